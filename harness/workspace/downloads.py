@@ -1,4 +1,4 @@
-"""Programs that fetch packages, and progress messages on standard error."""
+"""Runs programs that download packages, and prints progress on standard error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run_quietly(
     cwd: Path | None = None,
     timeout: float | None = None,
 ) -> Completed:
-    """Run a program quietly, as a task would."""
+    """Run a program as a task would, without printing its output."""
     from harness.run.programs.process import run_program, scrubbed_environment
 
     return run_program(
@@ -34,12 +34,12 @@ def run_quietly(
     )
 
 
-#: Work that takes longer than this says how far it is.
+#: Seconds before progress is printed.
 QUIET_S = 2.0
 
 
 def announced_fetch(what: str) -> Any:
-    """Runs pip as `lint` does, and says so: a download can take long."""
+    """A function that runs pip like `run_quietly`, and first prints that `what` is downloaded."""
 
     def fetch(
         argv: Sequence[str],
@@ -48,14 +48,14 @@ def announced_fetch(what: str) -> Any:
         cwd: Path | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        click.echo(f"fetching {what} from the package index", err=True)
+        click.echo(f"downloading {what} from the package index", err=True)
         return run_quietly(argv, env=env, cwd=cwd, timeout=timeout)
 
     return fetch
 
 
 def print_progress(what: str) -> Callable[[int, int], None]:
-    """Tells on standard error how far work is, once a second, when it takes long."""
+    """A callback that prints `what: done of total` on standard error, at most once a second."""
     told = time.monotonic() + QUIET_S - 1
 
     def tell(done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""The ledger of the state folder, as commands open it."""
+"""Opens the ledger of the state folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def open_ledger(settings: Settings) -> Ledger:
-    """The ledger; what had to be set aside is told on stderr, whichever command comes upon it first."""
+    """Open the ledger; print on standard error if a damaged file had to be moved away."""
     from harness.ledger.store import Ledger
 
     ledger = Ledger.open(settings.path("state"))
@@ -25,7 +25,7 @@ def open_ledger(settings: Settings) -> Ledger:
 
 
 def ledger_file(path: Path) -> Path:
-    """The ledger that a path names: the file itself, or the state folder it is in; InputError without one."""
+    """The ledger file at `path`, a file or a state folder; InputError if there is none."""
     from harness.ledger.store import FILE_NAME
 
     file = path / FILE_NAME if path.is_dir() else path

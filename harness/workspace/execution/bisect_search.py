@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from harness.plan.keys.facets import FacetInputs
 
 
-#: How often a check that runs something is wrong, until its history says better; static checks are not.
+#: Assumed probabilities of a wrong verdict for checks that run code; static checks have 0.
 FALSE_FAIL, FALSE_PASS = 0.05, 0.02
 
 
-#: A probe that cannot be answered: dearer than any other, and never asked.
+#: The cost of a probe that this host cannot run, so that it is never chosen.
 UNANSWERABLE_COST = 1e18
 
 
 class BisectSearch:
-    """One search over cells: asks the ledger, runs what is missing, tells what it does."""
+    """One search over cells: reads the ledger, runs missing probes, prints its progress."""
 
     def __init__(
         self, context: PlanContext, space: Between, search: Bisection, check: str, *, say: bool
@@ -58,7 +58,7 @@ class BisectSearch:
             click.echo(text)
 
     def recall(self) -> None:
-        """Take in every stored outcome of every probe."""
+        """Use every stored outcome of every probe."""
         from harness.ledger.store import FILE_NAME
         from harness.workspace.open_ledger import open_ledger
 
@@ -75,7 +75,7 @@ class BisectSearch:
                     self.take(number, outcome, "known")
 
     def take(self, number: int, outcome: Outcome, how: str) -> bool:
-        """Believe an outcome as far as it deserves; False when it says neither pass nor fail."""
+        """Update the search with an outcome; False if the outcome is neither pass nor fail."""
         from harness.outcome import Status
         from harness.verdict.verdict import judge_outcome
 
@@ -89,7 +89,7 @@ class BisectSearch:
             raise InputError(
                 str(error),
                 why=f"{self.check} of {self.space.cells[number].id} is {status.value}",
-                fix="say how often it is wrong: --false-fail 0.2, --false-pass 0.1",
+                fix="if the check is flaky, pass --false-fail 0.2 --false-pass 0.1",
             ) from None
         vector = self.space.probes[number]
         self.observations.append(
@@ -113,7 +113,7 @@ class BisectSearch:
         return " ".join(f"{axis}={_shortened(value)}" for axis, value in self.values(vector).items())
 
     def prices(self, asked: frozenset[int] = frozenset()) -> list[float]:
-        """Seconds of each probe: its tasks that are neither known nor made by the probes before."""
+        """Seconds of each probe, without tasks that have an outcome or that earlier probes run."""
         made = set(self.known.outcomes)
         for number in asked:
             made |= self.tasks[number].keys()
@@ -128,7 +128,7 @@ class BisectSearch:
 
     @functools.cached_property
     def tasks(self) -> list[dict[str, float]]:
-        """For each probe: key -> expected seconds of every task it takes."""
+        """For each probe: key -> expected seconds of each of its tasks."""
         by_cell: dict[str, dict[str, float]] = {}
         for entry in self.context.plan.entries:
             if entry.key:
@@ -137,12 +137,12 @@ class BisectSearch:
         return [by_cell.get(cell.id, {}) for cell in self.space.cells]
 
     def best(self) -> int | None:
-        """The next probe that can be answered here, or None."""
+        """The next probe that this host can run, or None."""
         probe = self.search.best(self.prices())
         return None if probe is None or probe in self.unanswerable else probe
 
     def forecast(self) -> dict[str, Any]:
-        """What the search would ask first, and what all of it is expected to take."""
+        """The first probe, and the expected cost of the whole search."""
         from harness.plan.cost.task_cost import duration
 
         probe = self.best()
@@ -169,7 +169,7 @@ class BisectSearch:
         }
 
     def go(self, limit: int) -> tuple[dict[str, Any], int]:
-        """Ask until it is sure, nothing more can be asked, or `limit` probes were run."""
+        """Run probes until the culprit is found, no probe is left, or `limit` probes were run."""
         from harness.run.executors.executor import LocalExecutor
         from harness.run.jobs.job import JobSite
         from harness.run.programs.interruption import Interruption
@@ -206,7 +206,7 @@ class BisectSearch:
         return self.report(), EXIT_INTERRUPTED if interrupted else EXIT_OK if found else EXIT_INCOMPLETE
 
     def run(self, probe: int, ledger: Ledger, executor: Any, stopped: Any) -> None:
-        """Run one probe; one that cannot be answered is not asked again."""
+        """Run one probe; one without a pass or fail is not tried again."""
         from harness.plan.tasks.planner import part_of
         from harness.run.scheduling.scheduler import RunPolicy, run_plan
         from harness.verdict.verdict import judge_outcome
@@ -227,10 +227,10 @@ class BisectSearch:
             self.unanswerable.add(probe)
             task = self.context.plan.tasks[key]
             why = judge_outcome(task.check, outcome).reasons[:1] if outcome else ()
-            self.tell(f"  no answer    {self.told(self.space.probes[probe])}: {why[0] if why else 'not run'}")
+            self.tell(f"  no verdict   {self.told(self.space.probes[probe])}: {why[0] if why else 'not run'}")
 
     def conclude(self) -> SearchResult | None:
-        """Say what was found, or how far it got."""
+        """Print the culprit, or the most probable candidate."""
         found = self.search.finding
         leading = found or self.search.leading
         names = " or ".join(self.space.name(culprit) for culprit in leading.culprits)
@@ -238,7 +238,9 @@ class BisectSearch:
             more = "; no valid cell tells them apart" if len(found.culprits) > 1 else ""
             self.tell(f"found: {names} ({found.probability:.1%}{more})")
         else:
-            self.tell(f"not sure yet: {names} ({leading.probability:.1%}); the same command goes on")
+            self.tell(
+                f"not sure yet: {names} ({leading.probability:.1%}); run the same command again to continue"
+            )
         return found
 
     def report(self) -> dict[str, Any]:
@@ -269,13 +271,13 @@ def cell_with_patches(settings: Settings, matrix: Matrix, words: str, inputs: Fa
 
 
 def runnable_probes(context: PlanContext, space: Between, check: str) -> list[int]:
-    """The probes whose cells this host can ask; an error says why when there are none."""
+    """The probes that this host can run; NothingSelectedError with the reasons if there are none."""
     entries = {entry.cell_id: entry for entry in context.plan.entries if entry.check == check}
     found = [number for number, cell in enumerate(space.cells) if entries[cell.id].key]
     if not found:
         reasons = {entry.skip.reason for entry in entries.values() if entry.skip}
         raise NothingSelectedError(
-            f"{check} can be asked of no cell between the two", why="; ".join(sorted(reasons))
+            f"{check} cannot run on any cell between the two", why="; ".join(sorted(reasons))
         )
     return found
 
@@ -302,7 +304,7 @@ def distinguishing_check(settings: Settings, ends: tuple[Cell, ...]) -> str:
 
 
 def _shortened(value: str | None) -> str:
-    """`none`, a version, or of many patches the first and the last."""
+    """`none`, a version, or the first and last of many patches."""
     first, *rest = (value or "none").split(",")
     return f"{first}..{rest[-1]} ({len(rest) + 1})" if len(rest) > 1 else value or "none"
 
@@ -322,7 +324,7 @@ def check_noise(
 
 
 def commits_between(matrix: Matrix, good: Cell, bad: Cell) -> dict[str, list[str]]:
-    """Axes on which both cells name a commit of one line of history at hand: its values, oldest first."""
+    """Axis -> commits between the two cells, oldest first, if a local mirror has their history."""
     from harness.plan.bisection.cells_between import commit_values
     from harness.sources.git.mirrors import find_mirror, mirrors_folder
 

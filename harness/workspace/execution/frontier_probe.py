@@ -1,4 +1,4 @@
-"""The frontier: what is known of the cells that meet conditions, and probes that run what is not known."""
+"""Finds the newest working version: stored outcomes of matching cells, and probes that run missing checks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CONDITION = re.compile(r"\s*(?P<axis>[a-z_][a-z0-9_]*)\s*(?P<specifier>[<>=!].*
 def probe_frontier(
     settings: Settings, matrix: Matrix, axis: str, conditions: tuple[Condition, ...], most: str
 ) -> tuple[PlanContext, Newest]:
-    """Run what is not known until the newest that works is, and hand back what is known then."""
+    """Run missing checks until the newest working version is known; returns the frontier after that."""
     from harness.ledger.store import Ledger
     from harness.outcome import Tier
     from harness.plan.feasibility.frontier import newest, next_probe
@@ -74,7 +74,7 @@ def parse_conditions(matrix: Matrix, given: tuple[str, ...]) -> tuple[Condition,
 def known_proofs(
     settings: Settings, matrix: Matrix, conditions: tuple[Condition, ...]
 ) -> tuple[PlanContext, Mapping[str, Proof]]:
-    """What is known of every cell of every profile that meets the conditions."""
+    """The stored verdicts of every cell of any profile that meets the conditions."""
     from harness.plan.feasibility.exclusion import meets
     from harness.plan.feasibility.frontier import Proof
 

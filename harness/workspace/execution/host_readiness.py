@@ -9,7 +9,7 @@ from harness.devices.host.host_findings import DiskSpace
 from harness.devices.host.inventory import HostReport
 from harness.settings import Settings
 
-#: Two environments of 1.7 GiB each, their downloads, and room to build: measured on the default profile.
+#: Two environments of 1.7 GiB each, their downloads, and space to build: measured on the default profile.
 NEEDED_BYTES = 8 * 2**30
 
 
@@ -30,7 +30,7 @@ def disk_requirements(settings: Settings) -> DiskSpace:
 
 
 def ray_resources(host: HostReport) -> dict[str, float]:
-    """Markers of `harness.plan.tasks.demand`; Ray counts CPUs by itself, and cards where pyACL is at hand."""
+    """Markers of `harness.plan.tasks.demand`; Ray counts CPUs itself, and cards if pyACL is installed."""
     found: dict[str, float] = {f"arch:{platform.machine()}": 1}
     if host.usable_chips:
         found["NPU"] = len(host.usable_chips)

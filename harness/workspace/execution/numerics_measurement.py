@@ -1,4 +1,4 @@
-"""A numerics check on one target, outside of any plan: a built cell, or an environment of the user's own."""
+"""Runs a numerics check on one target without a plan: a built cell, or a Python environment of the user."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def calibration_file_name(record: CalibrationRecord, evidence: Evidence) -> str:
 def measure_numerics(
     settings: Settings, check: Check, options: Mapping[str, Any]
 ) -> tuple[Outcome, Judgement]:
-    """Run the check on the chosen target, in a folder of its own: nothing of it enters the ledger."""
+    """Run the check on the target in a temporary folder; nothing is stored in the ledger."""
     from harness.builds.ownership.temporary_folders import temporary_folder
     from harness.outcome import State
     from harness.run.jobs.execute import execute
@@ -119,7 +119,7 @@ def _cell(settings: Settings, check: Check, options: Mapping[str, Any]) -> tuple
 
 
 def _own_environment(settings: Settings, check: Check, options: Mapping[str, Any]) -> tuple[Job, CellCommand]:
-    """The job in an environment the user made."""
+    """The job in a Python environment of the user."""
     from harness.cell_program.built_environment import EnvironmentLocation, read_cell_device
     from harness.digest import digest_json
     from harness.measurements import json_object
@@ -184,5 +184,5 @@ def _version(target: str | None) -> str:
 
 
 def _names(axis: str, wanted: str) -> bool:
-    """A cell's verl `0.6.1@commit` answers to its whole name and to its version."""
+    """Whether `wanted` is the verl version of a cell, with or without `@commit`."""
     return wanted in {axis, axis.partition("@")[0]}

@@ -65,7 +65,7 @@ def ablate_cell(
 
 
 def _ablate_statically(settings: Settings, cell: Cell, names: Sequence[str]) -> list[Ablation]:
-    """What the trees alone say of every selected patch of a cell."""
+    """Compare the source trees with and without every selected patch of a cell."""
     from harness.patchstack.stacks.ablation import UNKNOWN, Ablation
     from harness.patchstack.stacks.ablation import ablate_statically as leave_out
     from harness.patchstack.stacks.patch_selection import select_by_name
@@ -87,7 +87,7 @@ def _ablate_statically(settings: Settings, cell: Cell, names: Sequence[str]) -> 
 def _run_without(
     settings: Settings, full: PlanContext, partial: Mapping[str, PlanContext]
 ) -> tuple[dict[str, Ablation], bool]:
-    """Run the cell with all patches, then without each; what moved, and whether it was interrupted."""
+    """Run the cell with all patches, then without each one; also says whether it was interrupted."""
     from harness.patchstack.stacks.ablation import judge_ablation
     from harness.run.executors.executor import LocalExecutor
     from harness.run.jobs.job import JobSite
@@ -125,7 +125,7 @@ def _run_without(
 
 
 def _statuses(context: PlanContext, ledger: Any, executor: Any, stopped: Any, what: str) -> dict[str, Status]:
-    """Check -> status, of those that came to one."""
+    """Check -> status, for the checks that have an outcome."""
     from harness.run.scheduling.scheduler import run_plan
     from harness.verdict.verdict import judge_outcome
 

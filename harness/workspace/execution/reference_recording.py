@@ -1,4 +1,4 @@
-"""`npu-matrix run --record-reference FOLDER`: reference sets of the cells that were run, with provenance."""
+"""`npu-matrix run --record-reference FOLDER`: record reference sets of the cells of a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RunProgram = Callable[[Sequence[str], Mapping[str, str], float], "Completed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """One reference set to make: of what a check trains, in a built cell."""
+    """One reference set to record: the training of a check in a built cell."""
 
     cell: str
     check: str
@@ -47,7 +47,7 @@ class Recording:
 
 
 def recordings_of_run(plan: Plan, result: RunResult) -> list[Recording]:
-    """A recording for each convergence check that was answered in a cell whose environment stands.
+    """One recording for each convergence check that has an outcome in a built cell.
 
     NothingSelectedError when there is none.
     """
@@ -71,8 +71,8 @@ def recordings_of_run(plan: Plan, result: RunResult) -> list[Recording]:
     ]
     if not found:
         raise NothingSelectedError(
-            "there is nothing to record: no cell of this run answered a check that trains",
-            why=f"those are {', '.join((*ALGORITHMS, *TRAINERS))}",
+            "there is nothing to record: no check of this run trained a model",
+            why=f"checks that train are {', '.join((*ALGORITHMS, *TRAINERS))}",
             fix="npu-matrix run --only CELL --check grpo --check gspo --record-reference FOLDER",
         )
     return found
@@ -81,7 +81,7 @@ def recordings_of_run(plan: Plan, result: RunResult) -> list[Recording]:
 def record_references(
     recordings: Sequence[Recording], folder: Path, enter: CellCommand, run: RunProgram
 ) -> Iterator[str]:
-    """Make them one by one; yields the path of each.
+    """Record one reference set after the other; yields the path of each.
 
     InfrastructureError when a recording fails or the folder cannot be made.
     """
@@ -112,7 +112,7 @@ def _in_process_set(one: Recording, folder: Path, enter: CellCommand, run: RunPr
 
 
 def _trainer_set(one: Recording, folder: Path, enter: CellCommand, run: RunProgram) -> str:
-    """A run of the trainer for each seed; what an interrupted recording has made is taken as it is."""
+    """Run the trainer for each seed; runs of an interrupted recording are reused."""
     from harness.convergence.decision.reference_set import write
     from harness.convergence.trainer.judging.reference_comparison import (
         REFERENCE_SEEDS,
@@ -145,7 +145,7 @@ def _trainer_set(one: Recording, folder: Path, enter: CellCommand, run: RunProgr
 def _last_line(
     one: Recording, command: tuple[Sequence[str], Mapping[str, str]], seconds: float, run: RunProgram
 ) -> str:
-    """What the program said last; InfrastructureError when it failed."""
+    """The last line that the program printed; InfrastructureError when it failed."""
     done = run(*command, seconds)
     lines = [line.strip() for line in done.tail.splitlines() if line.strip()]
     if done.returncode != 0 or not lines:
@@ -164,7 +164,7 @@ def run_program(
     *,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Completed:
-    """Run a cell's program as a task would; `stopped`: whether it shall end before it is done."""
+    """Run a cell's program as a task would; `stopped` says whether to stop it early."""
     from harness.run.programs.process import run_program as run
     from harness.run.programs.process import scrubbed_environment
 

@@ -1,4 +1,4 @@
-"""Runs failed tasks again on the very same keys: whether a failure is chance, only another attempt tells."""
+"""Runs failed tasks again with unchanged keys, to find out whether a failure is flaky."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def rerun_tasks(context: PlanContext, ledger: Ledger, keys: Collection[str]) -> bool:
-    """Execute these keys of the plan once more, on this machine; True when that was interrupted.
+    """Run these tasks of the plan again on this machine; True when interrupted.
 
     Every attempt is recorded, in a run of its own. InfrastructureError when another run holds the checkout.
     """
@@ -58,7 +58,7 @@ def rerun_tasks(context: PlanContext, ledger: Ledger, keys: Collection[str]) -> 
 
 
 def partial_plan(plan: Plan, keys: Collection[str]) -> Plan:
-    """The plan of these keys and of what they need, in the plan's order."""
+    """The part of the plan with these keys and their dependencies, in the order of the plan."""
     wanted: set[str] = set()
     left = list(keys)
     while left:

@@ -1,4 +1,4 @@
-"""What a run starts with: the executor, the folders and facts of this host."""
+"""Prepares a run: the executor, the folders and the facts of this host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def ray_cluster(settings: Settings) -> RayExecutor | None:
-    """The executor on a Ray cluster, None where tasks run on this machine."""
+    """The executor for a Ray cluster; None when tasks run on this machine."""
     if settings["executor"] == "local":
         return None
     if settings["executor"] != "ray":
@@ -73,13 +73,13 @@ def host_record(context: PlanContext) -> dict[str, str]:
 
 
 def cell_launcher(cache: Path) -> CellCommand:
-    """How a module is started inside a built cell."""
+    """A function that gives the command and environment to start a module inside a built cell."""
     from harness.builds.cell.bundle import make_bundle
     from harness.builds.cell.cell_command import cell_command
     from harness.builds.ownership.cache_use import CacheUse
     from harness.cell_program.built_environment import environment_location
 
-    # Kept by the function below: `cleanup` leaves alone what a living run may enter.
+    # The function below holds this marker, so that `cleanup` keeps the cache entries of a running process.
     use = CacheUse(cache)
 
     def enter(

@@ -1,4 +1,4 @@
-"""What patches do to a commit and to the releases of the matrix, with the commits that broke them."""
+"""Applies patches to a commit or to the releases of the matrix, and finds the commits that broke them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def apply_with_culprits(
     package: str, target: UpstreamTree, chosen: Sequence[LoadedPatch], repo: Path | None, ref: str
 ) -> tuple[StackResult, dict[str, Commit]]:
-    """What a stack does to a tree and, in a repository, the commit that broke each patch that broke."""
+    """Apply patches to a tree; in a repository, also find the commit that broke each failing patch."""
     if repo is None:
         from harness.patchstack.apply.stack_apply import apply_stack
 

@@ -1,4 +1,4 @@
-"""What the page of patches shows unasked: patches on the heads of upstreams, and what each changes.
+"""Facts for the patches page of the report: whether patches apply to upstream heads, and what they change.
 
 Worked out once for a head, or for a tree, and kept.
 """
@@ -26,7 +26,7 @@ FOLDER = "patch-facts"
 
 
 def patch_facts_files(settings: Settings, matrix: Matrix) -> tuple[Path, ...]:
-    """The files of forecasts and summaries that can be had without the network.
+    """The files of forecasts and summaries that can be computed without the network.
 
     Heads need a clone below `mirrors`; summaries a commit of one, or a release that a check has fetched. What
     goes wrong is told; the report goes without.
@@ -47,7 +47,7 @@ def _or_told(what: str, work_out: Callable[[], Iterator[Path]]) -> list[Path]:
 
 
 def _heads(settings: Settings, matrix: Matrix, patches: Path) -> Iterator[Path]:
-    """A forecast for each upstream of ours that has a clone."""
+    """A forecast for each upstream that has a local clone."""
     from harness.patchstack.history.forecast import forecast_stack
     from harness.patchstack.stacks.patch_selection import stacks_in
     from harness.sources.git.mirrors import find_clone
@@ -75,7 +75,7 @@ def _heads(settings: Settings, matrix: Matrix, patches: Path) -> Iterator[Path]:
 
 
 def _summaries(settings: Settings, patches: Path) -> Iterator[Path]:
-    """What each patch changes in the newest version it is for whose tree is at hand."""
+    """A summary of each patch on its newest version whose source tree is available locally."""
     from harness.patchstack.stacks.change_summary import summarise_changes
     from harness.patchstack.stacks.patch_selection import variants_for
     from harness.patchstack.stacks.patch_stack import upstreams
@@ -115,7 +115,7 @@ def _kept(
     bodies: Sequence[LoadedPatch],
     work_out: Callable[[], Mapping[str, Any]],
 ) -> Path:
-    """The file of what `work_out` gives for these bodies and this code, made when there is none."""
+    """The cached file with the result of `work_out` for these patches and this code."""
     from harness.code_graph.stored_facts import code_digest
     from harness.digest import digest_json
     from harness.patchstack.format.diff_writer import render_patch
@@ -131,7 +131,7 @@ def _kept(
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as beside:
             beside.write(facts)
-        # A temporary file is for its owner alone, a cache may be shared.
+        # A temporary file is private; a cache may be shared between users.
         Path(beside.name).chmod(0o644)
         Path(beside.name).replace(file)
     return file

@@ -1,4 +1,4 @@
-"""The history of our patches for a report: worked out once for a head of upstream, and kept."""
+"""The survival of our patches for the report, computed once per upstream head and cached."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def patch_survival_file(settings: Settings, matrix: Matrix) -> Path | None:
-    """The file of our largest stack's survival: from the oldest release in the matrix to its clone's head.
+    """The survival of our largest patch stack: from the oldest release in the matrix to its clone's head.
 
     None when no clone below `mirrors` is of its upstream. What goes wrong is told; the report goes without.
     """
@@ -54,7 +54,7 @@ def _recorded(settings: Settings, matrix: Matrix) -> Path | None:
 
 
 def _oldest(settings: Settings, axis: Axis, clone: Repository) -> str:
-    """The tag of the oldest release in the matrix that the clone has."""
+    """The tag of the oldest release in the matrix that the clone contains."""
     versions = matrix_versions(settings, axis.name)[::-1] if axis.tag else []
     tags = [axis.tag.format(version=version) for version in versions]
     return next((tag for tag in tags if clone.has_tag(tag)), "")
@@ -85,7 +85,7 @@ def _kept(
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as beside:
             json.dump(found.to_json(), beside)
-        # A temporary file is for its owner alone, a cache may be shared.
+        # A temporary file is private; a cache may be shared between users.
         Path(beside.name).chmod(0o644)
         Path(beside.name).replace(file)
     return file

@@ -1,4 +1,4 @@
-"""What the commands of `npu-matrix patches` work on: whose stack, which tree, which bodies."""
+"""Selects what `npu-matrix patches` works on: the upstream, the source tree, the patch variants."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def resolve_target(
     repo: Path | None,
     ref: str,
 ) -> tuple[UpstreamTree, str]:
-    """The tree that is asked for, and the upstream it is of."""
+    """The selected source tree, and the name of its upstream."""
     from harness.patchstack.stacks.patch_selection import choose_upstream
     from harness.patchstack.stacks.upstream_tree import commit_target, folder_target, version_target
 
@@ -57,7 +57,7 @@ def resolve_target(
 
 
 def upstream_of_patches(patches: Path, upstream: str) -> str:
-    """The upstream of the stack in a folder; of patches in another format verl, unless one is named."""
+    """The upstream of the patch stack in a folder; without a stack, the named one or verl."""
     from harness.patchstack.stacks.patch_selection import DEFAULT_UPSTREAM, load_own_stack
 
     stack = load_own_stack(patches, upstream) if patches.is_dir() else None
@@ -67,14 +67,14 @@ def upstream_of_patches(patches: Path, upstream: str) -> str:
 def bodies_for_target(
     patches: Path, target: UpstreamTree, package: str, names: Sequence[str]
 ) -> tuple[LoadedPatch, ...]:
-    """The bodies for a tree, in order, of the named patches."""
+    """The variants of the named patches for a tree, in order."""
     from harness.patchstack.stacks.patch_selection import select_by_name, variants_for
 
     return select_by_name(variants_for(patches, target.version, package), names)
 
 
 def matrix_versions(settings: Settings, upstream: str) -> list[str]:
-    """The versions of an upstream in the matrix, newest first; none when there is no such axis."""
+    """The versions of an upstream in the matrix, newest first; empty when it is not an axis."""
     from packaging.version import Version
 
     from harness.workspace.planning.open_plan import open_matrix
@@ -115,7 +115,7 @@ def trees_of_cell(
 
 
 def variants_for_head(settings: Settings, patches: Path, package: str, tree: GitTree) -> CurrentVariants:
-    """The bodies for the version a development head says it is, else for the newest release in the matrix."""
+    """The patch variants for the version of a development head, else for the newest release in the matrix."""
     from harness.patchstack.stacks.patch_selection import current_variants
     from harness.patchstack.stacks.upstream_tree import version_in
 

@@ -1,4 +1,4 @@
-"""`plan --strength N`: cells that hold every feasible tuple, what they cost, what more time would buy."""
+"""`plan --strength N`: a covering set of cells, its cost, and what more time would cover."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TUPLES = {1: "values", 2: "pairs", 3: "triples"}
 
 @dataclass(frozen=True, kw_only=True)
 class _Candidates:
-    """What is chosen from: cells, the keys of each by check, and what each still takes (task -> cost)."""
+    """The cells to choose from, their keys by check, and the cost of tasks that still have to run."""
 
     cells: Sequence[Cell]
     keys: Sequence[Mapping[str, str]]
@@ -43,7 +43,7 @@ def choose_covering_cells(
     budget: str | None,
     keep: Path | None,
 ) -> tuple[PlanContext, PlanHistory, dict[str, Any], list[str]]:
-    """The plan of the chosen cells, and the report as JSON (schema `npu-matrix.cover`) and as lines of text.
+    """The plan of a covering set, and the report as JSON (schema `npu-matrix.cover`) and as lines of text.
 
     Only keys are made of all cells; tasks and entries are made of those that were chosen.
     """
@@ -92,7 +92,7 @@ def _field(settings: Settings, matrix: Matrix, only: Sequence[str], names: Seque
 
 
 def _cover(field: _Candidates, universe: Universe, earlier: frozenset[str]) -> Cover:
-    """Rows first, then what was red; cells of the earlier plan stay; cells that never ran win ties."""
+    """Stacks and failed cells are always included, cells of the earlier plan are kept, new cells win ties."""
     from harness.outcome import Status
     from harness.plan.covering.covering_set import cover
 
@@ -202,7 +202,7 @@ def _lines(context: PlanContext, field: _Candidates, bought: Purchase, budget: s
 
 
 def _beyond(field: _Candidates, bought: Purchase) -> str:
-    """With every tuple held: how much of the next strength is, which is what more time would buy."""
+    """If every tuple is covered: the share of tuples of the next strength that the cells cover."""
     from harness.plan.covering.covering_set import MAX_STRENGTH, Universe
 
     strength = bought.strength + 1

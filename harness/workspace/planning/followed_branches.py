@@ -1,4 +1,4 @@
-"""The rows of migrations that follow a branch, at the branch's current commit."""
+"""Migrations that follow a branch: their stacks at the current commit of the branch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def follow_branches(matrix: Matrix) -> tuple[Matrix, tuple[str, ...]]:
-    """The matrix with the rows of migrations that follow a branch, at its commit of now, and what to tell.
+    """The matrix with migrations at the current commit of the branch they follow, and notices to print.
 
-    A branch that cannot be asked leaves its row out, which a notice says: the rest can still be planned.
+    If a branch cannot be read, its stack is left out and a notice says so; the rest is planned.
     """
     today = dt.datetime.now(tz=dt.UTC).date()
     notices = [
@@ -33,7 +33,7 @@ def follow_branches(matrix: Matrix) -> tuple[Matrix, tuple[str, ...]]:
 
 
 def _heads(matrix: Matrix, migration: Migration) -> tuple[dict[str, str], list[str]]:
-    """Axis -> commit of what the migration follows, and what could not be found out."""
+    """Axis -> current commit of the branch, and the problems with branches that could not be read."""
     from harness.sources.git.mirrors import branch_head, mirrors_folder
 
     found: dict[str, str] = {}

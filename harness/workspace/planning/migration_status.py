@@ -1,4 +1,4 @@
-"""How far migrations are: both rows judged from the ledger, and which old rows can retire."""
+"""The progress of migrations: the verdicts of the old and the new stack, and which old stacks can retire."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def migration_advance(settings: Settings, matrix: Matrix, migration: Migration) -> MigrationProgress:
-    """From what the ledger has under the keys of today; a row that cannot be planned has no answers."""
+    """The progress according to stored outcomes; a stack that cannot be planned has none."""
     from harness.verdict.gate.migration_progress import migration_progress
 
     rows = [name for name in (migration.stack, migration.name) if name in matrix.stacks]
@@ -30,7 +30,7 @@ def migration_advance(settings: Settings, matrix: Matrix, migration: Migration) 
 def _row_verdicts(
     settings: Settings, matrix: Matrix, rows: list[str]
 ) -> tuple[list[str], dict[str, list[Verdict]]]:
-    """The checks planned for the rows, and for each row the verdicts on those that have an answer."""
+    """The checks planned for the stacks, and for each stack the verdicts of checks with an outcome."""
     from harness.verdict.join import judge_plan
     from harness.workspace.planning.open_plan import expectations, open_plan
     from harness.workspace.planning.plan_history import read_history
@@ -39,7 +39,7 @@ def _row_verdicts(
     outcomes = read_history(context).outcomes
     verdicts = judge_plan(context.plan, outcomes, {}, expectations(matrix, settings["profile"]))
     stacks = {cell.id: cell.stack for cell in context.plan.cells}
-    # Without an outcome it is not that something failed: nobody has asked yet.
+    # A check without an outcome has not failed; it has not been run yet.
     asked = [
         verdict
         for entry, verdict in zip(context.plan.entries, verdicts, strict=True)
@@ -51,7 +51,7 @@ def _row_verdicts(
 
 
 def finished_migrations(matrix: Matrix, plan: Plan, verdicts: Iterable[Verdict]) -> list[str]:
-    """What to tell after a run of all checks: the migrations whose old row can retire."""
+    """Notices after a run of all checks: the migrations whose old stack can retire."""
     from harness.plan.tasks.check_registry import all_checks
     from harness.verdict.gate.migration_progress import migration_progress
 

@@ -1,4 +1,4 @@
-"""What most commands start from: settings -> matrix, host, plan."""
+"""Opens a plan: settings -> matrix, host, plan. Most commands start here."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanContext:
-    """A matrix, the host, and the plan of the selection."""
+    """An opened plan with its settings, its matrix and the host it was made for."""
 
     settings: Settings
     matrix: Matrix
@@ -42,21 +42,21 @@ class PlanContext:
 
 
 def open_matrix(settings: Settings) -> Matrix:
-    """Load the matrix the settings name."""
+    """Load the matrix file that the settings name."""
     from harness.matrix.reading.load_matrix import load_matrix
 
     return load_matrix(settings.path("matrix"))
 
 
 def inspect_this_host() -> HostReport:
-    """What this machine has."""
+    """Inspect this machine: CPUs, cards, CANN."""
     from harness.devices.host.inventory import HostView, inspect_host
 
     return inspect_host(HostView(environ=os.environ))
 
 
 def host_kind(report: HostReport) -> dict[str, str]:
-    """What decides how fast a host is, as runs store it."""
+    """The properties of a host that determine its speed, as runs store them."""
     chips = report.usable_chips
     return {
         "machine": platform.machine(),
@@ -75,12 +75,12 @@ def open_plan(
     choose: Callable[[Matrix], Sequence[Cell]] | None = None,
     nodes: Sequence[Mapping[str, float]] = (),
 ) -> PlanContext:
-    """Plan the profile, or the cells (by glob) and checks selected; naming nothing is an error.
+    """Plan the profile, or the selected cells (globs) and checks. An empty selection is an error.
 
-    `a,b` names two, as two options do. A glob that matches nothing beside one that does is noticed.
-    `host` stands in for what a look at this machine finds, `package_root` for the code whose digests count.
-    `choose` names other cells than the profile's.
-    `nodes` are the resources of a cluster's nodes, which then run it instead of this host.
+    `a,b` selects two names. A glob without a match gives a notice if another glob matches.
+    `host` replaces the inspection of this machine, `package_root` the code that keys are computed from.
+    `choose` selects other cells than those of the profile.
+    `nodes` are the resources of the nodes of a cluster, if the plan runs there.
     """
     from harness.digest import digest_file
     from harness.plan.keys.code_digests import code_of_checks, record_code
@@ -119,7 +119,7 @@ def _expired(matrix: Matrix) -> tuple[str, ...]:
 
 
 def facet_inputs(settings: Settings, matrix: Matrix, package_root: Path = PACKAGE_ROOT) -> FacetInputs:
-    """What facets read beyond the cell, gathered once."""
+    """The inputs of facets besides the cell."""
     from harness.patchstack.stacks.patch_stack import selected_patches
     from harness.plan.keys.code_digests import simulator_digest
     from harness.plan.keys.facets import FacetInputs
@@ -140,7 +140,7 @@ def facet_inputs(settings: Settings, matrix: Matrix, package_root: Path = PACKAG
 
 
 def cards_by_cell(context: PlanContext) -> dict[str, int]:
-    """Cell id -> cards its recipe asks for, on all its nodes."""
+    """Cell id -> number of cards of its recipe, on all nodes."""
     recipes = context.matrix.recipes
     return {
         cell.id: recipes[cell.recipe].nodes * recipes[cell.recipe].cards
@@ -150,7 +150,7 @@ def cards_by_cell(context: PlanContext) -> dict[str, int]:
 
 
 def host_facts(report: HostReport) -> Any:
-    """The host as planning sees it."""
+    """The facts of the host that planning uses."""
     from harness.devices.host.soc import driver_misfit
     from harness.plan.tasks.host_capabilities import HostFacts, NpuFacts
 
@@ -164,7 +164,7 @@ def host_facts(report: HostReport) -> Any:
 
 
 def expectations(matrix: Matrix, profile: str) -> Callable[[str, str], ExpectedFailure | None]:
-    """(cell id, check) -> what the matrix expects of it."""
+    """A function (cell id, check) -> the expectation of the matrix, or None."""
     from harness.verdict.verdict import ExpectedFailure
 
     cells = {cell.id: cell for cell in matrix.cells(profile).cells} if profile in matrix.profiles else {}

@@ -1,4 +1,4 @@
-"""Entries that this host cannot run and another one has answered: planned here as that host plans them."""
+"""Entries that this host cannot run but another host has run: planned here as on that host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHIPS = {"a2": "910B3", "a3": "910_9391", "a5": "950", "310p": "310P3"}
 
 
 def host_with_chip(host: HostReport, soc: str) -> HostReport:
-    """`host` as if it had a healthy card of that family, with a driver that goes with everything."""
+    """`host` as if it had a healthy card of that family, with a driver that is compatible with every CANN."""
     from harness.devices.host.npu_smi import Chip, NpuReport
 
     chip = Chip(card=0, chip=0, index=0, name=CHIPS[soc], health="OK", bus_id="", hbm_used=0, hbm_total=65536)
@@ -34,7 +34,7 @@ def host_with_chip(host: HostReport, soc: str) -> HostReport:
 def add_outcomes_of_other_hosts(
     context: PlanContext, ledger: Ledger, only: Sequence[str], checks: Sequence[str]
 ) -> tuple[PlanContext, Mapping[str, HostReport]]:
-    """The context with such entries planned, and cell id -> host for the cells it concerns."""
+    """The plan with entries that have outcomes of other hosts, and cell id -> host for these cells."""
     device = {cell.id: cell.axes.get("soc", "") for cell in context.plan.cells if cell.device == "npu"}
     skipped = {(entry.cell_id, entry.check) for entry in context.plan.entries if entry.skip is not None}
     taken: dict[tuple[str, str], PlanEntry] = {}

@@ -1,4 +1,4 @@
-"""What a plan costs in time and disk before it runs, with what each figure rests on."""
+"""Estimates the time and disk space of a plan, and says what each figure is based on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def estimate_plan(plan: Plan, known: PlanHistory) -> dict[str, Any]:
-    """JSON: of every task that is still to run, of every cell, of all.
+    """Estimates as JSON: for every task that still has to run, for every cell, and in total.
 
     Seconds are those of one task after the other. A task that cells share counts in each of them and once in
     all. disk_mib is of environments that are still to be built; disk_unknown counts those whose like was
@@ -35,7 +35,7 @@ def estimate_plan(plan: Plan, known: PlanHistory) -> dict[str, Any]:
 
 
 def _task(known: PlanHistory, task: Task, cell: CellFacts) -> dict[str, Any]:
-    """cell: one of those that ask for it; what builds its environment is the same in all."""
+    """`cell` is any cell that needs the task; all of them have the same environment."""
     from harness.plan.cost.disk import BUILDS, environment_disk
 
     estimate = known.costs.of_task(task)
@@ -68,7 +68,7 @@ def _sum(tasks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def cost_text(cost: dict[str, Any]) -> str:
-    """`about 3.4 min, 4.1 GiB of disk` of a cell or of all; "" where nothing is to run."""
+    """`about 3.4 min, 4.1 GiB of disk` for a cell or a plan; "" if nothing has to run."""
     from harness.plan.cost.task_cost import duration
 
     if not cost["tasks"]:
@@ -81,7 +81,7 @@ def cost_text(cost: dict[str, Any]) -> str:
 
 
 def estimate_basis(report: dict[str, Any]) -> list[str]:
-    """What the figures of `estimates` are and rest on, as lines of text."""
+    """Lines of text with the total estimate and what it is based on."""
     total, tasks = report["total"], report["tasks"].values()
     if not total["tasks"]:
         return []
@@ -99,7 +99,7 @@ def estimate_basis(report: dict[str, Any]) -> list[str]:
 
 
 def work_text(known: PlanHistory, tasks: list[Task]) -> str:
-    """The forecast for tasks, with its error."""
+    """The expected time of the tasks, with its error, as text."""
     from harness.plan.cost.task_cost import forecast
 
     return f"about {forecast([known.costs.of_task(task) for task in tasks])}"

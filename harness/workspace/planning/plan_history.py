@@ -1,4 +1,4 @@
-"""What the ledger knows of a plan: outcomes by key, what their checks say of them, what work costs."""
+"""The history of a plan in the ledger: outcomes and judgements by key, failure rates, costs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from harness.plan.cost.task_cost import CostModel, TimedExecution
     from harness.workspace.planning.open_plan import PlanContext
 
-#: Executions of a check the cost model looks at, and runs whose hosts it tells apart.
+#: How many executions of a check, and how many runs, the cost model uses.
 HISTORY = 60
 RUNS = 20
-#: More keys than this are not looked up one by one.
+#: Up to this number of keys, each is looked up in the ledger.
 MANY = 20_000
 
 
@@ -40,7 +40,7 @@ class PlanHistory:
 
 
 def read_history(context: PlanContext) -> PlanHistory:
-    """What the ledger knows of the plan."""
+    """Read the history of the plan from the ledger."""
     from dataclasses import replace
 
     from harness.plan.change.renewal import outdated_outcomes
@@ -57,7 +57,7 @@ def read_history(context: PlanContext) -> PlanHistory:
 
 
 def read_key_history(settings: Settings, checks: Mapping[str, Check], host: HostReport) -> PlanHistory:
-    """Read the ledger for keys and their checks; one that does not exist yet is not created for looking.
+    """Read the history of keys and their checks; a missing ledger is not created.
 
     host: this one; what ran on hosts of its kind says best what work costs here.
     """
@@ -107,7 +107,7 @@ def _placed(sample: TimedExecution, hosts: Mapping[str, str]) -> TimedExecution:
 
 
 def _recorded(ledger: Ledger, keys: Collection[str], checks: Collection[str]) -> Collection[str]:
-    """The keys worth asking for: of very many, those among the latest outcomes."""
+    """The keys to look up: all, or if there are very many, those with recent outcomes."""
     if len(keys) <= MANY:
         return keys
     return {
@@ -138,13 +138,13 @@ def check_history(
                 TimedExecution(check=name, device=device, host=outcome.run_id, seconds=outcome.seconds)
             )
             failed += judge_outcome(check, outcome).status is Status.FAIL
-        # Laplace's rule: with nothing known, 1 in 2.
+        # Laplace's rule of succession: 1/2 without any history.
         rates[name] = (failed + 1) / (len(found) + 2)
     return samples, rates
 
 
 def open_plan_with_history(settings: Settings, **selection: Any) -> tuple[PlanContext, PlanHistory]:
-    """The plan of a selection, and what is known of it."""
+    """The plan of a selection, and its history."""
     from harness.workspace.planning.open_plan import open_plan
 
     context = open_plan(settings, **selection)

@@ -1,4 +1,4 @@
-"""The order of tasks, and the cells dealt out to the jobs of a workflow."""
+"""The order of tasks, and the division of cells over the jobs of a GitHub workflow."""
 
 from __future__ import annotations
 

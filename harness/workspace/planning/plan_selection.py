@@ -38,7 +38,7 @@ def select_cells(
     only: Sequence[str] = (),
     choose: Callable[[Matrix], Sequence[Cell]] | None = None,
 ) -> list[Cell]:
-    """The cells of the profile, or of `choose`, that match a glob; none is an error that says why."""
+    """The cells of the profile, or of `choose`, that match a glob; NothingSelectedError if there are none."""
     offered = choose(matrix) if choose else matrix.cells(settings["profile"]).cells
     globs = split_names(only)
     cells = [cell for cell in offered if _matches(cell.id, globs)]
@@ -48,7 +48,7 @@ def select_cells(
 
 
 def select_checks(names: Sequence[str] = ()) -> tuple[Check, ...]:
-    """The named checks with what they need, or all; an error names the nearest."""
+    """The named checks with their dependencies, or all; InputError for an unknown name."""
     from harness.plan.tasks.check_registry import all_checks, with_needed_checks
 
     registered = all_checks()
@@ -78,7 +78,7 @@ def checks_left_out(settings: Settings, matrix: Matrix) -> dict[str, str]:
 def _nothing_selected(
     matrix: Matrix, profile: str, only: Sequence[str], known: list[str]
 ) -> NothingSelectedError:
-    """Why no cell is left: a glob that matches none, or rules that together exclude all."""
+    """The reason for an empty selection: a glob without a match, or rules that exclude every cell."""
     from harness.plan.feasibility.exclusion import empty_selection
 
     if only:
@@ -91,17 +91,17 @@ def _nothing_selected(
     )
     return NothingSelectedError(
         f"the profile {profile!r} selects no cell",
-        why=f"together these rules exclude every combination, and none of them can be left out: {why}"
+        why=f"these rules together exclude every combination: {why}" if why else "",
+        fix="relax one of these rules, or change the values of the profile"
         if why
-        else "",
-        fix="loosen one of them, or give the profile other values" if why else "add a selection to it",
+        else "add a selection to it",
     )
 
 
 def find_cell(matrix: Matrix, profile: str, wanted: str) -> Cell:
-    """The cell with this id, of this stack, or whose id begins so; an error names the nearest.
+    """The cell with this id, this stack name, or this beginning of its id; InputError for an unknown name.
 
-    Cells of the profile come first: an id's beginning that means one of them is clear, whatever others have.
+    Cells of the profile have precedence over other cells if the beginning of an id is ambiguous.
     """
     for cells in (matrix.cells(profile).cells, matrix.all_cells):
         exact = [cell for cell in cells if wanted in {cell.id, cell.stack}]
@@ -121,19 +121,17 @@ def find_cell(matrix: Matrix, profile: str, wanted: str) -> Cell:
 
 
 def relative_location(where: Location, root: Path) -> str:
-    """A place with its file named from the checkout."""
+    """A location with its file relative to the checkout."""
     file = Path(where.file)
     named = file.relative_to(root) if file.is_relative_to(root) else file
     return str(Location(named, where.line, where.column))
 
 
 def split_names(words: Sequence[str]) -> list[str]:
-    """The words, `a,b` taken apart. An empty variable of a script must not select everything."""
+    """The names, split at commas. Empty text is an error: an empty variable must not select everything."""
     parts = [part for word in words for part in word.split(",") if part]
     if words and not parts:
-        raise NothingSelectedError(
-            "a selection is given, and it is empty", fix="name something, or leave --only or --check out"
-        )
+        raise NothingSelectedError("--only or --check is empty", fix="give a name, or leave the option out")
     return parts
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def override_settings(overrides: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """The overrides with those of --set in the place of the ones they name, with Hydra's `+` or without."""
+    """The overrides, changed by those of --set; Hydra's `+` is ignored when names are compared."""
     found = dict(overrides)
     for pair in changes:
         key, separator, value = pair.partition("=")
@@ -29,7 +29,7 @@ def override_settings(overrides: Mapping[str, Any], changes: Sequence[str]) -> d
 
 
 def known_errors(facet: Mapping[str, Any], versions: Mapping[str, str]) -> list[str]:
-    """What rules call an error in these versions, as the recipe's authors have it."""
+    """Lint errors of the unchanged recipe for these versions."""
     from harness.compat.lint.job_settings import JobSettings
     from harness.compat.lint.lint_check import lint_job
 

@@ -1,4 +1,4 @@
-"""`plan --changed-since REF`: today's plan against that of an earlier revision of the checkout."""
+"""`plan --changed-since REF`: compare the plan with that of an earlier revision of the checkout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.workspace.planning.open_plan import PlanContext
     from harness.workspace.planning.plan_history import PlanHistory
 
-#: The planner of a revision runs as a program of its own, and may hang like one.
+#: Time limit of the planner of another revision, which runs in its own process.
 SECONDS = 120
 
 
@@ -52,7 +52,7 @@ def plan_of_revision(
 
     settings = context.settings
     matrix = _inside(settings)
-    # Where the program is installed apart from the checkout, the same code plans both.
+    # If the program is not installed from the checkout, the same code plans both.
     same = PACKAGE_ROOT.parent != settings.root or same_code(settings.root, revision)
     with temporary_folder() as place:
         paths = [matrix, "patches", "npu-matrix.toml", *([] if same else [PACKAGE])]
@@ -72,7 +72,7 @@ def plan_of_revision(
 
 
 def _inside(settings: Settings) -> str:
-    """The matrix as the checkout names it: as it was at a revision, and not as it is on this disk now."""
+    """The path of the matrix inside the checkout, so that its content at a revision can be read."""
     file = settings.path("matrix")
     folder = os.path.relpath(os.path.realpath(file.parent), os.path.realpath(settings.root))
     name = Path(folder) / file.name
@@ -86,7 +86,7 @@ def _inside(settings: Settings) -> str:
 
 
 def _settings_at(settings: Settings, folder: Path) -> Settings:
-    """The settings with the revision's own file; only what selects the cells is today's."""
+    """The settings file of the revision; options of the command line and the profile stay as they are."""
     flags = {name: one.value for name, one in settings.values.items() if one.origin == flag_of(name)}
     return load_settings(
         {**flags, "matrix": _inside(settings), "profile": settings["profile"]}, os.environ, folder
@@ -110,7 +110,7 @@ def _planned_here(
 def _planned_there(
     context: PlanContext, revision: Revision, folder: Path, only: Sequence[str], checks: Sequence[str]
 ) -> PlanRecord:
-    """Ask the revision's own program. `-P` keeps the working folder off its path; PYTHONPATH puts it on."""
+    """Run the planner of the revision. `-P` keeps the working folder off its path; PYTHONPATH sets it."""
     settings = context.settings
     argv = [sys.executable, "-P", "-m", "harness", "--root", str(folder)]
     argv += ["--matrix", _inside(settings), "--profile", settings["profile"]]
@@ -123,7 +123,7 @@ def _planned_there(
             cwd=folder,
             env={
                 **os.environ,
-                # A revision that knows no such flag ignores the variable.
+                # A revision without this option ignores the variable.
                 **{
                     f"{ENVIRONMENT_PREFIX}{name.upper()}": settings[name]
                     for name in ("engine", "base_image")
@@ -143,7 +143,7 @@ def _planned_there(
         why = str(error)
     raise InputError(
         f"{revision} cannot be planned, so nothing can be proved unchanged since then",
-        why=f"its own planner says: {why}",
+        why=f"the planner of that revision failed: {why}",
         fix="compare with a revision whose `npu-matrix plan` works, or plan without --changed-since",
     )
 

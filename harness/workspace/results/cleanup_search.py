@@ -1,4 +1,4 @@
-"""What dead runs left on this host and in the cache, and what stored outcomes still refer to."""
+"""Finds what finished or killed runs left on this host and in the cache."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cleanup_standing(settings: Settings, older_than: str, *, everything: bool) -
     except ValueError as error:
         raise InputError(str(error)) from None
     environments, images, runtimes = set(), set(), set()
-    # A state folder without a ledger refers to nothing; looking must not make one.
+    # Do not create a ledger in a state folder that has none.
     if (settings.path("state") / "ledger.sqlite3").is_file():
         with open_ledger(settings) as ledger:
             for outcome in ledger.history(check="environment", limit=-1):
@@ -45,7 +45,7 @@ def cleanup_standing(settings: Settings, older_than: str, *, everything: bool) -
 
 
 def _text_field(found: Mapping[str, Any], name: str) -> str:
-    """A text of an outcome, which may have been merged from anybody's ledger."""
+    """A text field of an outcome; merged outcomes of other ledgers may have any content."""
     value = found.get(name)
     return value if isinstance(value, str) else ""
 
@@ -53,7 +53,7 @@ def _text_field(found: Mapping[str, Any], name: str) -> str:
 def find_leftovers(
     settings: Settings, standing: CleanupPolicy
 ) -> tuple[list[tuple[Engine | None, list[CleanupCandidate]]], list[str]]:
-    """What each place holds; an engine that does not answer is a notice, as it may simply not be in use."""
+    """The candidates of each engine; an engine that does not answer gives a notice, not an error."""
     from harness.builds.cleanup.cache_retention import judge_cache, judge_state
     from harness.builds.cleanup.cleanup_candidates import (
         has_process_below,
@@ -90,4 +90,4 @@ def _resources(engine: Engine) -> tuple[Sequence[EngineResource], list[str]]:
     try:
         return engine.resources(), []
     except HarnessError as error:
-        return (), [f"{engine.name} was not looked at: {error.problems[0].what}"]
+        return (), [f"{engine.name} was not searched: {error.problems[0].what}"]

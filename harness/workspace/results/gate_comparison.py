@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from harness.verdict.verdict import Verdict
 
 
-#: Logs that are looked into; more failures than that are not told apart by reading on.
+#: Maximum number of logs to read for root causes.
 MOST_LOGS = 50
 
 
@@ -58,7 +58,7 @@ def gate_inputs(
         base_keys={
             name: entry.key
             for name, entry in base_plan.entries_by_name.items()
-            # A check that is gone from the code is missed unless others were asked for by name.
+            # A check that was removed from the code counts as missing, unless --check selects others.
             if (entry.check in checks or not options["checks"]) and (whole or entry.cell_id in selected)
         },
         flakes=flake_decisions(context.plan, answers, ledger, now=time.time()),
@@ -76,7 +76,7 @@ def gate_inputs(
 def _logs(
     context: PlanContext, head: Mapping[CellCheck, Verdict], ledger: Ledger
 ) -> dict[CellCheck, tuple[Sequence[str], Sequence[str]]]:
-    """What the logs of failed tasks say, as far as they are on this machine."""
+    """Root causes from the logs of failed tasks that are on this machine."""
     from harness.errors import InfrastructureError
     from harness.verdict.triage.catalogue import LOCAL_NAME, catalogue_with
     from harness.verdict.triage.diagnosis import triage_file
@@ -97,13 +97,13 @@ def _logs(
 def _base(
     context: PlanContext, hosts: Mapping[str, HostReport], ledger: Ledger, base: str
 ) -> tuple[str, PlanRecord, dict[CellCheck, Verdict]]:
-    """Its name, its plan, and what is known of its entries."""
+    """The name of the base, its plan, and the verdicts of its entries."""
     from harness.plan.change.revision import resolve_revision
     from harness.workspace.planning.revision_comparison import plan_of_revision
 
     settings = context.settings
     path = Path(base)
-    # A folder may be called as a branch is: without a ledger in it, the branch is meant.
+    # A folder may have the name of a branch: without a ledger in it, the branch is meant.
     if _has_ledger(path):
         return _base_of_ledger(base, ledger_file(path))
     run = ledger.run(base)
@@ -146,13 +146,13 @@ def _base_of_ledger(base: str, file: Path) -> tuple[str, PlanRecord, dict[CellCh
 
 
 def _readable(run: RunRecord) -> PlanRecord:
-    """The plan of the run; InputError when it has none to hold anything against."""
+    """The plan of the run; InputError when it has no readable plan."""
     _stored_plan(run.plan)
     return run.plan
 
 
 def _check_ledger(file: Path) -> None:
-    """Opening a ledger repairs a damaged one; somebody else's is only read."""
+    """Check a ledger read-only: opening it would repair a damaged file, and this one is not ours."""
     try:
         with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
             database.execute("SELECT count(*) FROM outcomes").fetchone()
@@ -161,7 +161,7 @@ def _check_ledger(file: Path) -> None:
 
 
 def _answered(plan: PlanRecord, ledger: Ledger, run_id: str | None) -> dict[CellCheck, Verdict]:
-    """Base entries that have an answer, judged by the checks of today and with no expectations."""
+    """Base entries with an outcome, judged by the checks of today, without expectations."""
     from harness.outcome import Status
     from harness.verdict.ledger_outcomes import read_attempts, verdicts_from_ledger
 

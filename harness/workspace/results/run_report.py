@@ -1,4 +1,4 @@
-"""Writes reports and prints what a run amounts to."""
+"""Gathers the inputs of the report of a run, and writes the report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.verdict.verdict import Verdict
 
 
-#: The settings another shell has to be told to see the same ledger; the profile is the plan's.
+#: Settings that a reproduce command must repeat to use the same ledger, besides the profile.
 REPRODUCE_OPTIONS = ("matrix", "state", "cache", "engine", "base_image")
 
 
@@ -37,7 +37,7 @@ def gather_report_inputs(
     survival: Path | None = None,
     patches: tuple[Path, ...] = (),
 ) -> ReportInputs:
-    """What the report of a run is made of; `since`: the run to hold it against, by default the one before."""
+    """The inputs of the report of a run; `since` is the run to compare with, by default the previous one."""
     from harness.report.model.earlier_runs import revision_of
     from harness.report.model.gather import ReportContext, join_report_inputs
     from harness.report.model.patch_facts import read_patch_facts
@@ -95,7 +95,7 @@ def gather_report_inputs(
 
 
 def _published(matrix: Matrix, plan: Plan) -> tuple[PublishedInput, ...]:
-    """What the sources of stacks and recipes say, as the matrix has it: facts of a cell, never outcomes."""
+    """Published statements about stacks and recipes in the matrix; they are never outcomes."""
     from harness.report.model.report_inputs import PublishedInput
 
     found = []

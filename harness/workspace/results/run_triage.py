@@ -1,4 +1,4 @@
-"""The diagnoses of what failed in a stored run."""
+"""Root causes of the failed tasks of a stored run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def triage_run(settings: Settings, run_id: str, catalogue: Catalogue) -> dict[str, Diagnosis]:
-    """What failed in a run, as `CELL CHECK`; a task several cells share is looked into once."""
+    """`CELL CHECK` -> diagnosis, for failed tasks; the log of a shared task is read once."""
     from harness.errors import InfrastructureError
     from harness.outcome import Status
     from harness.report.model.gather import outcomes_of_run

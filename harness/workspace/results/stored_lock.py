@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def locked_versions(settings: Settings, cell_id: str) -> dict[str, str]:
-    """Package -> version as the cell's stored resolution has them; NothingSelectedError without one."""
+    """Package -> version in the stored lock of a cell; NothingSelectedError without one."""
     from harness.ledger.store import Ledger
     from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT
 
@@ -84,7 +84,7 @@ def lock_of_cell(settings: Settings, wanted: str, base_digest: str) -> CellLock:
 
 
 def _apart(matrix: Matrix, cell: Cell) -> dict[str, str]:
-    """Parts of a cell that have a repository and are no package: what carries patches for others."""
+    """Axes of a cell that have a repository but are not installed as a package."""
     return {
         f"{axis.title} {cell.axes[name]}": axis.repository
         for name, axis in matrix.axes.items()

@@ -1,4 +1,4 @@
-"""A stored run read back: its plan with the checks of today, and the verdicts on its outcomes."""
+"""Reads a stored run: its plan with the checks of today, and the verdicts of its outcomes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRun:
-    """A run of the ledger, judged as its checks and expectations stand today."""
+    """A run of the ledger, judged by the checks and expectations of today."""
 
     run: RunRecord
     plan: Plan
@@ -39,12 +39,12 @@ class StoredRun:
 
     @property
     def exit_code(self) -> int:
-        """The code of the run; a run that was killed is incomplete."""
+        """The exit code of the run; a run that was killed is incomplete."""
         return EXIT_INCOMPLETE if self.run.exit_code is None else self.run.exit_code
 
 
 def open_run(settings: Settings, ledger: Ledger, run_id: str | None) -> StoredRun:
-    """The named run or the latest; InputError for a name no run has, NothingSelectedError without a run."""
+    """The named run or the latest; InputError for an unknown id, NothingSelectedError without any run."""
     from harness.plan.tasks.check_registry import all_checks
     from harness.plan.tasks.task import plan_of_record
     from harness.report.model.gather import outcomes_of_run
@@ -68,12 +68,12 @@ def open_run(settings: Settings, ledger: Ledger, run_id: str | None) -> StoredRu
     )
 
 
-#: How far back a run is looked for by the beginning of its id.
+#: How many runs are searched for the beginning of an id.
 RUNS = 1000
 
 
 def exit_code_today(stored: StoredRun) -> int:
-    """The code the verdicts have today; a run that did not come to its end keeps its own."""
+    """The exit code of the verdicts of today; an incomplete or interrupted run keeps its own."""
     from harness.verdict.run_summary import summarise_verdicts
 
     if stored.run.exit_code in {None, EXIT_INTERRUPTED}:
@@ -82,7 +82,7 @@ def exit_code_today(stored: StoredRun) -> int:
 
 
 def find_run(settings: Settings, ledger: Ledger, wanted: str) -> str:
-    """The id of the one run that `wanted` is, or begins; of a commit the last run that was made of it."""
+    """The id of the run with this id, this beginning of its id, or of the latest run of this commit."""
     from harness.plan.change.revision import resolve_revision
     from harness.report.model.earlier_runs import revision_of
 
@@ -114,11 +114,11 @@ def find_run(settings: Settings, ledger: Ledger, wanted: str) -> str:
 
 
 def mark_unfinished(inputs: ReportInputs) -> ReportInputs:
-    """While a run goes on, what has no outcome yet is not an error: it has not run."""
+    """While a run is in progress, an entry without an outcome has not run yet; it is not an error."""
     from harness.outcome import Status
 
     waiting = [
-        replace(result, status=Status.NOT_RUN, expected="", reasons=("This run has not come to it.",))
+        replace(result, status=Status.NOT_RUN, expected="", reasons=("This run has not started it yet.",))
         if result.status is Status.ERROR and result.run_id == ""
         else result
         for result in inputs.results
@@ -127,7 +127,7 @@ def mark_unfinished(inputs: ReportInputs) -> ReportInputs:
 
 
 def is_running(settings: Settings) -> bool:
-    """Whether a process that runs is signed in at the state folder; one on another host is believed."""
+    """Whether a running process holds the state folder; a process of another host is assumed to run."""
     from harness.run.scheduling.run_lock import holder
 
     who = holder(settings.path("state"))

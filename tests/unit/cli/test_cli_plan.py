@@ -353,7 +353,7 @@ def test_code_counts_as_far_as_it_is_read(checkout):
     git(checkout, "commit", "-qm", "with the program")
     assert ask_clone(checkout) == {}
     judge = checkout / "harness" / "compat" / "resolve" / "resolve_problems.py"
-    judge.write_text(judge.read_text().replace("Correct the requirement", "Change the requirement"))
+    judge.write_text(judge.read_text() + "\nA_WORD = 1\n")
     behind = {"resolve", "environment", "loss", "grpo", "gspo"}
     changed = ask_clone(checkout)
     assert behind <= set(changed)
