@@ -184,7 +184,7 @@ def test_a_probe_without_an_answer_says_why_and_is_not_asked_again(bisect):
 
     code, out, _ = bisect("steady+4", "steady+5", "--check", "small-loss", check=small_loss(broken))
     assert code == EXIT_INCOMPLETE
-    assert out.count("no answer") == 2
+    assert out.count("no verdict") == 2
     assert "the disk is full" in out
     assert "not sure yet" in out
 
