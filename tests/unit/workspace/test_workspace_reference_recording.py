@@ -34,6 +34,17 @@ def result(*entries):
     return SimpleNamespace(entries=entries)
 
 
+def recorded_cells(plan, result):
+    """The recordings of a run whose entries have these outcomes; each entry has a key of its own."""
+    outcomes = {str(number): one.outcome for number, one in enumerate(result.entries) if one.outcome}
+    entries = [
+        SimpleNamespace(**vars(one.entry), key=str(number)) for number, one in enumerate(result.entries)
+    ]
+    return recordings_of_run(
+        SimpleNamespace(cells=plan.cells, entries=entries), SimpleNamespace(outcomes=outcomes)
+    )
+
+
 class Cell:
     """A cell whose recording program prints a path, or fails."""
 
@@ -51,7 +62,7 @@ class Cell:
 
 def test_each_answered_check_is_recorded_with_the_seeds_of_candidates(tmp_path):
     cell = Cell()
-    recordings = recordings_of_run(
+    recordings = recorded_cells(
         plan(), result(entry("environment"), entry("loss"), entry("grpo"), entry("gspo"))
     )
 
@@ -95,7 +106,7 @@ class Trainer(Cell):
 
 def test_a_trainer_is_run_once_for_every_seed(tmp_path):
     cell = Trainer()
-    recordings = recordings_of_run(plan(), result(entry("environment"), entry("trainer-grpo")))
+    recordings = recorded_cells(plan(), result(entry("environment"), entry("trainer-grpo")))
 
     (path,) = record_references(recordings, tmp_path, cell.enter, cell.run)
 
@@ -107,7 +118,7 @@ def test_a_trainer_is_run_once_for_every_seed(tmp_path):
 
 
 def test_a_recording_goes_on_where_it_was_interrupted(tmp_path):
-    recordings = recordings_of_run(plan(), result(entry("environment"), entry("trainer-grpo")))
+    recordings = recorded_cells(plan(), result(entry("environment"), entry("trainer-grpo")))
     broken, mended = Trainer(fails_at=104), Trainer()
 
     with pytest.raises(InfrastructureError, match="seed 104 is not whole"):
@@ -119,7 +130,7 @@ def test_a_recording_goes_on_where_it_was_interrupted(tmp_path):
 
 
 def test_a_cpu_cell_is_recorded_on_its_cpu():
-    (recording,) = recordings_of_run(plan("cpu"), result(entry("environment"), entry("grpo")))
+    (recording,) = recorded_cells(plan("cpu"), result(entry("environment"), entry("grpo")))
 
     assert recording.device == "cpu"
 
@@ -129,12 +140,12 @@ def test_a_cpu_cell_is_recorded_on_its_cpu():
 )
 def test_without_an_answered_check_there_is_nothing_to_record(entries):
     with pytest.raises(NothingSelectedError, match="nothing to record"):
-        recordings_of_run(plan(), result(*entries))
+        recorded_cells(plan(), result(*entries))
 
 
 def test_a_recording_that_fails_says_where_and_why(tmp_path):
     cell = Cell(code=4)
-    recordings = recordings_of_run(plan(), result(entry("environment"), entry("grpo")))
+    recordings = recorded_cells(plan(), result(entry("environment"), entry("grpo")))
 
     with pytest.raises(InfrastructureError, match="grpo in verl-sim") as found:
         list(record_references(recordings, tmp_path, cell.enter, cell.run))
