@@ -36,6 +36,8 @@ else:
 SETTINGS = ("CLICOLOR", "COLUMNS", "FORCE_COLOR", "GIT_", "GITHUB_", "LINES", "NO_COLOR", "NPU_MATRIX_")
 IN_CELL = {"numerics", "convergence", "devices_sim", "fixtures"}
 HERE = Path(__file__).parent
+# Modules that tests of several packages share are imported by name.
+sys.path.insert(0, str(HERE / "support"))
 # Nothing here fetches from elsewhere, for which a machine's settings may be needed (a proxy, a mirror).
 AT_HOME = [HERE.resolve() / name for name in ("unit", "e2e")]
 

@@ -11,7 +11,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,8 +19,6 @@ from typing import Any, NoReturn
 import pytest
 
 pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from daemon import Daemon, NoDaemonError
 

@@ -120,7 +120,7 @@ def test_several_globs_and_checks_are_named_with_commas_and_one_that_matches_not
 def test_an_empty_variable_of_a_script_selects_nothing_rather_than_everything(command, option):
     code, _, err = command("plan", option, "")
     assert code == 3
-    assert "it is empty" in err
+    assert "is empty" in err
 
 
 @pytest.mark.parametrize("content", [b"[" * 200_000, b"\xff", b"[]", b'{"cells": [1]}', b""])
@@ -353,7 +353,7 @@ def test_code_counts_as_far_as_it_is_read(checkout):
     git(checkout, "commit", "-qm", "with the program")
     assert ask_clone(checkout) == {}
     judge = checkout / "harness" / "compat" / "resolve" / "resolve_problems.py"
-    judge.write_text(judge.read_text() + "\nA_WORD = 1\n")
+    judge.write_text(judge.read_text().replace("Correct the requirement", "Change the requirement"))
     behind = {"resolve", "environment", "loss", "grpo", "gspo"}
     changed = ask_clone(checkout)
     assert behind <= set(changed)

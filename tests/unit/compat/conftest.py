@@ -1,10 +1,5 @@
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
-
 from wheelhouse import context, wheels
 
 __all__ = ["context", "wheels"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +26,6 @@ from harness.numerics.loss.loss_measurements import LossProgramFacts, LossRefere
 from harness.numerics.loss.loss_reference_program import references
 from harness.numerics.loss.plain_losses import PlainCandidate
 from harness.numerics.loss.release_objectives import release_objective
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 
 AS_FAULTS = {
     "gradient-sign": MUTANTS["gradient-sign"],

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from training_samples import RUN
 
 from harness.check import Completed
 from harness.convergence.decision.reference_set import load
+from harness.convergence.trainer.trainer_recipe import RECIPES
+from harness.digest import canonical_json
 from harness.errors import InfrastructureError, NothingSelectedError
+from harness.measurements import json_object
 from harness.workspace.execution.reference_recording import (
     SEEDS,
     record_references,
@@ -87,20 +91,15 @@ class Trainer(Cell):
         words = list(argv)
         seed = int(words[words.index("--seed") + 1])
         reward = [0.1 + 0.01 * step + 0.001 * seed for step in range(24)]
-        written = {
-            "state": "hung" if seed == self.fails_at else "measured",
-            "complete": True,
-            "stopped": "",
-            "problems": [],
-            "settings": "digest of the settings",
-            "recipe": {"algorithm": "grpo", "seed": seed},
-            "device": {"device": "npu:0"},
-            "versions": {"verl": "0.6.1"},
-            "ray": "2.60.0",
-            "host": {"id": "0123", "load": 0.1},
-            "series": {"reward": reward, "seconds": [0.5] * 24},
-        }
-        Path(words[words.index("--out") + 1]).write_text(json.dumps(written))
+        written = replace(
+            RUN,
+            state="hung" if seed == self.fails_at else "measured",
+            settings="digest of the settings",
+            algorithm="grpo",
+            recipe=replace(RECIPES["grpo"], seed=seed),
+            series={"reward": reward, "seconds": [0.5] * 24},
+        )
+        Path(words[words.index("--out") + 1]).write_text(canonical_json(json_object(written)))
         return Completed(argv=tuple(argv), returncode=0, tail="step:24\n", seconds=1.0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import platform
 import shutil
@@ -82,10 +83,16 @@ def build_runtime(site_packages: Path, cache: Path, compiler: Sequence[str] | No
     return place
 
 
-def _digest(expected: Expectations) -> str:
-    # On the host alone: cells have the runtime, and not what reads code.
+@functools.cache
+def _builder_digest() -> str:
+    """Digest of the code that builds runtimes, as this process first found it."""
+    # Imported only on the host: cells have the runtime, but not the package that reads code.
     from harness.code_graph.stored_facts import code_digest
 
+    return code_digest(f"{__name__}:build_runtime")
+
+
+def _digest(expected: Expectations) -> str:
     return digest_json(
         {
             "machine": expected.machine,
@@ -93,7 +100,7 @@ def _digest(expected: Expectations) -> str:
             "sonames": expected.sonames,
             "symbols": expected.symbols,
             "cuda": [expected.cuda.sonames, dict(expected.cuda.symbols)],
-            "code": code_digest(f"{__name__}:build_runtime"),
+            "code": _builder_digest(),
         }
     )[:32]
 
