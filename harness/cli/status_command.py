@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from harness.ledger.store import Ledger
     from harness.report.model.report_model import ReportModel
-    from harness.report.query.grid_query import Selection
+    from harness.report.query.grid_query import GridSelection
     from harness.verdict.run_summary import RunSummary
 
 #: Seconds between two looks; reading takes at most a fifth of the time.
@@ -32,7 +32,7 @@ class Look:
 
     stored: StoredRun
     model: ReportModel
-    selection: Selection
+    selection: GridSelection
     summary: RunSummary
 
 

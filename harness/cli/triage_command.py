@@ -15,7 +15,7 @@ from harness.workspace.results.run_triage import triage_run
 
 if TYPE_CHECKING:
     from harness.verdict.triage.catalogue import Catalogue
-    from harness.verdict.triage.diagnosis import Compared, Diagnosis
+    from harness.verdict.triage.diagnosis import ComparedRuns, Diagnosis
 
 
 @click.command(
@@ -72,7 +72,7 @@ def command(
     metrics are compared with the limits of the catalogue; most limits need --reference.
     """
     from harness.verdict.triage.catalogue import LOCAL_NAME, catalogue_with
-    from harness.verdict.triage.diagnosis import Compared, read_series
+    from harness.verdict.triage.diagnosis import ComparedRuns, read_series
 
     local = settings.root / LOCAL_NAME
     catalogue = catalogue_with(local)
@@ -81,7 +81,7 @@ def command(
         return EXIT_OK
     if not logs and not run_id:
         raise click.UsageError("give a log file, - for standard input, or --run")
-    beside = Compared(
+    beside = ComparedRuns(
         reference=read_series(reference, catalogue) if reference else None,
         repeat=read_series(repeat, catalogue) if repeat else None,
     )
@@ -98,7 +98,7 @@ def command(
     return EXIT_UNEXPECTED if any(found.root and not found.known for found in diagnoses.values()) else EXIT_OK
 
 
-def _diagnose(log: str, catalogue: Catalogue, beside: Compared) -> Diagnosis:
+def _diagnose(log: str, catalogue: Catalogue, beside: ComparedRuns) -> Diagnosis:
     from harness.verdict.triage.diagnosis import triage, triage_file
 
     if log == "-":

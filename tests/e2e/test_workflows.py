@@ -154,7 +154,7 @@ def test_a_pull_request_is_blocked_by_what_it_breaks_and_told_once(project: Proj
     assert gate.failed.endswith(": 1"), gate.output
     assert "::error file=patches/verl/b/all.patch,line=1" in gate.output
     assert gate.output.count("more on 2 failed tasks") == 3, "each is tried three times more"
-    assert "failed 4 of 4 times on one key" in gate.output
+    assert "failed 4 of 4 attempts" in gate.output
     assert not comment.failed, comment.output
     assert "newly broken" in project.comments.read_text()
 
@@ -202,4 +202,4 @@ def test_the_composite_action_gates_another_repository(project: Project) -> None
     assert done.failed.endswith(": 1"), done.output
     comments = sorted(project.runner.folder.glob("job-*-tmp/npu-matrix-comment.md"))
     assert "newly broken" in comments[-1].read_text()
-    assert "without an answer" not in comments[-1].read_text()
+    assert "without an outcome" not in comments[-1].read_text()

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
-from harness.report.model.report_model import ReportModel, Result, Row
+from harness.report.model.report_model import ReportModel, ReportResult, ReportRow
 from harness.report.model.visible_text import as_bytes, clip, iso, visible
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -40,7 +40,7 @@ def results_csv(model: ReportModel, by_row: Iterable[bytes] | None = None) -> by
     return head + b"".join(by_row)
 
 
-def row_lines(row: Row, axes: Sequence[str]) -> bytes:
+def row_lines(row: ReportRow, axes: Sequence[str]) -> bytes:
     """The lines of one cell."""
     head = list(map(_cell, _facts(row, axes)))
     return _lines([[*head, *map(_cell, _answer(result))] for result in row.results.values()])
@@ -52,7 +52,7 @@ def _lines(rows: list[list[str]]) -> bytes:
     return as_bytes(out.getvalue())
 
 
-def _facts(row: Row, axes: Sequence[str]) -> list[str]:
+def _facts(row: ReportRow, axes: Sequence[str]) -> list[str]:
     cell = row.cell
     return [
         cell.id,
@@ -64,7 +64,7 @@ def _facts(row: Row, axes: Sequence[str]) -> list[str]:
     ]
 
 
-def _answer(result: Result) -> list[str]:
+def _answer(result: ReportResult) -> list[str]:
     facts = result.facts
     return [
         facts.check,

@@ -14,7 +14,7 @@ from markupsafe import escape
 
 from harness.outcome import Status
 from harness.report.model.changes import RunChangeKind
-from harness.report.model.report_model import ReportModel, Result, Row
+from harness.report.model.report_model import ReportModel, ReportResult, ReportRow
 from harness.report.model.streak import RAN_BEFORE
 from harness.report.model.visible_text import clip, iso, visible
 
@@ -37,7 +37,7 @@ class FeedItem(NamedTuple):
     reason: str = ""
 
 
-def row_events(row: Row, run_id: str, now: float) -> list[FeedItem]:
+def row_events(row: ReportRow, run_id: str, now: float) -> list[FeedItem]:
     """Every turn in the history of a cell's checks; `run_id`, `now`: of the run that is reported."""
     name = row.cell.title or row.cell.id
     return [
@@ -84,7 +84,7 @@ def _profile(model: ReportModel) -> str:
     return f" in profile {_text(model.run.profile, 60)}" if model.run.profile else ""
 
 
-def _turns(result: Result, run_id: str, now: float) -> Iterator[tuple[str, float, RunChangeKind]]:
+def _turns(result: ReportResult, run_id: str, now: float) -> Iterator[tuple[str, float, RunChangeKind]]:
     """(run, time, turn) wherever the answer turned, or was lost."""
     facts = result.facts
     answered, fresh = None, False

@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.report.model.logs import stored_name
 from harness.report.model.report_inputs import CellInput, ResultInput
-from harness.report.model.report_model import ReportModel, Result, Row
+from harness.report.model.report_model import ReportModel, ReportResult, ReportRow
 from harness.report.model.visible_text import as_bytes
 
 SCHEMA_NAME = "npu-matrix.report"
@@ -34,7 +34,7 @@ def report_json(model: ReportModel, by_row: Iterable[bytes] | None = None) -> by
     return b",\n".join(cells)
 
 
-def cell_line(row: Row) -> bytes:
+def cell_line(row: ReportRow) -> bytes:
     """A cell and its results as one line of JSON."""
     return _line(_row(row))
 
@@ -106,7 +106,7 @@ def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: ReportRow) -> dict[str, Any]:
     facts = {name: getattr(row.cell, name) for name in _fields(CellInput) if name != "exports"}
     return {
         **facts,
@@ -123,7 +123,7 @@ KEPT = tuple(name for name in _fields(ResultInput) if name not in LEFT_OUT)
 _kept = attrgetter(*KEPT)
 
 
-def _result(result: Result) -> dict[str, Any]:
+def _result(result: ReportResult) -> dict[str, Any]:
     return {
         **dict(zip(KEPT, _kept(result.facts), strict=True)),
         "artifacts": [

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark
-from harness.report.model.report_model import ReportModel, Result, Row
+from harness.report.model.report_model import ReportModel, ReportResult, ReportRow
 from harness.report.model.visible_text import clip, moment, visible
-from harness.verdict.gate.mention import uncalled
+from harness.verdict.gate.mention import without_mentions
 
 MAX_ROWS = 200
 MAX_ATTENTION = 20
@@ -57,12 +57,12 @@ def table(model: ReportModel, *, max_rows: int = MAX_ROWS) -> str:
     return text + (f"\n\n{left} more cells in the report." if left > 0 else "")
 
 
-def _row(row: Row, axes: tuple[str, ...], names: list[str]) -> str:
+def _row(row: ReportRow, axes: tuple[str, ...], names: list[str]) -> str:
     cells = [row.cell.title or row.cell.id, *(row.cell.axes.get(axis, "—") for axis in axes)]
     return _line([*cells, *(_verdict(row.results.get(name)) for name in names)])
 
 
-def _verdict(result: Result | None) -> str:
+def _verdict(result: ReportResult | None) -> str:
     if result is None:
         return NOTHING
     style = STYLES[result.mark]
@@ -85,5 +85,5 @@ def _line(cells: list[str]) -> str:
 
 def escape(text: str) -> str:
     """Text as text: no markup, link, mention or table break comes out of it."""
-    flat = uncalled(" ".join(visible(clip(text, 400)).split()))
+    flat = without_mentions(" ".join(visible(clip(text, 400)).split()))
     return _SPECIAL.sub(r"\\\1", flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))

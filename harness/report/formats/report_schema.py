@@ -12,18 +12,18 @@ from harness.report.model.changes import RunChangeKind
 from harness.report.model.marks import Mark
 
 
-class _Part(BaseModel):
+class _SchemaPart(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class SchemaId(_Part):
+class SchemaId(_SchemaPart):
     """Which schema this is."""
 
     name: Literal["npu-matrix.report"]
     version: Literal[1]
 
 
-class Run(_Part):
+class ReportedRun(_SchemaPart):
     """The run behind the report."""
 
     run_id: str
@@ -39,7 +39,7 @@ class Run(_Part):
     options: list[str]
 
 
-class CheckColumn(_Part):
+class CheckColumn(_SchemaPart):
     """A check, in the order of the grid."""
 
     name: str
@@ -47,14 +47,14 @@ class CheckColumn(_Part):
     question: str
 
 
-class CellCheck(_Part):
+class CellCheck(_SchemaPart):
     """A check of a cell."""
 
     cell: str
     check: str
 
 
-class AttentionItem(_Part):
+class AttentionItem(_SchemaPart):
     """What a person should look at."""
 
     check: str
@@ -66,7 +66,7 @@ class AttentionItem(_Part):
     cells: list[str]
 
 
-class PatternItem(_Part):
+class PatternItem(_SchemaPart):
     """What failing cells share."""
 
     check: str
@@ -76,14 +76,14 @@ class PatternItem(_Part):
     also: list[str]
 
 
-class Sourced(_Part):
+class Sourced(_SchemaPart):
     """Something said of a cell, and where."""
 
     what: str
     source: str
 
 
-class PublishedItem(_Part):
+class PublishedItem(_SchemaPart):
     """What others say of a cell: never evidence."""
 
     cell_id: str
@@ -92,7 +92,7 @@ class PublishedItem(_Part):
     date: str
 
 
-class StretchItem(_Part):
+class StretchItem(_SchemaPart):
     """Earlier runs in a row that said the same on the same evidence."""
 
     status: Status
@@ -105,7 +105,7 @@ class StretchItem(_Part):
     last: float
 
 
-class StreakItem(_Part):
+class StreakItem(_SchemaPart):
     """Since which run it has stood as it stands, and what stood before."""
 
     runs: int
@@ -116,7 +116,7 @@ class StreakItem(_Part):
     until: float
 
 
-class Said(_Part):
+class Said(_SchemaPart):
     """What a run said, in short."""
 
     status: Status
@@ -125,7 +125,7 @@ class Said(_Part):
     key: str
 
 
-class ChangeItem(_Part):
+class ChangeItem(_SchemaPart):
     """What is not as it was in the run this one is held against."""
 
     turn: RunChangeKind
@@ -136,7 +136,7 @@ class ChangeItem(_Part):
     causes: list[str]
 
 
-class Since(_Part):
+class Since(_SchemaPart):
     """The run this one is held against."""
 
     run: str
@@ -144,7 +144,7 @@ class Since(_Part):
     revision: str
 
 
-class ExpectationItem(_Part):
+class ExpectationItem(_SchemaPart):
     """Why a failure is known, and until when."""
 
     reason: str
@@ -152,7 +152,7 @@ class ExpectationItem(_Part):
     until: str
 
 
-class DiagnosisItem(_Part):
+class DiagnosisItem(_SchemaPart):
     """What the catalogue of known failures says of the log; `line` counts from 1."""
 
     id: str
@@ -166,7 +166,7 @@ class DiagnosisItem(_Part):
     also: list[str]
 
 
-class File(_Part):
+class ReportedFile(_SchemaPart):
     """An artifact by content."""
 
     name: str
@@ -174,7 +174,7 @@ class File(_Part):
     size: int
 
 
-class ResultItem(_Part):
+class ResultItem(_SchemaPart):
     """A verdict: `status` is the check's, `mark` what readers see, `evidence` null where nothing ran."""
 
     check: str
@@ -199,14 +199,14 @@ class ResultItem(_Part):
     attempt: int
     run_id: str
     reused: bool
-    artifacts: list[File]
+    artifacts: list[ReportedFile]
     reproduce: str
     history: list[StretchItem]
     expectation: ExpectationItem | None
     diagnosis: DiagnosisItem | None
 
 
-class CellItem(_Part):
+class CellItem(_SchemaPart):
     """A cell with its versions, where each is declared, and its results."""
 
     id: str
@@ -226,7 +226,7 @@ class CellItem(_Part):
     results: list[ResultItem]
 
 
-class ExcludedItem(_Part):
+class ExcludedItem(_SchemaPart):
     """A combination that is ruled out."""
 
     axes: dict[str, str]
@@ -234,7 +234,7 @@ class ExcludedItem(_Part):
     source: str
 
 
-class Report(_Part):
+class Report(_SchemaPart):
     """report.json."""
 
     schema_: SchemaId
@@ -242,7 +242,7 @@ class Report(_Part):
     headline: str
     proof: str
     complete: bool
-    run: Run
+    run: ReportedRun
     checks: list[CheckColumn]
     counts: dict[Mark, int]
     passed_by_evidence: dict[Evidence, int]

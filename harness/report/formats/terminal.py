@@ -6,9 +6,9 @@ import shutil
 from typing import TYPE_CHECKING
 
 from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark
-from harness.report.model.report_model import ReportModel, Result, Row
+from harness.report.model.report_model import ReportModel, ReportResult, ReportRow
 from harness.report.model.visible_text import clip, visible
-from harness.report.query.grid_query import Selection
+from harness.report.query.grid_query import GridSelection
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -18,7 +18,7 @@ TITLE = 36
 NOTHING = "·"
 
 
-def plain_grid(model: ReportModel, selection: Selection | None = None) -> str:
+def plain_grid(model: ReportModel, selection: GridSelection | None = None) -> str:
     """The grid and what needs attention as text that also a log file or a screen reader can take.
 
     Of a selection only its rows; what did not answer yes stands in brackets.
@@ -43,13 +43,13 @@ def plain_grid(model: ReportModel, selection: Selection | None = None) -> str:
     return "\n".join([*lines, "", *_attention(model), *said]) + "\n"
 
 
-def _rows(model: ReportModel, selection: Selection | None) -> list[tuple[Row, frozenset[str]]]:
+def _rows(model: ReportModel, selection: GridSelection | None) -> list[tuple[ReportRow, frozenset[str]]]:
     if selection is None:
         return [(row, frozenset(row.results)) for row in model.rows]
     return list(selection.rows)
 
 
-def _found(model: ReportModel, selection: Selection | None) -> str:
+def _found(model: ReportModel, selection: GridSelection | None) -> str:
     """How much is selected, "" when that is everything."""
     if selection is None or (len(selection.rows), selection.checks) == (len(model.rows), model.planned):
         return ""
@@ -62,7 +62,7 @@ def _aside(text: str, *, lit: bool) -> str:
     return text if lit or text == "-" else f"({text})"
 
 
-def _words(result: Result | None, *, plain: bool) -> str:
+def _words(result: ReportResult | None, *, plain: bool) -> str:
     if result is None:
         return NOTHING if not plain else "-"
     style = STYLES[result.mark]
@@ -84,7 +84,7 @@ def _attention(model: ReportModel) -> list[str]:
 
 
 def rich_grid(
-    model: ReportModel, width: int | None = None, selection: Selection | None = None
+    model: ReportModel, width: int | None = None, selection: GridSelection | None = None
 ) -> RenderableType:
     """The grid for a terminal of `width` columns; narrow ones drop the versions and the words.
 
@@ -117,7 +117,7 @@ def rich_grid(
     return Group(grid, legend, Text(), *said, Text(visible(model.headline), style="bold"), Text(model.proof))
 
 
-def _rich_mark(result: Result | None, *, wide: bool, lit: bool) -> RenderableType:
+def _rich_mark(result: ReportResult | None, *, wide: bool, lit: bool) -> RenderableType:
     from rich.text import Text
 
     if result is None:
@@ -131,7 +131,7 @@ def _rich_mark(result: Result | None, *, wide: bool, lit: bool) -> RenderableTyp
     return text
 
 
-def print_grid(model: ReportModel, console: Console, selection: Selection | None = None) -> None:
+def print_grid(model: ReportModel, console: Console, selection: GridSelection | None = None) -> None:
     """Print the grid, or what is selected of it, the way the console can show it."""
     if console.is_terminal and console.encoding.lower().startswith("utf"):
         console.print(rich_grid(model, console.width, selection))

@@ -1,4 +1,4 @@
-"""What changed between two runs: a pure function over what each said of every (cell, check)."""
+"""What changed between two runs: a pure function of their verdicts on every (cell, check)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Pair = tuple[str, str]
 
 
 class RunChangeKind(str, enum.Enum):
-    """How a (cell, check) stands to what an earlier run said of it; most urgent first."""
+    """How the verdict on a (cell, check) changed since an earlier run; most urgent first."""
 
     BROKEN = "newly broken"
     LOST = "newly not run"
@@ -26,25 +26,25 @@ class RunChangeKind(str, enum.Enum):
     REMOVED = "no longer planned"
 
 
-#: What each turn means, in a sentence.
+#: What each kind of change means, in a sentence.
 MEANINGS: dict[RunChangeKind, str] = {
-    RunChangeKind.BROKEN: "Does not pass now, and was not known to be broken then.",
-    RunChangeKind.LOST: "Had an answer then, has none now. Nothing is proved by that.",
-    RunChangeKind.WEAKER: "Passes as it did, but on weaker evidence.",
-    RunChangeKind.STILL: "Did not pass then, does not pass now.",
-    RunChangeKind.FIXED: "Did not pass then, passes now.",
-    RunChangeKind.GAINED: "Passes now; then it had no answer, or one on weaker evidence.",
-    RunChangeKind.ADDED: "Was not planned then.",
-    RunChangeKind.REMOVED: "Was planned then, is not planned now.",
+    RunChangeKind.BROKEN: "Does not pass in this run; did not fail in the earlier run.",
+    RunChangeKind.LOST: "Had an outcome in the earlier run and has none in this run. This proves nothing.",
+    RunChangeKind.WEAKER: "Passes in both runs, but on weaker evidence in this run.",
+    RunChangeKind.STILL: "Does not pass in either run.",
+    RunChangeKind.FIXED: "Did not pass in the earlier run; passes in this run.",
+    RunChangeKind.GAINED: "Passes in this run; had no outcome in the earlier run, or one on weaker evidence.",
+    RunChangeKind.ADDED: "Was not planned in the earlier run.",
+    RunChangeKind.REMOVED: "Was planned in the earlier run; is not planned in this run.",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
-    """One (cell, check) that is not as it was, or is as bad as it was.
+class RunChange:
+    """A (cell, check) whose verdict changed, or that still does not pass.
 
-    `before` is None of what was not planned then, `after` of what is not planned now. `causes`: which inputs
-    differ; empty when the same inputs gave another answer, or when nothing could be compared.
+    before, after: None where it was not planned in the earlier run or is not in this one. causes: which
+    inputs differ; empty when they are the same or cannot be compared.
     """
 
     turn: RunChangeKind
@@ -56,7 +56,7 @@ class Change:
 
     @property
     def same_inputs(self) -> bool:
-        """Whether the key is the same: then it is the machine or chance that differs, not the cell."""
+        """Whether the key is the same: then the machine or chance made the difference, not an input."""
         return bool(self.before and self.after and self.before.key and self.before.key == self.after.key)
 
 
@@ -64,15 +64,14 @@ def compare(
     before: Mapping[Pair, EarlierVerdict],
     after: Mapping[Pair, EarlierVerdict],
     causes: Mapping[Pair, tuple[str, ...]] | None = None,
-) -> tuple[Change, ...]:
-    """Every change by turn, in the order of `after` and then of `before`. What is the same is left out,
-    unless it is broken in both."""
+) -> tuple[RunChange, ...]:
+    """Every change, most urgent kind first. Equal verdicts are left out, unless neither run passes."""
     found = []
     for pair in dict.fromkeys([*after, *before]):
         turn = run_change_kind(before.get(pair), after.get(pair))
         if turn is not None:
             found.append(
-                Change(
+                RunChange(
                     turn=turn,
                     cell=pair[0],
                     check=pair[1],
@@ -86,7 +85,7 @@ def compare(
 
 
 def run_change_kind(before: EarlierVerdict | None, after: EarlierVerdict | None) -> RunChangeKind | None:
-    """What one pair's change is called, None when there is nothing to say."""
+    """The kind of change between two verdicts on one (cell, check), None for no change."""
     if before is None or after is None:
         return RunChangeKind.ADDED if before is None else RunChangeKind.REMOVED
     if after.status in BAD:
@@ -96,6 +95,6 @@ def run_change_kind(before: EarlierVerdict | None, after: EarlierVerdict | None)
             return RunChangeKind.FIXED
         if before.status is not Status.PASS:
             return RunChangeKind.GAINED
-        then, now = (said.evidence.rank if said.evidence else -1 for said in (before, after))
+        then, now = (one.evidence.rank if one.evidence else -1 for one in (before, after))
         return None if then == now else RunChangeKind.WEAKER if now < then else RunChangeKind.GAINED
     return RunChangeKind.LOST if before.status in {Status.PASS, *BAD} else None

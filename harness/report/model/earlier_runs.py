@@ -1,7 +1,7 @@
-"""What earlier runs said of the cells and checks of a plan, whatever the inputs were then.
+"""The verdicts of earlier runs on the cells and checks of a plan, also where their inputs were different.
 
-A key changes with every input, so it has no past of its own; a (cell, check) has. Which key stood for it in a
-run is in that run's plan, what the key's outcome says is judged by the check of today.
+A key changes with every input, so a history belongs to a (cell, check). Its key in an earlier run is in that
+run's plan; the outcome of that key is judged again by the current version of the check.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class _Judged:
-    """An outcome as today's check judges it; of the measurements only the figures that are followed stay."""
+    """An outcome as the current check judges it, with the numbers that are followed over runs."""
 
     run_id: str
     finished: float
     completed: bool
-    said: EarlierVerdict
+    verdict: EarlierVerdict
     figures: tuple[tuple[str, float], ...] = ()
 
 
@@ -71,7 +71,7 @@ class EarlierRuns:
         return None
 
     def history(self, entry: PlanEntry) -> tuple[HistoryEntry, ...]:
-        """What earlier runs said of one (cell, check), oldest first, at most `HISTORY_LENGTH`."""
+        """The verdicts of earlier runs on one (cell, check), oldest first, at most `HISTORY_LENGTH`."""
         pair = (entry.cell_id, entry.check)
         found = [
             self._entry_of(run, entries[pair], left.get(pair))
@@ -79,25 +79,25 @@ class EarlierRuns:
             if pair in entries
         ]
         found += [
-            _history(judged.finished, judged.run_id, judged.said, judged.figures)
+            _history(judged.finished, judged.run_id, judged.verdict, judged.figures)
             for judged in self._outcomes(entry.key, entry.check)
             if judged.run_id not in self._known
         ]
         return tuple(sorted(found, key=lambda past: past.time)[-HISTORY_LENGTH:])
 
     def earlier(self, run_id: str) -> EarlierInput | None:
-        """The run a report is held against: what it said of its whole plan, and which inputs differ."""
+        """An earlier run to compare with: its verdicts on its whole plan, and which inputs differ."""
         run = next((run for run in self._runs if run.run_id == run_id), None) or self._ledger.run(run_id)
         if run is None:
             return None
         left = _dispositions(self._ledger, run)
         entries = run.plan.entries_by_name
-        said = {pair: self._said(run, entry, left.get(pair))[0] for pair, entry in entries.items()}
+        verdicts = {pair: self._verdict(run, entry, left.get(pair))[0] for pair, entry in entries.items()}
         return EarlierInput(
             run_id=run.run_id,
             started=run.started,
             revision=revision_of(run),
-            said=said,
+            verdicts=verdicts,
             causes=self._causes(run, entries),
         )
 
@@ -119,30 +119,30 @@ class EarlierRuns:
         return causes
 
     def _entry_of(self, run: RunRecord, entry: PlanEntry, left: EarlierVerdict | None) -> HistoryEntry:
-        said, reused = self._said(run, entry, left)
+        verdict, reused = self._verdict(run, entry, left)
         figures = reused.figures if reused else self._own_figures(run, entry)
-        return _history(run.started, run.run_id, said, figures, reused=reused is not None)
+        return _history(run.started, run.run_id, verdict, figures, reused=reused is not None)
 
     def _own_figures(self, run: RunRecord, entry: PlanEntry) -> tuple[tuple[str, float], ...]:
         outcomes = self._outcomes(entry.key, entry.check)
         return next((judged.figures for judged in outcomes if judged.run_id == run.run_id), ())
 
-    def _said(
+    def _verdict(
         self, run: RunRecord, entry: PlanEntry, left: EarlierVerdict | None
     ) -> tuple[EarlierVerdict, _Judged | None]:
-        """What `run` said of one entry of its plan, and the older outcome it took for it, if it did."""
+        """The verdict of `run` on an entry of its plan, and the older outcome if the run reused one."""
         if entry.skip:
             return EarlierVerdict(status=entry.skip.status, reason=entry.skip.reason), None
         outcomes = self._outcomes(entry.key, entry.check)
         own = next((judged for judged in outcomes if judged.run_id == run.run_id), None)
         if own is not None:
-            return own.said, None
+            return own.verdict, None
         if left is not None:
             return left, None
         end = run.started if run.finished is None else run.finished
         reused = next((judged for judged in outcomes if judged.completed and judged.finished <= end), None)
         if reused is not None:
-            return reused.said, reused
+            return reused.verdict, reused
         reason = "this run left no outcome that could still be read"
         return EarlierVerdict(status=Status.NOT_RUN, reason=reason, key=entry.key), None
 
@@ -156,7 +156,7 @@ class EarlierRuns:
 
 
 def _cause(change: KeyChange) -> str:
-    """A change of a key in a line; a whole digest says no more than its beginning."""
+    """A change of a key in a line, with digests shortened."""
     return _DIGEST.sub(lambda digest: f"{digest[0][:10]}…", str(change).removeprefix("facets."))
 
 
@@ -167,7 +167,7 @@ def _judge(check: Check, outcome: Outcome) -> _Judged:
         finished=outcome.finished,
         completed=outcome.state is State.COMPLETED,
         figures=figures_of(outcome.check, outcome.measurements),
-        said=EarlierVerdict(
+        verdict=EarlierVerdict(
             status=judgement.status,
             reason=judgement.reasons[0] if judgement.reasons else "",
             evidence=outcome.evidence,
@@ -179,17 +179,17 @@ def _judge(check: Check, outcome: Outcome) -> _Judged:
 def _history(
     time: float,
     run_id: str,
-    said: EarlierVerdict,
+    verdict: EarlierVerdict,
     figures: tuple[tuple[str, float], ...],
     *,
     reused: bool = False,
 ) -> HistoryEntry:
     return HistoryEntry(
         time=time,
-        status=said.status,
+        status=verdict.status,
         run_id=run_id,
-        evidence=said.evidence,
-        key=said.key,
+        evidence=verdict.evidence,
+        key=verdict.key,
         reused=reused,
         figures=figures,
     )

@@ -16,7 +16,7 @@ MAX_ALSO = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pattern:
+class FailurePattern:
     """`check` fails on all `failing` cells that ran it where `condition` holds, and on none of the others.
 
     `also` names conditions on other axes that split the cells in the same way.
@@ -36,7 +36,7 @@ class Pattern:
         )
 
 
-def find_patterns(rows: Sequence[tuple[Mapping[str, str], Mapping[str, Mark]]]) -> tuple[Pattern, ...]:
+def find_patterns(rows: Sequence[tuple[Mapping[str, str], Mapping[str, Mark]]]) -> tuple[FailurePattern, ...]:
     """For each check a condition on one axis that splits failing from passing cells without a remainder.
 
     A condition is one value, or all versions from one on, or up to one. `rows` are (axes, marks by check).
@@ -53,7 +53,7 @@ def find_patterns(rows: Sequence[tuple[Mapping[str, str], Mapping[str, Mark]]]) 
         if conditions:
             first, *rest = sorted(conditions, key=lambda text: ">" in text or "<" in text)
             found.append(
-                Pattern(
+                FailurePattern(
                     check=check,
                     condition=first,
                     failing=failing,

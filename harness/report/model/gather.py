@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from harness.errors import InfrastructureError
 from harness.ledger.artifacts import ArtifactStore
@@ -18,7 +17,7 @@ from harness.plan.tasks.task import Plan
 from harness.report.model.earlier_runs import EarlierRuns
 from harness.report.model.lock_files import exports_of
 from harness.report.model.patch_facts import PatchFacts
-from harness.report.model.relative_paths import Places
+from harness.report.model.relative_paths import KnownFolders
 from harness.report.model.report_inputs import (
     KNOWN,
     UNEXPECTED,
@@ -57,8 +56,8 @@ STANDINGS = {
 class ReportContext:
     """What `gather` needs beyond plan, verdicts and ledger; `generated` is Unix seconds.
 
-    `since` is the run to hold this one against; by default the last one before it that asked
-    at least half of the same. `places`: folders of this machine by what they are, for paths in outcomes.
+    since: the run to compare this one with; by default the last earlier run that planned at least half of
+    the same checks. folders: name -> folder of this machine; the report shows the names instead of the paths.
     """
 
     generated: float
@@ -67,7 +66,7 @@ class ReportContext:
     host: Mapping[str, str]
     excluded: tuple[ExcludedInput, ...] = ()
     published: tuple[PublishedInput, ...] = ()
-    places: Mapping[str, str] = field(default_factory=dict)
+    folders: Mapping[str, str] = field(default_factory=dict)
     since: str | None = None
     survival: SurvivalFacts | None = None
     patches: PatchFacts | None = None
@@ -76,7 +75,7 @@ class ReportContext:
 def outcomes_of_run(ledger: Ledger, keys: Iterable[str], run_id: str) -> dict[str, Outcome]:
     """Key -> outcome as the run saw it: what it recorded itself, else what it could reuse.
 
-    What it left without an answer was not reused, whatever the ledger has: it was to be made again.
+    An outcome that the run tried to make again but did not get is not reused, even if the ledger has one.
     """
     wanted = list(keys)
     recorded = {outcome.key: outcome for outcome in reversed(ledger.history(run_id=run_id, limit=MANY))}
@@ -93,7 +92,7 @@ def join_report_inputs(
     outcomes = {verdict.key: verdict.outcome for verdict in by_entry.values() if verdict.outcome}
     past = EarlierRuns(plan, ledger, more.run.run_id)
     since = more.since or past.previous
-    places = Places(more.places)
+    folders = KnownFolders(more.folders)
     few = len(plan.cells) <= MOST_EXPORTED
     planned: dict[str, list[str]] = {}
     for entry in plan.entries:
@@ -115,7 +114,7 @@ def join_report_inputs(
                 by_entry[entry.cell_id, entry.check],
                 ledger,
                 more,
-                places,
+                folders,
                 past.history(entry),
             )
             for entry in plan.entries
@@ -162,7 +161,7 @@ def junit_suites(inputs: ReportInputs) -> dict[str, dict[str, str]]:
 
 
 def _junit_status(result: ResultInput) -> Status:
-    """JUnit knows no expectations: a known failure must not turn a build red, an unexpected pass must."""
+    """JUnit has no expected failures: one must not turn a build red, an unexpected pass must."""
     if result.expected == KNOWN:
         return Status.NOT_RUN
     return Status.FAIL if result.expected == UNEXPECTED_PASS else result.status
@@ -172,7 +171,7 @@ def _junit_reasons(result: ResultInput) -> tuple[str, ...]:
     if result.expected == KNOWN and result.expectation:
         return (f"known failure: {result.expectation.reason}", *result.reasons)
     if result.expected == UNEXPECTED_PASS:
-        return ("expected to fail, but it passed: take it off the list", *result.reasons)
+        return ("expected to fail, but passed: remove the expected failure", *result.reasons)
     return result.reasons
 
 
@@ -206,23 +205,24 @@ def _result(
     verdict: Verdict,
     ledger: Ledger,
     more: ReportContext,
-    places: Places,
+    folders: KnownFolders,
     history: tuple[HistoryEntry, ...],
 ) -> ResultInput:
     task = plan.tasks.get(entry.key)
     outcome, expected = verdict.outcome, verdict.expected
-    facts: dict[str, Any] = {} if outcome is None else _outcome_fields(outcome, ledger, places)
-    diagnosis = diagnosed(verdict, facts.get("log_path"))
-    known, cures = in_short(diagnosis) if diagnosis and diagnosis.known else ((), ())
-    return ResultInput(
+    this_run = more.run.run_id or (outcome.run_id if outcome else "")
+    log = _path(ledger.artifacts, outcome.log) if outcome and outcome.log else None
+    diagnosis = diagnosed(verdict, log)
+    causes, cures = in_short(diagnosis) if diagnosis and diagnosis.known else ((), ())
+    result = ResultInput(
         cell_id=entry.cell_id,
         check=entry.check,
         tier=entry.tier,
         question=entry.question,
         status=verdict.status,
         expected=STANDINGS[verdict.standing],
-        reasons=places.told((*verdict.reasons, *known)),
-        remedies=places.told((*verdict.remedies, *cures)),
+        reasons=folders.replace_paths((*verdict.reasons, *causes)),
+        remedies=folders.replace_paths((*verdict.remedies, *cures)),
         evidence=verdict.evidence,
         key=entry.key,
         facets=dict(task.facets) if task else {},
@@ -232,34 +232,33 @@ def _result(
             if entry.key
             else ""
         ),
-        # What a static check logs is its own answer; an unknown line of it is no mystery.
+        # The log of a static check is its own report: a line of it that no signature matches is no mystery.
         diagnosis=(
             card_of(diagnosis) if diagnosis and (diagnosis.known or entry.tier is not Tier.STATIC) else None
         ),
-        history=history,
+        history=tuple(past for past in history if not this_run or past.run_id != this_run),
         expectation=(
             ExpectationInput(reason=expected.reason, source=expected.source, until=expected.until)
             if expected
             else None
         ),
-        **facts,
     )
-
-
-def _outcome_fields(outcome: Outcome, ledger: Ledger, places: Places) -> dict[str, Any]:
-    return {
-        "measurements": places.told(outcome.measurements),
-        "environment": places.told(outcome.environment),
-        "started": outcome.started,
-        "seconds": outcome.seconds,
-        "attempt": outcome.attempt,
-        "run_id": outcome.run_id,
-        "log_path": _path(ledger.artifacts, outcome.log) if outcome.log else None,
-        "artifacts": tuple(
+    if outcome is None:
+        return result
+    return replace(
+        result,
+        measurements=folders.replace_paths(outcome.measurements),
+        environment=folders.replace_paths(outcome.environment),
+        started=outcome.started,
+        seconds=outcome.seconds,
+        attempt=outcome.attempt,
+        run_id=outcome.run_id,
+        log_path=log,
+        artifacts=tuple(
             ArtifactInput(name=ref.name, digest=ref.digest, size=ref.size, path=_path(ledger.artifacts, ref))
             for ref in outcome.artifacts
         ),
-    }
+    )
 
 
 def _path(store: ArtifactStore, ref: ArtifactRef) -> Path | None:

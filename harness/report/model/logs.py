@@ -18,7 +18,7 @@ _BAD = re.compile(r"\b\w*(error|fatal|traceback|exception|panic|segfault|failed)
 
 
 @dataclass(frozen=True)
-class Line:
+class ExcerptLine:
     """A numbered line; `bad` when it reads like an error."""
 
     number: int
@@ -27,17 +27,17 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Log:
+class LogExcerpt:
     """The end of a log, and the text of its file beside the page ("" when the page holds all of it)."""
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[ExcerptLine, ...] = ()
     total: int = 0
     skipped: int = 0
     whole: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class File:
+class ArtifactFile:
     """An artifact as listed: its content to copy, or a note why it is not copied."""
 
     name: str
@@ -47,23 +47,23 @@ class File:
     content: bytes | None = None
 
 
-def read_log(result: ResultInput) -> Log:
+def read_log(result: ResultInput) -> LogExcerpt:
     """The log of a result; a log that cannot be read is said to be gone, in its place."""
     text = result.log_text or _read(result.log_path)
     if not text:
-        return Log()
+        return LogExcerpt()
     lines = plain_log(text).rstrip("\n").split("\n")
     first = max(0, len(lines) - INLINE_LINES)
     room = INLINE_CHARACTERS
-    kept: list[Line] = []
+    kept: list[ExcerptLine] = []
     for number in range(len(lines), first, -1):
         line = lines[number - 1]
         room -= min(len(line), 2000)
         if room < 0 and kept:
             break
-        kept.append(Line(number, line, bool(_BAD.search(line[:2000]))))
+        kept.append(ExcerptLine(number, line, bool(_BAD.search(line[:2000]))))
     skipped = len(lines) - len(kept)
-    return Log(
+    return LogExcerpt(
         lines=tuple(reversed(kept)),
         total=len(lines),
         skipped=skipped,
@@ -85,20 +85,24 @@ def _read(path: Path | None) -> str:
     return head + data.decode("utf-8", "replace")
 
 
-def read_artifact(artifact: ArtifactInput) -> File:
+def read_artifact(artifact: ArtifactInput) -> ArtifactFile:
     """An artifact small enough to travel with the report, or a note."""
     name = artifact.name
     if artifact.path is None:
-        return File(name=name, size=artifact.size, note="not kept")
+        return ArtifactFile(name=name, size=artifact.size, note="not kept")
     if artifact.size > ARTIFACT_BYTES:
-        return File(name=name, size=artifact.size, note="too large for the report; it is in the ledger")
+        return ArtifactFile(
+            name=name, size=artifact.size, note="too large for the report; it is in the ledger"
+        )
     try:
         content = artifact.path.read_bytes()
     except OSError as error:
-        return File(name=name, size=artifact.size, note=f"gone: {error.strerror or error}")
+        return ArtifactFile(name=name, size=artifact.size, note=f"gone: {error.strerror or error}")
     if len(content) > ARTIFACT_BYTES:
-        return File(name=name, size=len(content), note="too large for the report; it is in the ledger")
-    return File(
+        return ArtifactFile(
+            name=name, size=len(content), note="too large for the report; it is in the ledger"
+        )
+    return ArtifactFile(
         name=name,
         size=len(content),
         stored=f"{digest_bytes(content)[:16]}-{stored_name(name)}",

@@ -16,7 +16,7 @@ FORECASTS = ("patch-forecast", "patch-check")
 SUMMARY, REBASE = "patch-summary", "patch-rebase"
 KINDS = (*FORECASTS, SUMMARY, REBASE)
 MOST_CHANGES = 12
-#: Of a patch that is for no version as new as a head.
+#: The verdict on a patch that is for older versions only.
 ENDED = "ended"
 
 
@@ -44,7 +44,7 @@ class PatchSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kit:
+class MovedPatch:
     """A patch moved to another base; `kit` is the folder for the person who resolves the rest, or ""."""
 
     patch: str
@@ -57,18 +57,18 @@ class Kit:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchFacts:
-    """All that was told, in the order of the files."""
+    """The contents of all files, in their order."""
 
     heads: tuple[HeadVerdict, ...] = ()
     summaries: tuple[PatchSummary, ...] = ()
-    kits: tuple[Kit, ...] = ()
+    kits: tuple[MovedPatch, ...] = ()
 
 
 def read_patch_facts(files: tuple[Path, ...]) -> PatchFacts:
     """The files, each by its own schema; InputError when one is something else."""
     heads: list[HeadVerdict] = []
     summaries: list[PatchSummary] = []
-    kits: list[Kit] = []
+    kits: list[MovedPatch] = []
     for file in files:
         kind, data = _read(file)
         if kind in FORECASTS:
@@ -81,7 +81,7 @@ def read_patch_facts(files: tuple[Path, ...]) -> PatchFacts:
 
 
 def _read(file: Path) -> tuple[str, Mapping[str, Any]]:
-    wrong = "this is nothing the page of patches can show"
+    wrong = "the page of patches cannot show this file"
     fix = f"write it with `npu-matrix patches ... --json`: {', '.join(KINDS)}"
     try:
         if file.stat().st_size > MAX_BYTES:
@@ -96,8 +96,8 @@ def _read(file: Path) -> tuple[str, Mapping[str, Any]]:
     schema = _mapping(_mapping(data).get("schema"))
     kind = str(schema.get("name", "")).removeprefix(PREFIX)
     if kind not in KINDS or schema.get("version") != 1:
-        said = f"its schema is {schema.get('name', 'not named')} {schema.get('version', '')}".strip()
-        raise InputError(wrong, where=Location(file), why=said, fix=fix)
+        why = f"its schema is {schema.get('name', 'not named')} {schema.get('version', '')}".strip()
+        raise InputError(wrong, where=Location(file), why=why, fix=fix)
     return kind, data
 
 
@@ -146,9 +146,9 @@ def _file_lines(file: Mapping[str, Any]) -> Iterator[str]:
         yield f"{path}: {change.get('action', '')} {change.get('kind', '')} {owner}{change.get('name', '')}"
 
 
-def _kits(data: Mapping[str, Any]) -> Iterator[Kit]:
+def _kits(data: Mapping[str, Any]) -> Iterator[MovedPatch]:
     for patch in _mappings(data.get("patches")):
-        yield Kit(
+        yield MovedPatch(
             patch=str(patch.get("patch", "")),
             to=str(data.get("to", ""))[:12],
             verdict=str(patch.get("verdict", "")),

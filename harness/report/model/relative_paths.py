@@ -1,4 +1,4 @@
-"""Paths of this machine, told by where they are of: a report is read on other machines."""
+"""Replaces paths of this machine by the names of its folders: a report is read on other machines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-class Places:
+class KnownFolders:
     """Folders by the name that stands for them in a report, for example `{cache}`."""
 
     def __init__(self, folders: Mapping[str, str]) -> None:
@@ -17,14 +17,14 @@ class Places:
         pattern = "|".join(map(re.escape, paths))
         self._paths = re.compile(rf"(?:{pattern})(?![\w.-])") if paths else None
 
-    def told(self, value: Any) -> Any:
-        """`value` with every path in it, however deep, told by its place."""
+    def replace_paths(self, value: Any) -> Any:
+        """`value` with the known folders replaced by their names in all its strings, however deep."""
         if isinstance(value, str):
             if self._paths is None or "/" not in value:
                 return value
             return self._paths.sub(lambda found: self._names[found[0]], value)
         if isinstance(value, Mapping):
-            return {name: self.told(item) for name, item in value.items()}
+            return {name: self.replace_paths(item) for name, item in value.items()}
         if isinstance(value, list | tuple):
-            return type(value)(self.told(item) for item in value)
+            return type(value)(self.replace_paths(item) for item in value)
         return value

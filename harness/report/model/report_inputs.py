@@ -1,4 +1,4 @@
-"""What a report is made of, as plain data; the caller joins plan, ledger and verdict on the key."""
+"""The data of a report before it is arranged: `gather` joins plan, ledger and verdicts into it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RunFacts:
     """The run a report was made after.
 
     `started` is Unix seconds; `exit_code` None means still running. `revision`: the commit of the checkout,
-    with a `+` where files differed from it. `options`: what another shell has to be told to see this ledger.
+    with a `+` where files differed from it. `options`: command-line options that select this ledger.
     """
 
     run_id: str = ""
@@ -58,7 +58,7 @@ class FindingInput:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedInput:
-    """What others say of a cell, with its source. Shown as published, never as an outcome."""
+    """A result that others published for a cell, with its source. Never shown as an outcome."""
 
     cell_id: str
     what: str
@@ -108,10 +108,10 @@ class ExpectationInput:
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryEntry:
-    """What an earlier run said of the same check of the same cell; `time` is Unix seconds.
+    """The verdict of an earlier run on the same check of the same cell; `time` is Unix seconds.
 
-    `key` differs from one to the next where an input changed; `reused`: the run took an older outcome.
-    `figures`: the numbers the check is followed by (`trend.figures_of`).
+    key: differs from the previous entry's where an input changed. reused: the run used an older outcome.
+    figures: the numbers of this check that are followed over runs (`trend.figures_of`).
     """
 
     time: float
@@ -125,7 +125,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierVerdict:
-    """What a run said of one check of one cell, in short."""
+    """The verdict of a run on one check of one cell, in short."""
 
     status: Status
     reason: str = ""
@@ -135,7 +135,7 @@ class EarlierVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierInput:
-    """The run a report is held against. `causes`: what differs between the inputs of then and now.
+    """The earlier run that a report is compared with, its verdicts, and which inputs differ since (`causes`).
 
     revision: the commit of the checkout then, or "".
     """
@@ -143,13 +143,13 @@ class EarlierInput:
     run_id: str
     started: float
     revision: str = ""
-    said: Mapping[tuple[str, str], EarlierVerdict]
+    verdicts: Mapping[tuple[str, str], EarlierVerdict]
     causes: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosisInput:
-    """What the catalogue of known failures says of a log: the root cause, or that nobody described it.
+    """The root cause that triage found in a log; `known`: whether a failure signature describes it.
 
     line: counted from 1. excerpt: that line. also: ids of what else was found.
     """
@@ -214,7 +214,7 @@ class ResultInput:
 
 @dataclass(frozen=True, kw_only=True)
 class RunInput:
-    """A run that is remembered: what one can choose to compare. `revision`: the commit then, or ""."""
+    """An earlier run that a reader can choose for a comparison. `revision`: its commit, or ""."""
 
     run_id: str
     started: float

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from harness.outcome import Evidence, Status, Tier
-from harness.report.model.changes import Change, RunChangeKind, compare
-from harness.report.model.failure_patterns import Pattern, find_patterns
+from harness.report.model.changes import RunChange, RunChangeKind, compare
+from harness.report.model.failure_patterns import FailurePattern, find_patterns
 from harness.report.model.headline import headline, proof
 from harness.report.model.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLES, Mark, mark_of, worst
 from harness.report.model.report_inputs import (
@@ -56,11 +56,11 @@ CLOCK_SLACK_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """A verdict, its mark, what changed since it last had an answer, and notes.
+class ReportResult:
+    """A verdict as the report shows it.
 
-    `change` is `broken`, `fixed`, `lost` or "". `streak` is None of what has no answer, or no past.
-    `origin`: the input it was made of, None where there was none.
+    change: compared with the last run that had an outcome: `broken`, `fixed`, `lost` or "". streak: None
+    without an outcome or without a history. missing: the check was planned, but there is no verdict.
     """
 
     facts: ResultInput
@@ -69,21 +69,20 @@ class Result:
     streak: Streak | None = None
     notes: tuple[str, ...] = ()
     missing: bool = False
-    origin: ResultInput | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def past(self) -> CondensedHistory:
-        """The history with what repeats said once, oldest first."""
+        """The history, oldest first, with equal verdicts in a row combined."""
         return condensed_history(self.facts.history)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ReportRow:
     """A cell and its results by check; `worst` is None when nothing was planned for it."""
 
     cell: CellInput
     slug: str
-    results: Mapping[str, Result]
+    results: Mapping[str, ReportResult]
     worst: Mark | None
     published: tuple[PublishedInput, ...] = ()
 
@@ -98,7 +97,7 @@ class TierColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """Something a person should look at, with all cells on which the check says so for the same reason."""
+    """A verdict that a person should look at, with all cells that have it for the same reason."""
 
     check: str
     mark: Mark
@@ -113,23 +112,23 @@ class Attention:
 class ReportModel:
     """What every rendering shows.
 
-    counts: results by mark. by_evidence: of what ran, by kind of evidence. headline: what needs a
-    person. proof: what passed and on what evidence. missing: planned checks that have no result, as
-    (cell, check). strangers: results of cells that the matrix does not have. earlier: the run `changes` are
-    held against, None when there is none. runs: the earlier runs that are remembered, newest first.
+    counts: results by mark. by_evidence: of the checks that ran, by kind of evidence. headline: what a
+    person has to look at. proof: how many checks passed and on what evidence. missing: planned checks that
+    have no result, as (cell, check). strangers: results of cells that the matrix does not have. earlier: the
+    run that `changes` compares with, None when there is none. runs: the earlier runs, newest first.
     """
 
     generated: float
     run: RunFacts
     tiers: tuple[TierColumns, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ReportRow, ...]
     axes: tuple[str, ...]
     counts: Mapping[Mark, int]
     by_evidence: Mapping[Evidence, Mapping[Mark, int]]
     planned: int
     missing: tuple[tuple[str, str], ...]
     attention: tuple[Attention, ...]
-    patterns: tuple[Pattern, ...]
+    patterns: tuple[FailurePattern, ...]
     headline: str
     proof: str
     strangers: tuple[ResultInput, ...] = ()
@@ -137,7 +136,7 @@ class ReportModel:
     host: Mapping[str, str]
     notes: tuple[str, ...] = ()
     earlier: EarlierInput | None = None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[RunChange, ...] = ()
     runs: tuple[RunInput, ...] = ()
     survival: SurvivalFacts | None = None
     patches: PatchFacts | None = None
@@ -164,7 +163,7 @@ class ReportModel:
         return tuple(check for tier in self.tiers for check in tier.checks)
 
     @cached_property
-    def measured(self) -> tuple[tuple[Row, Result], ...]:
+    def measured(self) -> tuple[tuple[ReportRow, ReportResult], ...]:
         """Every result that has measurements, with its row."""
         return tuple(
             (row, result) for row in self.rows for result in row.results.values() if result.facts.measurements
@@ -180,7 +179,7 @@ class ReportModel:
         """Whether everything that was planned has a result and nothing ended in an infrastructure error."""
         return not self.missing and not self.counts.get(Mark.ERROR, 0)
 
-    def row(self, cell_id: str) -> Row | None:
+    def row(self, cell_id: str) -> ReportRow | None:
         """The row of a cell, or None."""
         return next((row for row in self.rows if row.cell.id == cell_id), None)
 
@@ -245,19 +244,18 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
     )
 
 
-def _unchanged(row: Row | None, cell: CellInput, found: Mapping[str, ResultInput]) -> Row | None:
+def _unchanged(row: ReportRow | None, cell: CellInput, found: Mapping[str, ResultInput]) -> ReportRow | None:
     """`row` when it was made of this very cell and these very results."""
     if row is None or row.cell is not cell:
         return None
-    made = 0
-    for name, result in row.results.items():
-        if result.origin is not found.get(name):
-            return None
-        made += result.origin is not None
-    return row if made == len(found) else None
+    same = all(
+        name not in found if result.missing else result.facts is found.get(name)
+        for name, result in row.results.items()
+    )
+    return row if same and found.keys() <= row.results.keys() else None
 
 
-def _changes(earlier: EarlierInput | None, results: Sequence[Result]) -> tuple[Change, ...]:
+def _changes(earlier: EarlierInput | None, results: Sequence[ReportResult]) -> tuple[RunChange, ...]:
     if earlier is None:
         return ()
     now = {
@@ -269,7 +267,7 @@ def _changes(earlier: EarlierInput | None, results: Sequence[Result]) -> tuple[C
         )
         for facts in (result.facts for result in results)
     }
-    return compare(earlier.said, now, earlier.causes)
+    return compare(earlier.verdicts, now, earlier.causes)
 
 
 def _columns(inputs: ReportInputs) -> tuple[TierColumns, ...]:
@@ -293,14 +291,14 @@ def _row(
     published: tuple[PublishedInput, ...],
     tier_of: Mapping[str, Tier],
     inputs: ReportInputs,
-) -> Row:
-    results: dict[str, Result] = {}
+) -> ReportRow:
+    results: dict[str, ReportResult] = {}
     for check, tier in tier_of.items():
         if check in found:
             results[check] = _result(found[check], inputs)
         elif check in cell.planned:
             results[check] = _no_result(cell.id, check, tier)
-    return Row(
+    return ReportRow(
         cell=cell,
         slug=file_name(cell.id),
         results=results,
@@ -309,8 +307,8 @@ def _row(
     )
 
 
-def _no_result(cell_id: str, check: str, tier: Tier) -> Result:
-    return Result(
+def _no_result(cell_id: str, check: str, tier: Tier) -> ReportResult:
+    return ReportResult(
         facts=ResultInput(
             cell_id=cell_id,
             check=check,
@@ -324,24 +322,24 @@ def _no_result(cell_id: str, check: str, tier: Tier) -> Result:
     )
 
 
-def _result(facts: ResultInput, inputs: ReportInputs) -> Result:
+def _result(facts: ResultInput, inputs: ReportInputs) -> ReportResult:
     mark = mark_of(facts.status, facts.expected)
     notes = []
     if facts.started > inputs.generated + CLOCK_SLACK_S:
         notes.append("This outcome is dated after the report: the clocks of the machines disagree.")
     if facts.evidence is None and mark in RAN:
         notes.append("No evidence is recorded with this verdict.")
-    this_run = inputs.run.run_id or facts.run_id
-    earlier = tuple(past for past in facts.history if not this_run or past.run_id != this_run)
-    return Result(
-        facts=facts if earlier == facts.history else replace(facts, history=earlier),
+    return ReportResult(
+        facts=facts,
         mark=mark,
-        change=change_of(earlier, mark),
+        change=change_of(facts.history, mark),
         streak=streak_of(
-            earlier, facts.status, this_run=inputs.run.run_id, now=inputs.run.started or inputs.generated
+            facts.history,
+            facts.status,
+            this_run=inputs.run.run_id,
+            now=inputs.run.started or inputs.generated,
         ),
         notes=tuple(notes),
-        origin=facts,
     )
 
 
@@ -356,13 +354,13 @@ def _principal_axes(cells: Sequence[CellInput]) -> tuple[str, ...]:
     return tuple((varied or preferred)[:SHOWN_AXES])
 
 
-def _is_known(result: Result) -> bool:
-    """Whether something other than a failure (an error, an open question) is on the list of what is known."""
+def _is_known(result: ReportResult) -> bool:
+    """Whether an error or an inconclusive verdict is an expected failure."""
     return result.mark in NEEDS_ATTENTION and result.facts.expected == KNOWN
 
 
-def _attention(results: Sequence[Result]) -> tuple[Attention, ...]:
-    groups: dict[tuple[str, str, Mark], list[Result]] = defaultdict(list)
+def _attention(results: Sequence[ReportResult]) -> tuple[Attention, ...]:
+    groups: dict[tuple[str, str, Mark], list[ReportResult]] = defaultdict(list)
     for result in results:
         if result.mark in NEEDS_ATTENTION and not _is_known(result):
             reason = result.facts.reasons[0] if result.facts.reasons else STYLES[result.mark].meaning

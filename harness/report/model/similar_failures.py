@@ -1,4 +1,4 @@
-"""What stands beside a failure: the cells that fail alike, what they share, and the nearest that passes."""
+"""Context of a failure: cells that fail for the same reason, their common axis, the nearest passing cell."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.report.model.failure_patterns import FAILING, PASSING, Pattern
-from harness.report.model.report_model import ReportModel, Result, Row
+from harness.report.model.failure_patterns import FAILING, PASSING, FailurePattern
+from harness.report.model.report_model import ReportModel, ReportResult, ReportRow
 
 MAX_ALIKE = 12
 #: In a larger matrix the nearest passing cell is not looked for: it costs cells times failures.
@@ -27,25 +27,27 @@ class AxisDifference:
 class Siblings:
     """Of one failing check of one cell.
 
-    statement: the condition on one axis that parts failing from passing cells, in a sentence, or "". alike:
+    statement: the condition on one axis that separates failing from passing cells, or "". alike:
     cells that fail for the same first reason; `others` of them are not listed. nearest: the passing cell
     that differs least, with how.
     """
 
     statement: str = ""
-    alike: tuple[Row, ...] = ()
+    alike: tuple[ReportRow, ...] = ()
     others: int = 0
-    nearest: Row | None = None
+    nearest: ReportRow | None = None
     steps: tuple[AxisDifference, ...] = ()
 
 
-class Family:
-    """All cells of a report, to be asked for the siblings of a failure."""
+class SimilarFailures:
+    """Finds the context of each failure among all cells of a report."""
 
     def __init__(self, model: ReportModel) -> None:
-        self._statements: Mapping[str, Pattern] = {pattern.check: pattern for pattern in model.patterns}
-        self._alike: dict[tuple[str, str], list[Row]] = defaultdict(list)
-        self._passing: dict[str, list[Row]] = defaultdict(list)
+        self._statements: Mapping[str, FailurePattern] = {
+            pattern.check: pattern for pattern in model.patterns
+        }
+        self._alike: dict[tuple[str, str], list[ReportRow]] = defaultdict(list)
+        self._passing: dict[str, list[ReportRow]] = defaultdict(list)
         small = len(model.rows) <= MAX_CELLS
         for row in model.rows:
             for check, result in row.results.items():
@@ -54,7 +56,7 @@ class Family:
                 elif small and result.mark in PASSING:
                     self._passing[check].append(row)
 
-    def of(self, row: Row, result: Result) -> Siblings | None:
+    def siblings_of(self, row: ReportRow, result: ReportResult) -> Siblings | None:
         """The siblings of a failure; None of what did not fail, or stands alone."""
         if result.mark not in FAILING:
             return None
@@ -73,11 +75,13 @@ class Family:
         )
 
 
-def _reason(result: Result) -> str:
+def _reason(result: ReportResult) -> str:
     return result.facts.reasons[0] if result.facts.reasons else ""
 
 
-def _nearest(row: Row, passing: Sequence[Row]) -> tuple[Row | None, tuple[AxisDifference, ...]]:
+def _nearest(
+    row: ReportRow, passing: Sequence[ReportRow]
+) -> tuple[ReportRow | None, tuple[AxisDifference, ...]]:
     found = [(_steps(row.cell.axes, other.cell.axes), other) for other in passing]
     if not found:
         return None, ()

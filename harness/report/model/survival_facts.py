@@ -29,18 +29,18 @@ COMMIT = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{4,28}\b")
 KNOWN = {verdict.value: verdict for verdict in PatchVerdict}
 
 
-class _Part(BaseModel):
+class _StoredPart(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class SurvivalSchema(_Part):
+class SurvivalSchema(_StoredPart):
     """Which schema a file has."""
 
     name: str
     version: int
 
 
-class CommitFacts(_Part):
+class CommitFacts(_StoredPart):
     """A commit of upstream."""
 
     commit: str
@@ -55,7 +55,7 @@ class TurnFacts(CommitFacts):
     to: str
 
 
-class BodyFacts(_Part):
+class BodyFacts(_StoredPart):
     """A body of a patch, the versions it is for, and one index into the legend for each commit."""
 
     file: str
@@ -63,7 +63,7 @@ class BodyFacts(_Part):
     verdicts: tuple[int, ...]
 
 
-class PatchSurvival(_Part):
+class PatchSurvival(_StoredPart):
     """A patch: one index into the legend for each commit, newest first."""
 
     id: str
@@ -74,7 +74,7 @@ class PatchSurvival(_Part):
     bodies: tuple[BodyFacts, ...] = ()
 
 
-class SurvivalFacts(_Part):
+class SurvivalFacts(_StoredPart):
     """The file. Commits stand newest first."""
 
     schema_: SurvivalSchema = Field(alias="schema")

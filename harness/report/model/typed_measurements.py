@@ -1,4 +1,4 @@
-"""The measurements of a result as the check that made them declares them."""
+"""Reads stored measurements as the dataclasses that their check declares."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from harness.plan.tasks.check_registry import all_checks
 
 
 def typed_measurements(check: str, stored: Mapping[str, Any]) -> object | None:
-    """An instance of one of the check's measurement classes, to be told apart with `isinstance`.
+    """An instance of one of the check's measurement classes; use `isinstance` to distinguish them.
 
-    None when there are none: the check is unknown, has not measured, or another version stored them.
+    None when the check is unknown, has no measurements, or another version stored them.
     """
     found = _formats().get(check)
     if found is None or not stored:

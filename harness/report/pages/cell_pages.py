@@ -14,11 +14,11 @@ from harness.report.model.failure_patterns import PASSING
 from harness.report.model.logs import read_artifact, read_log, stored_name
 from harness.report.model.marks import Mark
 from harness.report.model.report_inputs import ArtifactInput
-from harness.report.model.report_model import ReportModel, Result, Row
-from harness.report.model.similar_failures import Family
+from harness.report.model.report_model import ReportModel, ReportResult, ReportRow
+from harness.report.model.similar_failures import SimilarFailures
 from harness.report.model.visible_text import as_bytes, clip, file_name, visible
 from harness.report.pages.figures import figures
-from harness.report.pages.page_templates import Writer, anchor_of, environment
+from harness.report.pages.page_templates import PageWriter, anchor_of, environment
 from harness.settings import DEFAULT_PROFILE
 
 OPEN_LOGS = (Mark.FAIL, Mark.ERROR, Mark.INCONCLUSIVE)
@@ -43,14 +43,14 @@ def _shell(page: Template, model: ReportModel) -> tuple[bytes, bytes, bytes, byt
 class CellPages:
     """Renders the pages of cells; what repeats from page to page is rendered once."""
 
-    def __init__(self, model: ReportModel, writer: Writer) -> None:
+    def __init__(self, model: ReportModel, writer: PageWriter) -> None:
         self._model = model
         self._writer = writer
         env = environment(writer, up="../")
         self._shell = _shell(env.get_template("cellpage.html"), model)
         self._main = env.get_template("cell.html")
         self._stripcheck = env.get_template("macros.html").module.stripcheck  # type: ignore[attr-defined]
-        self._family = Family(model)
+        self._similar = SimilarFailures(model)
         parts = env.get_template("check.html").module
         self._checked = parts.section  # type: ignore[attr-defined]
         self._opening = parts.opening  # type: ignore[attr-defined]
@@ -59,7 +59,7 @@ class CellPages:
         self._openings: dict[tuple[object, ...], Markup] = {}
         self._facet_lists: dict[str, Markup] = {}
 
-    def render(self, row: Row) -> bytes:
+    def render(self, row: ReportRow) -> bytes:
         """The page of one cell."""
         name = escape(visible(clip(row.cell.title or row.cell.id, NAME)))
         main = self._main.render(
@@ -72,13 +72,13 @@ class CellPages:
         *head, foot = self._shell
         return as_bytes(name).join(head) + as_bytes(main) + foot
 
-    def _exports(self, row: Row) -> list[tuple[str, str]]:
+    def _exports(self, row: ReportRow) -> list[tuple[str, str]]:
         return [
             (name, "../" + self._writer.store(f"exports/{row.slug}/{stored_name(name)}", text))
             for name, text in row.cell.exports.items()
         ]
 
-    def _lock_command(self, row: Row) -> str:
+    def _lock_command(self, row: ReportRow) -> str:
         resolved = row.results.get("resolve")
         if resolved is None or resolved.mark not in PASSING:
             return ""
@@ -89,7 +89,7 @@ class CellPages:
             ["npu-matrix", *run.options, *profile, "lock", row.cell.id, *LOCK_FORMAT, "--output", folder]
         )
 
-    def _strip(self, row: Row) -> list[tuple[str, Markup]]:
+    def _strip(self, row: ReportRow) -> list[tuple[str, Markup]]:
         tiers = []
         for tier in self._model.tiers:
             tiles = [
@@ -99,7 +99,7 @@ class CellPages:
                 tiers.append((tier.tier.value, Markup().join(tiles)))
         return tiers
 
-    def _tile(self, result: Result) -> Markup:
+    def _tile(self, result: ReportResult) -> Markup:
         # Without the reasons, which stand below it: so it is the same on many pages.
         key = (result.facts.check, result.mark, result.facts.evidence, result.change)
         if key not in self._tiles:
@@ -107,7 +107,7 @@ class CellPages:
             self._tiles[key] = self._stripcheck(bare, f"#{anchor_of(result.facts.check)}")
         return self._tiles[key]
 
-    def _section(self, row: Row, result: Result) -> Markup:
+    def _section(self, row: ReportRow, result: ReportResult) -> Markup:
         facts = result.facts
         log = read_log(facts)
         whole = ""
@@ -118,14 +118,14 @@ class CellPages:
             "opening": self._opening_of(result),
             "facets": self._facets_of(facts.facets) if facts.facets else "",
             "measured": figures(facts.measurements, facts.check),
-            "beside": self._family.of(row, result),
+            "beside": self._similar.siblings_of(row, result),
             "files": [self._file(artifact) for artifact in facts.artifacts],
             "log": {"lines": log.lines, "total": log.total, "skipped": log.skipped, "href": whole},
         }
         section: Markup = self._checked(result, parts, OPEN_LOGS)
         return section
 
-    def _opening_of(self, result: Result) -> Markup:
+    def _opening_of(self, result: ReportResult) -> Markup:
         facts = result.facts
         key = (facts.check, facts.question, result.mark, facts.evidence, result.change)
         if key not in self._openings:

@@ -1,18 +1,18 @@
-"""The page that says what changed between two runs."""
+"""The page of changes between two runs, and the summary of changes above the grid."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from harness.report.model.changes import MEANINGS, Change, RunChangeKind
-from harness.report.model.report_model import ReportModel, Result
+from harness.report.model.changes import MEANINGS, RunChange, RunChangeKind
+from harness.report.model.report_model import ReportModel, ReportResult
 from harness.report.model.visible_text import clip, file_name, moment, visible
-from harness.report.pages.page_templates import Writer, anchor_of, environment
+from harness.report.pages.page_templates import PageWriter, anchor_of, environment
 
 MAX_CHANGES = 200
-#: What the grid's page counts; the others are of interest only on the page of changes.
-TOLD = (
+#: The kinds that the summary counts; the page of changes shows the others too.
+COUNTED = (
     RunChangeKind.BROKEN,
     RunChangeKind.LOST,
     RunChangeKind.WEAKER,
@@ -22,28 +22,28 @@ TOLD = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turns:
-    """What the grid's page says of changes, and of which run it says it."""
+class ChangeSummary:
+    """How many changes of each kind there are, since which run, made when."""
 
-    said: str
+    counts: str
     run: str
     when: str
 
 
-def say_turns(model: ReportModel) -> Turns | None:
+def change_summary(model: ReportModel) -> ChangeSummary | None:
     """`2 newly broken, 1 fixed, 3 still broken`, or None when there is nothing to compare with."""
     if model.earlier is None:
         return None
-    return Turns(said=_counts(model), run=model.earlier.run_id, when=moment(model.earlier.started))
+    return ChangeSummary(counts=_counts(model), run=model.earlier.run_id, when=moment(model.earlier.started))
 
 
-def changes_page(model: ReportModel, writer: Writer) -> str:
+def changes_page(model: ReportModel, writer: PageWriter) -> str:
     """The page as HTML."""
     headline = "There is no earlier run to compare with."
     nothing = "Changes appear here from the second run on."
     if model.earlier is not None:
         headline = f"{_counts(model)} since {moment(model.earlier.started)}."
-        nothing = "Every check that was planned in both runs says what it said."
+        nothing = "Every check that was planned in both runs has the same verdict."
     by_id = {row.cell.id: row for row in model.rows}
     groups = []
     for turn, total in model.turns.items():
@@ -68,20 +68,20 @@ def changes_page(model: ReportModel, writer: Writer) -> str:
 
 
 def _counts(model: ReportModel) -> str:
-    told = [f"{count} {turn.value}" for turn, count in model.turns.items() if turn in TOLD]
-    return visible(clip(", ".join(told))) if told else "Nothing broke and nothing was fixed"
+    counts = [f"{count} {turn.value}" for turn, count in model.turns.items() if turn in COUNTED]
+    return visible(clip(", ".join(counts))) if counts else "Nothing broke and nothing was fixed"
 
 
-def _shown(change: Change, title: str, result: Result | None, href: str) -> dict[str, Any]:
-    said = change.before if change.turn in {RunChangeKind.FIXED, RunChangeKind.REMOVED} else change.after
-    reason = said.reason if said else ""
+def _shown(change: RunChange, title: str, result: ReportResult | None, href: str) -> dict[str, Any]:
+    verdict = change.before if change.turn in {RunChangeKind.FIXED, RunChangeKind.REMOVED} else change.after
+    reason = verdict.reason if verdict else ""
     return {
         "check": change.check,
         "title": title,
         "before": change.before,
         "result": result,
         "href": href,
-        "reason": f"It said: {reason}" if reason and change.turn is RunChangeKind.FIXED else reason,
+        "reason": f"It failed because: {reason}" if reason and change.turn is RunChangeKind.FIXED else reason,
         "causes": change.causes,
         "same": change.same_inputs,
     }

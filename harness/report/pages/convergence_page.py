@@ -11,14 +11,14 @@ from harness.convergence.decision.decision import Decision
 from harness.convergence.smoke.smoke_measurements import SmokeMeasurements
 from harness.convergence.telemetry.training_records import StoredSeries
 from harness.convergence.trainer.trainer_measurements import TrainerMeasurements
-from harness.report.model.report_model import ReportModel, Result
+from harness.report.model.report_model import ReportModel, ReportResult
 from harness.report.model.trend import as_float
 from harness.report.model.typed_measurements import typed_measurements
 from harness.report.model.visible_text import clip, duration, number
 from harness.report.pages.figures import training_charts
 from harness.report.pages.measurement_blocks import Block, Chart, floats
 from harness.report.pages.numerics_page import trend_charts
-from harness.report.pages.page_templates import Writer, anchor_of, environment
+from harness.report.pages.page_templates import PageWriter, anchor_of, environment
 
 MAX_SHOWN = 40
 
@@ -43,7 +43,7 @@ class TrainingSection:
     title: str
     href: str
     anchor: str
-    result: Result
+    result: ReportResult
     charts: tuple[Block, ...]
     looks: tuple[LookRow, ...]
     decision: tuple[tuple[str, str], ...]
@@ -51,7 +51,7 @@ class TrainingSection:
     trends: tuple[tuple[Chart, int], ...]
 
 
-def convergence_page(model: ReportModel, writer: Writer) -> str:
+def convergence_page(model: ReportModel, writer: PageWriter) -> str:
     """The page as HTML."""
     trainings = list(_sections(model))
     return (

@@ -22,8 +22,8 @@ from harness.report.model.typed_measurements import typed_measurements
 from harness.report.pages.measurement_blocks import (
     Block,
     Chart,
+    ChartLine,
     Multiples,
-    Series,
     blocks,
     floats,
     is_curve,
@@ -95,12 +95,12 @@ def _banded(
 ) -> Chart | None:
     """Curves over a band; None when there is nothing to draw."""
     series = [
-        Series(name=name, values=floats(values), role="candidate")
+        ChartLine(name=name, values=floats(values), role="candidate")
         for name, values in candidates
         if is_curve(values)
     ]
     if is_curve(band.mean):
-        series.append(Series(name="reference", values=floats(band.mean), role="reference"))
+        series.append(ChartLine(name="reference", values=floats(band.mean), role="reference"))
     if not series:
         return None
     low, high = (floats(line) if is_curve(line) else () for line in (band.low, band.high))

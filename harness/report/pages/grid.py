@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark
-from harness.report.model.report_model import ReportModel, Row
+from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.visible_text import clip, file_name, visible
 from harness.report.query.grid_query import WORDS
 
@@ -88,7 +88,7 @@ class _Pool:
         return found
 
 
-def grid_row(row: Row, checks: Sequence[str], axes: Sequence[str]) -> GridRow:
+def grid_row(row: ReportRow, checks: Sequence[str], axes: Sequence[str]) -> GridRow:
     """What the grid shows of a cell; `axes`: of all cells."""
     cell = row.cell
     verdicts, changes = [], []

@@ -8,10 +8,10 @@ from harness.errors import EXIT_BAD_INPUT, EXIT_CODES, EXIT_OK, EXIT_UNEXPECTED
 from harness.report.model.marks import Mark
 from harness.report.model.report_model import ReportModel
 from harness.report.model.visible_text import duration, moment
-from harness.report.pages.changes_page import changes_page, say_turns
+from harness.report.pages.changes_page import change_summary, changes_page
 from harness.report.pages.convergence_page import convergence_page
 from harness.report.pages.numerics_page import numerics_page
-from harness.report.pages.page_templates import Writer, anchor_of, environment, resource
+from harness.report.pages.page_templates import PageWriter, anchor_of, environment, resource
 from harness.report.pages.patches_page import patches_page
 
 STATIC_ROWS = 300
@@ -31,7 +31,7 @@ def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
 
     The pages of cells are made with the other texts of a cell (`rows`).
     """
-    writer = Writer(folder)
+    writer = PageWriter(folder)
     for name in ASSETS:
         writer.write(f"assets/{name}", resource("assets", name))
     writer.write("index.html", _index(model, writer))
@@ -42,7 +42,7 @@ def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
     return writer.written
 
 
-def _index(model: ReportModel, writer: Writer) -> str:
+def _index(model: ReportModel, writer: PageWriter) -> str:
     rows = model.rows if len(model.rows) <= STATIC_ROWS else model.rows[:FIRST_ROWS]
     by_id = {row.cell.id: row for row in model.rows}
     return (
@@ -58,7 +58,7 @@ def _index(model: ReportModel, writer: Writer) -> str:
             queries={mark: QUERIES.get(mark, mark.value) for mark in Mark},
             state=_state(model),
             facts=_run_facts(model),
-            turns=say_turns(model),
+            turns=change_summary(model),
         )
     )
 

@@ -31,7 +31,7 @@ BUDGETS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class FactList:
     """Names and values."""
 
     title: str
@@ -44,7 +44,7 @@ class Facts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class TableBlock:
     """Rows of text. shares: the part of its budget each row uses, or None. dropped: rows left out.
 
     folded: shown when asked for.
@@ -60,7 +60,7 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
+class ChartLine:
     """A named curve; points that are not finite leave a gap. role: candidate, reference or other."""
 
     name: str
@@ -74,7 +74,7 @@ class Chart:
     which one looked."""
 
     title: str
-    series: tuple[Series, ...]
+    series: tuple[ChartLine, ...]
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     looks: tuple[int, ...] = ()
@@ -92,7 +92,7 @@ class Multiples:
 # Digests are for machines; all of their digits stand in report.json.
 _DIGEST = re.compile(r"(sha256:)?[0-9a-f]{64}")
 
-Block = Facts | Table | Chart | Multiples
+Block = FactList | TableBlock | Chart | Multiples
 
 
 def blocks(measurements: Mapping[str, Any], title: str = "", depth: int = 0) -> tuple[Block, ...]:
@@ -113,7 +113,7 @@ def blocks(measurements: Mapping[str, Any], title: str = "", depth: int = 0) -> 
             found.extend(blocks(value, heading, depth + 1))
         else:
             pairs.append((label(name), scalar(value)))
-    facts: list[Block] = [Facts(title=title, pairs=tuple(pairs))] if pairs else []
+    facts: list[Block] = [FactList(title=title, pairs=tuple(pairs))] if pairs else []
     return tuple(facts + found)
 
 
@@ -142,7 +142,7 @@ def scalar(value: Any) -> str:
 
 def _block(value: Any, title: str) -> Block | None:
     if is_curve(value):
-        return Chart(title=title, series=(Series(name=title, values=floats(value), role="candidate"),))
+        return Chart(title=title, series=(ChartLine(name=title, values=floats(value), role="candidate"),))
     if isinstance(value, Sequence) and not isinstance(value, str) and value:
         if all(isinstance(item, Mapping) for item in value):
             return table(title, value)
@@ -155,14 +155,14 @@ def _block(value: Any, title: str) -> Block | None:
     return None
 
 
-def table(title: str, rows: Sequence[Mapping[str, Any]], *, share: str = "") -> Table:
+def table(title: str, rows: Sequence[Mapping[str, Any]], *, share: str = "") -> TableBlock:
     """Rows of mappings as a table, what names them first; column `share` is drawn as a used budget."""
     columns = sorted(
         dict.fromkeys(str(name) for row in rows for name in row if name != share),
         key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST),
     )
     shown = rows[:MAX_ROWS]
-    return Table(
+    return TableBlock(
         title=title,
         columns=tuple(label(name) for name in columns),
         rows=tuple(tuple(scalar(row[name]) if name in row else "" for name in columns) for row in shown),
@@ -197,7 +197,7 @@ def _chart(value: Mapping[str, Any], title: str) -> Chart | None:
     if not curves or not ((low and high) or len(roles) > 1):
         return None
     series = tuple(
-        Series(name=label(name), values=values, role=name if name in roles else "other")
+        ChartLine(name=label(name), values=values, role=name if name in roles else "other")
         for name, values in curves.items()
     )
     return Chart(title=title, series=series, low=low, high=high)
@@ -209,7 +209,7 @@ def _multiples(title: str, value: Mapping[str, Any]) -> Multiples:
         charts=tuple(
             Chart(
                 title=label(name),
-                series=(Series(name=label(name), values=floats(curve), role="candidate"),),
+                series=(ChartLine(name=label(name), values=floats(curve), role="candidate"),),
             )
             for name, curve in value.items()
         ),

@@ -12,11 +12,11 @@ from harness.numerics.loss.loss_measurements import LossCaseOutcome, LossMeasure
 from harness.numerics.twin.twin_measurements import TwinMeasured
 from harness.report.model.release_facts import objective_changes
 from harness.report.model.report_inputs import ResultInput
-from harness.report.model.report_model import ReportModel, Result, Row
+from harness.report.model.report_model import ReportModel, ReportResult, ReportRow
 from harness.report.model.trend import trends
 from harness.report.model.typed_measurements import typed_measurements
-from harness.report.pages.measurement_blocks import Chart, Series
-from harness.report.pages.page_templates import Writer, anchor_of, environment
+from harness.report.pages.measurement_blocks import Chart, ChartLine
+from harness.report.pages.page_templates import PageWriter, anchor_of, environment
 
 #: More columns than this are not compared by eye; the rest stands in report.json.
 MAX_COLUMNS = 12
@@ -37,7 +37,7 @@ class Column(Generic[M]):
     href: str
     version: str
     where: str
-    result: Result
+    result: ReportResult
     measured: M
 
 
@@ -45,7 +45,7 @@ AnyColumn = Column[LossMeasured] | Column[ActorMeasured] | Column[TwinMeasured]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class BudgetShare:
     """What one case used of its budget in one column; `share` None where there is no number.
 
     required: whether the verdict hangs on it; a case beyond what verl promises is measured all the same.
@@ -67,17 +67,17 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class CaseGroup:
     """Cases of one kind: the worst share per column, and each case; `wrong` of them fail somewhere."""
 
     name: str
-    worst: tuple[Share, ...]
-    cases: tuple[tuple[str, tuple[Share, ...]], ...]
+    worst: tuple[BudgetShare, ...]
+    cases: tuple[tuple[str, tuple[BudgetShare, ...]], ...]
     wrong: int
     dropped: int = 0
 
 
-def numerics_page(model: ReportModel, writer: Writer) -> str:
+def numerics_page(model: ReportModel, writer: PageWriter) -> str:
     """The page as HTML."""
     measured = [
         (row, result, typed)
@@ -117,7 +117,9 @@ def numerics_page(model: ReportModel, writer: Writer) -> str:
     )
 
 
-def _columns(results: Sequence[tuple[Row, Result, object]], shape: type[M]) -> tuple[list[Column[M]], int]:
+def _columns(
+    results: Sequence[tuple[ReportRow, ReportResult, object]], shape: type[M]
+) -> tuple[list[Column[M]], int]:
     """One column for each task that measured a `shape` (cells may share one), and how many more there are."""
     found: dict[str, Column[M]] = {}
     for row, result, measured in results:
@@ -128,7 +130,7 @@ def _columns(results: Sequence[tuple[Row, Result, object]], shape: type[M]) -> t
     return columns[:MAX_COLUMNS], max(0, len(columns) - MAX_COLUMNS)
 
 
-def _column(row: Row, result: Result, measured: M) -> Column[M]:
+def _column(row: ReportRow, result: ReportResult, measured: M) -> Column[M]:
     return Column(
         title=row.cell.title or row.cell.id,
         href=f"cells/{row.slug}.html#{anchor_of(result.facts.check)}",
@@ -139,18 +141,18 @@ def _column(row: Row, result: Result, measured: M) -> Column[M]:
     )
 
 
-def _groups(columns: Sequence[Column[LossMeasured]]) -> Iterator[Group]:
+def _groups(columns: Sequence[Column[LossMeasured]]) -> Iterator[CaseGroup]:
     """Cases of all columns by kind, the kinds in the order in which they were measured."""
-    by_kind: dict[str, dict[str, list[Share]]] = {}
+    by_kind: dict[str, dict[str, list[BudgetShare]]] = {}
     for place, column in enumerate(columns):
         for case in column.measured.cases:
             cases = by_kind.setdefault(case.kind, {})
-            shares = cases.setdefault(case.name, [Share()] * len(columns))
+            shares = cases.setdefault(case.name, [BudgetShare()] * len(columns))
             shares[place] = _share(case)
     for kind, cases in by_kind.items():
         rows = [(name, tuple(shares)) for name, shares in cases.items()]
         rows.sort(key=lambda row: not any(share.level == "over" for share in row[1]))
-        yield Group(
+        yield CaseGroup(
             name=kind,
             worst=tuple(_worst(shares[place] for _name, shares in rows) for place in range(len(columns))),
             cases=tuple(rows[:MAX_CASES]),
@@ -159,8 +161,8 @@ def _groups(columns: Sequence[Column[LossMeasured]]) -> Iterator[Group]:
         )
 
 
-def _share(case: LossCaseOutcome) -> Share:
-    return Share(
+def _share(case: LossCaseOutcome) -> BudgetShare:
+    return BudgetShare(
         # Where nothing was compared there is no share, whatever the budget is.
         share=case.budget if case.status in {LossStatus.PASS, LossStatus.FAIL} else None,
         status=case.status.value,
@@ -169,9 +171,9 @@ def _share(case: LossCaseOutcome) -> Share:
     )
 
 
-def _worst(shares: Iterable[Share]) -> Share:
+def _worst(shares: Iterable[BudgetShare]) -> BudgetShare:
     order = {"over": 3, "high": 2, "mid": 1, "low": 0, "beyond": -1, "none": -2}
-    return max(shares, key=lambda share: (order[share.level], share.share or 0.0), default=Share())
+    return max(shares, key=lambda share: (order[share.level], share.share or 0.0), default=BudgetShare())
 
 
 def _modules(
@@ -193,7 +195,7 @@ def _infinite(budget: float | None) -> float:
     return float("inf") if budget is None else budget
 
 
-def _kinds(columns: Sequence[Column[ActorMeasured]]) -> list[tuple[str, tuple[Share, ...]]]:
+def _kinds(columns: Sequence[Column[ActorMeasured]]) -> list[tuple[str, tuple[BudgetShare, ...]]]:
     """Kinds of tensors of the actor's update: the worst share of each."""
     names = dict.fromkeys(name for column in columns for name in column.measured.kinds)
     return [
@@ -201,29 +203,29 @@ def _kinds(columns: Sequence[Column[ActorMeasured]]) -> list[tuple[str, tuple[Sh
     ]
 
 
-def _kind_share(kind: TensorKindSummary | None) -> Share:
+def _kind_share(kind: TensorKindSummary | None) -> BudgetShare:
     if kind is None:
-        return Share()
-    return Share(
+        return BudgetShare()
+    return BudgetShare(
         share=kind.worst_budget,
         status="fail" if kind.diverged else "pass",
         why=f"{kind.tensors} tensors, {kind.diverged} of them wrong",
     )
 
 
-def _steps(columns: Sequence[Column[TwinMeasured]]) -> list[tuple[int, tuple[Share, ...]]]:
+def _steps(columns: Sequence[Column[TwinMeasured]]) -> list[tuple[int, tuple[BudgetShare, ...]]]:
     """Each step of the twin runs, from 1: the worst share of its tensors in each column."""
     lists = [column.measured.worst_by_step for column in columns]
     return [
-        (step + 1, tuple(_step_share(worst[step]) if step < len(worst) else Share() for worst in lists))
+        (step + 1, tuple(_step_share(worst[step]) if step < len(worst) else BudgetShare() for worst in lists))
         for step in range(max(map(len, lists), default=0))
     ]
 
 
-def _step_share(share: float | None) -> Share:
+def _step_share(share: float | None) -> BudgetShare:
     if share is None:
-        return Share(status="fail", why="a number is missing or not finite")
-    return Share(share=share, status="pass" if share <= 1 else "fail")
+        return BudgetShare(status="fail", why="a number is missing or not finite")
+    return BudgetShare(share=share, status="pass" if share <= 1 else "fail")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,5 +258,5 @@ def trend_charts(result: ResultInput) -> Iterator[tuple[Chart, int]]:
     """A small chart for each number that is followed, with how many runs it was measured in."""
     for line in trends(result):
         known = tuple(value for value in line.values if value == value)
-        curve = Series(name=line.name, values=known, role="candidate")
+        curve = ChartLine(name=line.name, values=known, role="candidate")
         yield Chart(title=line.name, series=(curve,), unit="run"), len(known)

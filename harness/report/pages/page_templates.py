@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from harness.digest import digest_bytes
 from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
-from harness.report.model.report_model import Result
+from harness.report.model.report_model import ReportResult
 from harness.report.model.streak import CondensedHistory
 from harness.report.model.visible_text import (
     as_bytes,
@@ -28,14 +28,14 @@ from harness.report.model.visible_text import (
     visible,
 )
 from harness.report.pages import svg
-from harness.report.pages.measurement_blocks import Chart, Facts, Table, scalar
+from harness.report.pages.measurement_blocks import Chart, FactList, TableBlock, scalar
 from harness.report.pages.printing import Templates
 from harness.report.pages.timeline import since_words, timeline_svg
 
 TOOLTIP = 200
 
 
-class Writer:
+class PageWriter:
     """Writes files below one folder and remembers them; texts and files are stored once, by content."""
 
     def __init__(self, folder: Path) -> None:
@@ -98,7 +98,7 @@ def anchor_of(check: str) -> str:
     return "check-" + file_name(check)
 
 
-def environment(writer: Writer, *, up: str) -> jinja2.Environment:
+def environment(writer: PageWriter, *, up: str) -> jinja2.Environment:
     """Templates with autoescape; whatever is printed has its hidden characters made visible first."""
     env = Templates(jinja2.FunctionLoader(partial(resource, "templates")), _compiled())
 
@@ -134,8 +134,8 @@ def environment(writer: Writer, *, up: str) -> jinja2.Environment:
         "past": past,
     }
     env.tests |= {
-        "facts": lambda block: isinstance(block, Facts),
-        "datatable": lambda block: isinstance(block, Table),
+        "facts": lambda block: isinstance(block, FactList),
+        "datatable": lambda block: isinstance(block, TableBlock),
         "curves": lambda block: isinstance(block, Chart),
     }
     env.globals |= {
@@ -149,7 +149,7 @@ def environment(writer: Writer, *, up: str) -> jinja2.Environment:
     return env
 
 
-def tooltip(result: Result) -> str:
+def tooltip(result: ReportResult) -> str:
     """One line that says what a tile says, and the first reason of what is not a pass."""
     style = STYLES[result.mark]
     said = f"{result.facts.check}: {style.label}"

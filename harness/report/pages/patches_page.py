@@ -1,4 +1,4 @@
-"""The page of patches: every patch on every cell, and, where it was worked out, over upstream's history."""
+"""The page of patches: every patch on every cell and, where it was measured, over upstream's history."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from harness.patchstack.apply.patch_verdict import MEANING, MeasuredPatch, Patch
 from harness.patchstack.patch_measurements import PatchesMeasured
 from harness.report.model.marks import Mark
 from harness.report.model.patch_facts import ENDED, PatchFacts
-from harness.report.model.report_model import ReportModel, Result, Row
+from harness.report.model.report_model import ReportModel, ReportResult, ReportRow
 from harness.report.model.survival_facts import heat_map, turning_points
 from harness.report.model.typed_measurements import typed_measurements
-from harness.report.pages.page_templates import Writer, anchor_of, environment
+from harness.report.pages.page_templates import PageWriter, anchor_of, environment
 
 MAX_ROWS = 500
-#: Verdicts that do not keep a stack from going in.
-FAIR = (PatchVerdict.CLEAN.value, PatchVerdict.OFFSET.value, PatchVerdict.ALREADY_UPSTREAM.value, ENDED)
+#: Verdicts with which a patch stack still applies.
+APPLICABLE = (PatchVerdict.CLEAN.value, PatchVerdict.OFFSET.value, PatchVerdict.ALREADY_UPSTREAM.value, ENDED)
 REBASED = "rebased.json"
 REBASE = ("--repo", "CLONE", "--to", "HEAD", "--out", "rebased")
-#: How a verdict on a patch is drawn; the word beside it is the verdict's own.
+#: How a verdict on a patch is drawn; the text next to it is the verdict itself.
 DRAWN = {
     PatchVerdict.CLEAN: Mark.PASS,
     PatchVerdict.OFFSET: Mark.PASS,
@@ -34,7 +34,7 @@ DRAWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class PatchTile:
-    """One patch on one cell. `verdict` is "not looked at" if the upstream tree was not available."""
+    """One patch on one cell. `verdict` is "not checked" if the upstream tree was not available."""
 
     verdict: str
     mark: Mark
@@ -53,7 +53,7 @@ class PatchRow:
     tiles: Mapping[str, PatchTile]
 
 
-def patches_page(model: ReportModel, writer: Writer) -> str:
+def patches_page(model: ReportModel, writer: PageWriter) -> str:
     """The page as HTML."""
     rows = [row for cell, result in model.measured if (row := _row(cell, result)) is not None]
     names = list(dict.fromkeys(name for row in rows for name in row.tiles))
@@ -81,22 +81,22 @@ def patches_page(model: ReportModel, writer: Writer) -> str:
 
 
 def _rebases(facts: PatchFacts) -> tuple[str, ...]:
-    """The command that moves each patch that does not go into a head."""
+    """The command that rebases each patch that does not apply to a head."""
     return tuple(
         shlex.join(["npu-matrix", "patches", "rebase", head.patch, *REBASE]) + f" --json > {REBASED}"
         for head in facts.heads
-        if head.verdict not in FAIR
+        if head.verdict not in APPLICABLE
     )
 
 
-def _row(cell: Row, result: Result) -> PatchRow | None:
+def _row(cell: ReportRow, result: ReportResult) -> PatchRow | None:
     """The patches that a result is about; None if it is not about patches, or the cell has none."""
     measured = typed_measurements(result.facts.check, result.facts.measurements)
     if not isinstance(measured, PatchesMeasured):
         return None
     known = {patch.patch: _tile(patch) for patch in measured.verdicts}
     for name in measured.selected:
-        known.setdefault(name, PatchTile(verdict="not looked at", mark=Mark.NOT_RUN, reason=measured.reason))
+        known.setdefault(name, PatchTile(verdict="not checked", mark=Mark.NOT_RUN, reason=measured.reason))
     if not known:
         return None
     return PatchRow(
@@ -117,16 +117,16 @@ def _tile(patch: MeasuredPatch) -> PatchTile:
     )
 
 
-def _mark(said: str) -> Mark:
-    """How a verdict is drawn; one of a time with other verdicts is an open question."""
-    if said == ENDED:
+def _mark(word: str) -> Mark:
+    """How a verdict is drawn; a verdict that this version does not know is inconclusive."""
+    if word == ENDED:
         return Mark.UNSUPPORTED
-    verdict = next((verdict for verdict in PatchVerdict if verdict.value == said), None)
+    verdict = next((verdict for verdict in PatchVerdict if verdict.value == word), None)
     return DRAWN.get(verdict, Mark.FAIL) if verdict else Mark.INCONCLUSIVE
 
 
 def _total(name: str, rows: list[PatchRow]) -> dict[str, Any]:
-    """A patch over all cells: verdicts counted, and the first reason of one that does not go in."""
+    """A patch over all cells: verdicts counted, and the first reason why it does not apply."""
     tiles = [row.tiles[name] for row in rows if name in row.tiles]
     looked = [tile for tile in tiles if tile.mark is not Mark.NOT_RUN]
     wrong = next((tile for tile in looked if tile.mark is not Mark.PASS), None)

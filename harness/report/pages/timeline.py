@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from harness.outcome import Evidence, Status
 from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
-from harness.report.model.report_model import Result
+from harness.report.model.report_model import ReportResult
 from harness.report.model.streak import CondensedHistory, Stretch
 from harness.report.model.visible_text import clip, moment, visible
 
@@ -23,7 +23,7 @@ NOW = {Status.PASS: "passes", Status.FAIL: "fails", Status.INCONCLUSIVE: "is und
 THEN = {Status.PASS: "passed", Status.FAIL: "failed", Status.INCONCLUSIVE: "was undecided"}
 
 
-def timeline_svg(result: Result) -> Markup:
+def timeline_svg(result: ReportResult) -> Markup:
     """One bar per stretch of equal verdicts, a tick below where an input changed; "" without a past."""
     facts = result.facts
     if not facts.history:
@@ -108,7 +108,7 @@ def _aloud(bars: Sequence[_Bar], changed: int) -> str:
     return f"Earlier runs, oldest first. {'; '.join(map(_say, bars))}{inputs}"
 
 
-def since_words(result: Result) -> str:
+def since_words(result: ReportResult) -> str:
     """`It fails since run X (date), 3 runs in a row; it passed in run Y (date).`; "" of what has no past."""
     streak, status = result.streak, result.facts.status
     if streak is None:

@@ -18,11 +18,11 @@ from typing import NamedTuple, Self
 from harness.report.formats.csv_export import row_lines
 from harness.report.formats.feed import FeedItem, row_events
 from harness.report.formats.json_export import cell_line
-from harness.report.model.report_model import ReportModel, Row
+from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.pages.cell_pages import CellPages
 from harness.report.pages.grid import GridRow, grid_row
-from harness.report.pages.page_templates import Writer
-from harness.report.publish.remembered_runs import RowPast, row_past, run_ids
+from harness.report.pages.page_templates import PageWriter
+from harness.report.publish.remembered_runs import RowHistory, row_history, run_ids
 
 PARALLEL_FROM = 2_000
 MAX_WORKERS = 8
@@ -36,7 +36,7 @@ class RowTexts(NamedTuple):
     line: bytes
     sheet: bytes
     events: tuple[FeedItem, ...]
-    past: RowPast
+    past: RowHistory
     grid: GridRow
 
 
@@ -52,7 +52,7 @@ class RowRenderer:
     """Renders cells one by one; what repeats from cell to cell is rendered once."""
 
     def __init__(self, model: ReportModel, folder: Path) -> None:
-        self.writer = Writer(folder)
+        self.writer = PageWriter(folder)
         self._pages = CellPages(model, self.writer)
         self._axes = model.all_axes
         self._checks = [check.name for check in model.checks]
@@ -60,25 +60,25 @@ class RowRenderer:
         self._now = model.run.started or model.generated
         self._runs = {run_id: place for place, run_id in enumerate(run_ids(model))}
 
-    def render(self, row: Row) -> RowTexts:
+    def render(self, row: ReportRow) -> RowTexts:
         """Write the page of a row; returns its texts."""
         self.writer.write(f"cells/{row.slug}.html", self._pages.render(row))
         return RowTexts(
             line=cell_line(row),
             sheet=row_lines(row, self._axes),
             events=tuple(row_events(row, self._run_id, self._now)),
-            past=row_past(row, self._runs, len(self._runs)),
+            past=row_history(row, self._runs, len(self._runs)),
             grid=grid_row(row, self._checks, self._axes),
         )
 
-    def render_all(self, rows: Sequence[Row]) -> RenderedRows:
+    def render_all(self, rows: Sequence[ReportRow]) -> RenderedRows:
         """Rows with the names of the files that are new with them."""
         known = len(self.writer.names)
         texts = [self.render(row) for row in rows]
         return RenderedRows(texts=texts, names=self.writer.names[known:])
 
 
-def render_rows(model: ReportModel, folder: Path, rows: Sequence[Row] | None = None) -> RenderedRows:
+def render_rows(model: ReportModel, folder: Path, rows: Sequence[ReportRow] | None = None) -> RenderedRows:
     """Write the pages of cells below `folder` in this process."""
     return RowRenderer(model, folder).render_all(model.rows if rows is None else rows)
 

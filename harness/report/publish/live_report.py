@@ -10,7 +10,7 @@ from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.errors import InfrastructureError, Location
 from harness.report.formats.badge import write_badges
 from harness.report.model.report_inputs import ReportInputs, ResultInput
-from harness.report.model.report_model import ReportModel, Row, build_model
+from harness.report.model.report_model import ReportModel, ReportRow, build_model
 from harness.report.pages.html import render_overviews
 from harness.report.publish.cell_rows import render_rows
 from harness.report.publish.publish import live_prefix, real_folder, render_report, shared_files
@@ -79,7 +79,7 @@ class LiveReport:
         self._inputs, self._model = inputs, model
         return targets
 
-    def _write(self, model: ReportModel, folder: Path, changed: list[Row]) -> list[str]:
+    def _write(self, model: ReportModel, folder: Path, changed: list[ReportRow]) -> list[str]:
         part = render_rows(model, folder, changed)
         for row, texts in zip(changed, part.texts, strict=True):
             self._texts[self._places[row.cell.id]] = texts

@@ -1,4 +1,4 @@
-"""What remembered runs said of every check, for comparing any two of them in a browser."""
+"""The verdicts of earlier runs on every check, for comparing any two runs in a browser."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from harness.outcome import Status
 from harness.report.model.marks import STYLES, mark_of
-from harness.report.model.report_model import ReportModel, Row
+from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.visible_text import clip, moment, visible
 from harness.report.pages.page_templates import anchor_of
 
@@ -21,16 +21,16 @@ def run_ids(model: ReportModel) -> tuple[str, ...]:
     return (*(run.run_id for run in reversed(model.runs)), model.run.run_id)
 
 
-class RowPast(NamedTuple):
-    """What remembered runs said of a cell. said: for each check a letter per run (`marks.STYLES`), `-` where
-    it was not planned."""
+class RowHistory(NamedTuple):
+    """The verdicts of all runs on a cell: for each check a letter per run (`marks.STYLES`), `-` where it was
+    not planned."""
 
     name: str
     page: str
-    said: Mapping[str, str]
+    verdicts: Mapping[str, str]
 
 
-def row_past(row: Row, places: dict[str, int], count: int) -> RowPast:
+def row_history(row: ReportRow, places: dict[str, int], count: int) -> RowHistory:
     """places: run id -> place; the reported run is the last of `count`."""
     found = {}
     for check, result in row.results.items():
@@ -39,20 +39,22 @@ def row_past(row: Row, places: dict[str, int], count: int) -> RowPast:
             place = places.get(past.run_id)
             if place is not None:
                 letters[place] = _CODES[past.status]
-        # What was expected then is not kept, so it does not count now either.
+        # Expected failures of earlier runs are not stored, so those of this run do not count either.
         letters[-1] = _CODES[result.facts.status]
         found[check] = "".join(letters)
-    return RowPast(name=visible(clip(row.cell.title or row.cell.id, 120)), page=row.slug, said=found)
+    return RowHistory(name=visible(clip(row.cell.title or row.cell.id, 120)), page=row.slug, verdicts=found)
 
 
-def runs_script(model: ReportModel, by_row: Iterable[RowPast]) -> str:
+def runs_script(model: ReportModel, by_row: Iterable[RowHistory]) -> str:
     """A script that hands runs and verdicts to the page of changes; texts that repeat stand once."""
     pool: dict[str, int] = {}
     checks = [check.name for check in model.checks]
     rows = []
     for row in by_row:
-        said = [pool.setdefault(row.said[name], len(pool)) if name in row.said else -1 for name in checks]
-        rows.append([row.name, row.page, said])
+        numbers = [
+            pool.setdefault(row.verdicts[name], len(pool)) if name in row.verdicts else -1 for name in checks
+        ]
+        rows.append([row.name, row.page, numbers])
     remembered = [(run.run_id, run.started, run.revision) for run in reversed(model.runs)]
     remembered.append((model.run.run_id, model.run.started or model.generated, model.run.revision))
     data = {

@@ -19,7 +19,7 @@ from typing import Any
 from harness.errors import InputError
 from harness.report.model.failure_patterns import natural
 from harness.report.model.marks import EVIDENCE, RAN, STYLES
-from harness.report.model.report_model import ReportModel, Row
+from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.visible_text import visible
 
 #: Word -> codes of marks (`marks.STYLES`).
@@ -43,14 +43,14 @@ _TERM = re.compile(r"([A-Za-z_][\w.-]*)(:|!=|[<>=]+)(.+)", re.DOTALL)
 _VERSION = re.compile(r"[0-9]{1,4}(?:\.|\Z)")
 _OFFERED = 24
 
-Test = Callable[[Row, str | None], bool]
+Test = Callable[[ReportRow, str | None], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
+class GridSelection:
     """What a query selects: rows in order, and of each the checks that answered yes."""
 
-    rows: tuple[tuple[Row, frozenset[str]], ...]
+    rows: tuple[tuple[ReportRow, frozenset[str]], ...]
 
     @property
     def checks(self) -> int:
@@ -65,7 +65,7 @@ class _Token:
     at: int
 
 
-def select(model: ReportModel, text: str) -> Selection:
+def select(model: ReportModel, text: str) -> GridSelection:
     """The rows and checks a query selects; an empty one selects all. InputError of what is no query."""
     test = compile_query(model, text)
     rows = []
@@ -73,7 +73,7 @@ def select(model: ReportModel, text: str) -> Selection:
         hits = frozenset(name for name in row.results if test is None or test(row, name))
         if hits or (not row.results and (test is None or test(row, None))):
             rows.append((row, hits))
-    return Selection(rows=tuple(rows))
+    return GridSelection(rows=tuple(rows))
 
 
 def compile_query(model: ReportModel, text: str) -> Test | None:
@@ -235,7 +235,7 @@ def _marks(codes: str) -> Test:
 
 
 def _proofs(codes: str) -> Test:
-    def test(row: Row, check: str | None) -> bool:
+    def test(row: ReportRow, check: str | None) -> bool:
         if check is None:
             return False
         result = row.results[check]
@@ -246,14 +246,14 @@ def _proofs(codes: str) -> Test:
 
 
 def _changes(codes: str) -> Test:
-    def test(row: Row, check: str | None) -> bool:
+    def test(row: ReportRow, check: str | None) -> bool:
         change = row.results[check].change if check is not None else ""
         return bool(change) and change[0] in codes
 
     return test
 
 
-def _haystack(row: Row) -> str:
+def _haystack(row: ReportRow) -> str:
     cell = row.cell
     title = cell.title if cell.title != cell.id else ""
     texts = [cell.id, title, cell.stack, cell.device, cell.recipe, *cell.axes.values()]

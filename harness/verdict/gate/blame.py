@@ -1,4 +1,4 @@
-"""What a change touched of an entry, and the line where that is written."""
+"""The line of the checkout that sets the input which a change touched: where an annotation points."""
 
 from __future__ import annotations
 
@@ -54,5 +54,5 @@ def _axes(change: KeyChange, cell: CellFacts) -> tuple[str, ...]:
 
 def _written(text: str, matrix: str) -> Place | None:
     found = _WHERE.fullmatch(text)
-    # A place names its file alone; in the checkout that is the matrix.
+    # The provenance has the file's name without its folder; in the checkout it is the matrix file.
     return Place(file=matrix, line=int(found["line"])) if found else None

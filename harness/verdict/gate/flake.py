@@ -1,9 +1,10 @@
 """Whether a check that both passed and failed on one key is flaky.
 
-A key is all that a check depends on, so two answers on one key are chance, and only attempts on one key are
-compared. What is called flaky does not block, so a real failure must not be called so: it takes a history of
-chance failures before this change, as frequent at least, and passes in a row after the failure on the very
-same key. How often that is wrong on simulated histories is what benchmarks/gate measures.
+A key covers everything that a check depends on, so different verdicts with the same key are due to chance,
+and only attempts with the same key are compared. A flaky check does not block, so a real failure must not be
+called flaky. Three things are required: chance failures before this change, at least as frequent as now, and
+passes in a row with the same key after the failure. benchmarks/gate measures the error rate on simulated
+histories.
 """
 
 from __future__ import annotations
@@ -13,27 +14,27 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Passes in a row wanted after a failure: one that fails nine times in ten gets them in 0.1 % of the cases.
+#: Passes in a row required after a failure: a check that fails nine times in ten gets them in 0.1 % of cases.
 PASSES_WANTED = 3
-#: Base attempts back at which one counts half: what was flaky long ago proves little today.
+#: The weight of an attempt of the base is halved every so many attempts back.
 HALF_LIFE = 20
-#: One-sided: below this, the key fails more often than its history can explain.
+#: One-sided significance: below it, the key fails more often than its history explains.
 SIGNIFICANCE = 0.05
-#: For this long a check may be flaky before it blocks all the same.
+#: A check that has been flaky for longer than this blocks.
 QUARANTINE_DAYS = 30
 SECONDS_PER_DAY = 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One decided execution: infrastructure errors are none. `time` is Unix seconds."""
+    """One execution that passed or failed (infrastructure errors do not count); `time` is Unix seconds."""
 
     passed: bool
     time: float
 
 
 class Stability(str, enum.Enum):
-    """What the attempts on one key amount to. Only `FLAKY` excuses a failure."""
+    """The conclusion from the attempts with one key. Only `FLAKY` excuses a failure."""
 
     PASSES = "passes"
     FAILS = "fails"
@@ -62,37 +63,38 @@ def decide(head: Sequence[Attempt], base: Sequence[Sequence[Attempt]], *, now: f
     failures = sum(not attempt.passed for attempt in head)
     if failures == 0:
         return FlakeDecision(stability=Stability.PASSES)
-    counted = f"failed {failures} of {len(head)} times on one key"
+    counted = f"failed {failures} of {len(head)} attempts with the same key"
     if failures == len(head):
         return FlakeDecision(stability=Stability.FAILS, reason=counted)
     mixed = [key for key in base if len({attempt.passed for attempt in key}) > 1]
     if not mixed:
         return FlakeDecision(
-            stability=Stability.INTRODUCED, reason=f"{counted}, and never both ways before this change"
+            stability=Stability.INTRODUCED,
+            reason=f"{counted}; before this change no key both passed and failed",
         )
     since = min(attempt.time for key in mixed for attempt in key if not attempt.passed)
     days = (now - since) / SECONDS_PER_DAY
     if days > QUARANTINE_DAYS:
         return FlakeDecision(
             stability=Stability.EXPIRED,
-            reason=f"{counted}; flaky for {days:.0f} days, and {QUARANTINE_DAYS} are allowed",
+            reason=f"{counted}; flaky for {days:.0f} days, and the limit is {QUARANTINE_DAYS} days",
         )
     rate, weight = _weighted_rate(base)
     chance = _at_least(failures, len(head), rate * weight, (1 - rate) * weight)
     if chance < SIGNIFICANCE:
         return FlakeDecision(
             stability=Stability.WORSE,
-            reason=f"{counted}; before this change {rate:.0%}, which makes this {chance:.1%} likely",
+            reason=f"{counted}; before this change {rate:.0%} failed, so the probability is {chance:.1%}",
         )
     passes = next((index for index, attempt in enumerate(reversed(head)) if not attempt.passed), len(head))
     if passes < PASSES_WANTED:
         return FlakeDecision(
             stability=Stability.UNPROVEN,
-            reason=f"{counted}; {PASSES_WANTED - passes} more passes in a row would show that it is flaky",
+            reason=f"{counted}; {PASSES_WANTED - passes} more passes in a row are needed to call it flaky",
         )
     return FlakeDecision(
         stability=Stability.FLAKY,
-        reason=f"{counted}, then passed {passes} times in a row; before this change it failed {rate:.0%}",
+        reason=f"{counted}, then passed {passes} times in a row; before this change {rate:.0%} failed",
     )
 
 

@@ -1,4 +1,4 @@
-"""The gate: the verdicts of a change held against those of its base, each classified with its evidence."""
+"""The gate: compares the verdicts of a change with those of its base and classifies each, with evidence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class GateClass(str, enum.Enum):
 
 
 class Blocks(str, enum.Enum):
-    """Whether an item keeps the gate from green, and why."""
+    """Whether an item makes the gate red, and why."""
 
     NO = "no"
     UNEXPECTED = "unexpected"
@@ -40,7 +40,7 @@ class Blocks(str, enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What is to blame: a file of the checkout and its line (1 where a line makes no sense)."""
+    """The line that an annotation points to: a file of the checkout and its line (1 for a whole file)."""
 
     file: str
     line: int = 1
@@ -67,9 +67,10 @@ class GateItem:
 
 @dataclass(frozen=True, kw_only=True)
 class GateReport:
-    """Every planned entry, what was planned before and is not now, and problems of the list.
+    """Every planned entry, and problems of the expected failures.
 
-    untouched: planned entries left out because their key is the base's, so that nothing changed for them.
+    untouched: how many entries are left out because their key is the same as on the base. gone: entries that
+    only the base plans.
     """
 
     base: str
@@ -87,7 +88,7 @@ class GateReport:
 
     @property
     def exit_code(self) -> int:
-        """1 before 4 before 0; where nothing was planned, or nothing of it asked, it is 3, never green."""
+        """1 has precedence over 4, and 4 over 0; 3 when nothing was planned or nothing could run."""
         if not self.items and not self.untouched:
             return EXIT_NOTHING_SELECTED
         blocking = {item.blocks for item in self.items}
@@ -100,18 +101,19 @@ class GateReport:
 
     @property
     def blocking(self) -> tuple[GateItem, ...]:
-        """The items that keep it from green, the unexpected first."""
+        """The items that block the gate, unexpected ones first."""
         found = [item for item in self.items if item.blocks is not Blocks.NO]
         return tuple(sorted(found, key=lambda item: item.blocks is not Blocks.UNEXPECTED))
 
 
 @dataclass(frozen=True, kw_only=True)
 class GateInputs:
-    """All a gate judges from. Mappings are by (cell, check).
+    """All inputs of the gate. Mappings are by (cell, check).
 
-    head: every planned entry. base: what is known of the base. base_keys: the keys the base plans, answered
-    or not. flakes: the decision for entries attempted more than once on their key. changes, places: what this
-    change touched of an entry, and where that is written. logs: reasons and remedies its log adds.
+    head: every planned entry. base: the verdicts of the base. base_keys: the keys that the base plans, with
+    or without an outcome. flakes: the decision for entries with several attempts on their key. changes,
+    places: which inputs of an entry this change touched, and the line that sets them. logs: reasons and
+    remedies that triage found in its log.
     """
 
     base_name: str
@@ -130,12 +132,12 @@ class GateInputs:
     options: tuple[str, ...] = ()
 
 
-#: Of these, another attempt on the same key may show more; the others are decided.
+#: For these another attempt with the same key may give another decision.
 _OPEN = frozenset({None, Stability.FAILS, Stability.UNPROVEN})
 
 
 def undecided(report: GateReport, flakes: Mapping[CellCheck, FlakeDecision]) -> tuple[str, ...]:
-    """Keys of new failures that may be chance: what a run on the same key can tell."""
+    """Keys of new failures that may be flaky: another run with the same key can show it."""
     found: dict[str, None] = {}
     for item in report.items:
         flake = flakes.get((item.cell_id, item.check))
@@ -146,7 +148,7 @@ def undecided(report: GateReport, flakes: Mapping[CellCheck, FlakeDecision]) -> 
 
 
 def judge_gate(inputs: GateInputs) -> GateReport:
-    """Classify every planned entry; whatever cannot be told apart from a new failure is one."""
+    """Classify every planned entry; in doubt a failure counts as new."""
     judged = {name: side for name, side in inputs.head.items() if not _left_out(name, side, inputs)}
     return GateReport(
         base=inputs.base_name,
@@ -159,7 +161,7 @@ def judge_gate(inputs: GateInputs) -> GateReport:
 
 
 def _left_out(name: CellCheck, head: Verdict, inputs: GateInputs) -> bool:
-    """Without an answer, and of a key the base has too: the change has no part in the answer."""
+    """Whether an entry has no outcome and the same key on the base: then the change cannot be the cause."""
     answered = head.status not in {Status.ERROR, Status.BLOCKED}
     return inputs.impacted_only and not answered and bool(head.key) and inputs.base_keys.get(name) == head.key
 
@@ -193,30 +195,34 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
         return (
             GateClass.FIXED,
             Blocks.UNEXPECTED,
-            (f"expected to fail, but it passes: `npu-matrix expect update` takes it off{where}",),
+            (f"expected to fail{where}, but it passes: run `npu-matrix expect update`",),
         )
     if head.status is Status.NOT_RUN:
         return _not_run(name, inputs)
     if head.status is Status.BLOCKED:
-        # What blocks it stands in the report itself; without that, nobody has answered.
+        # The check that blocks it is an item of its own; without one, the outcome is missing.
         root = any(
             one.status not in {Status.PASS, Status.NOT_RUN, Status.BLOCKED}
             for (cell_id, _check), one in inputs.head.items()
             if cell_id == name[0]
         )
         blocks = Blocks.NO if root else Blocks.INCOMPLETE
-        return GateClass.NOT_RUN, blocks, ("what it needs did not pass in this cell",)
+        return GateClass.NOT_RUN, blocks, ("a check that it depends on did not pass in this cell",)
     if head.standing is Standing.KNOWN:
         known = head.expected
-        why = f"on the list: {known.reason} ({known.where}, until {known.until})" if known else "on the list"
+        why = (
+            f"expected failure: {known.reason} ({known.where}, until {known.until})"
+            if known
+            else "expected failure"
+        )
         return GateClass.KNOWN, Blocks.NO, (why,)
     if head.status is Status.INCONCLUSIVE and head.key == inputs.base_keys.get(name):
-        return GateClass.KNOWN, Blocks.NO, (f"measured, but not decided; {_same_key(head, inputs)}",)
+        return GateClass.KNOWN, Blocks.NO, (f"inconclusive; {_same_key(head, inputs)}",)
     if head.status in WITHOUT_ANSWER:
         what = (
-            "measured, but not decided"
+            "inconclusive: the measurements do not decide the verdict"
             if head.status is Status.INCONCLUSIVE
-            else "planned, and there is no answer"
+            else "the check is planned but has no outcome"
         )
         return GateClass.INFRA, Blocks.INCOMPLETE, (what,)
     flake = inputs.flakes.get(name)
@@ -236,7 +242,7 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
 def _not_run(name: CellCheck, inputs: GateInputs) -> _Class:
     base = inputs.base.get(name)
     lost = base is not None and base.status not in {Status.NOT_RUN, Status.BLOCKED}
-    evidence = (f"the base has an answer: {_described(base)}",) if base and lost else ()
+    evidence = (f"not run, but the base has an outcome: {_described(base)}",) if base and lost else ()
     blocks = Blocks.INCOMPLETE if inputs.strict_coverage else Blocks.NO
     return GateClass.NOT_RUN, blocks, evidence
 
@@ -244,11 +250,15 @@ def _not_run(name: CellCheck, inputs: GateInputs) -> _Class:
 def _passed(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
     base = inputs.base.get(name)
     if base and head.status is Status.UNSUPPORTED and base.status is Status.PASS:
-        return GateClass.NEW, Blocks.UNEXPECTED, (f"no longer supported; on the base: {_described(base)}",)
+        return (
+            GateClass.NEW,
+            Blocks.UNEXPECTED,
+            (f"no longer supported; verdict of the base: {_described(base)}",),
+        )
     if base and head.status is Status.PASS and base.status is Status.FAIL:
         return GateClass.FIXED, Blocks.NO, (f"it failed on the base: {_described(base)}",)
     if head.status is Status.UNSUPPORTED:
-        return GateClass.NOT_RUN, Blocks.NO, ("unsupported here, which proves nothing",)
+        return GateClass.NOT_RUN, Blocks.NO, ("unsupported in this cell, so nothing was verified",)
     return GateClass.PASSED, Blocks.NO, ()
 
 
@@ -257,13 +267,21 @@ def _failed(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
         return GateClass.KNOWN, Blocks.NO, (_same_key(head, inputs),)
     base = inputs.base.get(name)
     if base is None:
-        missing = "the base does not plan it" if name not in inputs.base_keys else "the base was never run"
-        return GateClass.NEW, Blocks.UNEXPECTED, (f"nothing to compare with: {missing}",)
+        missing = "is not planned" if name not in inputs.base_keys else "was never run"
+        return (
+            GateClass.NEW,
+            Blocks.UNEXPECTED,
+            (f"no verdict to compare with: the check {missing} on the base",),
+        )
     if base.status is not head.status:
-        return GateClass.NEW, Blocks.UNEXPECTED, (f"on the base: {_described(base)}",)
+        return GateClass.NEW, Blocks.UNEXPECTED, (f"verdict of the base: {_described(base)}",)
     if _words(base) != _words(head):
-        return GateClass.NEW, Blocks.UNEXPECTED, (f"it fails otherwise than on the base: {_described(base)}",)
-    return GateClass.KNOWN, Blocks.NO, (f"it fails alike on the base: {_described(base)}",)
+        return (
+            GateClass.NEW,
+            Blocks.UNEXPECTED,
+            (f"it fails for other reasons than on the base: {_described(base)}",),
+        )
+    return GateClass.KNOWN, Blocks.NO, (f"it fails for the same reasons on the base: {_described(base)}",)
 
 
 def _same_key(head: Verdict, inputs: GateInputs) -> str:

@@ -1,4 +1,4 @@
-"""A gate's report for people, for GitHub, and for tools that read SARIF; what a cell said is never markup."""
+"""A gate's report for people, for GitHub and as SARIF; texts from a cell are never markup."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any
 
 from harness import __version__
 from harness.verdict.gate.gate import Blocks, GateClass, GateItem, GateReport
-from harness.verdict.gate.mention import uncalled
+from harness.verdict.gate.mention import without_mentions
 from harness.verdict.triage.log_line import masked, shown
 
 SCHEMA = {"name": "npu-matrix.gate", "version": 1}
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-#: By this a comment is found again and updated instead of written a second time.
+#: Identifies the comment of an earlier run, which is then updated.
 COMMENT_MARKER = "<!-- npu-matrix gate -->"
 TITLES = {
     GateClass.NEW: "newly broken",
     GateClass.FIXED: "fixed",
     GateClass.FLAKY: "flaky",
     GateClass.KNOWN: "known failures",
-    GateClass.INFRA: "without an answer",
+    GateClass.INFRA: "without an outcome",
     GateClass.NOT_RUN: "not run",
     GateClass.PASSED: "passed",
 }
 VERDICTS = {
     0: "green: nothing is newly broken",
     1: "red: something is not as expected",
-    3: "red: nothing was planned, or nothing of it could be asked here, so nothing is proved",
-    4: "red: something planned has no answer",
+    3: "red: nothing was planned, or nothing of the plan can run here, so nothing was verified",
+    4: "red: a planned check has no outcome",
 }
 # GitHub shows ten annotations of a kind per step and drops the rest.
 MOST_ANNOTATIONS = 10
@@ -39,7 +39,7 @@ _MARKUP = re.compile(r"[\\`*_{}\[\]<>()#+!|~&@:\"'$-]")
 
 
 def as_text(report: GateReport) -> str:
-    """For a terminal: everything that blocks, with evidence, remedy and the command that asks again."""
+    """For a terminal: everything that blocks, with evidence, remedy and the command that reproduces it."""
     lines: list[str] = []
     for item in report.items:
         if (
@@ -105,7 +105,7 @@ def _item_json(item: GateItem) -> dict[str, Any]:
 
 
 def as_github(report: GateReport) -> str:
-    """Workflow commands, which GitHub shows at the line to blame."""
+    """Workflow commands, which GitHub shows at the line that caused a failure."""
     lines = [
         _annotation("error", item, f"{item.gate_class.value}: {item.cell_id} {item.check}", _sentences(item))
         for item in report.blocking[:MOST_ANNOTATIONS]
@@ -129,11 +129,11 @@ def _annotation(level: str, item: GateItem, title: str, text: str) -> str:
 
 
 def _sentences(item: GateItem) -> str:
-    told = [
+    sentences = [
         *map(shown, (*item.evidence, *item.reasons)),
         *(f"do: {shown(remedy)}" for remedy in item.remedies),
     ]
-    return "\n".join([*told, f"reproduce: {item.reproduce}"])
+    return "\n".join([*sentences, f"reproduce: {item.reproduce}"])
 
 
 def as_markdown(report: GateReport) -> str:
@@ -153,7 +153,7 @@ def as_markdown(report: GateReport) -> str:
 
 
 def as_comment(report: GateReport) -> str:
-    """For a pull request: the summary behind a hidden marker, by which the next run finds and replaces it."""
+    """For a pull request: the summary after a hidden marker, so that the next run can replace the comment."""
     return f"{COMMENT_MARKER}\n{as_markdown(report)}"
 
 
@@ -175,11 +175,11 @@ def _table(one: GateClass, items: list[GateItem]) -> list[str]:
 
 def as_sarif(report: GateReport) -> str:
     """SARIF 2.1.0: one rule per check, one result per entry that blocks or is flaky."""
-    told = [
+    shown_items = [
         item for item in report.items if item.blocks is not Blocks.NO or item.gate_class is GateClass.FLAKY
     ]
-    rules = [{"id": name} for name in sorted({item.check for item in told})]
-    results = [_sarif_result(item) for item in told]
+    rules = [{"id": name} for name in sorted({item.check for item in shown_items})]
+    results = [_sarif_result(item) for item in shown_items]
     driver = {"name": "npu-matrix gate", "version": __version__, "rules": rules}
     run = {"tool": {"driver": driver}, "results": results}
     return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
@@ -210,7 +210,7 @@ def _counts(report: GateReport) -> str:
 
 def _escaped(text: str) -> str:
     """Text as HTML entities where Markdown or GitHub would see markup, a mention or a reference."""
-    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", uncalled(shown(text)))
+    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", without_mentions(shown(text)))
 
 
 def _cut(text: str) -> str:

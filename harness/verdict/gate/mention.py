@@ -1,4 +1,4 @@
-"""Text in which GitHub sees no person to call and no issue to link."""
+"""Keeps GitHub from reading mentions and issue references in texts of a cell."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ _CALLS = re.compile(r"(?<![\w`])@(?=\w)|#(?=\d)|\bGH-(?=\d)|\bwww(?=\.)", re.IGN
 ZERO_WIDTH_SPACE = "\N{ZERO WIDTH SPACE}"
 
 
-def uncalled(text: str) -> str:
+def without_mentions(text: str) -> str:
     """`text` with a zero-width space where GitHub would see a mention, a reference or a bare address."""
     return _CALLS.sub(lambda found: found[0] + ZERO_WIDTH_SPACE, text)

@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 from harness.errors import InputError, Location
 from harness.verdict.triage.catalogue import Catalogue, Signature, shipped_catalogue
 from harness.verdict.triage.log_scan import Match, Scan, scan
-from harness.verdict.triage.metric_series import Series
+from harness.verdict.triage.metric_series import MetricSeries
 from harness.verdict.triage.metric_triage import metric_matches
-from harness.verdict.triage.stack_trace import Failure, innermost
+from harness.verdict.triage.stack_trace import LoggedFailure, innermost
 
 SCHEMA = {"name": "npu-matrix.triage", "version": 1}
 # What is taken for an error where no signature and no exception was found.
@@ -42,7 +42,7 @@ class Finding:
     processes: tuple[str, ...]
     count: int
     survived: bool
-    failure: Failure | None = None
+    failure: LoggedFailure | None = None
 
     @property
     def id(self) -> str:
@@ -125,36 +125,36 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
-    """What metrics are held against: the steps of a run that is right, and of a second run of this cell."""
+class ComparedRuns:
+    """Runs whose metrics are compared with the log: a correct run, and a second run of the same cell."""
 
-    reference: Series | None = None
-    repeat: Series | None = None
+    reference: MetricSeries | None = None
+    repeat: MetricSeries | None = None
 
 
 def triage_text(
-    log: bytes, catalogue: Catalogue | None = None, *, beside: Compared | None = None
+    log: bytes, catalogue: Catalogue | None = None, *, beside: ComparedRuns | None = None
 ) -> Diagnosis:
     """The diagnosis of a log in memory."""
     return triage(io.BytesIO(log), catalogue or shipped_catalogue(), beside=beside)
 
 
 def triage_file(
-    path: Path, catalogue: Catalogue | None = None, *, beside: Compared | None = None
+    path: Path, catalogue: Catalogue | None = None, *, beside: ComparedRuns | None = None
 ) -> Diagnosis:
     """The diagnosis of a log file of any size; InputError when it cannot be read."""
     used = catalogue or shipped_catalogue()
     return diagnose(_scan_file(path, used), used, beside=beside)
 
 
-def read_series(path: Path, catalogue: Catalogue | None = None) -> Series:
+def read_series(path: Path, catalogue: Catalogue | None = None) -> MetricSeries:
     """The metrics by step in a log; InputError when it cannot be read or holds no training step."""
     series = _scan_file(path, catalogue or shipped_catalogue()).series
     if not series.values:
         raise InputError(
             "no training step with a known metric is in this log",
             where=Location(path),
-            fix="name verl's console log, or what its `file` logger wrote",
+            fix="pass verl's console log, or the file that its `file` logger wrote",
         )
     return series
 
@@ -172,12 +172,12 @@ def _scan_file(path: Path, catalogue: Catalogue) -> Scan:
         ) from error
 
 
-def triage(stream: BinaryIO, catalogue: Catalogue, *, beside: Compared | None = None) -> Diagnosis:
+def triage(stream: BinaryIO, catalogue: Catalogue, *, beside: ComparedRuns | None = None) -> Diagnosis:
     """The diagnosis of a log that is read once, in bounded memory."""
     return diagnose(scan(stream, catalogue), catalogue, beside=beside)
 
 
-def diagnose(found: Scan, catalogue: Catalogue, *, beside: Compared | None = None) -> Diagnosis:
+def diagnose(found: Scan, catalogue: Catalogue, *, beside: ComparedRuns | None = None) -> Diagnosis:
     """Group by failure, drop what wraps another, and rank; what only metrics show comes last."""
     explained = _explained(found)
     groups: dict[str, list[Finding]] = {}
@@ -195,7 +195,7 @@ def diagnose(found: Scan, catalogue: Catalogue, *, beside: Compared | None = Non
         # Of several causes, the one the last process died of was carried to the end of the job.
         key=lambda finding: (*finding.order[:2], finding.id != carried, finding.line),
     )
-    findings += _of_metrics(found, catalogue, beside or Compared())
+    findings += _of_metrics(found, catalogue, beside or ComparedRuns())
     if not findings:
         findings = _suspicious(found)
     return Diagnosis(
@@ -217,7 +217,7 @@ def _explained(found: Scan) -> dict[int, Match | None]:
     return explained
 
 
-def _name(failure: Failure, explained: Mapping[int, Match | None]) -> str:
+def _name(failure: LoggedFailure, explained: Mapping[int, Match | None]) -> str:
     match = explained.get(id(failure))
     return match.signature.id if match else f"unknown-{failure.cluster}"
 
@@ -235,7 +235,7 @@ def _of_match(match: Match, found: Scan) -> Finding:
     )
 
 
-def _of_failure(failure: Failure, found: Scan) -> Finding:
+def _of_failure(failure: LoggedFailure, found: Scan) -> Finding:
     return Finding(
         signature=None,
         text=failure.text,
@@ -249,7 +249,7 @@ def _of_failure(failure: Failure, found: Scan) -> Finding:
     )
 
 
-def _of_metrics(found: Scan, catalogue: Catalogue, beside: Compared) -> list[Finding]:
+def _of_metrics(found: Scan, catalogue: Catalogue, beside: ComparedRuns) -> list[Finding]:
     matches = metric_matches(
         catalogue.metrics, found.series, reference=beside.reference, repeat=beside.repeat
     )
@@ -280,7 +280,7 @@ def _merged(group: list[Finding]) -> Finding:
 
 
 def _suspicious(found: Scan) -> list[Finding]:
-    """The first of the last lines that reads like an error, where there is nothing better."""
+    """The first of the last lines that looks like an error, when nothing better was found."""
     lines = [
         (number, text) for number, text in found.tail if number > found.progress and SUSPICIOUS.search(text)
     ]
@@ -304,17 +304,17 @@ def _suspicious(found: Scan) -> list[Finding]:
 def _notes(found: Scan, findings: list[Finding]) -> tuple[str, ...]:
     notes = []
     if found.capped:
-        notes.append("something occurs a thousand times or more: it was counted no further")
+        notes.append("a match occurs a thousand times or more; further occurrences were not counted")
     if any(finding.survived for finding in findings):
         notes.append(
-            f"training went on until line {found.progress}: what stands before it did not end the job"
+            f"training went on until line {found.progress}: failures before that line did not end the job"
         )
     return tuple(notes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The same unknown failure in several places."""
+    """The same unknown failure in several logs."""
 
     id: str
     text: str

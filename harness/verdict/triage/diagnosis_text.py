@@ -1,4 +1,4 @@
-"""A diagnosis in words: for a terminal, and in short for the reasons and remedies of a failed task."""
+"""A diagnosis as text: for a terminal, and as reasons and remedies of a failed task."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ def describe(found: Diagnosis) -> list[str]:
     """A diagnosis as lines of text; excerpts stand behind `| ` so that no runner takes them for commands."""
     root = found.root
     if root is None:
-        return [f"nothing found in {found.lines} lines"]
-    head = f"root cause: {root.id}" if found.known else f"not known: {root.id}"
+        return [f"no failure found in {found.lines} lines"]
+    head = f"root cause: {root.id}" if found.known else f"unknown failure: {root.id}"
     lines = [f"{head}, line {root.line}{_ranks(root)}", f"  | {root.text}"]
     if root.signature:
         known = root.signature
         if not found.known:
-            lines.append("  only a symptom was found: what failed first is not in this log")
+            lines.append("  this is only a symptom: the failure that caused it is not in this log")
         lines += [f"  why: {known.cause}", f"  do:  {known.remedy}", f"  affects: {known.affects}"]
         lines.append(f"  see: {', '.join(known.sources)}")
     elif root.failure:
         lines += [f"  at: {place}" for place in reversed(root.failure.stack)]
         lines.append(
-            "  do:  when you know why, tell others: npu-matrix triage LOG --learn --id ... --cause ..."
+            "  do:  when you know the cause, add it: npu-matrix triage LOG --learn --id ... --cause ..."
         )
     rest = [finding for finding in found.findings if finding is not root]
     for finding in rest[:SHOWN_FINDINGS]:
@@ -50,6 +50,6 @@ def in_short(found: Diagnosis) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return (), ()
     place = f"line {root.line} of its log: {root.text}"
     if not found.known or root.signature is None:
-        return (f"the log shows {root.id}, which nobody has described yet; {place}",), ()
+        return (f"the log shows {root.id}, which no failure signature describes; {place}",), ()
     known = root.signature
     return (f"{known.id}: {known.cause}; {place}",), (f"{known.remedy} ({', '.join(known.sources)})",)

@@ -1,4 +1,4 @@
-"""Turns a failure nobody has described yet into a signature, with its fixture."""
+"""Makes a signature, with its example line, of a failure that the catalogue does not know."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADER = "# Failures seen here. `npu-matrix triage --learn` adds to this file; e
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What the one who found out says of a failure."""
+    """A person's description of a failure."""
 
     id: str
     cause: str
@@ -45,14 +45,15 @@ def learn(finding: Finding, description: Description, catalogue: Catalogue) -> d
     """The entry for a catalogue file; InputError when the failure is known or its line says too little."""
     if finding.signature:
         raise InputError(
-            f"this failure is known as {finding.signature.id!r}", fix="nothing: `npu-matrix triage` names it"
+            f"the catalogue already describes this failure as {finding.signature.id!r}",
+            fix="nothing to add: `npu-matrix triage` shows its cause",
         )
     if any(signature.id == description.id for signature in catalogue.signatures):
-        raise InputError(f"there is a signature {description.id!r} already", fix="choose another --id")
+        raise InputError(f"a signature {description.id!r} already exists", fix="choose another --id")
     pattern, needle = generalise(finding.text)
     if len(needle.encode()) < SHORTEST_NEEDLE:
         raise InputError(
-            f"the line says too little to recognise it: {finding.text!r}",
+            f"the constant part of the line is too short for a signature: {finding.text!r}",
             fix=f"write the entry into {LOCAL_NAME} by hand, with a pattern for another line",
         )
     also = [signature.id for signature in catalogue.signatures if re.search(pattern, signature.example)]

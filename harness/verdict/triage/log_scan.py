@@ -9,8 +9,8 @@ from typing import BinaryIO
 from harness.verdict.triage.catalogue import Catalogue, Signature
 from harness.verdict.triage.literal_search import Hit, NeedleFinder
 from harness.verdict.triage.log_line import LogLine, parse_line, plain, shown
-from harness.verdict.triage.metric_series import Series
-from harness.verdict.triage.stack_trace import HEAD, Failure, TracebackReader
+from harness.verdict.triage.metric_series import MetricSeries
+from harness.verdict.triage.stack_trace import HEAD, LoggedFailure, TracebackReader
 
 CHUNK_BYTES = 1 << 18
 # Of a longer line, only this much around what was found is looked at.
@@ -52,11 +52,11 @@ class Scan:
     """
 
     matches: list[Match] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[LoggedFailure] = field(default_factory=list)
     lines: int = 0
     size: int = 0
     progress: int = 0
-    series: Series = field(default_factory=Series)
+    series: MetricSeries = field(default_factory=MetricSeries)
     tail: tuple[tuple[int, str], ...] = ()
     capped: bool = False
 
@@ -130,7 +130,7 @@ def scan(stream: BinaryIO, catalogue: Catalogue) -> Scan:
 class _Scanner:
     def __init__(self, catalogue: Catalogue) -> None:
         names = tuple(dict.fromkeys(name for one in catalogue.metrics for name in one.metrics))
-        self.found = Scan(series=Series(names=names))
+        self.found = Scan(series=MetricSeries(names=names))
         self._needles = _Needles(catalogue)
         self._tracebacks = TracebackReader()
         self._line = 1
@@ -227,7 +227,7 @@ class _Scanner:
         self._seen |= {(text, self._line) for text in new}
         for text in new:
             self.found.failures.append(
-                Failure(
+                LoggedFailure(
                     type=text,
                     message=shown(line.body),
                     line=self._line,

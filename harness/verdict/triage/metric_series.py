@@ -25,7 +25,7 @@ MOST_STEPS = 10_000
 
 
 @dataclass(kw_only=True)
-class Series:
+class MetricSeries:
     """Metric -> values by step; `lines`: step -> the line that showed it first."""
 
     names: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Series:
     _last: tuple[bytes, int] | None = None
 
     def take(self, raw: bytes, line: int) -> None:
-        """Take a line with `training/global_step`; the first word on a step counts."""
+        """Read a line with `training/global_step`; of several lines on a step the first counts."""
         step = step_of(raw)
         if step is None:
             return
@@ -45,7 +45,7 @@ class Series:
             self._last = (raw, line)
 
     def finish(self) -> None:
-        """Take the last step too, whichever it is."""
+        """Read the last step too, whichever it is."""
         if self._last:
             raw, line = self._last
             self._add(step_of(raw) or 0, raw, line)
@@ -54,7 +54,7 @@ class Series:
         if step in self.lines or len(self.lines) >= MOST_STEPS:
             return
         self.lines[step] = line
-        for name, value in read_shapes(raw, self.names).items():
+        for name, value in metrics_on_line(raw, self.names).items():
             self.values.setdefault(name, {})[step] = value
 
     def first_of(self, names: Iterable[str]) -> tuple[str, dict[int, float]] | None:
@@ -72,7 +72,7 @@ def step_of(raw: bytes) -> int | None:
     return int(step[1]) if step else None
 
 
-def read_shapes(raw: bytes, names: Iterable[str]) -> dict[str, float]:
+def metrics_on_line(raw: bytes, names: Iterable[str]) -> dict[str, float]:
     """Metric -> value on a line; a name that ends in `/` stands for the first metric that begins so."""
     values = ((name, _value(raw, name.encode(), name.endswith("/"))) for name in names)
     return {name: value for name, value in values if value is not None}

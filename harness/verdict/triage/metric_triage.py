@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.verdict.triage.catalogue import MetricSignature
-from harness.verdict.triage.metric_series import Series
+from harness.verdict.triage.metric_series import MetricSeries
 
 #: Steps a rule about the beginning takes the mean of: one may be chance.
 EARLY = 5
@@ -33,10 +33,10 @@ class MetricMatch:
 
 def metric_matches(
     signatures: Sequence[MetricSignature],
-    run: Series,
+    run: MetricSeries,
     *,
-    reference: Series | None = None,
-    repeat: Series | None = None,
+    reference: MetricSeries | None = None,
+    repeat: MetricSeries | None = None,
 ) -> tuple[MetricMatch, ...]:
     """The signatures that fit; one that needs a reference or a repetition which is not given never does."""
     found = []
@@ -52,7 +52,7 @@ def metric_matches(
 _Said = tuple[str, int] | None
 
 
-def _above(signature: MetricSignature, run: Series, _other: Series | None) -> _Said:
+def _above(signature: MetricSignature, run: MetricSeries, _other: MetricSeries | None) -> _Said:
     found = run.first_of(signature.metrics)
     if found is None:
         return None
@@ -65,7 +65,7 @@ def _above(signature: MetricSignature, run: Series, _other: Series | None) -> _S
     return f"{name} is {mean:.4g} on average in {_steps(early)}; above {signature.limit:g}", next(iter(early))
 
 
-def _far_below_reference(signature: MetricSignature, run: Series, other: Series | None) -> _Said:
+def _far_below_reference(signature: MetricSignature, run: MetricSeries, other: MetricSeries | None) -> _Said:
     both = _both(signature.metrics, run, other)
     rewards = run.first_of(REWARDS)
     if both is None or rewards is None or _rise(rewards[1]) > SAME_REWARD:
@@ -81,7 +81,7 @@ def _far_below_reference(signature: MetricSignature, run: Series, other: Series 
     return said, next(iter(mine))
 
 
-def _nothing_at_first(signature: MetricSignature, run: Series, other: Series | None) -> _Said:
+def _nothing_at_first(signature: MetricSignature, run: MetricSeries, other: MetricSeries | None) -> _Said:
     both = _both(signature.metrics, run, other)
     if both is None:
         return None
@@ -92,7 +92,7 @@ def _nothing_at_first(signature: MetricSignature, run: Series, other: Series | N
     return f"{name} is {mine[step]:.3g} in step {step}, and {theirs[step]:.3g} in the reference", step
 
 
-def _mean_apart(signature: MetricSignature, run: Series, other: Series | None) -> _Said:
+def _mean_apart(signature: MetricSignature, run: MetricSeries, other: MetricSeries | None) -> _Said:
     both = _both(signature.metrics, run, other)
     if both is None:
         return None
@@ -107,7 +107,7 @@ def _mean_apart(signature: MetricSignature, run: Series, other: Series | None) -
     return f"{name} is {left:.3g} on average in {where}, and {right:.3g} in the reference", steps[0]
 
 
-def _worse_at_last(signature: MetricSignature, run: Series, other: Series | None) -> _Said:
+def _worse_at_last(signature: MetricSignature, run: MetricSeries, other: MetricSeries | None) -> _Said:
     both = _both(signature.metrics, run, other)
     if both is None:
         return None
@@ -118,7 +118,7 @@ def _worse_at_last(signature: MetricSignature, run: Series, other: Series | None
     return f"{name} is {mine[step]:.4g} at step {step}, and {theirs[step]:.4g} in the reference", step
 
 
-def _not_repeatable(signature: MetricSignature, run: Series, other: Series | None) -> _Said:
+def _not_repeatable(signature: MetricSignature, run: MetricSeries, other: MetricSeries | None) -> _Said:
     if other is None:
         return None
     *compared, first, second = signature.metrics
@@ -136,13 +136,13 @@ def _not_repeatable(signature: MetricSignature, run: Series, other: Series | Non
     return None
 
 
-def _step_one(name: str, run: Series, other: Series) -> tuple[float, float] | None:
+def _step_one(name: str, run: MetricSeries, other: MetricSeries) -> tuple[float, float] | None:
     left, right = (one.values.get(name, {}).get(1) for one in (run, other))
     return None if left is None or right is None else (left, right)
 
 
 def _both(
-    names: Sequence[str], run: Series, other: Series | None
+    names: Sequence[str], run: MetricSeries, other: MetricSeries | None
 ) -> tuple[str, dict[int, float], dict[int, float]] | None:
     """The first metric both runs have, at the steps both have; numbers only."""
     for name in names if other else ():
@@ -167,7 +167,7 @@ def _steps(values: Mapping[int, float]) -> str:
     return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
-RULES: Mapping[str, Callable[[MetricSignature, Series, Series | None], _Said]] = {
+RULES: Mapping[str, Callable[[MetricSignature, MetricSeries, MetricSeries | None], _Said]] = {
     "above": _above,
     "far-below-reference": _far_below_reference,
     "nothing-at-first": _nothing_at_first,

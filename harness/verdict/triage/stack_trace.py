@@ -68,7 +68,7 @@ class Frame:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class LoggedFailure:
     """An exception, or a crash, in a log; `first` is where its stack begins, `line` where it ends."""
 
     type: str
@@ -111,7 +111,7 @@ SHORTENED = 500
 
 
 @dataclass
-class _Open:
+class _OpenTraceback:
     first: int
     rank: int | None
     seen: int = 0
@@ -120,29 +120,29 @@ class _Open:
 
 
 class TracebackReader:
-    """Feeds on lines in order; one traceback at a time per process may be open."""
+    """Reads lines in order; each process has at most one unfinished traceback."""
 
     def __init__(self) -> None:
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenTraceback] = {}
 
     @property
     def busy(self) -> bool:
         """Whether the next lines may belong to a traceback that has begun."""
         return bool(self._open)
 
-    def feed(self, number: int, line: LogLine) -> Failure | None:
+    def feed(self, number: int, line: LogLine) -> LoggedFailure | None:
         """The failure that ends with this line, or None."""
         for process in [name for name, found in self._open.items() if found.seen >= MOST_LINES]:
             del self._open[process]
         for found in self._open.values():
             found.seen += 1
         if HEAD in line.body:
-            self._open[line.process] = _Open(first=number, rank=line.rank)
+            self._open[line.process] = _OpenTraceback(first=number, rank=line.rank)
             return None
         found_here = self._open.get(line.process)
         return self._continue(found_here, number, line) if found_here else None
 
-    def finish(self, number: int) -> list[Failure]:
+    def finish(self, number: int) -> list[LoggedFailure]:
         """What was open when the log ended, as failures without a message."""
         left = [
             _failure(found, found.wrapped or "unfinished traceback", "", number, process)
@@ -152,7 +152,7 @@ class TracebackReader:
         self._open.clear()
         return left
 
-    def _continue(self, found: _Open, number: int, line: LogLine) -> Failure | None:
+    def _continue(self, found: _OpenTraceback, number: int, line: LogLine) -> LoggedFailure | None:
         body = line.body
         frame = FRAME.match(body)
         if frame:
@@ -172,8 +172,8 @@ class TracebackReader:
         return _failure(found, exception["type"], exception["message"] or "", number, line.process)
 
 
-def _failure(found: _Open, kind: str, message: str, number: int, process: str) -> Failure:
-    return Failure(
+def _failure(found: _OpenTraceback, kind: str, message: str, number: int, process: str) -> LoggedFailure:
+    return LoggedFailure(
         type=shown(kind, 200),
         message=shown(message, 2000),
         line=number,
@@ -184,6 +184,6 @@ def _failure(found: _Open, kind: str, message: str, number: int, process: str) -
     )
 
 
-def innermost(failures: Sequence[Failure]) -> Failure | None:
+def innermost(failures: Sequence[LoggedFailure]) -> LoggedFailure | None:
     """The last failure that is not merely a report of another one."""
     return next((failure for failure in reversed(failures) if not failure.secondary), None)

@@ -81,7 +81,7 @@ def gather_report_inputs(
             host=host,
             excluded=excluded,
             published=_published(matrix, plan),
-            places={
+            folders={
                 "cache": str(settings.cache),
                 "state": str(settings.path("state")),
                 "checkout": str(settings.root),

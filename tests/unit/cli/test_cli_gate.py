@@ -292,7 +292,7 @@ def test_a_pass_after_a_failure_on_one_key_is_not_silently_green(repository):
     repository.answer(GOOD)
     classes, report = repository.classes(code=1)
     assert set(classes.values()) == {"new"}
-    assert "failed 1 of 2 times on one key" in report["items"][0]["evidence"][0]
+    assert "failed 1 of 2 attempts" in report["items"][0]["evidence"][0]
 
 
 def test_chance_that_came_with_the_change_blocks_however_often_it_passes_afterwards(repository):
@@ -302,7 +302,7 @@ def test_chance_that_came_with_the_change_blocks_however_often_it_passes_afterwa
         repository.answer(measurements)
     classes, report = repository.classes(code=1)
     assert set(classes.values()) == {"new"}
-    assert "never both ways before" in report["items"][0]["evidence"][0]
+    assert "no key both passed and failed" in report["items"][0]["evidence"][0]
 
 
 def test_a_broken_machine_does_not_wipe_out_what_was_decided_before(repository):
@@ -368,7 +368,7 @@ def test_reruns_of_a_real_failure_add_evidence_and_excuse_nothing(repository, ma
     classes, report = repository.classes("--reruns", "3", code=1)
     assert set(classes.values()) == {"new"}
     assert len(asked.asked) == 3
-    assert any("failed 4 of 4 times on one key" in said for said in report["items"][0]["evidence"])
+    assert any("failed 4 of 4 attempts" in said for said in report["items"][0]["evidence"])
 
 
 def test_chance_without_a_history_is_decided_by_one_rerun_and_blocks(repository, machine):

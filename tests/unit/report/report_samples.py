@@ -572,7 +572,7 @@ def earlier_run(results: list[ResultInput]) -> EarlierInput:
         run_id="20261119-0200",
         started=NOW - DAY,
         revision="9e1d2c3b4a5f60718293a4b5c6d7e8f901234567",
-        said=said,
+        verdicts=said,
         causes={
             ("verl-0.9.1-sim", "gspo"): (
                 "verl_tree.version: '0.9.0' -> '0.9.1'",

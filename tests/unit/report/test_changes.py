@@ -37,7 +37,7 @@ def test_the_page_says_what_turned_and_why(tmp_path: Path) -> None:
     broken = page[page.index('id="newly-broken"') : page.index('id="newly-not-run"')]
     assert "outside its band from step 9" in broken
     assert "verl_tree.version" in broken
-    assert "It said: entropy collapsed" in page[page.index('id="fixed"') :]
+    assert "It failed because: entropy collapsed" in page[page.index('id="fixed"') :]
 
 
 def test_a_first_run_has_nothing_to_be_held_against(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_patch_without_a_tree_is_not_shown_as_applying(tmp_path: Path) -> None
     )
     page = pages(patches_of(measured, Status.NOT_RUN), tmp_path)["patches.html"]
     table = page[page.index("patchgrid") : page.index("verdicts-title")]
-    assert "not looked at" in table
+    assert "not checked" in table
     assert "m-pass" not in table
     assert "0 of 0" in table
 
@@ -133,7 +133,7 @@ def test_a_patch_without_a_tree_is_not_shown_as_applying(tmp_path: Path) -> None
     ],
 )
 def test_other_shapes_are_no_error(measured: dict, tmp_path: Path) -> None:
-    assert "No patches were looked at." in pages(patches_of(measured), tmp_path)["patches.html"]
+    assert "No patches were checked." in pages(patches_of(measured), tmp_path)["patches.html"]
 
 
 def test_survival_is_read_from_what_the_command_prints(tmp_path: Path) -> None:

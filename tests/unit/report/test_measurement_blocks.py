@@ -16,10 +16,10 @@ from harness.report.pages.figures import figures
 from harness.report.pages.measurement_blocks import (
     Block,
     Chart,
-    Facts,
+    ChartLine,
+    FactList,
     Multiples,
-    Series,
-    Table,
+    TableBlock,
     blocks,
     scalar,
 )
@@ -41,9 +41,9 @@ KNOWN = st.sampled_from(
 
 
 def texts(block: Block) -> str:
-    if isinstance(block, Facts):
+    if isinstance(block, FactList):
         return " ".join(f"{name} {value}" for name, value in block.pairs)
-    if isinstance(block, Table):
+    if isinstance(block, TableBlock):
         return " ".join(" ".join(row) for row in block.rows)
     charts = block.charts if isinstance(block, Multiples) else (block,)
     return " ".join(f"{series.name} {series.values}" for chart in charts for series in chart.series)
@@ -128,9 +128,9 @@ def test_loss_cases_show_the_share_of_their_tolerance_and_the_wrong_ones_first()
     )
     cases = (*measured.cases[:3], failed, *measured.cases[4:])
     wrong, beyond, every = figures(LOSS_FORMAT.write(replace(measured, cases=cases)), "loss")[:3]
-    assert isinstance(wrong, Table)
-    assert isinstance(beyond, Table)
-    assert isinstance(every, Table)
+    assert isinstance(wrong, TableBlock)
+    assert isinstance(beyond, TableBlock)
+    assert isinstance(every, TableBlock)
     assert wrong.shares == (7.5,)
     assert beyond.title == "cases that are wrong and not required"
     assert len(every.rows) == 19
@@ -143,13 +143,13 @@ def test_loss_cases_show_the_share_of_their_tolerance_and_the_wrong_ones_first()
 def test_points_that_are_not_finite_are_gaps_that_can_be_seen() -> None:
     chart = Chart(
         title="loss",
-        series=(Series(name="loss", values=(1.0, float("nan"), 2.0, float("inf")), role="candidate"),),
+        series=(ChartLine(name="loss", values=(1.0, float("nan"), 2.0, float("inf")), role="candidate"),),
     )
     picture = chart_svg(chart)
     assert picture.count('class="gap"') == 2
     assert picture.count("M") > 3
     assert "2 not finite" in describe(chart)
-    assert chart_svg(Chart(title="", series=(Series(name="", values=(float("nan"),)),))) == ""
+    assert chart_svg(Chart(title="", series=(ChartLine(name="", values=(float("nan"),)),))) == ""
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_points_that_are_not_finite_are_gaps_that_can_be_seen() -> None:
     [(0.0, 0.0, 0.0), (1e-12, 2e-12), (1e12, 3e12), (-5.0, 5.0), (1e308, -1e308, 1.0, 2.0), (0.1, 0.1000001)],
 )
 def test_scales_of_any_size(values: tuple[float, ...]) -> None:
-    picture = chart_svg(Chart(title="x", series=(Series(name="x", values=values, role="candidate"),)))
+    picture = chart_svg(Chart(title="x", series=(ChartLine(name="x", values=values, role="candidate"),)))
     ticks = [node.text for node in ET.fromstring(picture) if node.get("class") == "tick"]
     assert 2 <= len(ticks) <= 9
 
@@ -165,7 +165,9 @@ def test_scales_of_any_size(values: tuple[float, ...]) -> None:
 def test_a_long_curve_keeps_its_extremes() -> None:
     values = [0.0] * 5000
     values[1234] = 9.0
-    picture = chart_svg(Chart(title="x", series=(Series(name="x", values=tuple(values), role="candidate"),)))
+    picture = chart_svg(
+        Chart(title="x", series=(ChartLine(name="x", values=tuple(values), role="candidate"),))
+    )
     assert len(picture) < 20_000
     assert "10.0" in picture or "10<" in picture
     assert f"{10.0:.1f}" in picture

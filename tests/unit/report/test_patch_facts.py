@@ -13,7 +13,7 @@ from report_samples import sample_inputs
 from harness.errors import InputError
 from harness.report.model.patch_facts import read_patch_facts
 from harness.report.model.report_model import build_model
-from harness.report.pages.page_templates import Writer
+from harness.report.pages.page_templates import PageWriter
 from harness.report.pages.patches_page import patches_page
 
 COMMIT = {"commit": "a" * 40, "date": "2026-11-18T09:00:00Z", "subject": "[worker] move the guard"}
@@ -75,7 +75,7 @@ def written(folder: Path, kind: str, facts: dict[str, Any]) -> Path:
 
 def page_of(files: tuple[Path, ...], folder: Path) -> str:
     inputs = dataclasses.replace(sample_inputs(), patches=read_patch_facts(files))
-    return patches_page(build_model(inputs), Writer(folder))
+    return patches_page(build_model(inputs), PageWriter(folder))
 
 
 def test_heads_summaries_and_kits_are_shown(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_heads_summaries_and_kits_are_shown(tmp_path: Path) -> None:
 
 
 def test_without_files_the_page_says_how_to_get_them(tmp_path: Path) -> None:
-    page = patches_page(build_model(sample_inputs()), Writer(tmp_path))
+    page = patches_page(build_model(sample_inputs()), PageWriter(tmp_path))
     assert page.count("Not measured:") == 2
     assert "npu-matrix patches rebase --repo CLONE" in page
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.report.model.relative_paths import Places
+from harness.report.model.relative_paths import KnownFolders
 
-PLACES = Places({"cache": "/home/me/.cache/npu-matrix", "state": "/src/.npu-matrix", "checkout": "/src"})
+PLACES = KnownFolders(
+    {"cache": "/home/me/.cache/npu-matrix", "state": "/src/.npu-matrix", "checkout": "/src"}
+)
 
 
 def test_the_deepest_place_is_named_wherever_a_path_stands() -> None:
@@ -16,7 +18,7 @@ def test_the_deepest_place_is_named_wherever_a_path_stands() -> None:
         "lines": ["read /src/.npu-matrix/work/x and /src/patches", "/srcs/other is elsewhere"],
         "count": 3,
     }
-    assert PLACES.told(given) == {
+    assert PLACES.replace_paths(given) == {
         "python": "{cache}/cells/a/bin/python",
         "lines": ["read {state}/work/x and {checkout}/patches", "/srcs/other is elsewhere"],
         "count": 3,
@@ -24,8 +26,8 @@ def test_the_deepest_place_is_named_wherever_a_path_stands() -> None:
 
 
 def test_without_places_everything_stays() -> None:
-    assert Places({}).told(["/src/a"]) == ["/src/a"]
-    assert Places({"root": "/"}).told("/src/a") == "/src/a"
+    assert KnownFolders({}).replace_paths(["/src/a"]) == ["/src/a"]
+    assert KnownFolders({"root": "/"}).replace_paths("/src/a") == "/src/a"
 
 
 @given(
@@ -35,4 +37,4 @@ def test_without_places_everything_stays() -> None:
     )
 )
 def test_nothing_else_changes(value: object) -> None:
-    assert Places({"cache": "/nowhere/at/all"}).told(value) == value
+    assert KnownFolders({"cache": "/nowhere/at/all"}).replace_paths(value) == value

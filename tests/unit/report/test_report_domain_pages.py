@@ -43,7 +43,7 @@ from harness.report.model.trend import figures_of, trends
 from harness.report.pages.convergence_page import convergence_page
 from harness.report.pages.figures import figures
 from harness.report.pages.numerics_page import numerics_page
-from harness.report.pages.page_templates import Writer
+from harness.report.pages.page_templates import PageWriter
 
 NEW, OLD = "verl-0.9.1-sim", "verl-0.6.1-sim"
 
@@ -63,7 +63,7 @@ def with_measurements(cell: str, check: str, measurements: dict[str, Any], made_
 
 
 def pages(model: ReportModel, folder: Path) -> tuple[str, str]:
-    writer = Writer(folder)
+    writer = PageWriter(folder)
     return numerics_page(model, writer), convergence_page(model, writer)
 
 
@@ -173,7 +173,7 @@ def trainer_measurements() -> dict[str, Any]:
 def trainer_section(measured: TrainerMeasurements, folder: Path) -> str:
     """The page of convergence from where it shows this training."""
     inputs = with_measurements(NEW, "loss", TRAINER_FORMAT.write(measured), "trainer-gspo")
-    page = convergence_page(build_model(inputs), Writer(folder))
+    page = convergence_page(build_model(inputs), PageWriter(folder))
     return page[page.index('id="verl-0.9.1-sim-check-trainer-gspo"') :]
 
 

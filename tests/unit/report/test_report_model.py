@@ -100,15 +100,6 @@ def test_changes_since_the_verdict_before(before: Status, now: Status, change: s
     assert model.rows[0].results["loss"].change == change
 
 
-def test_the_run_itself_is_not_its_own_history() -> None:
-    history = (
-        HistoryEntry(time=NOW - 100, status=Status.PASS, run_id="earlier"),
-        HistoryEntry(time=NOW, status=Status.FAIL, run_id="now"),
-    )
-    model = build_model(one(Status.FAIL, history=history, run_id="now"))
-    assert model.rows[0].results["loss"].change == "broken"
-
-
 def test_results_of_strange_cells_and_unknown_checks_are_shown_as_what_they_are() -> None:
     inputs = one(Status.PASS)
     stranger = replace(inputs.results[0], cell_id="elsewhere")

@@ -7,7 +7,7 @@ from report_samples import sample_inputs
 from harness.outcome import Evidence, Status, Tier
 from harness.report.model.report_inputs import CellInput, ReportInputs, ResultInput
 from harness.report.model.report_model import build_model
-from harness.report.model.similar_failures import MAX_ALIKE, Family
+from harness.report.model.similar_failures import MAX_ALIKE, SimilarFailures
 
 
 def matrix(versions: dict[str, tuple[str, bool]]) -> ReportInputs:
@@ -44,7 +44,7 @@ def test_a_failure_names_what_all_failing_cells_share() -> None:
         )
     )
     row = model.rows[2]
-    found = Family(model).of(row, row.results["probe"])
+    found = SimilarFailures(model).siblings_of(row, row.results["probe"])
     assert found
     assert found.statement == (
         "probe fails on all 2 cells with torch_npu >= 2.10.0.post2 that ran it, and passes on the other 2."
@@ -59,14 +59,14 @@ def test_a_failure_names_what_all_failing_cells_share() -> None:
 
 def test_what_passes_and_what_stands_alone_has_nothing_beside_it() -> None:
     model = build_model(matrix({"a": ("2.7.1", True), "b": ("2.9.0", True)}))
-    assert Family(model).of(model.rows[0], model.rows[0].results["probe"]) is None
+    assert SimilarFailures(model).siblings_of(model.rows[0], model.rows[0].results["probe"]) is None
     alone = build_model(matrix({"a": ("2.7.1", False)}))
-    assert Family(alone).of(alone.rows[0], alone.rows[0].results["probe"]) is None
+    assert SimilarFailures(alone).siblings_of(alone.rows[0], alone.rows[0].results["probe"]) is None
 
 
 def test_of_many_cells_that_fail_alike_some_are_named_and_the_rest_counted() -> None:
     model = build_model(matrix({f"c{n}": ("2.9.0", False) for n in range(MAX_ALIKE + 5)}))
-    found = Family(model).of(model.rows[0], model.rows[0].results["probe"])
+    found = SimilarFailures(model).siblings_of(model.rows[0], model.rows[0].results["probe"])
     assert found
     assert (len(found.alike), found.others) == (MAX_ALIKE, 4)
 
@@ -75,7 +75,7 @@ def test_known_failures_have_siblings_too() -> None:
     model = build_model(sample_inputs())
     row = model.row("gspo-qwen25-3b")
     assert row
-    found = Family(model).of(row, row.results["resolve"])
+    found = SimilarFailures(model).siblings_of(row, row.results["resolve"])
     assert found
     assert [other.cell.id for other in found.alike] == ["gspo-qwen3-30b-a3b"]
     assert "cann 8.2.RC2" in found.statement

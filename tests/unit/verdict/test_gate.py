@@ -69,7 +69,7 @@ def test_a_failure_the_base_does_not_have_is_new_and_blocks():
 def test_a_failure_without_a_base_answer_is_new_whatever_the_reason():
     assert classified(FAIL) == (GateClass.NEW, EXIT_UNEXPECTED)
     assert "never run" in gate(FAIL).items[0].evidence[0]
-    assert "does not plan" in gate(FAIL, base_key="").items[0].evidence[0]
+    assert "not planned" in gate(FAIL, base_key="").items[0].evidence[0]
 
 
 def test_a_failure_on_a_key_this_change_does_not_touch_is_known():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.report.formats.markdown import escape
 from harness.verdict.gate.gate_format import _escaped
-from harness.verdict.gate.mention import uncalled
+from harness.verdict.gate.mention import without_mentions
 
 #: As GitHub's filters look at the text of the rendered page.
 MENTION = re.compile(r"(?<![\w`])@[A-Za-z0-9]")
@@ -37,5 +37,6 @@ def test_nobody_is_called_and_nothing_linked_once_markdown_is_rendered(escaped, 
 
 def test_versions_with_a_commit_and_addresses_of_people_are_left_alone():
     assert (
-        uncalled("verl 0.7.0.dev0@ccd7d934 by me@example.org") == "verl 0.7.0.dev0@ccd7d934 by me@example.org"
+        without_mentions("verl 0.7.0.dev0@ccd7d934 by me@example.org")
+        == "verl 0.7.0.dev0@ccd7d934 by me@example.org"
     )

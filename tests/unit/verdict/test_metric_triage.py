@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.verdict.triage.catalogue import shipped_catalogue
-from harness.verdict.triage.diagnosis import Compared, triage_text
+from harness.verdict.triage.diagnosis import ComparedRuns, triage_text
 from harness.verdict.triage.log_scan import scan
-from harness.verdict.triage.metric_series import read_shapes, step_of
+from harness.verdict.triage.metric_series import metrics_on_line, step_of
 
 METRICS = {one.id: one for one in shipped_catalogue().metrics}
 STEPS = 15
@@ -57,7 +57,7 @@ def found(beside=None, **changed):
     return {one.id: one for one in triage_text(log(**changed), beside=beside).findings}
 
 
-AGAINST_HEALTHY = Compared(reference=series(), repeat=series())
+AGAINST_HEALTHY = ComparedRuns(reference=series(), repeat=series())
 #: Signature -> what a run shows that has it. Each must fire alone.
 SEEDED = {
     "m-logprob-diff": {"training_rollout_probs_diff_mean": lambda _step: 0.031},
@@ -116,7 +116,7 @@ def test_one_step_above_the_limit_is_chance():
 
 def test_other_responses_explain_other_numbers_and_rounding_is_no_race():
     other = {"actor_entropy": lambda _step: 0.3, "response_length_mean": lambda step: 190.0 + step}
-    repeat = Compared(repeat=series())
+    repeat = ComparedRuns(repeat=series())
     assert found(repeat, **other) == {}
     rounded = {"actor_entropy": lambda step: (0.5 - 0.01 * step) * (1 + 2**-9)}
     assert found(repeat, **rounded) == {}
@@ -139,7 +139,7 @@ def test_no_metrics_break_it(values):
         f"step:{step} - {name}:{value} - training/global_step:{step}" for name, step, value in values
     )
     triage_text(text.encode(), beside=AGAINST_HEALTHY)
-    against = Compared(reference=scan_of(text), repeat=scan_of(text))
+    against = ComparedRuns(reference=scan_of(text), repeat=scan_of(text))
     triage_text(log(), beside=against)
 
 
@@ -152,7 +152,7 @@ def scan_of(text):
 @given(st.binary(max_size=200))
 def test_any_bytes_on_a_step_line_are_no_traceback(data):
     line = b"training/global_step:3 - " + data + b"critic/rewards/mean:" + data
-    read_shapes(line, ["critic/rewards/mean", "val-core/"])
+    metrics_on_line(line, ["critic/rewards/mean", "val-core/"])
     step_of(data + line)
 
 
@@ -161,12 +161,12 @@ def test_any_bytes_on_a_step_line_are_no_traceback(data):
     [("0.5", 0.5), ("np.float64(-2e-3)", -0.002), ("1.2.3", 1.2), ("nan", None), (" .5", 0.5), ("x", "none")],
 )
 def test_numbers_are_read_however_they_are_written(text, value):
-    found = read_shapes(f"critic/rewards/mean:{text} -".encode(), ["critic/rewards/mean"])
+    found = metrics_on_line(f"critic/rewards/mean:{text} -".encode(), ["critic/rewards/mean"])
     assert found.get("critic/rewards/mean", "none") == value or value is None
 
 
 def test_a_name_within_a_longer_one_is_not_that_metric():
-    assert read_shapes(b"x/actor/ppo_kl:1 - actor/ppo_kl:2", ["actor/ppo_kl"]) == {"actor/ppo_kl": 2.0}
+    assert metrics_on_line(b"x/actor/ppo_kl:1 - actor/ppo_kl:2", ["actor/ppo_kl"]) == {"actor/ppo_kl": 2.0}
 
 
 def test_of_a_long_run_the_first_steps_the_validations_and_the_last_are_kept():
