@@ -23,7 +23,7 @@ HOLLOW = "#eef1f4"
 
 @dataclass(frozen=True, kw_only=True)
 class Badge:
-    """Left text, right text, colour; `solid` only where hardware stands behind it."""
+    """Left text, right text, colour; `solid` only for results on hardware."""
 
     label: str
     text: str
@@ -76,11 +76,11 @@ def badge_svg(badge: Badge) -> str:
     ground = badge.colour if badge.solid else HOLLOW
     ink = "#ffffff" if badge.solid else badge.colour
     frame = "" if badge.solid else f' stroke="{badge.colour}" stroke-dasharray="3 2"'
-    said = escape(f"{label}: {text}")
+    title = escape(f"{label}: {text}")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HEIGHT}" role="img" '
-        f'aria-label="{said}">'
-        f"<title>{said}</title>"
+        f'aria-label="{title}">'
+        f"<title>{title}</title>"
         f'<rect width="{left}" height="{HEIGHT}" rx="3" fill="{LABEL}"/>'
         f'<rect x="{left - 0.5}" y=".5" width="{right}" height="{HEIGHT - 1}" rx="3" fill="{ground}"{frame}/>'
         f'<g font-family="Verdana,DejaVu Sans,sans-serif" font-size="11" text-anchor="middle">'

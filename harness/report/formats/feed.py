@@ -1,4 +1,4 @@
-"""The changes of the remembered runs as an Atom feed: one entry for each run in which something turned."""
+"""The changes of the remembered runs as an Atom feed: one entry for each run with a change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_XML = re.compile("[\ufffe\uffff]")
 
 
 class FeedItem(NamedTuple):
-    """One answer that turned, or was lost, in a run that started at `when`."""
+    """A verdict that changed between pass and fail, or was lost, in a run that started at `when`."""
 
     run_id: str
     when: float
@@ -38,7 +38,7 @@ class FeedItem(NamedTuple):
 
 
 def row_events(row: ReportRow, run_id: str, now: float) -> list[FeedItem]:
-    """Every turn in the history of a cell's checks; `run_id`, `now`: of the run that is reported."""
+    """Every change in the history of a cell's checks; `run_id`, `now`: of the run that is reported."""
     name = row.cell.title or row.cell.id
     return [
         FeedItem(
@@ -85,7 +85,7 @@ def _profile(model: ReportModel) -> str:
 
 
 def _turns(result: ReportResult, run_id: str, now: float) -> Iterator[tuple[str, float, RunChangeKind]]:
-    """(run, time, turn) wherever the answer turned, or was lost."""
+    """(run, time, kind) of every change in the history of a check."""
     facts = result.facts
     answered, fresh = None, False
     for stretch in result.past.stretches:
@@ -100,7 +100,7 @@ def _turns(result: ReportResult, run_id: str, now: float) -> Iterator[tuple[str,
 def _turned(
     status: Status, answered: Status | None, fresh: bool
 ) -> tuple[RunChangeKind | None, Status | None, bool]:
-    """The turn a verdict is, the last answer there was with it, and whether a loss of that would be news."""
+    """The change that a verdict makes, the last outcome including it, and whether losing it is a change."""
     if status not in RAN_BEFORE:
         return (RunChangeKind.LOST if fresh else None), answered, False
     bad, was_bad = status is not Status.PASS, answered is not Status.PASS

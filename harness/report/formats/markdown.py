@@ -19,8 +19,8 @@ def summary(model: ReportModel) -> str:
     """What a job page shows: the headline, what needs attention, and the grid."""
     lines = [f"### {escape(model.headline)}", "", escape(model.proof), ""]
     facts = [("profile", model.run.profile), ("revision", model.run.revision), ("run", model.run.run_id)]
-    said = " · ".join(f"{name} {escape(value)}" for name, value in facts if value)
-    lines += [f"{moment(model.generated)}{' · ' + said if said else ''}", ""]
+    details = " · ".join(f"{name} {escape(value)}" for name, value in facts if value)
+    lines += [f"{moment(model.generated)}{' · ' + details if details else ''}", ""]
     if model.attention:
         lines += ["| what | check | cell | reason | do |", "|---|---|---|---|---|"]
         for item in model.attention[:MAX_ATTENTION]:

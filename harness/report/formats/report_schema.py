@@ -77,7 +77,7 @@ class PatternItem(_SchemaPart):
 
 
 class Sourced(_SchemaPart):
-    """Something said of a cell, and where."""
+    """A note on a cell, with its source."""
 
     what: str
     source: str
@@ -93,7 +93,7 @@ class PublishedItem(_SchemaPart):
 
 
 class StretchItem(_SchemaPart):
-    """Earlier runs in a row that said the same on the same evidence."""
+    """Earlier runs in a row with the same verdict and evidence."""
 
     status: Status
     evidence: Evidence | None
@@ -117,7 +117,7 @@ class StreakItem(_SchemaPart):
 
 
 class Said(_SchemaPart):
-    """What a run said, in short."""
+    """The verdict of a run, in short."""
 
     status: Status
     reason: str
@@ -126,7 +126,7 @@ class Said(_SchemaPart):
 
 
 class ChangeItem(_SchemaPart):
-    """What is not as it was in the run this one is held against."""
+    """A difference from the run that this one is compared with."""
 
     turn: RunChangeKind
     cell: str
@@ -137,7 +137,7 @@ class ChangeItem(_SchemaPart):
 
 
 class Since(_SchemaPart):
-    """The run this one is held against."""
+    """The run that this one is compared with."""
 
     run: str
     started: float

@@ -21,7 +21,7 @@ NOTHING = "·"
 def plain_grid(model: ReportModel, selection: GridSelection | None = None) -> str:
     """The grid and what needs attention as text that also a log file or a screen reader can take.
 
-    Of a selection only its rows; what did not answer yes stands in brackets.
+    Of a selection only its rows; checks that do not match the query are in brackets.
     """
     names = [check.name for check in model.checks]
     head = ["cell", *(visible(clip(name, 40)) for name in names)]
@@ -36,11 +36,11 @@ def plain_grid(model: ReportModel, selection: GridSelection | None = None) -> st
     lines = [
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
-    said = [visible(model.headline), model.proof]
+    summary = [visible(model.headline), model.proof]
     found = _found(model, selection)
     if found:
-        return "\n".join([*lines, "", found, *said]) + "\n"
-    return "\n".join([*lines, "", *_attention(model), *said]) + "\n"
+        return "\n".join([*lines, "", found, *summary]) + "\n"
+    return "\n".join([*lines, "", *_attention(model), *summary]) + "\n"
 
 
 def _rows(model: ReportModel, selection: GridSelection | None) -> list[tuple[ReportRow, frozenset[str]]]:
@@ -88,7 +88,7 @@ def rich_grid(
 ) -> RenderableType:
     """The grid for a terminal of `width` columns; narrow ones drop the versions and the words.
 
-    Of a selection only its rows; what did not answer yes is dim.
+    Of a selection only its rows; checks that do not match the query are dim.
     """
     from rich.console import Group
     from rich.table import Table
@@ -112,9 +112,9 @@ def rich_grid(
             ),
         )
     found = _found(model, selection)
-    said = [Text(line) for line in ([found] if found else _attention(model))]
+    items = [Text(line) for line in ([found] if found else _attention(model))]
     legend = Text("  ".join(f"{STYLES[mark].glyph} {STYLES[mark].word}" for mark in Mark), style="dim")
-    return Group(grid, legend, Text(), *said, Text(visible(model.headline), style="bold"), Text(model.proof))
+    return Group(grid, legend, Text(), *items, Text(visible(model.headline), style="bold"), Text(model.proof))
 
 
 def _rich_mark(result: ReportResult | None, *, wide: bool, lit: bool) -> RenderableType:

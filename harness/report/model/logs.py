@@ -28,7 +28,7 @@ class ExcerptLine:
 
 @dataclass(frozen=True, kw_only=True)
 class LogExcerpt:
-    """The end of a log, and the text of its file beside the page ("" when the page holds all of it)."""
+    """The end of a log, and the text of a separate file ("" when the page holds all of it)."""
 
     lines: tuple[ExcerptLine, ...] = ()
     total: int = 0
@@ -48,7 +48,7 @@ class ArtifactFile:
 
 
 def read_log(result: ResultInput) -> LogExcerpt:
-    """The log of a result; a log that cannot be read is said to be gone, in its place."""
+    """The log of a result; of a log that cannot be read, a line that says so."""
     text = result.log_text or _read(result.log_path)
     if not text:
         return LogExcerpt()

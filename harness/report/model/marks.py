@@ -140,7 +140,7 @@ RAN = (Mark.FAIL, Mark.UNEXPECTED_PASS, Mark.INCONCLUSIVE, Mark.KNOWN_FAIL, Mark
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceStyle:
-    """tag: the short text that always stands beside a verdict."""
+    """tag: the short text that is always shown next to a verdict."""
 
     label: str
     tag: str

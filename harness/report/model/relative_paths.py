@@ -8,7 +8,7 @@ from typing import Any
 
 
 class KnownFolders:
-    """Folders by the name that stands for them in a report, for example `{cache}`."""
+    """Folders and the names that a report shows instead of them, for example `{cache}`."""
 
     def __init__(self, folders: Mapping[str, str]) -> None:
         self._names = {path: f"{{{name}}}" for name, path in folders.items() if len(path) > 1}

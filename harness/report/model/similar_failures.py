@@ -57,7 +57,7 @@ class SimilarFailures:
                     self._passing[check].append(row)
 
     def siblings_of(self, row: ReportRow, result: ReportResult) -> Siblings | None:
-        """The siblings of a failure; None of what did not fail, or stands alone."""
+        """The context of a failure; None when the check did not fail or no other cell is related."""
         if result.mark not in FAILING:
             return None
         check = result.facts.check

@@ -1,4 +1,4 @@
-"""How a verdict stands to the ones before it: what changed, and since when it is as it is."""
+"""Compares a verdict with earlier runs: what changed, and since which run it is the same."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ BROKEN, FIXED, LOST = "broken", "fixed", "lost"
 
 @dataclass(frozen=True, kw_only=True)
 class Streak:
-    """For how many runs before this one it has stood as it stands, since which, and what stood before that.
+    """How many earlier runs in a row have the same verdict, since which run, and the verdict before that.
 
-    `runs` 0 means that this run is the first. `since`, `until` are Unix seconds; `before` is None when
-    nothing else is remembered.
+    `runs` 0 means that this run is the first. `since`, `until` are Unix seconds; `before` is None when the
+    history has no other verdict.
     """
 
     runs: int
@@ -35,7 +35,7 @@ class Streak:
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """Earlier runs in a row that said the same on the same evidence; `inputs` counts the keys they asked."""
+    """Earlier runs in a row with the same verdict and evidence; `inputs` counts their different keys."""
 
     status: Status
     evidence: Evidence | None
@@ -49,9 +49,9 @@ class Stretch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CondensedHistory:
-    """A history with what repeats said once, oldest first; the same one for all that is alike.
+    """A history, oldest first, with equal verdicts in a row combined; equal histories share one object.
 
-    turned: places in the history where an input was not what it was in the run before.
+    turned: positions in the history where an input differs from the previous run.
     """
 
     stretches: tuple[Stretch, ...] = ()
@@ -59,31 +59,31 @@ class CondensedHistory:
 
 
 #: run, its time, status, evidence, and the number of its key among the keys of this history, -1 without one.
-_Said = tuple[str, float, str, str, int]
+_StoredVerdict = tuple[str, float, str, str, int]
 
 
 def condensed_history(history: Sequence[HistoryEntry]) -> CondensedHistory:
-    """Checks that ran in the same runs and said the same share their past: most of a large report."""
+    """The combined history; cached, because most checks of a large report have the same history."""
     keys: dict[str, int] = {}
     number = keys.setdefault
     return _past(
         tuple(
             [
                 (
-                    said.run_id,
-                    said.time,
-                    said.status._value_,
-                    said.evidence._value_ if said.evidence else "",
-                    number(said.key, len(keys)) if said.key else -1,
+                    past.run_id,
+                    past.time,
+                    past.status._value_,
+                    past.evidence._value_ if past.evidence else "",
+                    number(past.key, len(keys)) if past.key else -1,
                 )
-                for said in history
+                for past in history
             ]
         )
     )
 
 
 @lru_cache(maxsize=16_384)
-def _past(history: tuple[_Said, ...]) -> CondensedHistory:
+def _past(history: tuple[_StoredVerdict, ...]) -> CondensedHistory:
     return CondensedHistory(
         stretches=tuple(
             _stretch(status, evidence, list(runs))
@@ -97,7 +97,7 @@ def _past(history: tuple[_Said, ...]) -> CondensedHistory:
     )
 
 
-def _stretch(status: str, evidence: str, runs: Sequence[_Said]) -> Stretch:
+def _stretch(status: str, evidence: str, runs: Sequence[_StoredVerdict]) -> Stretch:
     first, last = runs[0], runs[-1]
     return Stretch(
         status=Status(status),
@@ -112,7 +112,7 @@ def _stretch(status: str, evidence: str, runs: Sequence[_Said]) -> Stretch:
 
 
 def change_of(earlier: Sequence[HistoryEntry], now: Mark) -> str:
-    """Against the last run that had an answer: a run in between that had none hides nothing."""
+    """The change since the last run that had an outcome; runs without one in between do not count."""
     if not earlier:
         return ""
     if now in NOT_RUN:
@@ -126,7 +126,7 @@ def change_of(earlier: Sequence[HistoryEntry], now: Mark) -> str:
 
 
 def streak_of(earlier: Sequence[HistoryEntry], status: Status, *, this_run: str, now: float) -> Streak | None:
-    """The first bad run, of what is bad; the first good one, of what is good."""
+    """The streak of a verdict; None without an outcome or an earlier one."""
     if status not in RAN_BEFORE:
         return None
     alike, first, before = 0, None, None

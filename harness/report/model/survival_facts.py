@@ -75,7 +75,7 @@ class PatchSurvival(_StoredPart):
 
 
 class SurvivalFacts(_StoredPart):
-    """The file. Commits stand newest first."""
+    """The file. Commits are listed newest first."""
 
     schema_: SurvivalSchema = Field(alias="schema")
     range: str
@@ -134,9 +134,9 @@ def heat_map(survival: SurvivalFacts) -> Markup:
         _text(at, height - 6, f"{commit.commit[:9]} {commit.date[:10]}".strip(), anchor)
         for at, anchor, commit in names
     ]
-    said = f"{len(survival.patches)} patches over {len(survival.commits)} commits, oldest left"
+    title = f"{len(survival.patches)} patches over {len(survival.commits)} commits, oldest left"
     return Markup('<svg class="heat" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-        LABEL + WIDTH + SHARE, height, said, Markup().join(parts)
+        LABEL + WIDTH + SHARE, height, title, Markup().join(parts)
     )
 
 
@@ -168,7 +168,7 @@ def _when(commit: CommitFacts) -> str:
 
 
 def letter(verdict: str) -> str:
-    """The letter that stands for a verdict, so that colour does not stand alone."""
+    """The letter of a verdict, so that colour is not the only sign of it."""
     known = KNOWN.get(verdict)
     return MARKS[known][0] if known else "?"
 

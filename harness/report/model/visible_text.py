@@ -38,7 +38,7 @@ def clip(text: str, limit: int = TEXT_LIMIT) -> str:
     if len(text) <= limit:
         return text
     note = f"… ({len(text) - limit:,} more characters)"
-    # A note longer than what it stands for only hides it.
+    # A note that is longer than the text it replaces saves nothing.
     return text if len(text) <= limit + len(note) else text[:limit] + note
 
 

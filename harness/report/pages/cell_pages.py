@@ -22,7 +22,7 @@ from harness.report.pages.page_templates import PageWriter, anchor_of, environme
 from harness.settings import DEFAULT_PROFILE
 
 OPEN_LOGS = (Mark.FAIL, Mark.ERROR, Mark.INCONCLUSIVE)
-#: Rendered pieces kept for cells to come.
+#: Rendered lists of facets that are cached.
 MOST_KEPT = 5_000
 LOCK_FORMAT = ("--format", "dockerfile")
 #: Letters of a cell's name in the title of its page.
@@ -30,9 +30,9 @@ NAME = 120
 
 
 def _shell(page: Template, model: ReportModel) -> tuple[bytes, bytes, bytes, bytes]:
-    """What all pages of cells have around their content: up to the name, up to the name again, up to the
+    """The parts that all cell pages share: up to the name, up to the name again, up to the
     content, and after it."""
-    # What a page prints is escaped, so these stand nowhere else.
+    # Printed texts are escaped, so these markers occur nowhere else.
     name, content = Markup("<!--name-->"), Markup("<!--content-->")
     text = page.render(model=model, name=name, content=content)
     first, second, rest = text.split(name)
@@ -100,7 +100,7 @@ class CellPages:
         return tiers
 
     def _tile(self, result: ReportResult) -> Markup:
-        # Without the reasons, which stand below it: so it is the same on many pages.
+        # Without the reasons, which the section below shows: so many pages share the tile.
         key = (result.facts.check, result.mark, result.facts.evidence, result.change)
         if key not in self._tiles:
             bare = replace(result, facts=replace(result.facts, reasons=()))

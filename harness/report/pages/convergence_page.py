@@ -117,7 +117,7 @@ def _decision(decision: Decision) -> Iterator[tuple[str, str]]:
     for twin in [one for one in decision.twins if one is not None][:4]:
         yield f"twin run, {twin.series}", f"{number(twin.size)} (allowed {number(twin.limit)})"
     if decision.runs_wanted:
-        yield "more runs wanted", str(decision.runs_wanted)
+        yield "more runs needed", str(decision.runs_wanted)
     if decision.notes:
         yield "notes", "; ".join(decision.notes)
 

@@ -35,13 +35,13 @@ class GridRow(NamedTuple):
 
 
 def grid_script(model: ReportModel, rows: Iterable[GridRow]) -> str:
-    """A script that hands the grid to the page; `fetch` does not work from `file:`, script tags do."""
+    """A script that gives the grid's data to the page; `fetch` does not work from `file:`, script tags do."""
     text = json.dumps(grid_data(model, rows), separators=(",", ":"), allow_nan=False)
     return f"window.NPU_MATRIX={text.replace('<', chr(92) + 'u003c')};\n"
 
 
 def grid_data(model: ReportModel, rows: Iterable[GridRow] | None = None) -> dict[str, Any]:
-    """Columnar data: strings that repeat stand once in a list, verdicts are two letters per check.
+    """Columnar data: repeated strings are stored once in a list, verdicts are two letters per check.
 
     rows: [id, title, page, stack, device, recipe, [value per axis], verdicts, changes, {check: reason}].
     The rows are by default those of the model.

@@ -1,4 +1,4 @@
-"""Measurements, whatever check made them, as blocks a reader can take in: facts, tables, charts."""
+"""Turns the measurements of any check into blocks for a page: lists of facts, tables and charts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FactList:
 
     @property
     def folded(self) -> bool:
-        """Whether there are so many that they are shown when asked for."""
+        """Whether the list is long, so that the page shows it folded."""
         return len(self.pairs) > FOLD_FACTS
 
 
@@ -47,7 +47,7 @@ class FactList:
 class TableBlock:
     """Rows of text. shares: the part of its budget each row uses, or None. dropped: rows left out.
 
-    folded: shown when asked for.
+    folded: the reader has to open it.
     """
 
     title: str
@@ -70,8 +70,8 @@ class ChartLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Curves over steps (or another `unit`), with an optional band of what is expected and the steps after
-    which one looked."""
+    """Curves over steps (or another `unit`), with an optional band of expected values and the steps at
+    which the decision rule tested."""
 
     title: str
     series: tuple[ChartLine, ...]
@@ -89,7 +89,7 @@ class Multiples:
     charts: tuple[Chart, ...]
 
 
-# Digests are for machines; all of their digits stand in report.json.
+# Digests are shortened; report.json has all of their digits.
 _DIGEST = re.compile(r"(sha256:)?[0-9a-f]{64}")
 
 Block = FactList | TableBlock | Chart | Multiples

@@ -51,7 +51,7 @@ class PageWriter:
         if parent not in self._made:
             (self.folder / parent).mkdir(parents=True, exist_ok=True)
             self._made.add(parent)
-        with open(f"{self.folder}/{name}", "wb") as stream:  # noqa: PTH123 - a path for each of 10,000 is dear
+        with open(f"{self.folder}/{name}", "wb") as stream:  # noqa: PTH123 - a Path for each of 10,000 is slow
             stream.write(as_bytes(content) if isinstance(content, str) else content)
         self.names.append(name)
 
@@ -152,12 +152,12 @@ def environment(writer: PageWriter, *, up: str) -> jinja2.Environment:
 def tooltip(result: ReportResult) -> str:
     """One line that says what a tile says, and the first reason of what is not a pass."""
     style = STYLES[result.mark]
-    said = f"{result.facts.check}: {style.label}"
+    tooltip = f"{result.facts.check}: {style.label}"
     if result.facts.evidence and result.mark in RAN:
-        said += f" ({EVIDENCE[result.facts.evidence].label})"
+        tooltip += f" ({EVIDENCE[result.facts.evidence].label})"
     if result.facts.reasons and result.mark is not Mark.PASS:
-        said += f". {result.facts.reasons[0]}"
-    return clip(said, TOOLTIP)
+        tooltip += f". {result.facts.reasons[0]}"
+    return clip(tooltip, TOOLTIP)
 
 
 def _last(chart: Any) -> str:

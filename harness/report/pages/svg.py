@@ -138,7 +138,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def legend(chart: Chart) -> Markup:
-    """Names of the curves beside samples of their lines; "" for a single curve without a band."""
+    """Names of the curves next to samples of their lines; "" for a single curve without a band."""
     entries = []
     for place, series in enumerate(chart.series):
         role = series.role if series.role in {"candidate", "reference"} else f"other o{place % 6}"
@@ -153,7 +153,7 @@ def legend(chart: Chart) -> Markup:
 
 
 def percent(share: float) -> str:
-    """A share of a budget in words a column can hold; what is far over is told by how many times."""
+    """A share of a budget in words a column can hold; a share far over the budget is given as a multiple."""
     if math.isnan(share):
         return "—"
     if share >= 100:

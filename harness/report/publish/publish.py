@@ -24,14 +24,14 @@ from harness.report.publish.cell_rows import RowsInBackground, RowTexts
 from harness.report.publish.remembered_runs import runs_script
 
 MARKER = "report.json"
-# The schema stands first in the file; what follows can be large.
+# The schema comes first in the file; the rest can be large.
 HEAD_BYTES = 200
 
 
 def render_all(
     model: ReportModel, folder: Path, extra: Mapping[str, str | bytes] | None = None
 ) -> list[Path]:
-    """`render_report`, for those who want to know what is in the folder now."""
+    """`render_report`; returns the files that are in the folder afterwards."""
     render_report(model, folder, extra)
     folder = real_folder(folder)
     return sorted(path for path in folder.rglob("*") if path.is_file())
@@ -42,7 +42,7 @@ def render_report(
 ) -> list[RowTexts]:
     """Write every rendering, and `extra` files by relative name, into `folder`; return the texts of its rows.
 
-    The new report is written beside the old one and takes its place only when it is complete. InputError when
+    The new report is written next to the old one and replaces it only when it is complete. InputError when
     `folder` holds something that is not a report; InfrastructureError when it cannot be written, and then the
     old report is still there.
     """
@@ -186,7 +186,7 @@ def _recover(folder: Path) -> None:
 
 
 def live_prefix(folder: Path) -> str:
-    """How the folders beside a report begin in which `LiveReport` writes what has changed."""
+    """Prefix of the folders next to a report in which `LiveReport` writes the changed files."""
     return f".{folder.name}.live-"
 
 

@@ -46,7 +46,7 @@ def row_history(row: ReportRow, places: dict[str, int], count: int) -> RowHistor
 
 
 def runs_script(model: ReportModel, by_row: Iterable[RowHistory]) -> str:
-    """A script that hands runs and verdicts to the page of changes; texts that repeat stand once."""
+    """A script that hands runs and verdicts to the page of changes; repeated texts are stored once."""
     pool: dict[str, int] = {}
     checks = [check.name for check in model.checks]
     rows = []

@@ -1,11 +1,11 @@
-"""The query language of the grid, in Python: the same words and the same answers as on the page.
+"""The query language of the grid, in Python: the same words and the same results as on the page.
 
     or  := and ("|" and)*
     and := not ("&"? not)*
     not := "!" not | "(" or ")" | term
 
-A query is asked of every (row, check); a row is selected when one of its checks answers yes. The page's
-script takes its words from `WORDS`, and the tests ask both the same questions.
+A query is evaluated for every (row, check); a row is selected when one of its checks matches. The page's
+script takes its words from `WORDS`, and tests compare the two.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Test = Callable[[ReportRow, str | None], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class GridSelection:
-    """What a query selects: rows in order, and of each the checks that answered yes."""
+    """What a query selects: rows in order, and of each the checks that matched."""
 
     rows: tuple[tuple[ReportRow, frozenset[str]], ...]
 

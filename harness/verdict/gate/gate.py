@@ -96,8 +96,8 @@ class GateReport:
             return EXIT_UNEXPECTED
         if Blocks.INCOMPLETE in blocking:
             return EXIT_INCOMPLETE
-        asked = any(item.gate_class is not GateClass.NOT_RUN for item in self.items)
-        return EXIT_OK if asked or self.untouched else EXIT_NOTHING_SELECTED
+        ran = any(item.gate_class is not GateClass.NOT_RUN for item in self.items)
+        return EXIT_OK if ran or self.untouched else EXIT_NOTHING_SELECTED
 
     @property
     def blocking(self) -> tuple[GateItem, ...]:

@@ -204,7 +204,7 @@ def _sarif_result(item: GateItem) -> Mapping[str, Any]:
 def _counts(report: GateReport) -> str:
     counts = [f"{count} {TITLES[one]}" for one, count in report.counts.items() if count]
     if report.untouched:
-        counts.append(f"{report.untouched} not touched by this change and not asked")
+        counts.append(f"{report.untouched} not touched by this change and not compared")
     return ", ".join(counts) or "nothing"
 
 

@@ -1,4 +1,4 @@
-"""How far a migration is: the row it moves to, held against the row it comes from, check by check."""
+"""The progress of a migration: compares the new row with the old row, check by check."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class MigrationProgress:
 def migration_progress(
     old: Iterable[Verdict], new: Iterable[Verdict], checks: Iterable[str] = ()
 ) -> MigrationProgress:
-    """Hold the verdicts of two rows against each other; `checks` are those planned, answered or not.
+    """Compare the verdicts of two rows; `checks`: all planned checks, with or without an outcome.
 
-    The new row must be green: a failure that is on the list of expectations holds it up as well. Where the
-    old row has an answer, "not run" is none: least of all where it fails, as that may be why it moves.
+    The new row must be green: an expected failure blocks the migration as well. Where the old row has an
+    outcome, "not run" is not enough, especially where it fails, as that may be the reason to migrate.
     """
     before = {verdict.check: verdict for verdict in old}
     after = {verdict.check: verdict for verdict in new}
@@ -59,7 +59,7 @@ def _step(check: str, old: Verdict | None, new: Verdict | None) -> MigrationStep
     was, now = (old.status if old else None), (new.status if new else None)
     reason = ""
     if now is None:
-        reason = "the new row has no answer yet"
+        reason = "the new row has no outcome yet"
     elif now in SILENT and was is Status.PASS:
         reason = f"passes on the old row, {now.value} on the new one"
     elif now is Status.NOT_RUN and was is not None and was not in SILENT:

@@ -1,4 +1,4 @@
-"""Metric signatures held against the steps of a log, and against those of a run that is right."""
+"""Compares the metrics of a log's training steps with metric signatures and with a correct run."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def metric_matches(
     found = []
     for signature in signatures:
         other = repeat if signature.rule == "not-repeatable" else reference
-        said = RULES[signature.rule](signature, run, other)
-        if said:
-            text, step = said
+        evidence = RULES[signature.rule](signature, run, other)
+        if evidence:
+            text, step = evidence
             found.append(MetricMatch(signature=signature, text=text, line=run.lines.get(step, 0)))
     return tuple(found)
 
@@ -77,8 +77,8 @@ def _far_below_reference(signature: MetricSignature, run: MetricSeries, other: M
     usual = statistics.median(abs(value) for value in theirs.values())
     if not low < signature.limit * usual:
         return None
-    said = f"|{name}| is {low:.3g} and the reference's {usual:.3g}, while {rewards[0]} does not rise"
-    return said, next(iter(mine))
+    text = f"|{name}| is {low:.3g} and the reference's {usual:.3g}, while {rewards[0]} does not rise"
+    return text, next(iter(mine))
 
 
 def _nothing_at_first(signature: MetricSignature, run: MetricSeries, other: MetricSeries | None) -> _Said:
@@ -131,8 +131,8 @@ def _not_repeatable(signature: MetricSignature, run: MetricSeries, other: Metric
             continue
         largest = max(abs(pair[0]), abs(pair[1]))
         if largest and not abs(pair[0] - pair[1]) <= signature.limit * largest:
-            said = f"{name} is {pair[0]:.6g} and {pair[1]:.6g} in step 1 of two runs with the same responses"
-            return said, 1
+            text = f"{name} is {pair[0]:.6g} and {pair[1]:.6g} in step 1 of two runs with the same responses"
+            return text, 1
     return None
 
 

@@ -64,7 +64,7 @@ def test_nothing_was_asked_yet(command, checkout):
     assert code == EXIT_OK
     assert not found["done"]
     assert {step["holds_up"] for step in found["steps"] if step["new"] is None} == {
-        "the new row has no answer yet"
+        "the new row has no outcome yet"
     }
     code, out, _ = command("matrix", "retire", "moving")
     assert code == EXIT_UNEXPECTED

@@ -58,7 +58,7 @@ def test_a_failing_check_that_has_nothing_to_ask_of_the_new_row_holds_nobody_up(
 
 def test_a_check_the_new_row_was_never_asked():
     assert migration_progress(row(lint=Status.PASS, loss=Status.FAIL), row(lint=Status.PASS)).waits_for == (
-        "loss: the new row has no answer yet",
+        "loss: the new row has no outcome yet",
     )
 
 
