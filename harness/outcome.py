@@ -120,8 +120,9 @@ class Failure:
 class Outcome:
     """One execution of one task, as the ledger stores it. Times are Unix seconds; `attempt` counts from 1.
 
-    `facets` maps facet names to digests (their values stand in the plan); `log` is the task's merged output.
-    `inputs` maps the checks it was built on to their `answer` then; empty where that was not recorded.
+    `facets` maps facet names to digests (the values are in the plan); `log` is the task's merged output.
+    `inputs` maps each check whose outcome was an input to the `content_digest` of that outcome; it is empty
+    in outcomes recorded before inputs were stored.
     """
 
     key: str
@@ -142,11 +143,11 @@ class Outcome:
     inputs: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def answer(self) -> str:
-        """Digest of what tasks build on: its artifacts, and what it was itself built on.
+    def content_digest(self) -> str:
+        """Digest of the artifacts and of the inputs, which is what dependent tasks build on.
 
-        The key of a task says what was asked. A package index gives another lock to the same question next
-        month, so an outcome built on the lock of today has to say which one it was.
+        The key of a task does not determine this: the same key can yield another lock file next month, when
+        the package index has new releases. An outcome therefore records which input it was built on.
         """
         return digest_json({"artifacts": {ref.name: ref.digest for ref in self.artifacts}, **self.inputs})
 

@@ -26,7 +26,7 @@ from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 from harness.plan.tasks.task import Plan, Task
 from harness.run.executors.executor import LocalExecutor
 from harness.run.jobs.job import JobSite
-from harness.run.jobs.task_context import killed_from_outside
+from harness.run.jobs.task_context import external_kill_error
 from harness.run.scheduling.events import RunEvent, TaskFinished
 from harness.run.scheduling.scheduler import run_plan
 from harness.verdict.verdict import judge_outcome
@@ -56,7 +56,7 @@ def work(context: TaskContext) -> Measured:
     )
     done = context.command(command, env=variables)
     if done.returncode == -signal.SIGKILL:
-        raise killed_from_outside(done.tail)
+        raise external_kill_error(done.tail)
     made = context.workdir / "made.txt"
     return Measured(
         measurements={"ok": done.returncode == 0 and made.is_file()},

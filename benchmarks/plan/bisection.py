@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.plan.bisection.search import Bisection, FlakeRates, least_probes
+from harness.plan.bisection.search import Bisection, FlakeRates, minimum_probes
 
 RATE = 0.2
 BUILD = 20.0
@@ -146,7 +146,7 @@ def compare(commits: int, trials: int) -> dict[str, Any]:
                 commits, trials, flaky, lambda ask, v=votes: binary(commits, ask, v)
             ),
         }
-        bound = least_probes(commits, noise) / (1 - RATE if name == "no answer" else 1)
+        bound = minimum_probes(commits, noise) / (1 - RATE if name == "no answer" else 1)
         tables[name] = {"least": round(bound, 2), **line}
     clean = tables["clean"]["binary"]["probes"]
     for line in tables.values():

@@ -70,7 +70,7 @@ def command(settings: Settings, /, good: str, bad: str | None, check: str | None
     A cell has all patches for its versions. CELL+none has no patches, CELL+3 the first three, and
     CELL+verl/a,verl/b only these two. Without BAD, GOOD is compared with the same cell with all its patches.
     """
-    from harness.plan.bisection.cells_between import between
+    from harness.plan.bisection.cells_between import bisection_cells
     from harness.plan.bisection.search import Bisection
     from harness.plan.keys.variant import series
 
@@ -84,11 +84,11 @@ def command(settings: Settings, /, good: str, bad: str | None, check: str | None
             fix="name two cells that differ",
         )
     name = check or distinguishing_check(settings, (first, last))
-    space = between(
+    space = bisection_cells(
         matrix, first, last, commits_between(matrix, first, last), series=lambda axes: series(axes, inputs)
     )
     context = open_plan(settings, checks=[name], choose=lambda _matrix: space.cells)
-    space = space.only(runnable_probes(context, space, name))
+    space = space.with_probes(runnable_probes(context, space, name))
     search = Bisection(
         [span.steps for span in space.spans],
         probes=space.probes,

@@ -76,7 +76,7 @@ def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str
     """
     from harness.matrix.editing.yaml_edit import read_matrix_text, write_matrix_text
     from harness.verdict.expectations import (
-        ExpectationOwner,
+        ExpectationDetails,
         ExpectationsEdit,
         apply_edit,
         plan_expectations_edit,
@@ -90,7 +90,7 @@ def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str
         missing = ", ".join(f"--{name}" for name in said if name not in given)
         raise click.UsageError(f"to add new failures, also give {missing}")
     owner = (
-        ExpectationOwner(
+        ExpectationDetails(
             owner=given["owner"], until=given["until"], reason=given["reason"], source=given["source"]
         )
         if given

@@ -62,12 +62,12 @@ def command(settings: Settings, cell: str | None, axes: tuple[str, ...], as_json
 
 
 def _combination(settings: Settings, axes: tuple[str, ...]) -> dict[str, Any]:
-    from harness.plan.feasibility.exclusion import Objection, explain, parse_axes
+    from harness.plan.feasibility.exclusion import RuleViolation, explain_combination, parse_axes
 
     matrix = open_matrix(settings)
-    found = explain(matrix, parse_axes(matrix, axes))
+    found = explain_combination(matrix, parse_axes(matrix, axes))
 
-    def objection_json(objection: Objection) -> dict[str, str]:
+    def objection_json(objection: RuleViolation) -> dict[str, str]:
         return {
             "rule": objection.rule,
             "what": objection.what,

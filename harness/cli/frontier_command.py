@@ -21,8 +21,8 @@ from harness.workspace.planning.plan_selection import find_cell, relative_locati
 
 if TYPE_CHECKING:
     from harness.matrix.version_matrix import Matrix
-    from harness.plan.feasibility.exclusion import Near, Objection
-    from harness.plan.feasibility.frontier import Proof
+    from harness.plan.feasibility.exclusion import NearestCell, RuleViolation
+    from harness.plan.feasibility.frontier import CellProof
 
 
 @click.command(
@@ -91,14 +91,14 @@ def _newest(
     settings: Settings, matrix: Matrix, axis: str, given: tuple[str, ...], probe: str | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     from harness.errors import did_you_mean
-    from harness.plan.feasibility.frontier import newest
+    from harness.plan.feasibility.frontier import newest_versions
 
     if axis not in matrix.axes:
         raise InputError(f"unknown axis {axis!r}", fix=did_you_mean(axis, matrix.axes))
     conditions = parse_conditions(matrix, given)
     context, proofs = known_proofs(settings, matrix, conditions)
-    found = newest(matrix, axis, conditions, proofs)
-    if not found.rungs:
+    found = newest_versions(matrix, axis, conditions, proofs)
+    if not found.versions:
         raise NothingSelectedError(f"no cell has a value of {axis}")
     if probe:
         context, found = probe_frontier(settings, matrix, axis, conditions, probe)
@@ -109,26 +109,26 @@ def _newest(
         "candidate": str(found.candidate.version) if found.candidate else None,
         "versions": [
             {
-                "version": str(rung.version),
-                "stand": rung.stand.value,
-                "cell": _proof_json(rung.proof) if rung.proof else None,
-                "objections": [_objection_json(one, settings) for one in rung.objections],
-                "instead": _near_json(rung.instead) if rung.instead else None,
+                "version": str(candidate.version),
+                "stand": candidate.state.value,
+                "cell": _proof_json(candidate.proof) if candidate.proof else None,
+                "objections": [_objection_json(one, settings) for one in candidate.objections],
+                "instead": _near_json(candidate.alternative) if candidate.alternative else None,
             }
-            for rung in found.rungs
+            for candidate in found.versions
         ],
         "nearest": [_near_json(near) for near in found.nearest],
     }
     lines = [_headline(found, axis, given)]
     last = found.works or found.candidate
-    shown = found.rungs[: found.rungs.index(last) + 1] if last else found.rungs
-    for rung in shown:
-        lines.append(f"  {axis} {rung.version.short}: {_stand(rung.stand.value, rung.proof)}")
-        lines += _proof_lines(rung.proof) if rung.proof else []
-        lines += [line for one in rung.objections for line in _objection_lines(one, settings)]
-        if not rung.objections and rung.instead:
-            changes = _change_text(rung.instead.changes)
-            lines.append(f"      its nearest cell has {changes}: {rung.instead.cell.id}")
+    shown = found.versions[: found.versions.index(last) + 1] if last else found.versions
+    for candidate in shown:
+        lines.append(f"  {axis} {candidate.version.short}: {_stand(candidate.state.value, candidate.proof)}")
+        lines += _proof_lines(candidate.proof) if candidate.proof else []
+        lines += [line for one in candidate.objections for line in _objection_lines(one, settings)]
+        if not candidate.objections and candidate.alternative:
+            changes = _change_text(candidate.alternative.changes)
+            lines.append(f"      its nearest cell has {changes}: {candidate.alternative.cell.id}")
     for near in found.nearest:
         lines.append(f"  nearest: {near.cell.id}: {_change_text(near.changes)}")
     if found.candidate and found.candidate.proof and found.candidate is not found.works:
@@ -141,38 +141,38 @@ def _newest(
 def _headline(found: Any, axis: str, given: tuple[str, ...]) -> str:
     under = f" with {', '.join(given)}" if given else ""
     if found.works:
-        newest, evidence = found.works.version.short, _evidence(found.works.proof)
-        return f"newest {axis}{under} that passed every check: {newest} (evidence: {evidence})"
+        newest_versions, evidence = found.works.version.short, _evidence(found.works.proof)
+        return f"newest {axis}{under} that passed every check: {newest_versions} (evidence: {evidence})"
     if found.candidate:
-        newest = found.candidate.version.short
-        return f"no {axis}{under} is known to work; the newest that has not failed: {newest}"
+        newest_versions = found.candidate.version.short
+        return f"no {axis}{under} is known to work; the newest that has not failed: {newest_versions}"
     return f"no {axis}{under}: every version is excluded or has failed"
 
 
 def _newest_of_all(
     settings: Settings, matrix: Matrix, given: tuple[str, ...]
 ) -> tuple[dict[str, Any], list[str]]:
-    from harness.plan.feasibility.frontier import newest_of_all
+    from harness.plan.feasibility.frontier import newest_cells
 
     conditions = parse_conditions(matrix, given)
     _, proofs = known_proofs(settings, matrix, conditions)
-    found = newest_of_all(matrix, conditions, proofs)
+    found = newest_cells(matrix, conditions, proofs)
     report = {"with": list(given), "cells": [_proof_json(proof) for proof in found]}
     lines = [f"{len(found)} cells nothing speaks against, and than which no other such cell is newer:"]
     for proof in found:
         lines.append(f"  {' '.join(f'{axis}={value}' for axis, value in proof.cell.axes.items())}")
-        lines.append(f"      {_stand(proof.stand.value, proof)}")
+        lines.append(f"      {_stand(proof.state.value, proof)}")
     return report, lines
 
 
 def _blocks(settings: Settings, matrix: Matrix, wanted: str, stack: str) -> tuple[dict[str, Any], list[str]]:
     from harness.plan.feasibility.exclusion import parse_axes
-    from harness.plan.feasibility.frontier import blocks
+    from harness.plan.feasibility.frontier import upgrade_obstacles
 
     axes = parse_axes(matrix, [wanted])
     context, proofs = known_proofs(settings, matrix, ())
     cell = find_cell(context.matrix, settings["profile"], stack)
-    found = blocks(matrix, cell, axes, proofs)
+    found = upgrade_obstacles(matrix, cell, axes, proofs)
     report = {
         "wanted": {axis: str(version) for axis, version in axes.items()},
         "on": cell.id,
@@ -190,14 +190,14 @@ def _blocks(settings: Settings, matrix: Matrix, wanted: str, stack: str) -> tupl
     ]
     lines += [line for one in found.objections for line in _objection_lines(one, settings)]
     for proof, changes in zip(found.nearest, found.changes, strict=True):
-        lines.append(f"  with {_change_text(changes)}: {_stand(proof.stand.value, proof)}")
+        lines.append(f"  with {_change_text(changes)}: {_stand(proof.state.value, proof)}")
         lines += _proof_lines(proof)
     if not found.nearest:
         lines.append(f"  no cell of the matrix has {wanted}")
     return report, lines
 
 
-def _stand(stand: str, proof: Proof | None) -> str:
+def _stand(stand: str, proof: CellProof | None) -> str:
     if proof is None:
         return "no cell"
     asked = len(proof.answers)
@@ -209,17 +209,17 @@ def _stand(stand: str, proof: Proof | None) -> str:
     return f"{stand}: {proof.passed} of {asked} checks passed{'; known: ' + ', '.join(told) if told else ''}"
 
 
-def _evidence(proof: Proof | None) -> str:
+def _evidence(proof: CellProof | None) -> str:
     """The evidence of the dearest check: what was proved on a simulated device is not proved on hardware."""
     found = [answer.evidence for answer in proof.answers if answer.evidence] if proof else []
     return found[-1].value if found else "none"
 
 
-def _near_json(near: Near) -> dict[str, Any]:
+def _near_json(near: NearestCell) -> dict[str, Any]:
     return {"cell": near.cell.id, "changes": {axis: list(pair) for axis, pair in near.changes.items()}}
 
 
-def _proof_lines(proof: Proof) -> list[str]:
+def _proof_lines(proof: CellProof) -> list[str]:
     lines = [f"      {proof.cell.id}  {proof.cell.title}"]
     lines += [
         f"      rule {finding.constraint}: {finding.what}"
@@ -231,11 +231,11 @@ def _proof_lines(proof: Proof) -> list[str]:
     return lines
 
 
-def _proof_json(proof: Proof) -> dict[str, Any]:
+def _proof_json(proof: CellProof) -> dict[str, Any]:
     return {
         "cell": proof.cell.id,
         "axes": dict(proof.cell.axes),
-        "stand": proof.stand.value,
+        "stand": proof.state.value,
         "checks": [
             {
                 "check": answer.check,
@@ -248,7 +248,7 @@ def _proof_json(proof: Proof) -> dict[str, Any]:
     }
 
 
-def _objection_json(objection: Objection, settings: Settings) -> dict[str, str]:
+def _objection_json(objection: RuleViolation, settings: Settings) -> dict[str, str]:
     return {
         "rule": objection.rule,
         "what": objection.what,
@@ -258,7 +258,7 @@ def _objection_json(objection: Objection, settings: Settings) -> dict[str, str]:
     }
 
 
-def _objection_lines(objection: Objection, settings: Settings) -> list[str]:
+def _objection_lines(objection: RuleViolation, settings: Settings) -> list[str]:
     where = relative_location(objection.where, settings.root)
     found = [f"      {objection.what}"] if objection.what else []
     return [*found, f"      {where} {objection.rule}: {objection.reason} ({objection.source})"]

@@ -21,7 +21,7 @@ from harness.errors import (
 from harness.settings import Settings
 
 if TYPE_CHECKING:
-    from harness.ledger.junit.junit_merge import Merged
+    from harness.ledger.junit.junit_merge import MergedReport
 
 
 @click.group(
@@ -67,7 +67,7 @@ def merge(
     return _code(merged)
 
 
-def _code(merged: Merged) -> int:
+def _code(merged: MergedReport) -> int:
     if any(file.problem for file in merged.files):
         return EXIT_INCOMPLETE
     counts = merged.counts
@@ -77,7 +77,7 @@ def _code(merged: Merged) -> int:
     return EXIT_OK if counts.tests > counts.skipped else EXIT_NOTHING_SELECTED
 
 
-def _lines(merged: Merged, target: Path) -> list[str]:
+def _lines(merged: MergedReport, target: Path) -> list[str]:
     from harness.verdict.triage.log_line import shown
 
     lines = [f"{file.path}: {shown(file.problem)}" for file in merged.files if file.problem]

@@ -29,7 +29,7 @@ def command() -> None:
 @click.pass_obj
 def validate(settings: Settings, as_json: bool) -> None:
     """Check matrix.yaml and expand every profile. All problems are reported, with file:line:column."""
-    from harness.matrix.reading.unused_entries import unused_entries
+    from harness.matrix.reading.unused_entries import find_unused_entries
 
     matrix = open_matrix(settings)
     _resolve_checks(matrix)
@@ -37,7 +37,7 @@ def validate(settings: Settings, as_json: bool) -> None:
     for profile in matrix.profiles:
         found = matrix.cells(profile)
         counts[profile] = {"cells": len(found.cells), "excluded": len(found.excluded)}
-    warnings = [str(warning) for warning in unused_entries(matrix)]
+    warnings = [str(warning) for warning in find_unused_entries(matrix)]
     if as_json:
         report = {
             "schema": {"name": "npu-matrix.matrix-validate", "version": 1},

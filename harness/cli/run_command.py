@@ -100,7 +100,7 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
             settings.path("state"),
             command=["npu-matrix", *sys.argv[1:]],
             wait=settings.wait,
-            tell=lambda text: click.echo(text, err=True),
+            notify=lambda text: click.echo(text, err=True),
             stopped=stopped,
         )
         stack.enter_context(lock)
@@ -169,8 +169,7 @@ def _record(context: PlanContext, result: RunResult, folder: Path, stopped: Call
 
 
 def _conclude(context: PlanContext, ledger: Ledger, result: RunResult) -> int:
-    from harness.verdict.join import judge_plan
-    from harness.verdict.run_summary import summarise_verdicts
+    from harness.verdict.plan_verdicts import judge_plan, summarise_verdicts
 
     expected = expectations(context.matrix, context.settings["profile"])
     verdicts = judge_plan(context.plan, result.outcomes, result.without_outcome, expected)
@@ -199,10 +198,10 @@ def _conclude(context: PlanContext, ledger: Ledger, result: RunResult) -> int:
 def _observing(events: str | None) -> Iterator[Observer]:
     from rich.console import Console
 
-    from harness.run.scheduling.board import json_lines, observing
+    from harness.run.scheduling.board import console_observer, json_lines
 
     with contextlib.ExitStack() as stack:
-        board = stack.enter_context(observing(Console(stderr=True), os.environ))
+        board = stack.enter_context(console_observer(Console(stderr=True), os.environ))
         if events is None:
             yield board
             return

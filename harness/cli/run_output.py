@@ -15,7 +15,7 @@ from harness.workspace.results.run_report import REPRODUCE_OPTIONS
 if TYPE_CHECKING:
     from harness.plan.tasks.task import Plan
     from harness.run.scheduling.run_result import RunResult
-    from harness.verdict.run_summary import RunSummary
+    from harness.verdict.plan_verdicts import RunSummary
     from harness.verdict.verdict import Verdict
 
 
@@ -39,7 +39,7 @@ def print_not_run(verdicts: Sequence[Verdict]) -> None:
 
 def print_unexpected(verdicts: Sequence[Verdict], *, profile: str, options: Sequence[str] = ()) -> None:
     """Each with its reason, remedy and reproduce command; what one thing blocks in a cell is told once."""
-    from harness.plan.tasks.reproduce import reproduce_command
+    from harness.plan.tasks.task import reproduce_command
     from harness.verdict.verdict import Standing
 
     quiet = {Standing.AS_EXPECTED, Standing.KNOWN}

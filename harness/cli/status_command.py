@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness.ledger.store import Ledger
     from harness.report.model.report_model import ReportModel
     from harness.report.query.grid_query import GridSelection
-    from harness.verdict.run_summary import RunSummary
+    from harness.verdict.plan_verdicts import RunSummary
 
 #: Seconds between two looks; reading takes at most a fifth of the time.
 PERIOD, SHARE = 2.0, 4.0
@@ -77,7 +77,7 @@ def command(settings: Settings, run_id: str | None, query: str, watch: bool, as_
 def _look(settings: Settings, ledger: Ledger, run_id: str | None, query: str) -> Look:
     from harness.report.model.report_model import build_model
     from harness.report.query.grid_query import select
-    from harness.verdict.run_summary import summarise_verdicts
+    from harness.verdict.plan_verdicts import summarise_verdicts
 
     stored = open_run(settings, ledger, run_id)
     inputs = gather_report_inputs(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.pass_obj
 def command(settings: Settings, cell: str, run_id: str | None, as_json: bool) -> None:
     """Show for each check of CELL whether its stored outcome is reused, and if not, what has changed."""
-    from harness.plan.change.rerun import why_rerun
+    from harness.plan.change.rerun_reasons import rerun_reasons
 
     matrix, _ = follow_branches(open_matrix(settings))
     found = find_cell(matrix, settings["profile"], cell)
@@ -40,7 +40,7 @@ def command(settings: Settings, cell: str, run_id: str | None, as_json: bool) ->
     if run_id and earlier is None:
         raise InputError(f"there is no run {run_id!r}", fix="leave out --run for the latest")
     known = read_history(context)
-    answers = why_rerun(
+    answers = rerun_reasons(
         context.plan, found.id, earlier.plan if earlier else None, set(known.outcomes), known.not_reusable
     )
     if as_json:

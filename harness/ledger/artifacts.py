@@ -39,7 +39,7 @@ class ArtifactStore:
             raise _unwritable(error, self.folder, name) from error
         return ArtifactRef(name=name, digest=digest, size=size, media_type=media_type)
 
-    def take_over(self, other: ArtifactStore, refs: Iterable[ArtifactRef]) -> None:
+    def copy_from(self, other: ArtifactStore, refs: Iterable[ArtifactRef]) -> None:
         """Copy what `other` has of `refs` and this one has not.
 
         What is gone there, or is no longer what its digest says, stays away. InfrastructureError when this
@@ -49,7 +49,7 @@ class ArtifactStore:
             return
         for ref in refs:
             with contextlib.suppress(ValueError):
-                if not self.has(ref) and other.intact(ref):
+                if not self.has(ref) and other.is_intact(ref):
                     self.put(other.path(ref.digest), ref.name, ref.media_type)
 
     def get(self, ref: ArtifactRef) -> Path:
@@ -70,7 +70,7 @@ class ArtifactStore:
         except OSError:
             return False
 
-    def intact(self, ref: ArtifactRef) -> bool:
+    def is_intact(self, ref: ArtifactRef) -> bool:
         """Whether the stored bytes are still the ones that were put there (reads the whole file)."""
         return self.has(ref) and digest_file(self.path(ref.digest)) == ref.digest
 

@@ -20,7 +20,7 @@ SIDE_FILES = ("-wal", "-shm")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Damage:
+class DatabaseDamage:
     """A database that could not be used: where it is kept now, and what is wrong with it."""
 
     aside: Path
@@ -61,7 +61,7 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def open_database(path: Path, *, emptied: bool) -> tuple[sqlite3.Connection, Damage | None]:
+def open_database(path: Path, *, emptied: bool) -> tuple[sqlite3.Connection, DatabaseDamage | None]:
     """Open or create the database at `path`; a damaged one is kept beside it under a dated name.
 
     emptied: the caller knows that a ledger was here before, so a file without content is a damaged one.
@@ -80,7 +80,7 @@ def open_database(path: Path, *, emptied: bool) -> tuple[sqlite3.Connection, Dam
             return _recover(path, emptied=emptied)
 
 
-def _recover(path: Path, *, emptied: bool) -> tuple[sqlite3.Connection, Damage | None]:
+def _recover(path: Path, *, emptied: bool) -> tuple[sqlite3.Connection, DatabaseDamage | None]:
     problem = _lost_content(path) if emptied else ""
     if not problem:
         try:
@@ -90,7 +90,7 @@ def _recover(path: Path, *, emptied: bool) -> tuple[sqlite3.Connection, Damage |
                 raise
             problem = str(error)
     aside = _set_aside(path)
-    return connect(path), Damage(aside=aside, why=problem)
+    return connect(path), DatabaseDamage(aside=aside, why=problem)
 
 
 def _lost_content(path: Path) -> str:

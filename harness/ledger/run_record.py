@@ -16,7 +16,7 @@ from harness.outcome import Status
 from harness.serialisation import load
 
 #: The schema from which on plans are in a table of their own.
-WITH_PLANS = 2
+PLANS_SCHEMA_VERSION = 2
 #: The columns that `read_run` expects.
 RUN_COLUMNS = "run_id, started, finished, exit_code, argv, host"
 
@@ -76,7 +76,7 @@ def read_run(row: Sequence[Any], plan: PlanRecord) -> RunRecord | None:
         return None
 
 
-def runs_of(file: Path) -> Iterator[tuple[tuple[object, ...], str, str]]:
+def read_runs(file: Path) -> Iterator[tuple[tuple[object, ...], str, str]]:
     """The row of `RUN_COLUMNS`, plan's digest and plan's JSON of every run of another ledger.
 
     Runs whose plan is missing, does not fit its digest or cannot be read are left out, as are all runs of an
@@ -84,7 +84,7 @@ def runs_of(file: Path) -> Iterator[tuple[tuple[object, ...], str, str]]:
     """
     source = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
     try:
-        if schema_version(source) < WITH_PLANS:
+        if schema_version(source) < PLANS_SCHEMA_VERSION:
             return
         rows = source.execute(f"SELECT {RUN_COLUMNS}, digest, body FROM runs JOIN plans ON plan = digest")  # noqa: S608
         for *run, digest, body in rows:

@@ -17,24 +17,26 @@ from typing import Any, Self
 from harness.digest import canonical_json, digest_bytes
 from harness.errors import InputError, Location
 from harness.ledger.artifacts import ArtifactStore
-from harness.ledger.database import Damage, database_errors, open_database
+from harness.ledger.database import DatabaseDamage, database_errors, open_database
 from harness.ledger.outcome_record import outcome_body, outcome_uid, read_outcome, readable
 from harness.ledger.plan_record import PlanRecord
-from harness.ledger.run_record import RUN_COLUMNS, Disposition, RunRecord, read_plan, read_run, runs_of
+from harness.ledger.run_record import RUN_COLUMNS, Disposition, RunRecord, read_plan, read_run, read_runs
 from harness.outcome import ArtifactRef, Outcome, State, Status
 
 FILE_NAME = "ledger.sqlite3"
-TYPICAL_OF_LAST = 20
+MAX_TIMING_SAMPLES = 20
 # Leaves out the runs that a command made as part of something else (bisect, ablate, reruns).
 REQUESTED_RUNS = """(argv = '[]' OR argv LIKE '%"run"%')"""
-STARTED = "started DESC, rowid"
+RUN_ORDER = "started DESC, rowid"
 # An outcome recorded here outranks a merged one: its files, for example an environment, are on this machine.
 LATEST_REUSABLE = (
     f"state = '{State.COMPLETED.value}' ORDER BY merged, CASE merged WHEN 0 THEN id ELSE finished END DESC"
 )
 # Merged outcomes are ordered by their times. The order of those recorded here is known even when the clock
 # was set back meanwhile: no outcome ended before those with a smaller id.
-WHEN = "CASE merged WHEN 0 THEN max(finished) OVER (PARTITION BY merged ORDER BY id) ELSE finished END"
+OUTCOME_TIME = (
+    "CASE merged WHEN 0 THEN max(finished) OVER (PARTITION BY merged ORDER BY id) ELSE finished END"
+)
 PUT_PLAN = (
     "INSERT INTO plans (digest, body) VALUES (?, ?) "
     "ON CONFLICT (digest) DO UPDATE SET body = excluded.body WHERE body != excluded.body"
@@ -57,13 +59,13 @@ class Ledger:
     """An append-only store of outcomes in SQLite. One instance per thread; processes may share the file.
 
     Every method raises InfrastructureError when the disk or another process prevents it. Rows whose content
-    does not fit their digest are not believed: they are left out, and counted in `disbelieved`.
+    does not fit their digest are not believed: they are left out, and counted in `damaged_rows`.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self.notices: tuple[Notice, ...] = ()
-        self.disbelieved = 0
+        self.damaged_rows = 0
         self._db = connection
         self.artifacts = ArtifactStore(path.parent / "artifacts")
 
@@ -79,7 +81,7 @@ class Ledger:
         connection, damage = open_database(path, emptied=had_content)
         ledger = cls(path, connection)
         if damage:
-            ledger.notices = (ledger._take_over(damage),)
+            ledger.notices = (ledger._recover_outcomes(damage),)
         return ledger
 
     def __enter__(self) -> Self:
@@ -118,7 +120,7 @@ class Ledger:
                     f"SELECT uid, attempt, body FROM outcomes WHERE key = ? AND {LATEST_REUSABLE}",  # noqa: S608
                     (key,),
                 )
-                outcome = next(self._believed(rows), None)
+                outcome = next(self._intact_outcomes(rows), None)
                 if outcome:
                     found[key] = outcome
         return found
@@ -131,7 +133,7 @@ class Ledger:
                 rows = self._db.execute(
                     "SELECT uid, attempt, body FROM outcomes WHERE key = ? ORDER BY id DESC", (key,)
                 )
-                outcome = next(self._believed(rows), None)
+                outcome = next(self._intact_outcomes(rows), None)
                 if outcome:
                     found[key] = outcome
         return found
@@ -146,13 +148,13 @@ class Ledger:
         wanted = {"key": key, "check_name": check, "run_id": run_id}
         given = {column: value for column, value in wanted.items() if value is not None}
         where = " AND ".join(f"{column} = ?" for column in given) or "1"
-        order = f"{WHEN} DESC, id DESC" if key is not None else "id DESC"
+        order = f"{OUTCOME_TIME} DESC, id DESC" if key is not None else "id DESC"
         with database_errors(self.path, "read"):
             rows = self._db.execute(
                 f"SELECT uid, attempt, body FROM outcomes WHERE {where} ORDER BY {order} LIMIT ?",  # noqa: S608
                 (*given.values(), limit),
             )
-            return tuple(self._believed(rows))
+            return tuple(self._intact_outcomes(rows))
 
     def next_attempt(self, key: str) -> int:
         """The number the next outcome of `key` gets; counts from 1."""
@@ -168,7 +170,7 @@ class Ledger:
                 rows = self._db.execute(
                     "SELECT max(0.0, finished - started) FROM outcomes WHERE check_name = ? AND state = ? "
                     "ORDER BY id DESC LIMIT ?",
-                    (name, State.COMPLETED.value, TYPICAL_OF_LAST),
+                    (name, State.COMPLETED.value, MAX_TIMING_SAMPLES),
                 ).fetchall()
                 if rows:
                     typical[name] = statistics.median(row[0] for row in rows)
@@ -245,7 +247,7 @@ class Ledger:
 
         Last here is last in the ledger: a clock that was set back does not bring an older run to the front.
         """
-        tried = ((f"merged = 0 AND {REQUESTED_RUNS}", "rowid"), ("merged = 0", "rowid"), ("1", STARTED))
+        tried = ((f"merged = 0 AND {REQUESTED_RUNS}", "rowid"), ("merged = 0", "rowid"), ("1", RUN_ORDER))
         return next((run for where, order in tried for run in self._runs(where, (), 1, order)), None)
 
     def merge(self, other: Path) -> int:
@@ -259,16 +261,16 @@ class Ledger:
         added = 0
         refs: dict[str, ArtifactRef] = {}
         with self._transaction("merge into"):
-            for outcome in self._foreign(other):
+            for outcome in self._outcomes_of(other):
                 if self._append(outcome, merged=True):
                     added += 1
                 found = (*outcome.artifacts, *((outcome.log,) if outcome.log else ()))
                 refs.update((ref.digest, ref) for ref in found)
             self._merge_runs(other)
-        self.artifacts.take_over(ArtifactStore(other.parent / "artifacts"), refs.values())
+        self.artifacts.copy_from(ArtifactStore(other.parent / "artifacts"), refs.values())
         return added
 
-    def _take_over(self, damage: Damage) -> Notice:
+    def _recover_outcomes(self, damage: DatabaseDamage) -> Notice:
         try:
             saved = self.merge(damage.aside)
         except InputError:
@@ -280,12 +282,12 @@ class Ledger:
             "there, and what is missing is measured again by the next run",
         )
 
-    def _foreign(self, other: Path) -> Iterator[Outcome]:
+    def _outcomes_of(self, other: Path) -> Iterator[Outcome]:
         source = sqlite3.connect(f"{other.absolute().as_uri()}?mode=ro", uri=True)
         read = 0
         try:
             for row in source.execute("SELECT uid, attempt, body FROM outcomes ORDER BY finished, id"):
-                yield from self._believed([row])
+                yield from self._intact_outcomes([row])
                 read += 1
         except sqlite3.DatabaseError as error:
             if not read:
@@ -296,7 +298,7 @@ class Ledger:
             source.close()
 
     def _merge_runs(self, other: Path) -> None:
-        for run, digest, body in runs_of(other):
+        for run, digest, body in read_runs(other):
             self._db.execute("INSERT OR IGNORE INTO plans (digest, body) VALUES (?, ?)", (digest, body))
             self._db.execute(
                 f"INSERT OR IGNORE INTO runs ({RUN_COLUMNS}, plan, merged) "  # noqa: S608
@@ -331,16 +333,16 @@ class Ledger:
         row = self._db.execute("SELECT coalesce(max(attempt), 0) + 1 FROM outcomes WHERE key = ?", (key,))
         return int(row.fetchone()[0])
 
-    def _believed(self, rows: Iterable[tuple[str, int, str]]) -> Iterator[Outcome]:
+    def _intact_outcomes(self, rows: Iterable[tuple[str, int, str]]) -> Iterator[Outcome]:
         for uid, attempt, body in rows:
             outcome = read_outcome(uid, attempt, body)
             if outcome is None:
-                self.disbelieved += 1
+                self.damaged_rows += 1
             else:
                 yield outcome
 
     def _runs(
-        self, where: str, values: tuple[str, ...], limit: int, order: str = STARTED
+        self, where: str, values: tuple[str, ...], limit: int, order: str = RUN_ORDER
     ) -> tuple[RunRecord, ...]:
         with database_errors(self.path, "read"):
             rows = self._db.execute(

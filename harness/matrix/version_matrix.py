@@ -12,7 +12,11 @@ from harness.errors import InputError, Location, did_you_mean
 from harness.matrix.cells.gc_pause import gc_paused
 from harness.matrix.cells.pins import pins_facet, resolve_rules
 from harness.matrix.cells.product_cells import ProductCells
-from harness.matrix.cells.product_expansion import PartialCombination, decided_parts, open_axes
+from harness.matrix.cells.product_expansion import (
+    PartialCombination,
+    partial_combinations,
+    unconstrained_axes,
+)
 from harness.matrix.model.cell import Cell, CellSet, Excluded, KnownInconsistency, cell_id
 from harness.matrix.model.constraints import Constraint, PublishedTable
 from harness.matrix.model.definitions import (
@@ -70,9 +74,9 @@ class Matrix:
                 continue
             product, fixed = self._values_of(selection)
             rules = tuple(self.constraints.values())
-            left = open_axes(product, rules)
+            left = unconstrained_axes(product, rules)
             maker = ProductCells(selection, product, left, self.axes, (self.pin_rules, self.override_rules))
-            for part in decided_parts(product, fixed, rules):
+            for part in partial_combinations(product, fixed, rules):
                 if part.constraint is not None:
                     excluded.append(_excluded(part, part.constraint))
                     continue

@@ -1,4 +1,4 @@
-"""From outcomes to verdicts: `verdict` judges an outcome and compares it with the expected failures, `join`
-does so for every entry of a plan, `run_summary` gives the exit code, `expectations` edits the list of
-expected failures. `gate` compares a change with its base, `triage` explains logs.
+"""From outcomes to verdicts. Start with `verdict`, which judges one outcome and compares it with the expected
+failures; `plan_verdicts` does so for every entry of a plan and computes the exit code, `expectations` edits
+the expected failures in matrix.yaml. `gate` compares a change with its base, `triage` explains logs.
 """

@@ -65,7 +65,7 @@ class ExpectationsEdit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpectationOwner:
+class ExpectationDetails:
     """What an addition needs to be told by a person."""
 
     owner: str
@@ -116,17 +116,17 @@ def survey_expectations(
 
 
 def plan_expectations_edit(
-    matrix: Matrix, cells: Mapping[str, Cell], verdicts: Sequence[Verdict], said: ExpectationOwner | None
+    matrix: Matrix, cells: Mapping[str, Cell], verdicts: Sequence[Verdict], details: ExpectationDetails | None
 ) -> ExpectationsEdit:
-    """Removals for what passes unexpectedly; with `said`, additions for what fails unexpectedly.
+    """Remove expectations that passed unexpectedly; with `details`, add unexpected failures.
 
-    An expectation of several cells that came true in some only is replaced by one for each of those; with
-    `said`, one whose cell fails in another way than it says is replaced too. What has no answer is never put
-    on the list.
+    An expectation that covers several cells and still holds for some of them is replaced by one expectation
+    for each of those. With `details`, an expectation whose cell fails in another state is replaced as well.
+    Entries without an outcome are never added.
     """
     remove: dict[str, None] = {}
     for verdict in verdicts:
-        other = said and verdict.standing is Standing.UNEXPECTED and verdict.status is not Status.BLOCKED
+        other = details and verdict.standing is Standing.UNEXPECTED and verdict.status is not Status.BLOCKED
         if (other or verdict.standing is Standing.UNEXPECTED_PASS) and verdict.cell_id in cells:
             one = matrix.expectation_for(cells[verdict.cell_id], verdict.check)
             if one is not None:
@@ -139,7 +139,7 @@ def plan_expectations_edit(
             continue
         one = matrix.expectation_for(cell, verdict.check)
         if verdict.standing is Standing.KNOWN and one is not None and one.id in remove:
-            kept = ExpectationOwner(
+            kept = ExpectationDetails(
                 owner=one.owner,
                 until=str(one.until_date or one.until_version or ""),
                 reason=one.reason,
@@ -147,13 +147,13 @@ def plan_expectations_edit(
                 because=one.because,
             )
             add.append(_entry(cell, verdict, one.state, kept, taken))
-        elif said and verdict.standing is Standing.UNEXPECTED and verdict.status is not Status.BLOCKED:
-            add.append(_entry(cell, verdict, verdict.state, said, taken))
+        elif details and verdict.standing is Standing.UNEXPECTED and verdict.status is not Status.BLOCKED:
+            add.append(_entry(cell, verdict, verdict.state, details, taken))
     return ExpectationsEdit(remove=tuple(remove), add=tuple(add))
 
 
 def _entry(
-    cell: Cell, verdict: Verdict, state: str, said: ExpectationOwner, taken: set[str]
+    cell: Cell, verdict: Verdict, state: str, details: ExpectationDetails, taken: set[str]
 ) -> NewExpectation:
     base = (
         re.sub(r"[^a-z0-9]+", "-", f"{cell.stack or cell.id}-{verdict.check}".lower())
@@ -171,11 +171,11 @@ def _entry(
         cells=cell.stack or cell.id,
         check=verdict.check,
         state=state,
-        because=said.because,
-        reason=said.reason,
-        source=said.source,
-        owner=said.owner,
-        until=said.until,
+        because=details.because,
+        reason=details.reason,
+        source=details.source,
+        owner=details.owner,
+        until=details.until,
     )
 
 

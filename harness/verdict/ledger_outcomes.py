@@ -1,4 +1,4 @@
-"""What a ledger answers to a plan, whoever ran it: outcomes by key, and what is blocked behind what."""
+"""The outcomes that a ledger has for a plan, whichever run recorded them, and the verdicts on them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from harness.outcome import Outcome, State, Status
 from harness.plan.tasks.task import STOPPING, Plan
 from harness.verdict.gate.flake import Attempt, FlakeDecision, decide
 from harness.verdict.gate.gate import CellCheck
-from harness.verdict.join import judge_plan
+from harness.verdict.plan_verdicts import judge_plan
 from harness.verdict.verdict import ExpectedFailure, Verdict, judge_outcome
 
-HISTORY = 200
+HISTORY_LIMIT = 200
 #: What says something about a cell, and not about the machine that ran it.
-DECIDED = frozenset({State.COMPLETED, State.TIMEOUT})
+DECIDED_STATES = frozenset({State.COMPLETED, State.TIMEOUT})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,15 +30,15 @@ class RecordedAttempts:
 
 def read_attempts(plan: Plan, ledger: Ledger) -> RecordedAttempts:
     """The last decided attempt on a key counts; without one, the last that failed to run."""
-    attempts = {key: ledger.history(key=key, limit=HISTORY) for key in plan.tasks}
+    attempts = {key: ledger.history(key=key, limit=HISTORY_LIMIT) for key in plan.tasks}
     return RecordedAttempts(
-        outcomes={key: _counting(found) for key, found in attempts.items() if found},
+        outcomes={key: _decisive(found) for key, found in attempts.items() if found},
         attempts={key: found for key, found in attempts.items() if found},
     )
 
 
-def _counting(attempts: Sequence[Outcome]) -> Outcome:
-    return next((outcome for outcome in attempts if outcome.state in DECIDED), attempts[0])
+def _decisive(attempts: Sequence[Outcome]) -> Outcome:
+    return next((outcome for outcome in attempts if outcome.state in DECIDED_STATES), attempts[0])
 
 
 def verdicts_from_ledger(
@@ -53,7 +53,7 @@ def _blocked(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[Disposition]:
     """Entries without an outcome behind one of their cell that did not pass, as a run leaves them."""
     if all(entry.skip is not None or entry.key in outcomes for entry in plan.entries):
         return []
-    lets_on = {key for key, task in plan.tasks.items() if not task.check.stops}
+    not_stopping = {key for key, task in plan.tasks.items() if not task.check.stops}
     statuses: dict[str, list[tuple[PlanEntry, Status]]] = {}
     blocked: list[Disposition] = []
     for entry in plan.entries:
@@ -70,7 +70,11 @@ def _blocked(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[Disposition]:
             (
                 earlier
                 for earlier, status in before
-                if (status in STOPPING and earlier.tier.rank < entry.tier.rank and earlier.key not in lets_on)
+                if (
+                    status in STOPPING
+                    and earlier.tier.rank < entry.tier.rank
+                    and earlier.key not in not_stopping
+                )
                 or (status is not Status.PASS and earlier.check in needs)
             ),
             None,
@@ -91,13 +95,13 @@ def _blocked(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[Disposition]:
 
 
 def flake_decisions(
-    plan: Plan, answers: RecordedAttempts, ledger: Ledger, *, now: float
+    plan: Plan, recorded: RecordedAttempts, ledger: Ledger, *, now: float
 ) -> dict[CellCheck, FlakeDecision]:
     """A decision for every entry whose key failed and was tried more than once; others need none."""
     mixed: list[tuple[PlanEntry, list[Attempt]]] = []
     failing: dict[CellCheck, FlakeDecision] = {}
     for entry in plan.entries:
-        attempts = _attempts(plan, answers.attempts.get(entry.key, ()), entry)
+        attempts = _attempts(plan, recorded.attempts.get(entry.key, ()), entry)
         if len({attempt.passed for attempt in attempts}) > 1:
             mixed.append((entry, attempts))
         elif len(attempts) > 1 and not attempts[0].passed:
@@ -109,7 +113,7 @@ def flake_decisions(
         (entry.cell_id, entry.check): decide(
             attempts,
             [
-                _attempts(plan, ledger.history(key=key, limit=HISTORY), entry)
+                _attempts(plan, ledger.history(key=key, limit=HISTORY_LIMIT), entry)
                 for key in earlier[entry.cell_id, entry.check]
                 if key != entry.key
             ],
@@ -126,7 +130,7 @@ def _attempts(plan: Plan, outcomes: Sequence[Outcome], entry: PlanEntry) -> list
     judged = [
         (judge_outcome(task.check, outcome).status, outcome.finished)
         for outcome in reversed(outcomes)
-        if outcome.state in DECIDED
+        if outcome.state in DECIDED_STATES
     ]
     return [
         Attempt(passed=status is Status.PASS, time=time)

@@ -61,15 +61,15 @@ class Verdict:
 
 #  How a program in a cell ended (`harness.cell_program.program_run.ProgramFailure`) -> the state of the
 # failure.
-ENDINGS = {"hung": "timeout", "crashed": "crash"}
+PROGRAM_FAILURE_STATES = {"hung": "timeout", "crashed": "crash"}
 #: How a failure is told apart more closely; an expectation of `fail` covers drift, and neither of the others.
-FINER_STATES = ("timeout", "crash", "numeric-drift")
+FAILURE_STATES = ("timeout", "crash", "numeric-drift")
 #: Tiers whose question is about numbers: a wrong answer there is drift.
 NUMERIC_TIERS = frozenset({Tier.NUMERICS, Tier.CONVERGENCE})
 #: Statuses that say nothing went wrong with the cell, whether or not anything was proved.
-QUIET = frozenset({Status.PASS, Status.NOT_RUN, Status.UNSUPPORTED})
+NOT_FAILURES = frozenset({Status.PASS, Status.NOT_RUN, Status.UNSUPPORTED})
 #: Statuses of entries that were planned and have no answer.
-WITHOUT_ANSWER = frozenset({Status.ERROR, Status.STALE, Status.INCONCLUSIVE})
+UNDECIDED = frozenset({Status.ERROR, Status.STALE, Status.INCONCLUSIVE})
 
 
 def judge_outcome(check: Check, outcome: Outcome) -> Judgement:
@@ -108,7 +108,7 @@ def failure_state(check: Check, outcome: Outcome, judgement: Judgement) -> str:
         return status
     if outcome.state is State.TIMEOUT:
         return "timeout"
-    ending = ENDINGS.get(str(outcome.measurements.get("state", "")))
+    ending = PROGRAM_FAILURE_STATES.get(str(outcome.measurements.get("state", "")))
     if ending:
         return ending
     return "numeric-drift" if check.tier in NUMERIC_TIERS else status
@@ -127,7 +127,7 @@ def judge_against_expectation(
 ) -> Verdict:
     """Compare a judgement with the expectation; an unexpected pass is reported like a new failure."""
     found = state or judgement.status.value
-    new = _not_known(judgement, found, expected)
+    new = _unexpected_reasons(judgement, found, expected)
     return Verdict(
         cell_id=cell_id,
         check=check,
@@ -153,16 +153,18 @@ def _standing(
     if expected is not None and status is not Status.NOT_RUN:
         if status is Status.PASS:
             return Standing.UNEXPECTED_PASS
-        if _meets(state, expected.state):
+        if _matches_state(state, expected.state):
             return Standing.KNOWN
-    if status in WITHOUT_ANSWER:
+    if status in UNDECIDED:
         return Standing.INCOMPLETE
-    return Standing.AS_EXPECTED if status in QUIET else Standing.UNEXPECTED
+    return Standing.AS_EXPECTED if status in NOT_FAILURES else Standing.UNEXPECTED
 
 
-def _not_known(judgement: Judgement, state: str, expected: ExpectedFailure | None) -> tuple[str, ...]:
+def _unexpected_reasons(
+    judgement: Judgement, state: str, expected: ExpectedFailure | None
+) -> tuple[str, ...]:
     """A sentence for each reason of a failure that the expectation of that state does not speak of."""
-    if expected is None or not expected.because or not _meets(state, expected.state):
+    if expected is None or not expected.because or not _matches_state(state, expected.state):
         return ()
     place = f" ({expected.where})" if expected.where else ""
     return tuple(
@@ -172,5 +174,5 @@ def _not_known(judgement: Judgement, state: str, expected: ExpectedFailure | Non
     )
 
 
-def _meets(state: str, expected: str) -> bool:
+def _matches_state(state: str, expected: str) -> bool:
     return state == expected or (expected == Status.FAIL.value and state == "numeric-drift")

@@ -63,10 +63,11 @@ class CardLeases:
         stopped: Callable[[], bool] = lambda: False,
         waiting: Callable[[str], None] = lambda _text: None,
     ) -> Iterator[tuple[int, ...]]:
-        """`count` neighbours of `cards` for the time of the `with`; waits for its turn.
+        """Lease `count` neighbouring cards of `cards` while the `with` block runs; waits for its turn.
 
-        `waiting` is told once whom it waits for. InfrastructureError when the host has not so many cards or
-        the folder cannot be used, InterruptedRunError when `stopped()` turns true while it waits.
+        waiting: called once with a text that says who holds the cards. InfrastructureError when the host has
+        fewer cards or the folder cannot be used, InterruptedRunError when `stopped()` becomes true during the
+        wait.
         """
         if count > len(cards):
             raise InfrastructureError(
@@ -75,13 +76,13 @@ class CardLeases:
         with contextlib.ExitStack() as held:
             number, ticket = self._ticket(what, count)
             held.enter_context(ticket)
-            told = False
+            notified = False
             while (taken := self._try(number, cards, count, what)) is None:
                 if stopped():
                     raise InterruptedRunError("the run was stopped while it waited for cards")
-                if not told:
-                    told = True
-                    waiting(self._before(what))
+                if not notified:
+                    notified = True
+                    waiting(self._describe_others(what))
                 time.sleep(POLL_SECONDS)
             ticket.close()
             held.enter_context(taken[1])
@@ -126,7 +127,7 @@ class CardLeases:
             ticket.enter_context(_locked(path, _note(what, count)))
             return number, ticket
 
-    def _before(self, what: str) -> str:
+    def _describe_others(self, what: str) -> str:
         others = [one for one in self.list_leases() if (one.pid, one.what) != (os.getpid(), what)]
         return "; ".join(
             f"{'card ' + str(one.card) if one.card is not None else 'before us in the queue'}: "

@@ -31,10 +31,10 @@ def card_nodes(visible: str, dev: Path = DEV) -> tuple[tuple[str, ...], str]:
     cards = [nodes[place] if place < len(nodes) else place for place in places] or list(nodes)
     managers = [name for name in MANAGER_NODES if (dev / name).exists()]
     names = [*(f"davinci{card}" for card in cards), *managers]
-    return tuple(str(dev / name) for name in names), visible_inside(cards)
+    return tuple(str(dev / name) for name in names), visible_devices_inside(cards)
 
 
-def visible_inside(cards: Sequence[int]) -> str:
+def visible_devices_inside(cards: Sequence[int]) -> str:
     """`ASCEND_RT_VISIBLE_DEVICES` where there are these cards alone, in the order given.
 
     The driver counts by number, so a list that is not in order keeps its order by its places.
@@ -64,7 +64,7 @@ DRIVER_FILES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class CardPassing:
+class CardPassthrough:
     """`runtime`: Ascend Docker Runtime is registered with the daemon. `missing`: driver files not there.
 
     Cells are started with plain devices and mounts, which both ways allow: the runtime of Ascend does nothing
@@ -75,9 +75,9 @@ class CardPassing:
     missing: tuple[str, ...]
 
 
-def inspect_card_passing(root: Path = Path("/")) -> CardPassing:
+def inspect_card_passthrough(root: Path = Path("/")) -> CardPassthrough:
     """What the host below `root` has."""
-    return CardPassing(
+    return CardPassthrough(
         runtime=_registered(root / DAEMON_SETTINGS.relative_to("/")),
         missing=tuple(path for path in DRIVER_FILES if not (root / path.lstrip("/")).exists()),
     )

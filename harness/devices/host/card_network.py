@@ -19,7 +19,7 @@ LINK = re.compile(r"link status\s*:\s*(\w+)", re.IGNORECASE)
 class CardNetwork:
     """`links`: davinci number -> "" where the port is up and has an address, otherwise what is wrong.
 
-    error: why nothing can be said of any card, "" when something can.
+    error: why nothing can be output of any card, "" when something can.
     """
 
     links: Mapping[int, str] = field(default_factory=dict)
@@ -40,10 +40,10 @@ def query_card_network(
         return CardNetwork(error="hccn_tool is not here")
     links: dict[int, str] = {}
     for card in cards:
-        said = _ask(program, card, "ip", environ)
-        if said is None:
+        output = _ask(program, card, "ip", environ)
+        if output is None:
             return CardNetwork(links=links, error=f"hccn_tool does not answer for card {card}")
-        if not ADDRESS.search(said):
+        if not ADDRESS.search(output):
             links[card] = "no address"
             continue
         link = LINK.search(_ask(program, card, "link", environ) or "")

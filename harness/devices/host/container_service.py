@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SECONDS_TO_ASK = 20.0
+INFO_TIMEOUT_S = 20.0
 INFO = ("info", "--format", "{{json .}}")
 #: Where the containerd of the system keeps images by default; a daemon may leave them to it.
 CONTAINERD_FOLDER = Path("/var/lib/containerd")
 CONTAINERD_STORE = "io.containerd.snapshotter.v1"
-OF_THE_SYSTEM = ("/run/containerd/", "/var/run/containerd/")
-#: How an engine is told where images go.
+SYSTEM_CONTAINERD_SOCKETS = ("/run/containerd/", "/var/run/containerd/")
+#: The setting of each engine for the folder of its images.
 STORAGE_SETTINGS = {"docker": "`data-root` in daemon.json", "podman": "`graphroot` in storage.conf"}
 
 
@@ -25,7 +25,7 @@ class EngineState:
     """An engine whose program is installed.
 
     problem: why it cannot be used from here, or "". storage: the folder of this machine that takes its
-    images, None where that cannot be told.
+    images, None where that cannot be setting.
     """
 
     name: str
@@ -41,17 +41,17 @@ def query_engine(program: str) -> EngineState:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=SECONDS_TO_ASK,
+            timeout=INFO_TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        problem = f"`{program} info` does not end within {SECONDS_TO_ASK:g} s"
+        problem = f"`{program} info` does not end within {INFO_TIMEOUT_S:g} s"
         return EngineState(name=program, problem=problem)
     except OSError as error:
         return EngineState(name=program, problem=str(error))
     if done.returncode:
-        said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        problem = said[-1][:200] if said else f"`{program} info` fails with code {done.returncode}"
+        messages = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        problem = messages[-1][:200] if messages else f"`{program} info` fails with code {done.returncode}"
         return EngineState(name=program, problem=problem)
     try:
         info = json.loads(done.stdout)
@@ -72,25 +72,25 @@ def storage_folder(info: Mapping[str, Any], host: str | None = None) -> Path | N
     if name != (host or socket.gethostname()) or not isinstance(root, str):
         return None
     folder = Path(root)
-    if _left_to_containerd(info):
+    if _uses_system_containerd(info):
         folder = CONTAINERD_FOLDER
     return folder if folder.is_absolute() and folder.exists() else None
 
 
 def storage_remedy(engine: str) -> str:
     """What helps when the disk of an engine's images is full."""
-    told = f" ({STORAGE_SETTINGS[engine]})" if engine in STORAGE_SETTINGS else ""
+    setting = f" ({STORAGE_SETTINGS[engine]})" if engine in STORAGE_SETTINGS else ""
     return (
         f"`npu-matrix cleanup` removes what no outcome needs; then `{engine} system prune`, "
-        f"or give it a disk with more room{told}"
+        f"or give it a disk with more room{setting}"
     )
 
 
-def _left_to_containerd(info: Mapping[str, Any]) -> bool:
+def _uses_system_containerd(info: Mapping[str, Any]) -> bool:
     """Whether the images are with the containerd of the system; one of the daemon's own is below its root."""
     status = info.get("DriverStatus") or ()
     address = str(_mapping(info.get("Containerd")).get("Address", ""))
-    return any(CONTAINERD_STORE in pair for pair in status) and address.startswith(OF_THE_SYSTEM)
+    return any(CONTAINERD_STORE in pair for pair in status) and address.startswith(SYSTEM_CONTAINERD_SOCKETS)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

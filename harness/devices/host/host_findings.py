@@ -56,7 +56,7 @@ def examine_host(
     host: HostReport,
     *,
     zig: bool,
-    room: DiskSpace,
+    disk: DiskSpace,
     engine_of: Callable[[str], EngineState] = query_engine,
     leases: Sequence[CardLease] = (),
     network: CardNetwork | None = None,
@@ -74,10 +74,10 @@ def examine_host(
         *_network(network),
         *_leases(leases),
         _engines(engines),
-        *_image_storage(engines, room),
-        *_passing(host),
+        *_image_storage(engines, disk),
+        *_passthrough(host),
         *_shared_memory(host),
-        _disk(room),
+        _disk(disk),
         _git(host),
     )
 
@@ -123,9 +123,9 @@ def _npu(host: HostReport) -> HostFinding:
     problems = _card_problems(host)
     if not problems:
         return HostFinding(topic="NPU", health=Health.OK, what=what)
-    told = "; ".join(problem for problem, _ in problems)
+    details = "; ".join(problem for problem, _ in problems)
     fixes = dict.fromkeys(fix for _, fix in problems if fix)
-    return HostFinding(topic="NPU", health=Health.LIMITED, what=f"{what}; {told}", fix="; ".join(fixes))
+    return HostFinding(topic="NPU", health=Health.LIMITED, what=f"{what}; {details}", fix="; ".join(fixes))
 
 
 def _card_problems(host: HostReport) -> list[tuple[str, str]]:
@@ -170,12 +170,12 @@ def _driver(host: HostReport) -> Iterator[HostFinding]:
         )
 
 
-def _passing(host: HostReport) -> Iterator[HostFinding]:
-    if host.passing is None or host.npu is None:
+def _passthrough(host: HostReport) -> Iterator[HostFinding]:
+    if host.passthrough is None or host.npu is None:
         return
-    way = "Ascend Docker Runtime is registered; " if host.passing.runtime else ""
-    if host.passing.missing:
-        missing = ", ".join(host.passing.missing)
+    way = "Ascend Docker Runtime is registered; " if host.passthrough.runtime else ""
+    if host.passthrough.missing:
+        missing = ", ".join(host.passthrough.missing)
         yield HostFinding(
             topic="cards in containers",
             health=Health.LIMITED,
@@ -220,11 +220,11 @@ def _engines(engines: Sequence[EngineState]) -> HostFinding:
     if usable:
         return HostFinding(topic="containers", health=Health.OK, what=", ".join(usable))
     if engines:
-        told = "; ".join(f"{one.name}: {one.problem}" for one in engines)
+        details = "; ".join(f"{one.name}: {one.problem}" for one in engines)
         return HostFinding(
             topic="containers",
             health=Health.LIMITED,
-            what=f"installed, but it cannot be used from here: {told}",
+            what=f"installed, but it cannot be used from here: {details}",
             fix=f"see what `{engines[0].name} info` says; cells are virtual environments without",
         )
     return HostFinding(
@@ -234,20 +234,20 @@ def _engines(engines: Sequence[EngineState]) -> HostFinding:
     )
 
 
-def _image_storage(engines: Sequence[EngineState], room: DiskSpace) -> Iterator[HostFinding]:
+def _image_storage(engines: Sequence[EngineState], disk: DiskSpace) -> Iterator[HostFinding]:
     """Of engines that answer and keep images on this machine."""
     for one in engines:
         if one.problem or one.storage is None:
             continue
-        free = room.free_on(one.storage)
+        free = disk.free_on(one.storage)
         where = f"{free / GIB:.1f} GiB free where {one.name} keeps images ({one.storage})"
-        if free >= room.images:
+        if free >= disk.images:
             yield HostFinding(topic="image storage", health=Health.OK, what=where)
         else:
             yield HostFinding(
                 topic="image storage",
-                health=Health.BROKEN if one.name == room.engine else Health.LIMITED,
-                what=f"{where}, the default profile's images need {room.images / GIB:.0f} GiB",
+                health=Health.BROKEN if one.name == disk.engine else Health.LIMITED,
+                what=f"{where}, the default profile's images need {disk.images / GIB:.0f} GiB",
                 fix=storage_remedy(one.name),
             )
 
@@ -262,9 +262,9 @@ def _shared_memory(host: HostReport) -> Iterator[HostFinding]:
         )
 
 
-def _disk(room: DiskSpace) -> HostFinding:
-    free, needed = room.free / GIB, room.needed / GIB
-    if room.free >= room.needed:
+def _disk(disk: DiskSpace) -> HostFinding:
+    free, needed = disk.free / GIB, disk.needed / GIB
+    if disk.free >= disk.needed:
         return HostFinding(topic="disk", health=Health.OK, what=f"{free:.0f} GiB free")
     return HostFinding(
         topic="disk",

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from harness.devices.cards.device_nodes import (
     MANAGER_NODES,
-    CardPassing,
+    CardPassthrough,
     davinci_numbers,
-    inspect_card_passing,
+    inspect_card_passthrough,
 )
 from harness.devices.host.card_network import CardNetwork, query_card_network
 from harness.devices.host.npu_smi import NpuReport, parse_npu_smi
@@ -40,10 +40,10 @@ class HostView:
 
 @dataclass(frozen=True, kw_only=True)
 class HostReport:
-    """What was found. `npu_error` says why cards that seem to be there cannot be used, `npu_fix` what helps.
+    """The facts about a host. `npu_error`: why its cards cannot be used; `npu_fix`: how to repair that.
 
-    driver: its version, also where npu-smi fails. passing: how cards get into containers; None without any.
-    shm_bytes: size of the shared memory, None where that cannot be told.
+    driver: the driver's version, also if npu-smi fails. passthrough: how cards are passed into containers;
+    None on a host without cards. shm_bytes: size of the shared memory, None if it is unknown.
     """
 
     npu: NpuReport | None
@@ -52,7 +52,7 @@ class HostReport:
     davinci: tuple[int, ...]
     missing_nodes: tuple[str, ...]
     driver: str = ""
-    passing: CardPassing | None = None
+    passthrough: CardPassthrough | None = None
     cann: str
     compiler: str
     git: str
@@ -85,7 +85,7 @@ def inspect_host(view: HostView) -> HostReport:
     """Look at the host; never raises for what is missing."""
     nodes = davinci_numbers(view.dev)
     npu, error, fix = read_npu_smi(view)
-    seems = npu is not None or bool(error)
+    has_npu = npu is not None or bool(error)
     missing = tuple(name for name in MANAGER_NODES if not (view.dev / name).exists()) if npu else ()
     return HostReport(
         npu=npu,
@@ -94,7 +94,7 @@ def inspect_host(view: HostView) -> HostReport:
         davinci=nodes,
         missing_nodes=missing,
         driver=(npu.version if npu else "") or _version(view.ascend / "driver/version.info"),
-        passing=inspect_card_passing(view.root) if seems else None,
+        passthrough=inspect_card_passthrough(view.root) if has_npu else None,
         cann=_cann(view),
         compiler=next((path for name in COMPILERS if (path := view.which(name))), ""),
         git=view.which("git") or "",
@@ -153,20 +153,20 @@ def read_npu_smi(view: HostView) -> tuple[NpuReport | None, str, str]:
     except OSError as problem:
         return None, f"npu-smi cannot be run: {problem}", "make it executable for this user"
     try:
-        return _by_nodes(parse_npu_smi(done.stdout + done.stderr), nodes), "", ""
+        return _number_by_nodes(parse_npu_smi(done.stdout + done.stderr), nodes), "", ""
     except InfrastructureError as problem:
-        said = problem.problems[0]
+        explained = problem.problems[0]
         code = f" (exit code {done.returncode})" if done.returncode else ""
-        return None, f"{said.what}: {said.why}{code}", said.fix
+        return None, f"{explained.what}: {explained.why}{code}", explained.fix
 
 
-def _by_nodes(report: NpuReport, nodes: Sequence[int]) -> NpuReport:
+def _number_by_nodes(report: NpuReport, nodes: Sequence[int]) -> NpuReport:
     """With device numbers where the table has none and card numbers are slots: then the order tells.
 
     npu-smi lists cards in the order in which the driver counts them.
     """
-    told = {chip.index for chip in report.chips}
-    if report.numbered or told & set(nodes) or len(nodes) != len(report.chips):
+    numbers = {chip.index for chip in report.chips}
+    if report.numbered or numbers & set(nodes) or len(nodes) != len(report.chips):
         return report
     chips = (replace(chip, index=node) for chip, node in zip(report.chips, nodes, strict=True))
     return replace(report, chips=tuple(chips))

@@ -25,7 +25,7 @@ BUS_ID = re.compile(r"^(?:[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 #: What npu-smi says where its table should be, and what helps: `handle_dcmi_initialization` and
 #: `print_mapping_info` of its source, and what MindCluster's documents say of them.
-SAYINGS = (
+KNOWN_ERRORS = (
     (
         re.compile(r"because the device is used\. ret is -8020"),
         "other containers hold these cards",
@@ -85,7 +85,7 @@ class CardProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class NpuReport:
-    """What npu-smi said; `version` is the driver's.
+    """What npu-smi match; `version` is the driver's.
 
     silent: cards that are listed and told nothing of: the driver lost them, or the table breaks off there.
     numbered: whether the table tells device numbers; otherwise `Chip.index` is the card's.
@@ -123,10 +123,10 @@ def parse_npu_smi(text: str) -> NpuReport:
 
 
 def _no_table(text: str) -> InfrastructureError:
-    for pattern, what, fix in SAYINGS:
-        said = pattern.search(text)
-        if said is not None:
-            return InfrastructureError(what, why=f"npu-smi says: {_line_of(text, said.start())}", fix=fix)
+    for pattern, what, fix in KNOWN_ERRORS:
+        match = pattern.search(text)
+        if match is not None:
+            return InfrastructureError(what, why=f"npu-smi says: {_line_of(text, match.start())}", fix=fix)
     return InfrastructureError(
         "npu-smi printed something that is not its table",
         why=f"no version line in: {_excerpt(text)}",

@@ -15,27 +15,27 @@ from harness.ledger.junit.junit_stream import FORBIDDEN, MARKS, RERUNS, parse, u
 from harness.outcome import Status
 
 # The worst mark of a case wins: a case may carry several (a failure, then an error while cleaning up).
-ORDER = (Status.ERROR, Status.FAIL, Status.NOT_RUN)
+WORST_FIRST = (Status.ERROR, Status.FAIL, Status.NOT_RUN)
 RED = frozenset({Status.FAIL, Status.INCONCLUSIVE, Status.ERROR})
 # JUnit knows four statuses; ours stands in a property, believed where it refines the mark, never against it.
-FINER = {
+REFINED_STATUSES = {
     Status.FAIL: {Status.INCONCLUSIVE},
     Status.NOT_RUN: {Status.BLOCKED, Status.STALE, Status.UNSUPPORTED},
     Status.PASS: set(Status) - {Status.PASS},
 }
 #: The case that stands for a suite which broke as a whole.
-SUITE_ITSELF = "(suite)"
+SUITE_CASE = "(suite)"
 #: Characters kept of one failure's text, and properties of one case, when reading.
-MOST_TEXT = 1 << 16
-MOST_PROPERTIES = 1000
+MAX_TEXT_CHARACTERS = 1 << 16
+MAX_PROPERTIES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class JUnitCase:
     """One test case: `suite` is the cell and `name` the check when we write, the producer's own when we read.
 
     A case that did not run is never a pass: `Status.NOT_RUN` and its like become <skipped> with the reason.
-    reruns: what each failed attempt before the last one said, as far as the producer tells.
+    reruns: what each failed attempt before the last one attributes, as far as the producer tells.
     """
 
     suite: str
@@ -57,7 +57,7 @@ class Case:
 class JUnitFile:
     """What could be read; `problem` says what is wrong with the file, and is empty for a sound one."""
 
-    cases: tuple[Case, ...]
+    cases: tuple[JUnitCase, ...]
     problem: str = ""
 
     @property
@@ -68,7 +68,7 @@ class JUnitFile:
 
 def write_junit(
     path: Path,
-    cases: Iterable[Case],
+    cases: Iterable[JUnitCase],
     *,
     title: str = "npu-matrix",
     suite_properties: Mapping[str, Mapping[str, str]] | None = None,
@@ -115,7 +115,7 @@ def read_junit(path: Path) -> JUnitFile:
     return JUnitFile(cases=tuple(reader.cases), problem=problem)
 
 
-def _element(case: Case) -> xunit2.TestCase:
+def _element(case: JUnitCase) -> xunit2.TestCase:
     element = xunit2.TestCase(_clean(case.name), _clean(case.suite), round(case.seconds, 3))
     text = _clean("\n".join(case.reasons))
     head = text.split("\n", 1)[0] if text else case.status.value
@@ -156,7 +156,7 @@ class _Reader:
     """Collects cases from events; of each it keeps its marks and the beginning of their texts."""
 
     def __init__(self) -> None:
-        self.cases: list[Case] = []
+        self.cases: list[JUnitCase] = []
         self.problem = ""
         self._stack: list[str] = []
         self._suites: list[_Suite] = []
@@ -179,8 +179,8 @@ class _Reader:
             self._properties = {}
         elif within in {"testcase", "testsuite"} and (name in MARKS or name in RERUNS):
             self._message = attributes.get("message", "")
-            self._text, self._room = [], MOST_TEXT
-        elif name == "property" and self._case is not None and len(self._properties) < MOST_PROPERTIES:
+            self._text, self._room = [], MAX_TEXT_CHARACTERS
+        elif name == "property" and self._case is not None and len(self._properties) < MAX_PROPERTIES:
             self._properties[attributes.get("name", "")] = attributes.get("value", "")
 
     def end(self, name: str) -> None:
@@ -188,10 +188,10 @@ class _Reader:
         within = self._stack[-1] if self._stack else ""
         if name == "testsuite" and self._suites:
             suite = self._suites[-1]
-            if suite.broke and not suite.told:
+            if suite.broke and not suite.has_suite_case:
                 self._keep(
-                    Case(
-                        suite=suite.name, name=SUITE_ITSELF, status=Status.ERROR, reasons=tuple(suite.broke)
+                    JUnitCase(
+                        suite=suite.name, name=SUITE_CASE, status=Status.ERROR, reasons=tuple(suite.broke)
                     ),
                     tests=0,
                 )
@@ -204,31 +204,31 @@ class _Reader:
             self._case = None
         elif name in MARKS and within == "testcase":
             self._statuses.append(MARKS[name])
-            self._reasons.append(self._told())
+            self._reasons.append(self._take_text())
         elif name in RERUNS and within == "testcase":
-            self._reruns.append(self._told())
+            self._reruns.append(self._take_text())
         elif name in {"failure", "error"} and within == "testsuite":
             # In its set-up for example: no case of it says so.
-            self._suites[-1].broke.append(self._told())
+            self._suites[-1].broke.append(self._take_text())
 
     def text(self, data: str) -> None:
         if self._room > 0:
             self._text.append(data[: self._room])
             self._room -= len(data)
 
-    def _told(self) -> str:
+    def _take_text(self) -> str:
         text = "".join(self._text).strip()
         self._text, self._room = [], 0
         return text if self._message in text else f"{self._message}\n{text}".strip()
 
-    def _keep(self, case: Case, *, tests: int = 1) -> None:
+    def _keep(self, case: JUnitCase, *, tests: int = 1) -> None:
         self.cases.append(case)
         if self._suites:
             self._suites[-1].count(tests, int(case.status in RED))
-            self._suites[-1].told |= case.name == SUITE_ITSELF
+            self._suites[-1].has_suite_case |= case.name == SUITE_CASE
 
-    def _finished(self, attributes: dict[str, str]) -> Case:
-        return Case(
+    def _finished(self, attributes: dict[str, str]) -> JUnitCase:
+        return JUnitCase(
             suite=(self._suites[-1].name if self._suites else "") or attributes.get("classname", ""),
             name=attributes.get("name", ""),
             status=self._status(attributes),
@@ -239,10 +239,10 @@ class _Reader:
         )
 
     def _status(self, attributes: dict[str, str]) -> Status:
-        marked = next((status for status in ORDER if status in self._statuses), None)
+        marked = next((status for status in WORST_FIRST if status in self._statuses), None)
         if marked is None:
             marked = unmarked_status(attributes)
-        finer = {status.value: status for status in FINER.get(marked, ())}
+        finer = {status.value: status for status in REFINED_STATUSES.get(marked, ())}
         return finer.get(self._properties.get("status", ""), marked)
 
 
@@ -252,26 +252,26 @@ class _Suite:
     def __init__(self, attributes: dict[str, str]) -> None:
         self.name = attributes.get("name", "")
         self.broke: list[str] = []
-        self.told = False
+        self.has_suite_case = False
         self.tests = 0
         self.red = 0
-        self._said = attributes
+        self._attributes = attributes
 
     def count(self, tests: int, red: int) -> None:
         self.tests += tests
         self.red += red
 
     def missing(self) -> str:
-        return missing_cases(self._said, self.tests, self.red)
+        return missing_cases(self._attributes, self.tests, self.red)
 
 
-def missing_cases(said: Mapping[str, str], tests: int, red: int) -> str:
+def missing_cases(attributes: Mapping[str, str], tests: int, red: int) -> str:
     """What a suite's own counts say and its cases do not: a file that lost some is not a whole one."""
-    name = said.get("name", "")[:100]
-    wanted = _count(said.get("tests", ""))
+    name = attributes.get("name", "")[:100]
+    wanted = _count(attributes.get("tests", ""))
     if wanted > tests:
         return f"the suite {name!r} says it has {wanted} tests, and {tests} are in it"
-    bad = _count(said.get("failures", "")) + _count(said.get("errors", ""))
+    bad = _count(attributes.get("failures", "")) + _count(attributes.get("errors", ""))
     if bad > red and not red:
         return f"the suite {name!r} says {bad} of its tests failed, and none in it did"
     return ""

@@ -10,12 +10,12 @@ from typing import BinaryIO
 from xml.sax.saxutils import escape, quoteattr
 
 from harness.errors import InfrastructureError, Location
-from harness.ledger.junit.junit_files import ORDER, RED, SUITE_ITSELF, missing_cases
+from harness.ledger.junit.junit_files import RED, SUITE_CASE, WORST_FIRST, missing_cases
 from harness.ledger.junit.junit_stream import FORBIDDEN, MARKS, parse, unmarked_status
 from harness.outcome import Status
 
 #: Failed and flaky cases that are named; all are counted.
-MOST_NAMED = 1000
+MAX_NAMED = 1000
 #: Room for the counts of a suite, which are known only at its end.
 _COUNTS_BYTES = 112
 _COUNTED = ("tests", "failures", "errors", "skipped")
@@ -24,7 +24,7 @@ _FLAKY = frozenset({"flakyFailure", "flakyError"})
 
 
 @dataclass(kw_only=True)
-class Counts:
+class CaseCounts:
     """Cases by what they are; `flaky` ones passed after they had failed, and are also in `tests`."""
 
     tests: int = 0
@@ -33,7 +33,7 @@ class Counts:
     skipped: int = 0
     flaky: int = 0
 
-    def add(self, other: Counts) -> None:
+    def add(self, other: CaseCounts) -> None:
         """Count what `other` counted too."""
         for name in (*_COUNTED, "flaky"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -52,23 +52,23 @@ class MergedFile:
     """What came out of one file; `problem` is "" for a whole one."""
 
     path: str
-    counts: Counts
+    counts: CaseCounts
     problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Merged:
+class MergedReport:
     """The result: counts over all files, and the first failed and flaky cases as `suite: name`."""
 
     files: tuple[MergedFile, ...]
-    counts: Counts
+    counts: CaseCounts
     failed: tuple[str, ...] = ()
     flaky: tuple[str, ...] = ()
 
 
 def merge_junit(
     target: Path, sources: Iterable[Path], *, properties: Mapping[str, str] | None = None
-) -> Merged:
+) -> MergedReport:
     """Write every suite of every source into `target`, which appears whole or not at all.
 
     Elements are copied as they are, reruns and properties included; counts are those of the cases. A case
@@ -95,21 +95,23 @@ def merge_junit(
     return merged
 
 
-def _merge(stream: BinaryIO, sources: Iterable[Path], properties: Mapping[str, str]) -> Merged:
+def _merge(stream: BinaryIO, sources: Iterable[Path], properties: Mapping[str, str]) -> MergedReport:
     writer, names = _Writer(stream), _Names()
     files: list[MergedFile] = []
-    total = Counts()
+    total = CaseCounts()
     writer.write('<?xml version="1.0" encoding="utf-8"?>\n')
     place = writer.open_counted("testsuites", {"name": "npu-matrix"})
     for source in sources:
         copy = _Copy(writer, names, properties)
         problem = copy.finish(parse(source, copy))
         if problem:
-            copy.tell(source, problem)
+            copy.add_error_case(source, problem)
         files.append(MergedFile(path=str(source), counts=copy.counts, problem=problem))
         total.add(copy.counts)
     writer.close_counted("testsuites", place, total)
-    return Merged(files=tuple(files), counts=total, failed=tuple(names.failed), flaky=tuple(names.flaky))
+    return MergedReport(
+        files=tuple(files), counts=total, failed=tuple(names.failed), flaky=tuple(names.flaky)
+    )
 
 
 class _Names:
@@ -121,7 +123,7 @@ class _Names:
 
     def note(self, suite: str, name: str, status: Status, *, flaky: bool) -> None:
         kept = self.failed if status in RED else self.flaky if flaky and status is Status.PASS else None
-        if kept is not None and len(kept) < MOST_NAMED:
+        if kept is not None and len(kept) < MAX_NAMED:
             kept.append(f"{suite[:200]}: {name[:200]}")
 
 
@@ -151,7 +153,7 @@ class _Writer:
         self.write(" " * _COUNTS_BYTES + ">\n")
         return place
 
-    def close_counted(self, name: str, place: int, counts: Counts) -> None:
+    def close_counted(self, name: str, place: int, counts: CaseCounts) -> None:
         self.end(name)
         end = self._stream.tell()
         self._stream.seek(place)
@@ -164,19 +166,19 @@ def _attributes(attributes: Mapping[str, str]) -> str:
 
 
 class _OpenSuite:
-    def __init__(self, said: Mapping[str, str], place: int) -> None:
-        self.said = said
+    def __init__(self, attributes: Mapping[str, str], place: int) -> None:
+        self.attributes = attributes
         self.place = place
-        self.counts = Counts()
+        self.counts = CaseCounts()
         self.broke = False
-        self.told = False
+        self.has_suite_case = False
 
 
 class _Copy:
     """Copies one file's events into the merged one, and counts."""
 
     def __init__(self, writer: _Writer, names: _Names, properties: Mapping[str, str]) -> None:
-        self.counts = Counts()
+        self.counts = CaseCounts()
         self._problem = ""
         self._writer = writer
         self._names = names
@@ -252,7 +254,7 @@ class _Copy:
                 self._writer.end(name)
         return problem or self._problem
 
-    def tell(self, source: Path, problem: str) -> None:
+    def add_error_case(self, source: Path, problem: str) -> None:
         """A case in error for a file that is not whole: it must not turn the merged one green."""
         path = FORBIDDEN.sub("\ufffd", str(source))
         self._open_suite({"name": path})
@@ -277,15 +279,15 @@ class _Copy:
     def _close_suite(self, *, whole: bool) -> None:
         self._add_block()
         suite = self._suites[-1]
-        if suite.broke and not suite.told:
-            name = suite.said.get("name", "")
+        if suite.broke and not suite.has_suite_case:
+            name = suite.attributes.get("name", "")
             self._broken_case(
-                name, SUITE_ITSELF, "the suite itself broke: its own <error> or <failure> says why"
+                name, SUITE_CASE, "the suite itself broke: its own <error> or <failure> says why"
             )
         self._suites.pop()
         counts = suite.counts
         if whole and not self._problem:
-            self._problem = missing_cases(suite.said, counts.tests, counts.failures + counts.errors)
+            self._problem = missing_cases(suite.attributes, counts.tests, counts.failures + counts.errors)
         self._writer.close_counted("testsuite", suite.place, counts)
         if self._suites:
             self._suites[-1].counts.add(counts)
@@ -293,24 +295,24 @@ class _Copy:
             self.counts.add(counts)
 
     def _close_case(self) -> None:
-        status = next((one for one in ORDER if one in self._statuses), None)
+        status = next((one for one in WORST_FIRST if one in self._statuses), None)
         if status is None:
             status = unmarked_status(self._case)
             mark = next((name for name, one in MARKS.items() if one is status), "")
             if mark:
-                said = ", ".join(
+                stated = ", ".join(
                     f"{key}={self._case[key]}" for key in ("status", "result") if key in self._case
                 )
-                self._writer.empty(mark, {"message": said})
+                self._writer.empty(mark, {"message": stated})
         self._writer.end("testcase")
-        suite = self._suites[-1].said.get("name", "") or self._case.get("classname", "")
+        suite = self._suites[-1].attributes.get("name", "") or self._case.get("classname", "")
         self._count(suite, self._case.get("name", ""), status, flaky=self._flaky)
         if self._case_alone:
             self._close_suite(whole=False)
 
     def _count(self, suite: str, name: str, status: Status, *, flaky: bool) -> None:
         self._suites[-1].counts.case(status, flaky=flaky)
-        self._suites[-1].told |= name == SUITE_ITSELF
+        self._suites[-1].has_suite_case |= name == SUITE_CASE
         self._names.note(suite, name, status, flaky=flaky)
 
     def _add_properties(self) -> None:

@@ -21,14 +21,14 @@ _DECLARED = re.compile(rb"""^\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9
 # Encodings of text, by the names producers use; Python knows others that are none.
 _TEXT_CODECS = re.compile(r"(?:utf_?(?:8|16|32)|iso|latin|windows|cp|gb|big5|shift|euc|koi8|us_ascii|ascii)")
 #: Longer than any tag a producer writes: a parser must hold a tag as a whole.
-MOST_TAG_BYTES = 32 << 20
-DEEPEST = 64
+MAX_TAG_BYTES = 32 << 20
+MAX_DEPTH = 64
 
 MARKS = {"failure": Status.FAIL, "error": Status.ERROR, "skipped": Status.NOT_RUN}
 #: Attempts before the last one, as surefire, failsafe, nextest, Gradle and Playwright write them.
 RERUNS = frozenset({"flakyFailure", "flakyError", "rerunFailure", "rerunError"})
 # What stands in `status` or `result` of a case without any mark: gtest and ctest write disabled tests so.
-_SAID = {
+_STATUS_WORDS = {
     **dict.fromkeys(("notrun", "disabled", "suppressed", "skipped", "ignored", "pending"), Status.NOT_RUN),
     **dict.fromkeys(("fail", "failed", "failure"), Status.FAIL),
     "error": Status.ERROR,
@@ -50,7 +50,7 @@ class Handler(Protocol):
 
 def unmarked_status(attributes: Mapping[str, str]) -> Status:
     """What a case without <failure>, <error> or <skipped> says by its attributes: not always a pass."""
-    said = [_SAID.get(attributes.get(name, "").lower(), Status.PASS) for name in ("status", "result")]
+    said = [_STATUS_WORDS.get(attributes.get(name, "").lower(), Status.PASS) for name in ("status", "result")]
     return next((status for status in said if status is not Status.PASS), Status.PASS)
 
 
@@ -86,8 +86,8 @@ def _parse(stream: BinaryIO, handler: Handler) -> str:
         for chunk in _utf8(stream):
             parser.Parse(chunk, False)
             fed += len(chunk)
-            if fed - parser.CurrentByteIndex > MOST_TAG_BYTES:
-                return f"a tag in it is longer than {MOST_TAG_BYTES >> 20} MiB"
+            if fed - parser.CurrentByteIndex > MAX_TAG_BYTES:
+                return f"a tag in it is longer than {MAX_TAG_BYTES >> 20} MiB"
         parser.Parse(b"", True)
     except (expat.ExpatError, ValueError) as error:
         return str(error)
@@ -105,8 +105,8 @@ class _Guard:
         if not self._depth and name not in {"testsuites", "testsuite"}:
             raise ValueError(f"it is no JUnit: its outermost element is <{name[:60]}>")
         self._depth += 1
-        if self._depth > DEEPEST:
-            raise ValueError(f"its elements are nested more than {DEEPEST} deep")
+        if self._depth > MAX_DEPTH:
+            raise ValueError(f"its elements are nested more than {MAX_DEPTH} deep")
         self._handler.start(name, attributes)
 
     def end(self, name: str) -> None:

@@ -15,9 +15,9 @@ from harness.matrix.model.cell import DIGEST_DIGITS, Cell, Pin, cell_slug
 from harness.matrix.model.definitions import Axis, PinRule, Selection
 from harness.matrix.model.versions import Version
 
-TITLED = ("verl", "torch_npu", "vllm_ascend", "cann")
+TITLE_AXES = ("verl", "torch_npu", "vllm_ascend", "cann")
 #: At most so many combinations of the last axes are prepared, in each of which many cells end.
-TAILS = 4096
+MAX_TAIL_COMBINATIONS = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +55,7 @@ class ProductCells:
         self._read = _read_by((*rules[0], *rules[1]))
         self._axes = tuple(axis for axis in axes if axis in product or axis in selection.fixed)
         count = 0
-        while count < len(open_axes) and _size(product, open_axes[-count - 1 :]) <= TAILS:
+        while count < len(open_axes) and _size(product, open_axes[-count - 1 :]) <= MAX_TAIL_COMBINATIONS:
             count += 1
         rest, prepared = open_axes[: len(open_axes) - count], open_axes[len(open_axes) - count :]
         self._rest = tuple(_combined(product, rest))
@@ -95,7 +95,7 @@ class ProductCells:
             axes=axes,
             places={axis: self._selection.provenance[axis, text] for axis, text in axes.items()},
             members=tuple(_member(axis, axes[axis]) for axis in sorted(axes)),
-            named=tuple(axes[axis] for axis in (*TITLED, "device") if axis in axes),
+            named=tuple(axes[axis] for axis in (*TITLE_AXES, "device") if axis in axes),
             read=tuple(axes[axis] for axis in self._axes if axis in axes and axis in self._read),
         )
 
@@ -147,6 +147,6 @@ def _read_by(rules: Sequence[PinRule]) -> set[str]:
 
 
 def _title(axes: Mapping[str, str]) -> str:
-    parts = [f"{axis} {axes[axis].partition('@')[0]}" for axis in TITLED if axis in axes]
+    parts = [f"{axis} {axes[axis].partition('@')[0]}" for axis in TITLE_AXES if axis in axes]
     device = {"sim": "simulated device", "cpu": "CPU"}.get(axes.get("device", "npu"), "NPU")
     return ", ".join([*parts, device])

@@ -27,8 +27,8 @@ def expand_product(
     product: Mapping[str, Sequence[Version]], fixed: Mapping[str, Version], constraints: Sequence[Constraint]
 ) -> Iterator[PartialCombination]:
     """Every feasible combination, in the order of the lists, and every smallest excluded part of one."""
-    left = open_axes(product, constraints)
-    for part in decided_parts(product, fixed, constraints):
+    left = unconstrained_axes(product, constraints)
+    for part in partial_combinations(product, fixed, constraints):
         if part.constraint is not None or not left:
             yield part
             continue
@@ -36,7 +36,7 @@ def expand_product(
             yield PartialCombination({**part.versions, **dict(zip(left, values, strict=True))})
 
 
-def decided_parts(
+def partial_combinations(
     product: Mapping[str, Sequence[Version]], fixed: Mapping[str, Version], constraints: Sequence[Constraint]
 ) -> Iterator[PartialCombination]:
     """The parts of a product, in the order of the lists: excluded, or valid whatever `open_axes` have.
@@ -44,7 +44,7 @@ def decided_parts(
     A constraint is looked at once, when the last axis it reads has got its value, so the work grows with the
     partial combinations that are still undecided and not with the full product.
     """
-    left = open_axes(product, constraints)
+    left = unconstrained_axes(product, constraints)
     axes = [axis for axis in product if axis not in left]
     due = _due(axes, constraints)
     remaining = [math.prod(len(product[axis]) for axis in (*axes[at:], *left)) for at in range(len(axes) + 1)]
@@ -59,10 +59,10 @@ def decided_parts(
 
     def descend(depth: int) -> Iterator[PartialCombination]:
         axis, last = axes[depth], depth + 1 == len(axes)
-        asked = bool(due[depth + 1])
+        has_due = bool(due[depth + 1])
         for version in product[axis]:
             versions[axis] = version
-            found = violated(depth + 1) if asked else None
+            found = violated(depth + 1) if has_due else None
             if found:
                 yield found
             elif last:
@@ -78,7 +78,9 @@ def decided_parts(
     yield from descend(0)
 
 
-def open_axes(product: Mapping[str, Sequence[Version]], constraints: Sequence[Constraint]) -> tuple[str, ...]:
+def unconstrained_axes(
+    product: Mapping[str, Sequence[Version]], constraints: Sequence[Constraint]
+) -> tuple[str, ...]:
     """The last axes of the product, none of which any constraint reads."""
     read = {axis for constraint in constraints for axis in constraint.axes}
     left = itertools.takewhile(lambda axis: axis not in read, reversed(tuple(product)))

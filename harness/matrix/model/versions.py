@@ -20,7 +20,7 @@ from packaging.version import Version as Pep440
 # The interpreter that runs the harness; its version is known only where cells are built.
 HOST = "host"
 MAX_LENGTH = 200
-FLOATING = ("main", "master", "HEAD", "head", "latest", "nightly", "develop", "dev", "trunk")
+MOVING_REFS = ("main", "master", "HEAD", "head", "latest", "nightly", "develop", "dev", "trunk")
 
 _REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,99}")
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
@@ -117,7 +117,7 @@ def parse_version(scheme: Scheme, text: str) -> Version:
 
 
 def _check_ref(ref: str) -> None:
-    if ref in FLOATING:
+    if ref in MOVING_REFS:
         raise ValueError(f"{ref!r} moves: what is tested today is gone tomorrow; write the commit")
     if not _REF.fullmatch(ref) or ".." in ref:
         raise ValueError(f"{ref!r} after '@' is neither a commit nor a tag")

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.matrix.document.yaml_positions import NodePath
 from harness.matrix.model.migration import Migration
-from harness.matrix.model.versions import FLOATING
+from harness.matrix.model.versions import MOVING_REFS
 from harness.matrix.reading.resolve_names import NameResolver, text
 
 
@@ -20,7 +20,7 @@ def read_migration(resolver: NameResolver, name: str, entry: Mapping[str, Any]) 
         resolver.problem(path, f"there is a stack {name!r} already", fix="give the new row a name", key=True)
     known = resolver.known((*path, "stack"), "stack", entry["stack"], stacks)
     words = {axis: text(word) for axis, word in entry["to"].items()}
-    follows = {axis: ref for axis, word in words.items() if (ref := word.partition("@")[2]) in FLOATING}
+    follows = {axis: ref for axis, word in words.items() if (ref := word.partition("@")[2]) in MOVING_REFS}
     nominal = {axis: word.partition("@")[0] if axis in follows else word for axis, word in words.items()}
     to = {axis: str(value) for axis, value in resolver.values((*path, "to"), nominal).items()}
     for axis in follows:

@@ -11,7 +11,7 @@ from harness.matrix.model.constraints import Constraint
 from harness.matrix.version_matrix import Matrix
 
 
-def unused_entries(matrix: Matrix) -> Iterator[Problem]:
+def find_unused_entries(matrix: Matrix) -> Iterator[Problem]:
     """Axis values, constraints, stacks, recipes, expectations and pin rules that no cell is touched by."""
     yield from _values(matrix)
     yield from _products(matrix)
@@ -64,11 +64,11 @@ def _products(matrix: Matrix) -> Iterator[Problem]:
 
 def _constraints(matrix: Matrix) -> Iterator[Problem]:
     for constraint in matrix.constraints.values():
-        if not _bites(matrix, constraint):
+        if not _excludes_something(matrix, constraint):
             yield Problem(f"constraint {constraint.id!r} excludes nothing", constraint.where)
 
 
-def _bites(matrix: Matrix, constraint: Constraint) -> bool:
+def _excludes_something(matrix: Matrix, constraint: Constraint) -> bool:
     """Whether any stack or combination violates it, also those that others exclude as well."""
     if any(constraint.violation(matrix.versions(stack.axes)) for stack in matrix.stacks.values()):
         return True

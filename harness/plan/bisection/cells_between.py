@@ -9,18 +9,18 @@ from harness.matrix.cells.pins import resolve_rules
 from harness.matrix.model.cell import Cell
 from harness.matrix.model.versions import Version
 from harness.matrix.version_matrix import Matrix
-from harness.plan.bisection.search import Culprit, Vector, all_probes
+from harness.plan.bisection.search import Culprit, StepCounts, possible_probes
 from harness.plan.keys.variant import RECIPE, variant_id
 from harness.sources.git.git_repository import Repository
 
 #: Our patches are no axis either.
 PATCHES = "patches"
 #: Versions of the axes -> the ids of the patches for them, in the order in which they are applied.
-Series = Callable[[Mapping[str, str]], Sequence[str]]
+PatchSeriesOf = Callable[[Mapping[str, str]], Sequence[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
+class AxisSteps:
     """An axis, the recipe or the patches that differ: values from the good cell's to the bad one's.
 
     None is no value. labels: what each step is called where its two values say it badly.
@@ -43,13 +43,13 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Between:
+class BisectionCells:
     """All that can be asked between two cells. probes[i] is the mixture of which cells[i] is the cell."""
 
     good: Cell
     bad: Cell
-    spans: tuple[Span, ...]
-    probes: tuple[Vector, ...]
+    spans: tuple[AxisSteps, ...]
+    probes: tuple[StepCounts, ...]
     cells: tuple[Cell, ...]
 
     def name(self, culprit: Culprit) -> str:
@@ -58,23 +58,23 @@ class Between:
             return "the good cell fails as well" if culprit.step else "the bad cell does not fail"
         return self.spans[culprit.span].step(culprit.step)
 
-    def only(self, probes: Collection[int]) -> Between:
+    def with_probes(self, probes: Collection[int]) -> BisectionCells:
         """With these probes alone."""
-        chosen = sorted(probes)
+        numbers = sorted(probes)
         return replace(
             self,
-            probes=tuple(self.probes[number] for number in chosen),
-            cells=tuple(self.cells[number] for number in chosen),
+            probes=tuple(self.probes[number] for number in numbers),
+            cells=tuple(self.cells[number] for number in numbers),
         )
 
 
-def between(
+def bisection_cells(
     matrix: Matrix,
     good: Cell,
     bad: Cell,
     commits: Mapping[str, Sequence[str]] | None = None,
-    series: Series = lambda _axes: (),
-) -> Between:
+    series: PatchSeriesOf = lambda _axes: (),
+) -> BisectionCells:
     """Mixtures of two cells that break no rule which both of them keep.
 
     commits: axis -> values from the good cell's to the bad one's, both included; other axes step through the
@@ -82,24 +82,24 @@ def between(
     the two cells has change one by one, in that order, wherever a version has them.
     """
     spans = tuple(
-        Span(axis=axis, values=tuple((commits or {}).get(axis) or _values(matrix, axis, good, bad)))
+        AxisSteps(axis=axis, values=tuple((commits or {}).get(axis) or _values(matrix, axis, good, bad)))
         for axis in matrix.axes
         if good.axes.get(axis) != bad.axes.get(axis)
     )
     if good.recipe != bad.recipe:
-        spans = (*spans, Span(axis=RECIPE, values=(good.recipe or None, bad.recipe or None)))
+        spans = (*spans, AxisSteps(axis=RECIPE, values=(good.recipe or None, bad.recipe or None)))
     patches = _Patches(good, bad, series)
     if patches.stages:
         spans = (*spans, patches.span)
     tolerated = {finding for cell in (good, bad) for finding in _broken(matrix, cell.axes)}
     probes, cells = [], []
-    for vector in all_probes([span.steps for span in spans]):
+    for vector in possible_probes([span.steps for span in spans]):
         axes, recipe = _mixture(matrix, good, spans, vector)
         without = patches.without(axes, vector[-1] if patches.stages else 0)
         if without is not None and _broken(matrix, axes) <= tolerated:
             probes.append(vector)
             cells.append(_cell(matrix, axes, recipe, without, (good, bad)))
-    return Between(good=good, bad=bad, spans=spans, probes=tuple(probes), cells=tuple(cells))
+    return BisectionCells(good=good, bad=bad, spans=spans, probes=tuple(probes), cells=tuple(cells))
 
 
 class _Patches:
@@ -108,7 +108,7 @@ class _Patches:
     A patch stands on those before it, so each stage is one that applies wherever the whole does.
     """
 
-    def __init__(self, good: Cell, bad: Cell, series: Series) -> None:
+    def __init__(self, good: Cell, bad: Cell, series: PatchSeriesOf) -> None:
         self._series = series
         before, after = (
             [patch for patch in series(cell.axes) if patch not in cell.without] for cell in (good, bad)
@@ -129,10 +129,10 @@ class _Patches:
         self._states = tuple(states)
 
     @property
-    def span(self) -> Span:
+    def span(self) -> AxisSteps:
         """Its values are the moving patches that are on."""
         values = tuple(",".join(state) or None for state in self._states)
-        return Span(axis=PATCHES, values=values, labels=self.stages)
+        return AxisSteps(axis=PATCHES, values=values, labels=self.stages)
 
     def without(self, axes: Mapping[str, str], stage: int) -> tuple[str, ...] | None:
         """What a mixture leaves out; None where its versions lack a patch that is on at this stage."""
@@ -164,7 +164,9 @@ def _values(matrix: Matrix, axis: str, good: Cell, bad: Cell) -> list[str | None
     return [first, *steps, last]
 
 
-def _mixture(matrix: Matrix, good: Cell, spans: Sequence[Span], vector: Vector) -> tuple[dict[str, str], str]:
+def _mixture(
+    matrix: Matrix, good: Cell, spans: Sequence[AxisSteps], vector: StepCounts
+) -> tuple[dict[str, str], str]:
     """The axes and the recipe of a mixture."""
     values: dict[str, str | None] = {**good.axes, RECIPE: good.recipe}
     for span, number in zip(spans, vector, strict=True):

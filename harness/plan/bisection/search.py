@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Vector = tuple[int, ...]
+StepCounts = tuple[int, ...]
 #: That the good cell is bad as well, or that the bad one only failed by chance, is unlikely but possible.
-DOUBT = 0.01
+ENDPOINT_DOUBT = 0.01
 #: Above this many combinations of steps, a probe moves one thing and leaves the others at either end.
 MAX_GRID = 4096
 MAX_CORNERS = 8
@@ -73,11 +73,11 @@ class SearchForecast:
     trials: int
 
 
-def all_probes(lengths: Sequence[int]) -> tuple[Vector, ...]:
+def possible_probes(lengths: Sequence[int]) -> tuple[StepCounts, ...]:
     """Probes over things with so many steps: every combination, or if too many, one thing at a time."""
     if math.prod(length + 1 for length in lengths) <= MAX_GRID:
         return tuple(itertools.product(*(range(length + 1) for length in lengths)))
-    found: dict[Vector, None] = {}
+    found: dict[StepCounts, None] = {}
     for span, length in enumerate(lengths):
         others = [number for number in range(len(lengths)) if number != span]
         for corner in itertools.product(*((0, lengths[other]) for other in others[:MAX_CORNERS])):
@@ -93,7 +93,7 @@ def all_probes(lengths: Sequence[int]) -> tuple[Vector, ...]:
 class Bisection:
     """One search. Things are numbered; `lengths[i]` is how many steps thing `i` took from good to bad.
 
-    probes: the cells that can be asked, as the number of steps of each thing in them; all by default. prior:
+    probes: the cells that can be probed, as the number of steps of each thing in them; all by default. prior:
     for each thing the weights of its steps, equal by default; each thing is suspected as much as any other.
     confidence: the probability at which to stop. doubt: that neither end is what it seems to be.
     ValueError when there is nothing to search.
@@ -103,17 +103,17 @@ class Bisection:
         self,
         lengths: Sequence[int],
         *,
-        probes: Sequence[Vector] | None = None,
+        probes: Sequence[StepCounts] | None = None,
         noise: FlakeRates | None = None,
         confidence: float = 0.995,
         prior: Sequence[Sequence[float]] | None = None,
-        doubt: float = DOUBT,
+        doubt: float = ENDPOINT_DOUBT,
     ) -> None:
         import numpy as np
 
         if not any(lengths):
             raise ValueError("the two cells do not differ")
-        self.probes = tuple(probes) if probes is not None else all_probes(lengths)
+        self.probes = tuple(probes) if probes is not None else possible_probes(lengths)
         self.noise = noise or FlakeRates()
         self.confidence = confidence
         steps = [
@@ -128,11 +128,11 @@ class Bisection:
         # Nothing guilty: the bad cell is fine, or the good cell is bad.
         fails = np.hstack([fails, np.zeros((len(at), 1), bool), np.ones((len(at), 1), bool)])
         weights = np.concatenate([weights / weights.sum() * (1 - doubt), [doubt / 2, doubt / 2]])
-        self.culprits, told_apart, self._belief = _told_apart(
+        self.culprits, failing_groups, self._belief = _group_indistinguishable(
             (*steps, Culprit(span=-1, step=0), Culprit(span=-1, step=1)), fails, weights
         )
         # One where a probe fails with that culprit. Beliefs below float32's reach decide nothing.
-        self._fails: NDArray[np.float32] = told_apart.astype(np.float32)
+        self._fails: NDArray[np.float32] = failing_groups.astype(np.float32)
 
     def observe(self, probe: int, *, failed: bool) -> None:
         """Take in an outcome of a probe; ValueError when outcomes without noise contradict each other."""
@@ -153,12 +153,12 @@ class Bisection:
         """Expected information of each probe, in bits."""
         mass = (self._fails @ self._belief.astype("float32")).clip(0, 1).astype("float64")
         failing = mass * (1 - self.noise.false_pass) + (1 - mass) * self.noise.false_fail
-        told: NDArray[np.float64] = (
+        information: NDArray[np.float64] = (
             _entropy(failing)
             - mass * _entropy_of(self.noise.false_pass)
             - (1 - mass) * _entropy_of(self.noise.false_fail)
         )
-        return told
+        return information
 
     def best(self, costs: Sequence[float] | NDArray[np.float64] | None = None) -> int | None:
         """The probe that tells most for its cost; None when the search is over or no probe tells anything."""
@@ -192,7 +192,7 @@ class Bisection:
         belief = self._belief[self._belief > 0]
         return max(0.0, float(-(belief * np.log2(belief)).sum()))
 
-    def expect(
+    def forecast(
         self,
         *,
         costs: Callable[[frozenset[int]], Sequence[float]] | None = None,
@@ -202,7 +202,7 @@ class Bisection:
     ) -> SearchForecast:
         """Simulate searches from here on: culprits drawn from what is believed, outcomes as noisy as assumed.
 
-        costs: probes asked before -> the cost of each probe; 1 each by default. The search stays as it is.
+        costs: probes probed before -> the cost of each probe; 1 each by default. The search stays as it is.
         """
         chance = random.Random(seed)  # noqa: S311 - a simulation
         belief = self._belief
@@ -212,10 +212,10 @@ class Bisection:
             for _ in range(trials):
                 self._belief = belief
                 truth = chance.choices(range(len(belief)), weights=belief.tolist())[0]
-                asked = self._simulate(truth, chance, costs, limit)
-                probes += len(asked)
-                distinct += len({probe for probe, _ in asked})
-                cost += sum(price for _, price in asked)
+                probed = self._simulate(truth, chance, costs, limit)
+                probes += len(probed)
+                distinct += len({probe for probe, _ in probed})
+                cost += sum(price for _, price in probed)
                 right += self.leading.culprits == self.culprits[truth]
         finally:
             self._belief = belief
@@ -234,21 +234,21 @@ class Bisection:
         costs: Callable[[frozenset[int]], Sequence[float]] | None,
         limit: int,
     ) -> list[tuple[int, float]]:
-        """One search with a known culprit: (probe, cost) in the order asked."""
-        asked: list[tuple[int, float]] = []
-        while len(asked) < limit:
-            prices = costs(frozenset(probe for probe, _ in asked)) if costs else None
+        """One search with a known culprit: (probe, cost) in the order probed."""
+        probed: list[tuple[int, float]] = []
+        while len(probed) < limit:
+            prices = costs(frozenset(probe for probe, _ in probed)) if costs else None
             probe = self.best(prices)
             if probe is None:
                 break
-            asked.append((probe, prices[probe] if prices else 1.0))
+            probed.append((probe, prices[probe] if prices else 1.0))
             failing = bool(self._fails[probe, truth])
             wrong = self.noise.false_pass if failing else self.noise.false_fail
             self.observe(probe, failed=failing != (chance.random() < wrong))
-        return asked
+        return probed
 
 
-def least_probes(choices: int, noise: FlakeRates) -> float:
+def minimum_probes(choices: int, noise: FlakeRates) -> float:
     """Bits in one of `choices` over the capacity of a probe: on average no method can do with fewer.
 
     The capacity is that of a binary channel with these error rates, found on a grid of input shares.
@@ -271,7 +271,7 @@ def _weights(length: int, prior: Sequence[Sequence[float]] | None, span: int) ->
     return weights / weights.sum() if length else weights
 
 
-def _told_apart(steps: Sequence[Culprit], fails: Any, weights: Any) -> tuple[Any, Any, Any]:
+def _group_indistinguishable(steps: Sequence[Culprit], fails: Any, weights: Any) -> tuple[Any, Any, Any]:
     """Culprits that every probe answers alike are one; their weights are added."""
     import numpy as np
 

@@ -52,7 +52,7 @@ class Impact:
         return tuple(task for task in self.tasks if task.effect is effect)
 
 
-def impact(plan: Plan, before: PlanRecord) -> Impact:
+def compare_plans(plan: Plan, before: PlanRecord) -> Impact:
     """Compare today's plan with an earlier one.
 
     A task is compared with what answered the same check of the same cell; where the cell has another id now

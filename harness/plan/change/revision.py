@@ -17,11 +17,11 @@ from harness.errors import InfrastructureError, InputError, Location
 
 #: Where planning begins. What it reaches decides keys, in addition to the code that a check runs: with other
 #: code there, another plan may come out.
-PLANNING = ("harness.workspace.planning.open_plan:open_plan",)
+PLANNING_ROOTS = ("harness.workspace.planning.open_plan:open_plan",)
 PACKAGE = "harness"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 #: Variables of one repository (`git rev-parse --local-env-vars`): a hook that runs us sets those of its own.
-OF_A_REPOSITORY = frozenset(
+GIT_REPOSITORY_VARIABLES = frozenset(
     {
         "GIT_ALTERNATE_OBJECT_DIRECTORIES",
         "GIT_COMMON_DIR",
@@ -42,7 +42,7 @@ OF_A_REPOSITORY = frozenset(
     }
 )
 #: A git command that hangs (on a lock, on a lazily fetched object) must not hang the plan.
-SECONDS = 120
+GIT_TIMEOUT_SECONDS = 120
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def _wanted(name: str) -> str:
     return name if _COMMIT.fullmatch(name) else shlex.quote(f"{there}:refs/remotes/origin/{branch}")
 
 
-def lay_out(root: Path, revision: Revision, paths: Sequence[str], folder: Path) -> Path:
+def extract_revision(root: Path, revision: Revision, paths: Sequence[str], folder: Path) -> Path:
     """Write `paths` of the revision (those it has) into `folder`, and return it.
 
     InfrastructureError when git cannot read them.
@@ -123,7 +123,7 @@ def lay_out(root: Path, revision: Revision, paths: Sequence[str], folder: Path) 
     return folder
 
 
-def same_code(root: Path, revision: Revision) -> bool:
+def has_same_code(root: Path, revision: Revision) -> bool:
     """Whether this program's files in the checkout are those of the revision, none added, none missing."""
     compared = _git(root, "diff", "--quiet", revision.commit, "--", PACKAGE)
     untracked = _git(root, "ls-files", "--others", "-z", "--", PACKAGE)
@@ -136,24 +136,24 @@ def same_code(root: Path, revision: Revision) -> bool:
 def planning_digest(package_root: Path) -> str:
     """Digest of the code that decides keys in the tree whose folder `harness` this is; "" if it lacks any."""
     graph = CodeGraph(package_root)
-    if any(graph.facts(root.partition(":")[0]) is None for root in PLANNING):
+    if any(graph.facts(root.partition(":")[0]) is None for root in PLANNING_ROOTS):
         return ""
-    return graph.digest(graph.reach(PLANNING, checks=False)).digest
+    return graph.digest(graph.reach(PLANNING_ROOTS, checks=False)).digest
 
 
 def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    environment = {name: value for name, value in os.environ.items() if name not in OF_A_REPOSITORY}
+    environment = {name: value for name, value in os.environ.items() if name not in GIT_REPOSITORY_VARIABLES}
     try:
         return subprocess.run(
             ["git", "-C", str(root), *arguments],  # noqa: S607 - the git of the PATH
             capture_output=True,
             check=False,
-            timeout=SECONDS,
+            timeout=GIT_TIMEOUT_SECONDS,
             env={**environment, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
         )
     except FileNotFoundError as error:
         raise InfrastructureError("git is not installed", fix="install git") from error
     except subprocess.TimeoutExpired as error:
         raise InfrastructureError(
-            f"git {arguments[0]} did not answer within {SECONDS} s", where=Location(root)
+            f"git {arguments[0]} did not answer within {GIT_TIMEOUT_SECONDS} s", where=Location(root)
         ) from error

@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from harness.matrix.model.versions import Scheme, parse_version
 
 #: The check that makes an environment; cells with the same key share one.
-BUILDS = "environment"
+ENVIRONMENT_CHECK = "environment"
 #: MiB of a simulated cell's environment by its vllm-ascend, "" without: `du -slm` of built ones on x86_64, of
 #: several the largest.
 MEASURED_MIB: Mapping[str, int] = {"": 1776, "0.11.0": 3841, "0.13.0": 3984, "0.18.0": 4173, "0.23.0": 4624}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Disk:
+class DiskEstimate:
     """MiB an environment takes without the installer's cache beside it, and what the figure rests on."""
 
     mib: int
     basis: str
 
 
-def environment_disk(axes: Mapping[str, str], device: str) -> Disk | None:
+def estimate_environment_disk(axes: Mapping[str, str], device: str) -> DiskEstimate | None:
     """What building the environment of a cell takes; None where none was ever measured, on real NPUs.
 
     axes: the cell's values. Of a vllm-ascend that was not measured, the nearest measured one before it.
@@ -32,7 +32,7 @@ def environment_disk(axes: Mapping[str, str], device: str) -> Disk | None:
     wanted = axes.get("vllm_ascend", "")
     like = _nearest(wanted) if wanted else ""
     with_what = f"with vllm-ascend {like}" if like else "without vllm-ascend"
-    return Disk(mib=MEASURED_MIB[like], basis=f"measured {with_what} on x86_64, as documented")
+    return DiskEstimate(mib=MEASURED_MIB[like], basis=f"measured {with_what} on x86_64, as documented")
 
 
 def _nearest(wanted: str) -> str:

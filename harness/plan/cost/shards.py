@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from harness.plan.tasks.task import Plan
 
 #: GitHub refuses a matrix of more jobs, so more cells than that share jobs.
-MOST_JOBS = 256
+MAX_JOBS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,15 +23,15 @@ class Shard:
     label: str = ""
 
 
-def shards(
+def make_shards(
     plan: Plan,
     seconds: Mapping[str, float],
-    most: int,
+    max_jobs: int,
     *,
     only: Collection[str] | None = None,
     cards: int = 0,
 ) -> tuple[Shard, ...]:
-    """At most `most` shards, never more than GitHub takes; together they hold every cell once.
+    """At most `max_jobs` shards, never more than GitHub allows; every cell is in exactly one.
 
     seconds: key -> cost of each task that is still to run; a task that cells share is split among them.
     only: the cells to deal. cards: 0 deals all of them, for hosted runners do what needs no card; otherwise
@@ -40,7 +40,7 @@ def shards(
     cost = _costs(plan, seconds)
     wanted = [cell for cell in plan.cells if only is None or cell.id in only]
     if not cards:
-        return _dealt({cell.id: cost[cell.id] for cell in wanted}, most, "", "")
+        return _distribute({cell.id: cost[cell.id] for cell in wanted}, max_jobs, "", "")
     found: list[Shard] = []
     for soc in sorted({cell.axes.get("soc", "a2") for cell in wanted if cell.device == "npu"}):
         of_soc = {
@@ -48,8 +48,8 @@ def shards(
             for cell in wanted
             if cell.device == "npu" and cell.axes.get("soc", "a2") == soc
         }
-        found += _dealt(of_soc, most, f"{soc}-", f"linux-aarch64-{soc}-{cards}")
-    return tuple(found[:MOST_JOBS])
+        found += _distribute(of_soc, max_jobs, f"{soc}-", f"linux-aarch64-{soc}-{cards}")
+    return tuple(found[:MAX_JOBS])
 
 
 def github_output(dealt: Sequence[Shard]) -> str:
@@ -74,12 +74,12 @@ def _costs(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-def _dealt(cost: Mapping[str, float], most: int, prefix: str, label: str) -> tuple[Shard, ...]:
+def _distribute(cost: Mapping[str, float], max_jobs: int, prefix: str, label: str) -> tuple[Shard, ...]:
     """The dearest cell first, to the shard with the least work so far: within 4/3 of the best there is.
 
     (Graham, Bounds on multiprocessing timing anomalies, 1969.)
     """
-    heaps: list[tuple[float, list[str]]] = [(0.0, []) for _ in range(min(most, MOST_JOBS, len(cost)))]
+    heaps: list[tuple[float, list[str]]] = [(0.0, []) for _ in range(min(max_jobs, MAX_JOBS, len(cost)))]
     for cell in sorted(cost, key=lambda name: (-cost[name], name)):
         index = min(range(len(heaps)), key=lambda number: (heaps[number][0], number))
         heaps[index] = (heaps[index][0] + cost[cell], [*heaps[index][1], cell])

@@ -19,11 +19,11 @@ from harness.plan.tasks.task import Task
 
 #: Seconds on real NPUs before anything was measured there: guesses of the right order, replaced by the first
 #: measurement. On a simulated device the check's own `expected_s` holds.
-COLD_START = {Tier.STATIC: 5.0, Tier.BUILD: 1200.0, Tier.NUMERICS: 120.0, Tier.CONVERGENCE: 3600.0}
+COLD_START_SECONDS = {Tier.STATIC: 5.0, Tier.BUILD: 1200.0, Tier.NUMERICS: 120.0, Tier.CONVERGENCE: 3600.0}
 #: A guess may be wrong by this factor either way.
 GUESS_FACTOR = 3.0
 #: Fewer executions on one kind of host are taken together with those on others.
-ENOUGH = 3
+MIN_SAMPLES = 3
 #: One standard deviation of a normal distribution lies between the quantiles 0.16 and 0.84.
 ONE_SIGMA = 0.84134
 
@@ -91,11 +91,11 @@ class CostModel:
         """What one execution of `check` costs on `device`, which counts for device checks only."""
         place = (check.name, device if check.device else "")
         here, anywhere = self._here.get(place, []), self._anywhere.get(place, [])
-        if len(here) >= ENOUGH:
+        if len(here) >= MIN_SAMPLES:
             return _measured(check.name, here, f"{len(here)} executions on this kind of host")
         if anywhere:
             return _measured(check.name, anywhere, f"{len(anywhere)} executions on any host")
-        seconds = COLD_START[check.tier] if place[1] == "npu" else check.expected_s
+        seconds = COLD_START_SECONDS[check.tier] if place[1] == "npu" else check.expected_s
         return Estimate(
             check=check.name,
             seconds=seconds,
@@ -107,10 +107,10 @@ class CostModel:
 
     def of_task(self, task: Task) -> Estimate:
         """What executing a task costs."""
-        return self.estimate(task.check, device_of(task.facets))
+        return self.estimate(task.check, device_kind(task.facets))
 
 
-def device_of(facets: Mapping[str, object]) -> str:
+def device_kind(facets: Mapping[str, object]) -> str:
     """The kind of device in a task's facets, or ""."""
     device = facets.get("device")
     return str(device.get("kind", "")) if isinstance(device, dict) else ""
@@ -144,7 +144,7 @@ def _measured(check: str, seconds: list[float], basis: str) -> Estimate:
     ordered = sorted(seconds)
     median = statistics.median(ordered)
     low, high = _quantile(ordered, 1 - ONE_SIGMA), _quantile(ordered, ONE_SIGMA)
-    if len(ordered) < ENOUGH:
+    if len(ordered) < MIN_SAMPLES:
         # Two executions that happen to agree prove no small spread.
         low, high = min(low, median / 1.5), max(high, median * 1.5)
     return Estimate(check=check, seconds=median, low=low, high=high, samples=len(ordered), basis=basis)

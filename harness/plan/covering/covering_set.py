@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 MAX_STRENGTH = 6
 #: Tie-breaks tried, and the number of (cell, tuple) pairs after which no further one is started.
-ATTEMPTS = 64
-WORK = 20_000_000
+MAX_ATTEMPTS = 64
+MAX_WORK = 20_000_000
 #: A cell that costs nothing must still be comparable by what it covers.
-FREE = 1e-9
+MIN_COST = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class Universe:
             dtype=np.uint64,
         )
 
-    def held(self, indexes: Collection[int]) -> int:
+    def count_covered(self, indexes: Collection[int]) -> int:
         """How many tuples these cells hold together."""
         import numpy as np
 
@@ -127,14 +127,16 @@ class _Search:
         count = len(universe.cells)
         self.universe = universe
         self.must = must
-        self.costs = np.maximum(np.array(costs if costs is not None else [1.0] * count, dtype=float), FREE)
+        self.costs = np.maximum(
+            np.array(costs if costs is not None else [1.0] * count, dtype=float), MIN_COST
+        )
         self.keep = np.zeros(count, dtype=bool)
         self.keep[sorted(keep - set(must))] = True
         self.preferred = np.zeros(count, dtype=bool)
         self.preferred[sorted(prefer)] = True
 
     def best(self) -> Cover:
-        attempts = ATTEMPTS
+        attempts = MAX_ATTEMPTS
         work = max(1, self.universe.columns.size)
         chosen: list[tuple[int, int]] = []
         price: tuple[float, int] = (math.inf, 0)
@@ -145,7 +147,7 @@ class _Search:
             if (round(total, 6), len(picks)) < price:
                 chosen, price = picks, (round(total, 6), len(picks))
             spent += work * len(picks)
-            if spent > WORK:
+            if spent > MAX_WORK:
                 break
         return Cover(
             strength=self.universe.strength,

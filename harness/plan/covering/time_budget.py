@@ -24,7 +24,7 @@ class CoveringStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offer:
+class FurtherCells:
     """A number of further cells, the tuples they add, and their seconds."""
 
     cells: int = 0
@@ -33,27 +33,27 @@ class Offer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Purchase:
+class BudgetedCover:
     """The cells that fit the budget (all of them without one), those left for later, and the next hour's."""
 
     strength: int
     tuples: int
     taken: tuple[CoveringStep, ...]
     left: tuple[CoveringStep, ...]
-    next_hour: Offer
+    next_hour: FurtherCells
 
     @property
-    def held(self) -> int:
+    def covered(self) -> int:
         """Tuples the taken cells hold."""
         return sum(step.gained for step in self.taken)
 
     @property
     def coverage(self) -> float:
-        """Part of the feasible tuples that is held, 0 to 1; 1 when there are none."""
-        return self.held / self.tuples if self.tuples else 1.0
+        """Part of the feasible tuples that is covered, 0 to 1; 1 when there are none."""
+        return self.covered / self.tuples if self.tuples else 1.0
 
 
-def parse_span(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds in `90s`, `45min`, `8h`, `1.5d`; ValueError for anything else."""
     match = _SPAN.fullmatch(text)
     if not match:
@@ -61,7 +61,7 @@ def parse_span(text: str) -> float:
     return float(match["number"]) * _SECONDS[match["unit"]]
 
 
-def steps(cover: Cover, work: Sequence[Mapping[str, Estimate]]) -> tuple[CoveringStep, ...]:
+def covering_steps(cover: Cover, work: Sequence[Mapping[str, Estimate]]) -> tuple[CoveringStep, ...]:
     """The picks of a cover with what each costs after those before it.
 
     work: for each cell of the universe, task -> estimate of what is still to run; equal tasks run once.
@@ -84,7 +84,7 @@ def steps(cover: Cover, work: Sequence[Mapping[str, Estimate]]) -> tuple[Coverin
 
 def fit_into_budget(
     cover: Cover, priced: Sequence[CoveringStep], universe: Universe, budget: float | None
-) -> Purchase:
+) -> BudgetedCover:
     """Take the steps that fit the budget, in order; a step that does not fit leaves room for cheaper ones."""
     taken: list[CoveringStep] = []
     left: list[CoveringStep] = []
@@ -94,7 +94,7 @@ def fit_into_budget(
         (taken if fits else left).append(step)
         spent += step.seconds if fits else 0.0
     recounted = _recount(universe, taken)
-    return Purchase(
+    return BudgetedCover(
         strength=cover.strength,
         tuples=cover.tuples,
         taken=recounted,
@@ -117,7 +117,7 @@ def _recount(universe: Universe, chosen: Sequence[CoveringStep]) -> tuple[Coveri
 
 def _offer(
     universe: Universe, taken: Sequence[CoveringStep], left: Sequence[CoveringStep], seconds: float
-) -> Offer:
+) -> FurtherCells:
     """What the first cells left buy; a cell dearer than the whole span is offered alone, as a beginning."""
     chosen: list[CoveringStep] = []
     spent = 0.0
@@ -127,6 +127,8 @@ def _offer(
             spent += step.seconds
     before = {step.index for step in taken}
     after = before | {step.index for step in chosen}
-    return Offer(
-        cells=len(chosen), gained=universe.held(after) - universe.held(before) if chosen else 0, seconds=spent
+    return FurtherCells(
+        cells=len(chosen),
+        gained=universe.count_covered(after) - universe.count_covered(before) if chosen else 0,
+        seconds=spent,
     )

@@ -16,7 +16,7 @@ from harness.matrix.version_matrix import Matrix
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objection:
+class RuleViolation:
     """A rule that speaks against a combination: what it finds, why, on whose word, and where it is written.
 
     what: "" for a rule that only objects together with others.
@@ -30,7 +30,7 @@ class Objection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Near:
+class NearestCell:
     """A valid cell, and the values in which it differs from what was asked: axis -> (asked, has)."""
 
     cell: Cell
@@ -46,13 +46,13 @@ class Explanation:
     """
 
     axes: Mapping[str, str]
-    violated: tuple[Objection, ...]
-    contradiction: tuple[Objection, ...]
+    violated: tuple[RuleViolation, ...]
+    contradiction: tuple[RuleViolation, ...]
     cells: tuple[Cell, ...]
-    nearest: tuple[Near, ...]
+    nearest: tuple[NearestCell, ...]
 
 
-def explain(
+def explain_combination(
     matrix: Matrix, axes: Mapping[str, Version], count: int = 3, conditions: Sequence[Condition] = ()
 ) -> Explanation:
     """Why the combination is in or out, over the cells of every profile; `count` nearest cells.
@@ -64,16 +64,16 @@ def explain(
         cell
         for cell in matrix.all_cells
         if all(cell.axes.get(axis) == value for axis, value in wanted.items())
-        and meets(matrix, cell, conditions)
+        and meets_conditions(matrix, cell, conditions)
     )
-    violated = violations(matrix, axes)
-    contradiction = () if cells or violated else _contradiction_anywhere(matrix, axes, conditions)
+    violated = rule_violations(matrix, axes)
+    minimal_contradiction = () if cells or violated else _contradiction_anywhere(matrix, axes, conditions)
     return Explanation(
         axes=wanted,
         violated=violated,
-        contradiction=contradiction,
+        contradiction=minimal_contradiction,
         cells=cells,
-        nearest=() if cells else nearest(matrix, wanted, count),
+        nearest=() if cells else nearest_cells(matrix, wanted, count),
     )
 
 
@@ -93,13 +93,13 @@ def parse_axes(matrix: Matrix, words: Sequence[str]) -> dict[str, Version]:
     return found
 
 
-def violations(matrix: Matrix, axes: Mapping[str, Version]) -> tuple[Objection, ...]:
+def rule_violations(matrix: Matrix, axes: Mapping[str, Version]) -> tuple[RuleViolation, ...]:
     """The rules a combination breaks, in the order of the file."""
     found = ((rule, rule.violation(axes)) for rule in matrix.constraints.values())
     return tuple(_objection(rule, what) for rule, what in found if what)
 
 
-def meets(matrix: Matrix, cell: Cell, conditions: Sequence[Condition]) -> bool:
+def meets_conditions(matrix: Matrix, cell: Cell, conditions: Sequence[Condition]) -> bool:
     """Whether the cell has a value that fits for every condition."""
     versions = matrix.versions(
         {condition.axis: cell.axes[condition.axis] for condition in conditions if condition.axis in cell.axes}
@@ -107,7 +107,7 @@ def meets(matrix: Matrix, cell: Cell, conditions: Sequence[Condition]) -> bool:
     return all(condition.holds(versions) is True for condition in conditions)
 
 
-def contradiction(
+def minimal_contradiction(
     product: Mapping[str, Sequence[Version]], fixed: Mapping[str, Version], rules: Sequence[Constraint]
 ) -> tuple[Constraint, ...]:
     """Rules that together exclude every combination, none of which can be left out; () when one is valid.
@@ -124,7 +124,7 @@ def contradiction(
     return tuple(needed)
 
 
-def nearest(matrix: Matrix, wanted: Mapping[str, str], count: int) -> tuple[Near, ...]:
+def nearest_cells(matrix: Matrix, wanted: Mapping[str, str], count: int) -> tuple[NearestCell, ...]:
     """Valid cells that differ in the fewest of the wanted values, and in those by the fewest steps."""
     steps = _steps(matrix)
 
@@ -135,7 +135,7 @@ def nearest(matrix: Matrix, wanted: Mapping[str, str], count: int) -> tuple[Near
 
     valid = [cell for cell in matrix.all_cells if not cell.stack]
     return tuple(
-        Near(
+        NearestCell(
             cell=cell,
             changes={
                 axis: (value, cell.axes.get(axis, "none"))
@@ -147,20 +147,22 @@ def nearest(matrix: Matrix, wanted: Mapping[str, str], count: int) -> tuple[Near
     )
 
 
-def empty_selection(matrix: Matrix, selection: Selection) -> tuple[Objection, ...]:
+def explain_empty_selection(matrix: Matrix, selection: Selection) -> tuple[RuleViolation, ...]:
     """The rules that together leave nothing of a selection's product; () when something is left."""
     product = {
         axis: [matrix.axes[axis].parse(text) for text in texts] for axis, texts in selection.product.items()
     }
     if not product:
         return ()
-    found = contradiction(product, matrix.versions(selection.fixed), tuple(matrix.constraints.values()))
+    found = minimal_contradiction(
+        product, matrix.versions(selection.fixed), tuple(matrix.constraints.values())
+    )
     return tuple(_objection(rule, "") for rule in found)
 
 
 def _contradiction_anywhere(
     matrix: Matrix, axes: Mapping[str, Version], conditions: Sequence[Condition]
-) -> tuple[Objection, ...]:
+) -> tuple[RuleViolation, ...]:
     """What stands in the way in the widest product that has all the axes, and in which something does."""
     asked = {*axes, *(condition.axis for condition in conditions)}
     selections = [
@@ -181,7 +183,7 @@ def _contradiction_anywhere(
             for axis, texts in selection.product.items()
         }
         fixed = {**matrix.versions(selection.fixed), **axes}
-        found = contradiction(product, fixed, tuple(matrix.constraints.values()))
+        found = minimal_contradiction(product, fixed, tuple(matrix.constraints.values()))
         if found:
             return tuple(_objection(rule, "") for rule in found)
     return ()
@@ -201,8 +203,8 @@ def _infeasible(
     return not any(part.constraint is None for part in expand_product(relevant, rest, rules))
 
 
-def _objection(rule: Constraint, what: str) -> Objection:
-    return Objection(rule=rule.id, what=what, reason=rule.reason, source=rule.source, where=rule.where)
+def _objection(rule: Constraint, what: str) -> RuleViolation:
+    return RuleViolation(rule=rule.id, what=what, reason=rule.reason, source=rule.source, where=rule.where)
 
 
 def _steps(matrix: Matrix) -> Mapping[str, Mapping[str, int]]:

@@ -12,7 +12,14 @@ from harness.matrix.model.constraints import Condition
 from harness.matrix.model.versions import Version
 from harness.matrix.version_matrix import Matrix
 from harness.outcome import Evidence, Status, Tier
-from harness.plan.feasibility.exclusion import Near, Objection, explain, meets, nearest, violations
+from harness.plan.feasibility.exclusion import (
+    NearestCell,
+    RuleViolation,
+    explain_combination,
+    meets_conditions,
+    nearest_cells,
+    rule_violations,
+)
 
 
 class ProofState(str, enum.Enum):
@@ -24,7 +31,7 @@ class ProofState(str, enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckAnswer:
+class CheckProof:
     """What is known of one check of a cell: its status and evidence, None for a check without an outcome."""
 
     check: str
@@ -35,14 +42,14 @@ class CheckAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proof:
+class CellProof:
     """A cell and the answers about it."""
 
     cell: Cell
-    answers: tuple[CheckAnswer, ...]
+    answers: tuple[CheckProof, ...]
 
     @property
-    def stand(self) -> ProofState:
+    def state(self) -> ProofState:
         """Refuted by one failure; works when every check has passed."""
         if any(answer.status is Status.FAIL for answer in self.answers):
             return ProofState.REFUTED
@@ -56,13 +63,13 @@ class Proof:
         return sum(answer.status is Status.PASS for answer in self.answers)
 
     @property
-    def failures(self) -> tuple[CheckAnswer, ...]:
+    def failures(self) -> tuple[CheckProof, ...]:
         """The checks that failed."""
         return tuple(answer for answer in self.answers if answer.status is Status.FAIL)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rung:
+class VersionProof:
     """One version of the axis asked for: its best cell, or why there is none.
 
     objections: rules that exclude it, alone or together. instead: where no rule does, the cell that has the
@@ -70,54 +77,64 @@ class Rung:
     """
 
     version: Version
-    proof: Proof | None
-    objections: tuple[Objection, ...] = ()
-    instead: Near | None = None
+    proof: CellProof | None
+    objections: tuple[RuleViolation, ...] = ()
+    alternative: NearestCell | None = None
 
     @property
-    def stand(self) -> ProofState:
+    def state(self) -> ProofState:
         """That of the best cell; refuted when rules leave none."""
-        return self.proof.stand if self.proof else ProofState.REFUTED
+        return self.proof.state if self.proof else ProofState.REFUTED
 
 
 @dataclass(frozen=True, kw_only=True)
-class Newest:
-    """The versions of an axis, newest first, down to the newest that works (all, when none is known to).
+class NewestVersions:
+    """The versions of an axis, newest first, down to the newest that works (all of them if none is known to).
 
-    Why a version has no cell is told down to the newest nothing speaks against: older ones are not asked for.
-    nearest: where no version is left, cells that differ least from the conditions.
+    The reasons why a version has no cell are collected down to the newest version without an objection; older
+    versions do not need them. nearest: if no version is left, the cells closest to the conditions.
     """
 
     axis: str
-    rungs: tuple[Rung, ...]
-    nearest: tuple[Near, ...] = ()
+    versions: tuple[VersionProof, ...]
+    nearest: tuple[NearestCell, ...] = ()
 
     @property
-    def works(self) -> Rung | None:
+    def works(self) -> VersionProof | None:
         """The newest version with a cell that passed every check."""
-        return next((rung for rung in self.rungs if rung.stand is ProofState.WORKS), None)
+        return next(
+            (version_proof for version_proof in self.versions if version_proof.state is ProofState.WORKS),
+            None,
+        )
 
     @property
-    def candidate(self) -> Rung | None:
+    def candidate(self) -> VersionProof | None:
         """The newest version nothing speaks against."""
-        return next((rung for rung in self.rungs if rung.stand is not ProofState.REFUTED), None)
+        return next(
+            (
+                version_proof
+                for version_proof in self.versions
+                if version_proof.state is not ProofState.REFUTED
+            ),
+            None,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blocked:
+class UpgradeObstacles:
     """What stands between a cell and other values on some axes.
 
     objections: rules the cell would break with them, and does not break without. nearest: valid cells that
     have the values and change least of the rest, in `changes` axis -> (the stack's, the cell's).
     """
 
-    objections: tuple[Objection, ...]
-    nearest: tuple[Proof, ...]
+    objections: tuple[RuleViolation, ...]
+    nearest: tuple[CellProof, ...]
     changes: tuple[Mapping[str, tuple[str, str]], ...]
 
 
 def next_probe(
-    entries: Sequence[PlanEntry], found: Newest, most: Tier, tried: Collection[str] = ()
+    entries: Sequence[PlanEntry], found: NewestVersions, most: Tier, tried: Collection[str] = ()
 ) -> tuple[str, ...]:
     """Keys that tell most for least: of the newest version nothing speaks against, its cheapest open tier.
 
@@ -141,33 +158,35 @@ def next_probe(
     return tuple(dict.fromkeys(entry.key for entry in left if entry.tier.rank == cheapest))
 
 
-def newest(matrix: Matrix, axis: str, conditions: Sequence[Condition], proofs: Mapping[str, Proof]) -> Newest:
+def newest_versions(
+    matrix: Matrix, axis: str, conditions: Sequence[Condition], proofs: Mapping[str, CellProof]
+) -> NewestVersions:
     """The versions of `axis` that cells have, under conditions; proofs: cell id -> what is known of it."""
-    rungs: list[Rung] = []
+    found_versions: list[VersionProof] = []
     for version in _values(matrix, axis):
         cells = [
             cell
             for cell in matrix.all_cells
-            if cell.axes.get(axis) == str(version) and meets(matrix, cell, conditions)
+            if cell.axes.get(axis) == str(version) and meets_conditions(matrix, cell, conditions)
         ]
         best = max((proofs[cell.id] for cell in cells if cell.id in proofs), key=_strength, default=None)
-        told = any(rung.stand is not ProofState.REFUTED for rung in rungs)
-        rungs.append(
-            Rung(version=version, proof=best)
-            if best or told
-            else _without_cell(matrix, axis, version, conditions)
+        has_candidate = any(version_proof.state is not ProofState.REFUTED for version_proof in found_versions)
+        found_versions.append(
+            VersionProof(version=version, proof=best)
+            if best or has_candidate
+            else _explain_missing_cell(matrix, axis, version, conditions)
         )
-        if rungs[-1].stand is ProofState.WORKS:
+        if found_versions[-1].state is ProofState.WORKS:
             break
-    near: tuple[Near, ...] = ()
-    if all(rung.proof is None for rung in rungs):
-        near = nearest(matrix, _exact(conditions), 3)
-    return Newest(axis=axis, rungs=tuple(rungs), nearest=near)
+    near: tuple[NearestCell, ...] = ()
+    if all(version_proof.proof is None for version_proof in found_versions):
+        near = nearest_cells(matrix, _exact(conditions), 3)
+    return NewestVersions(axis=axis, versions=tuple(found_versions), nearest=near)
 
 
-def newest_of_all(
-    matrix: Matrix, conditions: Sequence[Condition], proofs: Mapping[str, Proof]
-) -> tuple[Proof, ...]:
+def newest_cells(
+    matrix: Matrix, conditions: Sequence[Condition], proofs: Mapping[str, CellProof]
+) -> tuple[CellProof, ...]:
     """Cells nothing speaks against and no other such cell is newer than: the Pareto set, best known first.
 
     One cell is newer than another when it has the same axes, is older on none that has an order, newer on at
@@ -177,8 +196,8 @@ def newest_of_all(
         cell
         for cell in matrix.all_cells
         if cell.id in proofs
-        and meets(matrix, cell, conditions)
-        and proofs[cell.id].stand is not ProofState.REFUTED
+        and meets_conditions(matrix, cell, conditions)
+        and proofs[cell.id].state is not ProofState.REFUTED
     ]
     versions = {cell.id: matrix.versions(cell.axes) for cell in cells}
     front: list[Cell] = []
@@ -190,11 +209,13 @@ def newest_of_all(
     return tuple(sorted((proofs[cell.id] for cell in front), key=_strength, reverse=True))
 
 
-def blocks(matrix: Matrix, cell: Cell, wanted: Mapping[str, Version], proofs: Mapping[str, Proof]) -> Blocked:
+def upgrade_obstacles(
+    matrix: Matrix, cell: Cell, wanted: Mapping[str, Version], proofs: Mapping[str, CellProof]
+) -> UpgradeObstacles:
     """What speaks against `wanted` on the stack of `cell`, and the smallest changes that make it valid."""
-    before = {objection.rule for objection in violations(matrix, matrix.versions(cell.axes))}
+    before = {objection.rule for objection in rule_violations(matrix, matrix.versions(cell.axes))}
     changed = {**matrix.versions(cell.axes), **wanted}
-    objections = tuple(one for one in violations(matrix, changed) if one.rule not in before)
+    objections = tuple(one for one in rule_violations(matrix, changed) if one.rule not in before)
     texts = {axis: str(version) for axis, version in wanted.items()}
     having = [
         proofs[one.id]
@@ -205,11 +226,11 @@ def blocks(matrix: Matrix, cell: Cell, wanted: Mapping[str, Version], proofs: Ma
     ]
     target = {axis: str(version) for axis, version in changed.items()}
 
-    def apart(proof: Proof) -> tuple[bool, int, str]:
-        return proof.stand is ProofState.REFUTED, len(_changes(target, proof.cell)), proof.cell.id
+    def apart(proof: CellProof) -> tuple[bool, int, str]:
+        return proof.state is ProofState.REFUTED, len(_changes(target, proof.cell)), proof.cell.id
 
     closest = tuple(sorted(having, key=apart)[:3])
-    return Blocked(
+    return UpgradeObstacles(
         objections=objections,
         nearest=closest,
         changes=tuple(_changes(target, proof.cell) for proof in closest),
@@ -222,14 +243,16 @@ def _values(matrix: Matrix, axis: str) -> list[Version]:
     return sorted(parsed, key=lambda one: (one.order is not None, one.order or (), str(one)), reverse=True)
 
 
-def _without_cell(matrix: Matrix, axis: str, version: Version, conditions: Sequence[Condition]) -> Rung:
+def _explain_missing_cell(
+    matrix: Matrix, axis: str, version: Version, conditions: Sequence[Condition]
+) -> VersionProof:
     exact = {name: matrix.axes[name].parse(text) for name, text in _exact(conditions).items()}
     ranges = [condition for condition in conditions if condition.axis not in exact]
-    found = explain(matrix, {**exact, axis: version}, count=0, conditions=ranges)
+    found = explain_combination(matrix, {**exact, axis: version}, count=0, conditions=ranges)
     objections = found.violated or found.contradiction
 
     def changes(cell: Cell) -> Mapping[str, tuple[str, str]]:
-        unmet = [condition for condition in ranges if not meets(matrix, cell, [condition])]
+        unmet = [condition for condition in ranges if not meets_conditions(matrix, cell, [condition])]
         return {
             **_changes(found.axes, cell),
             **{one.axis: (_words(one), cell.axes.get(one.axis, "none")) for one in unmet},
@@ -237,11 +260,11 @@ def _without_cell(matrix: Matrix, axis: str, version: Version, conditions: Seque
 
     cells = [cell for cell in matrix.all_cells if cell.axes.get(axis) == str(version)]
     closest = min(cells, key=lambda cell: (len(changes(cell)), cell.id), default=None)
-    return Rung(
+    return VersionProof(
         version=version,
         proof=None,
         objections=objections,
-        instead=Near(cell=closest, changes=changes(closest)) if closest else None,
+        alternative=NearestCell(cell=closest, changes=changes(closest)) if closest else None,
     )
 
 
@@ -259,10 +282,10 @@ def _exact(conditions: Sequence[Condition]) -> dict[str, str]:
     return exact
 
 
-def _strength(proof: Proof) -> tuple[int, int, int, str]:
+def _strength(proof: CellProof) -> tuple[int, int, int, str]:
     order = [ProofState.REFUTED, ProofState.OPEN, ProofState.WORKS]
     evidence = max((answer.evidence.rank for answer in proof.answers if answer.evidence), default=-1)
-    return order.index(proof.stand), evidence, proof.passed, proof.cell.id
+    return order.index(proof.state), evidence, proof.passed, proof.cell.id
 
 
 def _newer(left: Mapping[str, Version], right: Mapping[str, Version]) -> bool:

@@ -6,13 +6,13 @@ from importlib import import_module
 
 from harness.check import Check
 
-CHECK_ROOMS = ("compat", "patchstack", "builds", "numerics", "rollout", "convergence")
+CHECK_PACKAGES = ("compat", "patchstack", "builds", "numerics", "rollout", "convergence")
 
 
 def all_checks() -> tuple[Check, ...]:
     """Every check, cheap tiers first; a name twice or an undeclared need is a ValueError."""
     checks: list[Check] = []
-    for room in CHECK_ROOMS:
+    for room in CHECK_PACKAGES:
         checks.extend(import_module(f"harness.{room}.checks").CHECKS)
     return order_checks(checks)
 

@@ -33,7 +33,7 @@ class Demand:
         return wanted if self.nodes == 1 else f"{self.nodes} nodes with {wanted} each"
 
 
-def demand_of(check: Check, facets: Mapping[str, Any]) -> Demand:
+def resource_demand(check: Check, facets: Mapping[str, Any]) -> Demand:
     """What a task of the check asks for: a CPU, and with a device the cards, CANN and machine of its cell.
 
     A cell's recipe says how many nodes and cards; checks that do not read it run on one card.

@@ -10,7 +10,7 @@ from harness.ledger.plan_record import Skip
 from harness.matrix.model.cell import Cell
 from harness.outcome import Status
 from harness.plan.keys.keyring import Facet
-from harness.plan.tasks.demand import demand_of, unmet_reason
+from harness.plan.tasks.demand import resource_demand, unmet_reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,13 +24,13 @@ class NpuFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class HostFacts:
-    """The devices of a host; `cann_fits` says why a CANN version does not go with the driver, or "".
+    """The devices of a host; `cann_misfit` says why a CANN version does not go with the driver, or "".
 
     nodes: the resources of each node of the cluster that runs the plan instead of this host.
     """
 
     npu: NpuFacts | None = None
-    cann_fits: Callable[[str, str], str] = lambda _cann, _driver: ""
+    cann_misfit: Callable[[str, str], str] = lambda _cann, _driver: ""
     nodes: tuple[Mapping[str, float], ...] = ()
 
 
@@ -40,14 +40,14 @@ def device_skip(cell: Cell, check: Check, host: HostFacts, facets: Mapping[str, 
         return None
     if host.nodes:
         values = {name: facets[name].value for name in check.facets}
-        reason = unmet_reason(demand_of(check, values), host.nodes)
+        reason = unmet_reason(resource_demand(check, values), host.nodes)
         return Skip(status=Status.NOT_RUN, reason=reason) if reason else None
     if host.npu is None:
         return Skip(status=Status.NOT_RUN, reason="no NPU on this host")
     wanted = cell.axes.get("soc", "")
     if wanted and wanted != host.npu.soc:
         return Skip(status=Status.NOT_RUN, reason=f"the cell needs {wanted}, this host has {host.npu.soc}")
-    misfit = host.cann_fits(cell.axes.get("cann", ""), host.npu.driver)
+    misfit = host.cann_misfit(cell.axes.get("cann", ""), host.npu.driver)
     if misfit:
         return Skip(status=Status.NOT_RUN, reason=f"{misfit}; update the driver, or take an older CANN")
     return None

@@ -43,16 +43,16 @@ def make_plan(
     keys = ring.keys(cells)
     for number, cell in enumerate(cells):
         facets = ring.facets(cell)
-        asked: dict[str, str] = {}
+        planned_keys: dict[str, str] = {}
         for check in checks:
-            skip = device_skip(cell, check, host, facets) or _idle(check, facets)
+            skip = device_skip(cell, check, host, facets) or _inapplicable(check, facets)
             if skip is None and check.name in left_out:
                 skip = Skip(status=Status.NOT_RUN, reason=left_out[check.name])
             key = ""
             if skip is None:
-                key = asked[check.name] = keys[check.name][number]
+                key = planned_keys[check.name] = keys[check.name][number]
                 if key not in tasks:
-                    tasks[key] = _task(key, check, asked, facets, code[check.name])
+                    tasks[key] = _task(key, check, planned_keys, facets, code[check.name])
             entries.append(
                 PlanEntry(
                     cell_id=cell.id,
@@ -74,7 +74,7 @@ def make_plan(
     )
 
 
-def part_of(plan: Plan, cell_ids: Collection[str]) -> Plan:
+def restrict_plan(plan: Plan, cell_ids: Collection[str]) -> Plan:
     """The same plan for some of its cells."""
     entries = tuple(entry for entry in plan.entries if entry.cell_id in cell_ids)
     keys = {entry.key for entry in entries}
@@ -95,7 +95,7 @@ def _with_dependents(without: Mapping[str, str], checks: Sequence[Check]) -> dic
     return left_out
 
 
-def _idle(check: Check, facets: Mapping[str, Facet]) -> Skip | None:
+def _inapplicable(check: Check, facets: Mapping[str, Facet]) -> Skip | None:
     """Asking nothing must not look like a pass."""
     reason = check.applies({name: facets[name].value for name in check.facets})
     return Skip(status=Status.UNSUPPORTED, reason=reason) if reason else None

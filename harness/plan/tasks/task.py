@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ from harness.check import Check
 from harness.errors import InputError
 from harness.ledger.plan_record import CellFacts, CodeRecord, PlanEntry, PlanRecord, TaskRecord
 from harness.outcome import Status
+from harness.settings import DEFAULT_PROFILE
 
 # After one of these in a tier, the more expensive tiers of the cell are skipped; inconclusive and unsupported
 # do not count as failures.
@@ -100,4 +102,14 @@ def plan_of_record(record: PlanRecord, checks: Mapping[str, Check]) -> Plan:
         },
         notices=(*record.notices, *(f"the check {name!r} of this run no longer exists" for name in gone)),
         code=record.code,
+    )
+
+
+def reproduce_command(
+    cell_id: str, check: str, *, profile: str = DEFAULT_PROFILE, options: Sequence[str] = ()
+) -> str:
+    """A shell line. `options`: the settings a new shell would not have by itself (`Settings.flags`)."""
+    chosen = () if profile == DEFAULT_PROFILE else ("--profile", profile)
+    return shlex.join(
+        ["npu-matrix", *options, *chosen, "run", "--only", cell_id, "--check", check, "--fresh"]
     )

@@ -8,12 +8,11 @@ from pathlib import Path
 
 from harness.errors import InfrastructureError
 from harness.ledger.artifacts import ArtifactStore
-from harness.ledger.junit.junit_files import Case
+from harness.ledger.junit.junit_files import JUnitCase
 from harness.ledger.plan_record import CellFacts, PlanEntry
 from harness.ledger.store import Ledger
 from harness.outcome import ArtifactRef, Outcome, Status, Tier
-from harness.plan.tasks.reproduce import reproduce_command
-from harness.plan.tasks.task import Plan
+from harness.plan.tasks.task import Plan, reproduce_command
 from harness.report.model.earlier_runs import EarlierRuns
 from harness.report.model.lock_files import exports_of
 from harness.report.model.patch_facts import PatchFacts
@@ -132,10 +131,10 @@ def join_report_inputs(
     )
 
 
-def junit_cases(inputs: ReportInputs) -> tuple[Case, ...]:
+def junit_cases(inputs: ReportInputs) -> tuple[JUnitCase, ...]:
     """The results as JUnit cases: a suite per cell, a case per check."""
     return tuple(
-        Case(
+        JUnitCase(
             suite=result.cell_id,
             name=result.check,
             status=_junit_status(result),

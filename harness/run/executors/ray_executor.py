@@ -34,7 +34,7 @@ from harness.errors import InfrastructureError
 from harness.ledger.artifacts import ArtifactStore
 from harness.outcome import Failure, Outcome, State
 from harness.package import PACKAGE_ROOT
-from harness.plan.tasks.demand import Demand, applicable_demand, demand_of, unmet_reason
+from harness.plan.tasks.demand import Demand, applicable_demand, resource_demand, unmet_reason
 from harness.run.executors.executor import PATIENCE_SECONDS
 from harness.run.executors.quarantine import Quarantine
 from harness.run.executors.shipment import Delivery, Parcel, pack, run_parcel, unpack
@@ -43,21 +43,21 @@ from harness.run.jobs.job import CellCommand, Job
 from harness.run.programs.scrub import ESCAPES
 
 NAMESPACE = "npu-matrix"
-LOOK_SECONDS = 5.0
+NODES_REFRESH_SECONDS = 5.0
 #: What a job may read of the checkout, beside the program itself.
-CARRIED = ("patches",)
+STAGED_FOLDERS = ("patches",)
 CellEntry = Callable[[Path], CellCommand | None]
 #: A node's state folder -> where its device nodes are, and variables of its own (where leases are noted).
 HostEntry = Callable[[Path], tuple[Path, Mapping[str, str]]]
 
 
-def this_host(_state: Path) -> tuple[Path, Mapping[str, str]]:
+def default_host_entry(_state: Path) -> tuple[Path, Mapping[str, str]]:
     """A node that is a host: its devices are in /dev, its leases where every program of it looks."""
     return DEV, {}
 
 
 @dataclass(kw_only=True)
-class _Flight:
+class _RemoteJob:
     job: Job
     parcel: Any
     demand: Demand
@@ -74,7 +74,7 @@ class RemoteSite:
     """
 
     cell: CellEntry
-    host: HostEntry = this_host
+    host: HostEntry = default_host_entry
     cache: str = ""
     state: str = ""
 
@@ -87,15 +87,15 @@ class RayExecutor:
     ) -> None:
         self._ray = _ray()
         self._artifacts = artifacts
-        self._flights: dict[Any, _Flight] = {}
-        self._made_on: dict[str, str] = {}
+        self._remote_jobs: dict[Any, _RemoteJob] = {}
+        self._built_on: dict[str, str] = {}
         self._quarantine = Quarantine()
         self._refused: list[Outcome] = []
-        self._looked = 0.0
+        self._nodes_read_at = 0.0
         self._nodes: list[Mapping[str, float]] = []
         remove_orphaned_folders()
         self._scratch = make_temporary_folder()
-        folder = stage(root, self._scratch / "checkout")
+        folder = stage_checkout(root, self._scratch / "checkout")
         # Of what is sent: somebody may go on writing in the checkout.
         self._code = program_digest(folder / PACKAGE_ROOT.name)
         try:
@@ -109,9 +109,9 @@ class RayExecutor:
     @property
     def nodes(self) -> list[Mapping[str, float]]:
         """What each node that is alive has in all; looked up every few seconds."""
-        if time.monotonic() - self._looked > LOOK_SECONDS or not self._looked:
-            self._nodes = nodes_of(self._ray.nodes())
-            self._looked = time.monotonic()
+        if time.monotonic() - self._nodes_read_at > NODES_REFRESH_SECONDS or not self._nodes_read_at:
+            self._nodes = alive_node_resources(self._ray.nodes())
+            self._nodes_read_at = time.monotonic()
         return self._nodes
 
     @property
@@ -121,7 +121,7 @@ class RayExecutor:
 
     def submit(self, job: Job) -> None:
         """Send the job; Ray starts it when its resources are free. One that can never start is refused."""
-        demand = applicable_demand(demand_of(job.task.check, job.task.facets), self.nodes)
+        demand = applicable_demand(resource_demand(job.task.check, job.task.facets), self.nodes)
         reason = unmet_reason(demand, self.nodes)
         if reason:
             fix = "add such a node, or leave these cells out with --only"
@@ -132,22 +132,22 @@ class RayExecutor:
         except InfrastructureError as error:
             self._refused.append(lost_job_outcome(job, error))
             return
-        flight = _Flight(job=job, parcel=parcel, demand=demand)
-        self._flights[self._launch(flight)] = flight
+        remote_job = _RemoteJob(job=job, parcel=parcel, demand=demand)
+        self._remote_jobs[self._launch(remote_job)] = remote_job
 
     def collect(self, timeout: float) -> list[Outcome]:
         """Jobs that came back or were lost with their node."""
         finished, self._refused = self._refused, []
-        if not self._flights:
+        if not self._remote_jobs:
             return finished
         ready, _ = self._ray.wait(
-            list(self._flights), num_returns=1, timeout=0 if finished else timeout, fetch_local=False
+            list(self._remote_jobs), num_returns=1, timeout=0 if finished else timeout, fetch_local=False
         )
         if ready:
             # Whatever else is there by now comes along.
-            ready, _ = self._ray.wait(list(self._flights), num_returns=len(self._flights), timeout=0)
+            ready, _ = self._ray.wait(list(self._remote_jobs), num_returns=len(self._remote_jobs), timeout=0)
         for ref in ready:
-            finished.append(self._landed(ref, self._flights.pop(ref)))
+            finished.append(self._receive(ref, self._remote_jobs.pop(ref)))
         self._force_late()
         return finished
 
@@ -157,13 +157,13 @@ class RayExecutor:
 
     def cancel(self) -> None:
         """Interrupt what runs and take back what waits."""
-        for ref, flight in self._flights.items():
-            flight.cancelled_at = flight.cancelled_at or time.monotonic()
+        for ref, remote_job in self._remote_jobs.items():
+            remote_job.cancelled_at = remote_job.cancelled_at or time.monotonic()
             self._ray.cancel(ref, force=False)
 
     def close(self) -> None:
         """Leave the cluster; what still runs is ended by it."""
-        self._flights.clear()
+        self._remote_jobs.clear()
         self._ray.shutdown()
         self._clear()
 
@@ -171,73 +171,81 @@ class RayExecutor:
         with contextlib.suppress(OSError):
             remove_temporary_folder(self._scratch)
 
-    def _launch(self, flight: _Flight) -> Any:
-        resources = dict(flight.demand.resources)
+    def _launch(self, remote_job: _RemoteJob) -> Any:
+        resources = dict(remote_job.demand.resources)
         options: dict[str, Any] = {"num_cpus": resources.pop("CPU", 1.0), "resources": resources}
         strategies = self._ray.util.scheduling_strategies
-        target, soft = self._target(flight)
-        if flight.demand.nodes > 1:
-            bundles = [dict(flight.demand.resources) for _ in range(flight.demand.nodes)]
-            flight.group = self._ray.util.placement_group(bundles, strategy="STRICT_SPREAD")
+        target, soft = self._target(remote_job)
+        if remote_job.demand.nodes > 1:
+            bundles = [dict(remote_job.demand.resources) for _ in range(remote_job.demand.nodes)]
+            remote_job.group = self._ray.util.placement_group(bundles, strategy="STRICT_SPREAD")
             options["scheduling_strategy"] = strategies.PlacementGroupSchedulingStrategy(
-                placement_group=flight.group, placement_group_bundle_index=0
+                placement_group=remote_job.group, placement_group_bundle_index=0
             )
         elif target:
             options["scheduling_strategy"] = strategies.NodeAffinitySchedulingStrategy(target, soft=soft)
-        return self._run.options(name=flight.job.task.check.name, **options).remote(flight.parcel, self._site)
+        return self._run.options(name=remote_job.job.task.check.name, **options).remote(
+            remote_job.parcel, self._site
+        )
 
-    def _target(self, flight: _Flight) -> tuple[str, bool]:
+    def _target(self, remote_job: _RemoteJob) -> tuple[str, bool]:
         """The node the job is to go to, "" for any, and whether another one will do.
 
         Where its environment is, if that was made in this run: anywhere else it would be made again. While a
         node is in quarantine, work is handed to the others by name; to it goes one canary after its rest.
         """
-        now, job = time.monotonic(), flight.job
+        now, job = time.monotonic(), remote_job.job
         alive = {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
-        closed = self._quarantine.closed(alive, now)
-        made_on = [self._made_on.get(one.key, "") for name, one in job.inputs.items() if name in job.remakes]
-        maker = next((node for node in made_on if node in alive and node not in closed), "")
+        paused = self._quarantine.paused_hosts(alive, now)
+        built_on = [
+            self._built_on.get(one.key, "") for name, one in job.inputs.items() if name in job.remakes
+        ]
+        maker = next((node for node in built_on if node in alive and node not in paused), "")
         if maker or not self._quarantine.records.keys() & alive.keys():
             return maker, True
         fitting = [
-            node for node in alive if node not in closed and not unmet_reason(flight.demand, [alive[node]])
+            node
+            for node in alive
+            if node not in paused and not unmet_reason(remote_job.demand, [alive[node]])
         ]
-        if not fitting or (not closed and not self._quarantine.waiting(alive, now)):
+        if not fitting or (not paused and not self._quarantine.awaiting_canary(alive, now)):
             return "", True
-        waiting = self._quarantine.waiting(fitting, now)
-        busy = Counter(other.target for other in self._flights.values())
+        waiting = self._quarantine.awaiting_canary(fitting, now)
+        busy = Counter(other.target for other in self._remote_jobs.values())
         target = min(waiting or fitting, key=lambda node: (busy[node] / alive[node].get("CPU", 1.0), node))
-        self._quarantine.sent(target, now)
-        flight.target = target
+        self._quarantine.task_sent(target, now)
+        remote_job.target = target
         return target, False
 
-    def _landed(self, ref: Any, flight: _Flight) -> Outcome:
+    def _receive(self, ref: Any, remote_job: _RemoteJob) -> Outcome:
         errors = self._ray.exceptions
         try:
             delivery: Delivery = self._ray.get(ref)
             unpack(delivery.files, self._artifacts)
             outcome = delivery.outcome
             failed = outcome.failure is not None and outcome.failure.kind == INFRASTRUCTURE
-            self._quarantine.ended(delivery.node, well=not failed, now=time.monotonic())
-            if flight.job.task.check.device:
-                self._made_on[outcome.key] = delivery.node
+            self._quarantine.task_ended(delivery.node, healthy=not failed, now=time.monotonic())
+            if remote_job.job.task.check.device:
+                self._built_on[outcome.key] = delivery.node
         except errors.TaskCancelledError:
-            outcome = _stopped(flight.job)
+            outcome = _interrupted_outcome(remote_job.job)
         except InfrastructureError as error:
-            outcome = lost_job_outcome(flight.job, error)
+            outcome = lost_job_outcome(remote_job.job, error)
         except (errors.RayError, OSError) as error:
             outcome = (
-                _stopped(flight.job) if flight.cancelled_at else lost_job_outcome(flight.job, _gone(error))
+                _interrupted_outcome(remote_job.job)
+                if remote_job.cancelled_at
+                else lost_job_outcome(remote_job.job, _lost_node_error(error))
             )
-        if flight.group is not None:
-            self._ray.util.remove_placement_group(flight.group)
+        if remote_job.group is not None:
+            self._ray.util.remove_placement_group(remote_job.group)
         return outcome
 
     def _force_late(self) -> None:
         now = time.monotonic()
-        for ref, flight in self._flights.items():
-            if flight.cancelled_at and now - flight.cancelled_at > PATIENCE_SECONDS:
-                flight.cancelled_at = now
+        for ref, remote_job in self._remote_jobs.items():
+            if remote_job.cancelled_at and now - remote_job.cancelled_at > PATIENCE_SECONDS:
+                remote_job.cancelled_at = now
                 self._ray.cancel(ref, force=True)
 
 
@@ -289,7 +297,7 @@ def _cards(places: Sequence[str], dev: Path) -> tuple[int, ...]:
     return tuple(nodes[int(place)] if int(place) < len(nodes) else int(place) for place in places)
 
 
-def nodes_of(listed: list[Mapping[str, Any]]) -> list[Mapping[str, float]]:
+def alive_node_resources(listed: list[Mapping[str, Any]]) -> list[Mapping[str, float]]:
     """The resources of each node that is alive, from `ray.nodes()`."""
     return [node["Resources"] for node in listed if node["Alive"]]
 
@@ -305,11 +313,11 @@ def _own_digest() -> str:
     return program_digest()
 
 
-def stage(root: Path, folder: Path) -> Path:
+def stage_checkout(root: Path, folder: Path) -> Path:
     """A folder with what nodes need of this machine: the program and the patches; no history, no secrets."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(PACKAGE_ROOT, folder / PACKAGE_ROOT.name, ignore=ignored)
-    for name in CARRIED:
+    for name in STAGED_FOLDERS:
         if (root / name).is_dir():
             shutil.copytree(root / name, folder / name, ignore=ignored)
     return folder
@@ -341,13 +349,13 @@ def _connect(ray: Any, address: str, folder: Path) -> None:
         ) from error
 
 
-def _stopped(job: Job) -> Outcome:
+def _interrupted_outcome(job: Job) -> Outcome:
     outcome = lost_job_outcome(job, InfrastructureError("the run was stopped"))
     failure = Failure(kind="Interrupted", message="the run was stopped")
     return replace(outcome, state=State.INTERRUPTED, failure=failure)
 
 
-def _gone(error: Exception) -> InfrastructureError:
+def _lost_node_error(error: Exception) -> InfrastructureError:
     lines = [line.strip() for line in ESCAPES.sub("", str(error)).splitlines() if line.strip()]
     why = f"{type(error).__name__}: {lines[-1] if lines else 'no more is known'}"
     if isinstance(error, _ray().exceptions.RayTaskError):

@@ -36,10 +36,10 @@ class Delivery:
 
 def pack(job: Job, store: ArtifactStore, code: str) -> Parcel:
     """The job ready to travel; InfrastructureError when a file of its inputs is gone."""
-    return Parcel(job=job, code=code, files=files_of(_inputs(job), store))
+    return Parcel(job=job, code=code, files=outcome_files(_inputs(job), store))
 
 
-def files_of(outcomes: Iterable[Outcome], store: ArtifactStore) -> dict[str, bytes]:
+def outcome_files(outcomes: Iterable[Outcome], store: ArtifactStore) -> dict[str, bytes]:
     """Digest -> bytes of every file the outcomes name."""
     refs = [ref for outcome in outcomes for ref in _refs(outcome)]
     return {ref.digest: store.get(ref).read_bytes() for ref in refs}
@@ -70,11 +70,11 @@ def run_parcel(parcel: Parcel, site: JobSite, node: str, code: str) -> Delivery:
         return Delivery(outcome=lost_job_outcome(job, failure), files={}, node=node)
     unpack(parcel.files, site.artifacts)
     job, failed = _with_inputs_here(job, site)
-    outcome = failed or run_alone(job, site)
-    return Delivery(outcome=outcome, files=files_of([outcome], site.artifacts), node=node)
+    outcome = failed or run_single_job(job, site)
+    return Delivery(outcome=outcome, files=outcome_files([outcome], site.artifacts), node=node)
 
 
-def run_alone(job: Job, site: JobSite) -> Outcome:
+def run_single_job(job: Job, site: JobSite) -> Outcome:
     """Run one job in a thread and wait for it; an interrupt stops what it runs before it is passed on."""
     executor = LocalExecutor(site, jobs=1)
     executor.submit(job)
@@ -98,7 +98,7 @@ def _with_inputs_here(job: Job, site: JobSite) -> tuple[Job, Outcome | None]:
         if not earlier.task.check.outdated(inputs[name]):
             continue
         again, failed = _with_inputs_here(earlier, site)
-        made = failed or run_alone(again, site)
+        made = failed or run_single_job(again, site)
         if made.state is not State.COMPLETED:
             why = made.failure.message if made.failure else made.state.value
             failure = InfrastructureError(f"its {name} could not be made on this node", why=why)

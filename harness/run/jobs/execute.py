@@ -24,14 +24,14 @@ from harness.run.jobs.task_context import RunContext, TaskTimeoutError
 # The strongest evidence each kind of device can give.
 DEVICE_EVIDENCE = {"sim": Evidence.SIMULATED, "npu": Evidence.HARDWARE, "cpu": Evidence.CPU}
 INFRASTRUCTURE = InfrastructureError.__name__
-_FULL = "free space, or choose other folders with --state and --cache"
-_SHUT = "make the folder writable, or choose another one with --state or --cache"
+_DISK_FULL = "free space, or choose other folders with --state and --cache"
+_NOT_WRITABLE = "make the folder writable, or choose another one with --state or --cache"
 DISK_FIXES = {
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
-    errno.EROFS: _SHUT,
-    errno.EACCES: _SHUT,
-    errno.EPERM: _SHUT,
+    errno.ENOSPC: _DISK_FULL,
+    errno.EDQUOT: _DISK_FULL,
+    errno.EROFS: _NOT_WRITABLE,
+    errno.EACCES: _NOT_WRITABLE,
+    errno.EPERM: _NOT_WRITABLE,
 }
 
 
@@ -185,10 +185,10 @@ def _failure(error: BaseException) -> Failure:
         # The disk, a daemon, the network: nothing a cell's packages could be blamed for.
         fix = DISK_FIXES.get(error.errno or 0, "see the log")
         return Failure(kind=INFRASTRUCTURE, message=readable(f"{type(error).__name__}: {error}"), fix=fix)
-    return Failure(kind=type(error).__name__, message=_told(error), fix="see the traceback in the log")
+    return Failure(kind=type(error).__name__, message=_error_text(error), fix="see the traceback in the log")
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     try:
         return str(readable(str(error)))
     except Exception:  # noqa: BLE001 - an error whose text fails is one of the check all the same
@@ -232,5 +232,5 @@ def _outcome(job: Job, result: _Result, log: ArtifactRef | None, started: float,
         finished=finished,
         attempt=job.attempt,
         run_id=job.run_id,
-        inputs={name: outcome.answer for name, outcome in sorted(job.inputs.items())},
+        inputs={name: outcome.content_digest for name, outcome in sorted(job.inputs.items())},
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from harness.devices.cards.card_leases import CardLeases
 from harness.devices.host.inventory import HostView, lost_cards
 from harness.errors import InfrastructureError, InterruptedRunError
-from harness.plan.tasks.demand import demand_of
+from harness.plan.tasks.demand import resource_demand
 from harness.run.jobs.job import JobSite
 from harness.run.jobs.task_context import RunContext
 
@@ -22,7 +22,7 @@ def task_cards_leased(context: RunContext) -> Iterator[None]:
     whatever came of the task; see `CardLeases.lease` for the other errors.
     """
     task, site, handle = context.job.task, context.site, context.handle
-    wanted = int(demand_of(task.check, task.facets).resources.get("NPU", 0))
+    wanted = int(resource_demand(task.check, task.facets).resources.get("NPU", 0))
     if not wanted or not site.cards:
         yield
         return
@@ -38,28 +38,28 @@ def task_cards_leased(context: RunContext) -> Iterator[None]:
             waiting=lambda whom: context.log(f"waiting for {wanted} of {len(site.cards)} cards: {whom}"),
         ) as cards:
             handle.waits = False
-            _require(cards, site, "before the task began")
-            context.begin(cards)
-            with _still_there(cards, site):
+            _require_cards(cards, site, "before the task began")
+            context.begin_with_cards(cards)
+            with _checked_for_loss(cards, site):
                 yield
     finally:
         handle.waits = False
 
 
 @contextlib.contextmanager
-def _still_there(cards: Sequence[int], site: JobSite) -> Iterator[None]:
+def _checked_for_loss(cards: Sequence[int], site: JobSite) -> Iterator[None]:
     """A task that fails or hangs on a card that went away says nothing of its cell."""
     try:
         yield
     except InterruptedRunError:
         raise
     except BaseException:
-        _require(cards, site, "while the task ran")
+        _require_cards(cards, site, "while the task ran")
         raise
-    _require(cards, site, "while the task ran")
+    _require_cards(cards, site, "while the task ran")
 
 
-def _require(cards: Sequence[int], site: JobSite, when: str) -> None:
+def _require_cards(cards: Sequence[int], site: JobSite, when: str) -> None:
     path = site.environ.get("PATH")
     view = HostView(
         dev=site.dev, environ=site.environ, which=lambda program: shutil.which(program, path=path)

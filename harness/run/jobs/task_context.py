@@ -35,7 +35,7 @@ KEY_CHARACTERS = 16
 # failed engine.
 CELL_VARIABLE = "NPU_MATRIX_CELL__"
 EXIT_ENGINE_FAILED = 125
-SPARE_BYTES = 1 << 20
+MIN_FREE_BYTES = 1 << 20
 # Names of a cell's temporary folders, short: they become part of the names of sockets.
 RAY_FOLDER, TEMPORARY_FOLDER = "r", "t"
 
@@ -58,7 +58,7 @@ class RunContext:
         self._scrub = Scrubber(site.environ)
         self.task_log = TaskLog(self.workdir.with_suffix(".log"), self._scrub, site.log_cap)
 
-    def begin(self, cards: Sequence[int]) -> None:
+    def begin_with_cards(self, cards: Sequence[int]) -> None:
         """The task has these cards, and its time starts: what it starts sees no others."""
         self._deadline = time.monotonic() + self.job.task.check.timeout_s
         self.log(f"on card {', '.join(map(str, cards))}")
@@ -135,7 +135,7 @@ class RunContext:
         signal_number: int = signal.SIGTERM,
         memory_bytes: int = 0,
     ) -> Completed:
-        self._go_on()
+        self._check_stopped()
         contained = any(name.startswith(CELL_VARIABLE) for name in env or {})
         left = self._deadline - time.monotonic()
         self.log("$ " + shlex.join(argv))
@@ -143,7 +143,7 @@ class RunContext:
             argv,
             env=scrubbed_environment(
                 {**self.site.environ, **self._cards},
-                {**(env or {}), **(self._names() if contained else {})},
+                {**(env or {}), **(self._container_labels() if contained else {})},
             ),
             cwd=cwd or self.workdir,
             write=self.log,
@@ -155,7 +155,7 @@ class RunContext:
             grace=CONTAINED_GRACE_SECONDS if contained else GRACE_SECONDS,
             memory_bytes=memory_bytes,
         )
-        self._go_on()
+        self._check_stopped()
         if contained and completed.returncode == EXIT_ENGINE_FAILED:
             raise InfrastructureError(
                 "the container engine failed",
@@ -164,7 +164,7 @@ class RunContext:
             )
         return replace(completed, tail=self._scrub(completed.tail))
 
-    def _names(self) -> dict[str, str]:
+    def _container_labels(self) -> dict[str, str]:
         """What a container is labelled with."""
         task = self.job.task
         labels = {"RUN": self.job.run_id, "TASK": task.check.name, "KEY": task.key}
@@ -203,7 +203,7 @@ class RunContext:
                 memory_bytes=parse_size(self.site.environ.get(MEMORY_VARIABLE, "0"), MEMORY_VARIABLE),
             )
         if completed.returncode == -signal.SIGKILL and not completed.timed_out:
-            raise killed_from_outside(completed.tail)
+            raise external_kill_error(completed.tail)
         return completed
 
     def _temporary(self) -> dict[str, str]:
@@ -234,7 +234,7 @@ class RunContext:
         if self._scratch is not None:
             with contextlib.suppress(OSError):
                 remove_temporary_folder(self._scratch)
-        full = shutil.disk_usage(self.workdir.parent).free < SPARE_BYTES
+        full = shutil.disk_usage(self.workdir.parent).free < MIN_FREE_BYTES
         if full or (completed and not self.site.keep):
             shutil.rmtree(self.workdir, ignore_errors=True)
         self.task_log.close()
@@ -249,20 +249,20 @@ class RunContext:
                 fix=f"declare {check!r} among the needs of this check",
             ) from None
 
-    def _go_on(self) -> None:
+    def _check_stopped(self) -> None:
         if self.handle.cancelled.is_set():
             raise InterruptedRunError("the run was stopped", fix="run the same command again: it resumes")
         if time.monotonic() >= self._deadline:
             raise TaskTimeoutError
 
 
-def killed_from_outside(tail: str) -> InfrastructureError:
+def external_kill_error(tail: str) -> InfrastructureError:
     """A program of a cell that was killed by none of us; `tail` is the end of its output."""
-    said = next((line for line in reversed(tail.splitlines()) if "for its memory limit" in line), "")
-    if said:
+    message = next((line for line in reversed(tail.splitlines()) if "for its memory limit" in line), "")
+    if message:
         return InfrastructureError(
             "the cell ran out of the memory it was given",
-            why=said.removeprefix("npu-matrix: "),
+            why=message.removeprefix("npu-matrix: "),
             fix=f"give it more with {MEMORY_VARIABLE}, or a smaller recipe",
         )
     return InfrastructureError(

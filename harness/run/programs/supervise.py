@@ -44,15 +44,15 @@ def main() -> NoReturn:
     child = os.fork()
     if child == 0:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        _become(order)
+        _execute_program(order)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     status = _watch(child, wake, order)
     left = _sweep(child)
     if status is None:
         status = _reap(child)
     if left:
-        _say(f"[stopped {left} process(es) that the program left behind]")
-    _leave(status)
+        _print(f"[stopped {left} process(es) that the program left behind]")
+    _exit_as(status)
 
 
 def _read_order(descriptor: int) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _prctl() -> Any:
     return lambda option, value: prctl(option, value, 0, 0, 0)
 
 
-def _become(order: dict[str, Any]) -> NoReturn:
+def _execute_program(order: dict[str, Any]) -> NoReturn:
     try:
         os.setsid()
         _no_core_file()
@@ -105,13 +105,13 @@ def _become(order: dict[str, Any]) -> NoReturn:
         os.chdir(order["cwd"])
         os.execvpe(order["argv"][0], order["argv"], order["env"])  # noqa: S606
     except OSError as error:
-        _say(f"cannot execute {order['argv'][0]}: {error.strerror or error}")
+        _print(f"cannot execute {order['argv'][0]}: {error.strerror or error}")
     finally:
         os._exit(EXIT_CANNOT_EXECUTE)
 
 
 def _watch(child: int, wake: int, order: dict[str, Any]) -> int | None:
-    """The child's wait status, or None when it has to be killed; a stop is asked for politely first."""
+    """The child's wait status, or None if it must be killed. A stop sends the configured signal first."""
     deadline: float | None = None
     limit = int(order["memory"])
     while True:
@@ -123,15 +123,15 @@ def _watch(child: int, wake: int, order: dict[str, Any]) -> int | None:
             return None
         if limit:
             if _memory() > limit:
-                _say(f"{OUT_OF_MEMORY} of {limit / 2**30:.1f} GiB")
+                _print(f"{OUT_OF_MEMORY} of {limit / 2**30:.1f} GiB")
                 return None
             remaining = MEMORY_SECONDS if remaining is None else min(remaining, MEMORY_SECONDS)
         watched = [wake] if deadline is not None else [wake, 0]
         ready = select.select(watched, [], [], remaining)[0]
         received = os.read(wake, 256) if wake in ready else b""
         ended = 0 in ready and not os.read(0, 256)
-        asked = any(number != signal.SIGCHLD for number in received)
-        if deadline is None and (ended or asked):
+        stop_requested = any(number != signal.SIGCHLD for number in received)
+        if deadline is None and (ended or stop_requested):
             deadline = time.monotonic() + float(order["grace"])
             if order["alone"]:
                 with contextlib.suppress(OSError):
@@ -215,15 +215,15 @@ def _memory() -> int:
     return total
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     with contextlib.suppress(OSError):
         os.write(1, f"{text}\n".encode())
 
 
-def _leave(status: int) -> NoReturn:
+def _exit_as(status: int) -> NoReturn:
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        _die_of(-code)
+        _die_by_signal(-code)
     sys.stdout.flush()
     os._exit(code if code >= 0 else 128 - code)
 
@@ -235,7 +235,7 @@ def _no_core_file() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _die_of(number: int) -> None:
+def _die_by_signal(number: int) -> None:
     """End by the program's own signal, without a second core file."""
     _no_core_file()
     with contextlib.suppress(OSError, ValueError):

@@ -41,7 +41,7 @@ BOARD_ROWS = 12
 
 
 @contextlib.contextmanager
-def observing(console: Console, environ: Mapping[str, str]) -> Iterator[Observer]:
+def console_observer(console: Console, environ: Mapping[str, str]) -> Iterator[Observer]:
     """A live board where there is a terminal and nobody says CI, plain lines otherwise."""
     if not console.is_terminal or environ.get("CI", "").lower() not in ("", "0", "false"):
         yield PlainLines(console)
@@ -69,12 +69,12 @@ class PlainLines:
 
     def __call__(self, event: RunEvent) -> None:
         """Print the event."""
-        text = describe(event)
+        text = describe_event(event)
         if text:
             self._console.print(Text(text), soft_wrap=True)
 
 
-def describe(event: RunEvent) -> str:
+def describe_event(event: RunEvent) -> str:
     """One line about an event, or "" when it is worth none."""
     match event:
         case RunStarted():
@@ -144,7 +144,7 @@ class Board:
                     if key in self._running:
                         self._running[key].line = line
         if _lasting(event):
-            self._console.print(Text(describe(event)), soft_wrap=True)
+            self._console.print(Text(describe_event(event)), soft_wrap=True)
 
     def render(self) -> RenderableType:
         """The board as it is now."""

@@ -19,7 +19,7 @@ POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holder:
+class LockHolder:
     """Who holds the lock."""
 
     pid: int
@@ -38,17 +38,17 @@ def run_lock(
     *,
     command: Sequence[str],
     wait: bool,
-    tell: Callable[[str], None] = lambda _text: None,
+    notify: Callable[[str], None] = lambda _text: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[None]:
-    """Hold the state folder; while another run holds it, wait and tell who, or (not `wait`) stop.
+    """Hold the state folder; while another run holds it, wait and notify who, or (not `wait`) stop.
 
     The lock is the kernel's: it goes with its process, however that ends. InfrastructureError when somebody
     holds it and `wait` is false, InterruptedRunError when `stopped()` turns true while waiting.
     """
     file = state / "run.lock"
     lock = filelock.FileLock(file)
-    _acquire(lock, file, wait=wait, tell=tell, stopped=stopped)
+    _acquire(lock, file, wait=wait, notify=notify, stopped=stopped)
     try:
         _sign(file, command)
         yield
@@ -72,10 +72,10 @@ def is_held(state: Path) -> bool:
     return False
 
 
-def holder(state: Path) -> Holder | None:
+def lock_holder(state: Path) -> LockHolder | None:
     """Who signed the lock last; only meaningful while it is held."""
     try:
-        return Holder(**json.loads(_signature(state / "run.lock").read_text(encoding="utf-8")))
+        return LockHolder(**json.loads(_signature(state / "run.lock").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -85,21 +85,21 @@ def _acquire(
     file: Path,
     *,
     wait: bool,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
     stopped: Callable[[], bool],
 ) -> None:
-    told: str | None = None
+    reported: str | None = None
     while True:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout=0 if told is None else POLL_SECONDS, poll_interval=POLL_SECONDS / 4)
+            lock.acquire(timeout=0 if reported is None else POLL_SECONDS, poll_interval=POLL_SECONDS / 4)
         except filelock.Timeout:
-            who = str(holder(file.parent) or "another process, which has not signed yet")
+            who = str(lock_holder(file.parent) or "another process, which has not signed yet")
             if not wait:
                 raise _held(file, who) from None
-            if who != told:
-                tell(f"waiting for another run in this state folder: {who}")
-                told = who
+            if who != reported:
+                notify(f"waiting for another run in this state folder: {who}")
+                reported = who
         except OSError as error:
             raise InfrastructureError(
                 "cannot lock the state folder",
@@ -125,7 +125,9 @@ def _held(file: Path, who: str) -> InfrastructureError:
 
 
 def _sign(file: Path, command: Sequence[str]) -> None:
-    who = Holder(pid=os.getpid(), host=socket.gethostname(), started=time.time(), command=" ".join(command))
+    who = LockHolder(
+        pid=os.getpid(), host=socket.gethostname(), started=time.time(), command=" ".join(command)
+    )
     temporary = file.with_name(f"{file.name}.{os.getpid()}.part")
     temporary.write_text(json.dumps(asdict(who)), encoding="utf-8")
     temporary.replace(_signature(file))

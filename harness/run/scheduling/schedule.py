@@ -12,7 +12,7 @@ from typing import NamedTuple
 from harness.check import Check
 from harness.ledger.plan_record import PlanEntry
 from harness.outcome import Judgement, Outcome, State, Status
-from harness.plan.change.renewal import changed_input
+from harness.plan.change.rerun_reasons import changed_input_reason
 from harness.plan.cost.task_order import order_tasks
 from harness.plan.tasks.task import STOPPING, Plan, Task
 from harness.run.scheduling.run_result import TaskResult
@@ -80,7 +80,7 @@ class Schedule:
         self._seconds = seconds or {}
         self._results: dict[str, TaskResult] = {}
         self._fallback: dict[str, TaskResult] = {}
-        self._trusted: set[str] = set()
+        self._accepted: set[str] = set()
         self._cells = _by_cell(plan.entries)
         self._cells_of = _cells_of_keys(plan)
         self._dependents = _dependents(plan)
@@ -108,34 +108,34 @@ class Schedule:
         """The first `limit` tasks that may start now, in order; none when the run is being stopped."""
         if self.stopped:
             return []
-        self._decide_anew()
+        self._update_decisions()
         return [self.plan.tasks[rank.key] for rank in self._queue[:limit]]
 
-    def to_verify(self, task: Task) -> list[TaskResult]:
+    def unverified_inputs(self, task: Task) -> list[TaskResult]:
         """Reused outcomes that `task` builds upon and that nobody has yet looked at in this run."""
         results = [self._results[need] for need in task.needs]
-        return [one for one in results if one.reused and one.outcome.key not in self._trusted]
+        return [one for one in results if one.reused and one.outcome.key not in self._accepted]
 
-    def trust(self, key: str) -> None:
+    def accept_reused(self, key: str) -> None:
         """The reused outcome of `key` can be built upon."""
-        self._trusted.add(key)
+        self._accepted.add(key)
 
-    def distrust(self, key: str) -> None:
+    def discard_reused(self, key: str) -> None:
         """The reused outcome of `key` cannot be built upon: its task runs again, because a task needs it."""
         self._fallback[key] = self._results.pop(key)
-        self._touch(key)
+        self._mark_undecided(key)
 
-    def renew_after(self, key: str) -> dict[str, str]:
+    def discard_outdated_dependents(self, key: str) -> dict[str, str]:
         """Distrust earlier outcomes that were built on another answer of this task; key -> why."""
         outcomes = {name: result.outcome for name, result in self._results.items()}
         renewed = {
-            other: changed_input(self.plan.tasks[other], result.outcome, outcomes)
+            other: changed_input_reason(self.plan.tasks[other], result.outcome, outcomes)
             for other in self._dependents.get(key, ())
             if (result := self._results.get(other)) is not None and result.reused
         }
         renewed = {other: reason for other, reason in renewed.items() if reason}
         for other in renewed:
-            self.distrust(other)
+            self.discard_reused(other)
         return renewed
 
     def inputs(self, task: Task) -> dict[str, Outcome]:
@@ -150,7 +150,7 @@ class Schedule:
     def start(self, key: str) -> None:
         """The task has been submitted."""
         self.running.add(key)
-        self._queue_anew([key])
+        self._update_queue([key])
 
     def finish(self, outcome: Outcome) -> Judgement:
         """The task has ended for good; returns what its check says."""
@@ -159,7 +159,7 @@ class Schedule:
         # What was cut off by stopping is left over for the run that resumes; it answers nothing.
         if not (self.stopped and outcome.state is State.INTERRUPTED):
             self._results[outcome.key] = result
-            self._touch(outcome.key)
+            self._mark_undecided(outcome.key)
         return result.judgement
 
     def judge(self, outcome: Outcome) -> Judgement:
@@ -170,7 +170,7 @@ class Schedule:
         """The task has ended without an answer and runs once more, after everything else of its tier."""
         self.running.discard(key)
         self._ranks[key] = self._ranks[key]._replace(again=True)
-        self._queue_anew([key])
+        self._update_queue([key])
 
     def result(self, key: str) -> TaskResult | None:
         """What is known of a task: this run's result, or else the one it had before."""
@@ -178,7 +178,7 @@ class Schedule:
 
     def decisions(self) -> tuple[EntryDecision, ...]:
         """Every entry of the plan, in its order, with where it stands."""
-        self._decide_anew()
+        self._update_decisions()
         by_entry = {
             (decision.entry.cell_id, decision.entry.check): decision
             for decisions in self._decisions.values()
@@ -188,7 +188,7 @@ class Schedule:
 
     def left(self) -> list[Task]:
         """The tasks that run or, if nothing else fails, are going to."""
-        self._decide_anew()
+        self._update_decisions()
         waiting = {
             decision.entry.key
             for decisions in self._decisions.values()
@@ -204,10 +204,10 @@ class Schedule:
     def _result(self, outcome: Outcome, *, reused: bool) -> TaskResult:
         return TaskResult(outcome=outcome, judgement=self.judge(outcome), reused=reused)
 
-    def _touch(self, key: str) -> None:
+    def _mark_undecided(self, key: str) -> None:
         self._undecided.update(self._cells_of.get(key, ()))
 
-    def _decide_anew(self) -> None:
+    def _update_decisions(self) -> None:
         """Decide the cells that a result has touched; the others stand as they are, however many they be."""
         for cell in self._undecided:
             decisions = decide_cell(
@@ -220,10 +220,10 @@ class Schedule:
             for key in before - after:
                 if not self._demand[key]:
                     del self._demand[key]
-            self._queue_anew(before | after)
+            self._update_queue(before | after)
         self._undecided.clear()
 
-    def _queue_anew(self, keys: Iterable[str]) -> None:
+    def _update_queue(self, keys: Iterable[str]) -> None:
         """Put keys into the queue or take them out, as they may start now or not."""
         for key in keys:
             rank = self._ranks[key]

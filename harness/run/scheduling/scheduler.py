@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.check import why_not_reusable
 from harness.ledger.run_record import Disposition
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status, Tier
-from harness.plan.change.renewal import outdated_outcomes
+from harness.plan.change.rerun_reasons import outdated_outcomes
 from harness.plan.tasks.task import Plan, Task
 from harness.run.executors.executor import Executor
 from harness.run.jobs.execute import INFRASTRUCTURE
@@ -27,7 +27,6 @@ from harness.run.scheduling.events import (
     TaskFinished,
     TaskStarted,
 )
-from harness.run.scheduling.previous_run import failed_in_previous_run
 from harness.run.scheduling.run_result import RunResult
 from harness.run.scheduling.schedule import EntryDecision, Judge, Phase, Schedule
 
@@ -101,8 +100,8 @@ class _Run:
         self._policy, self._observer, self._clock, self._run_id = policy, observer, clock, run_id
         self._counts = _Counts()
         self._why: dict[str, str] = {}
-        self._told_progress = 0.0
-        self._watched = True
+        self._progress_reported_at = 0.0
+        self._observer_alive = True
         self._cells = _cells_by_key(plan)
         known = ledger.get_many(key for key in plan.tasks if key not in policy.rerun)
         for key, outcome in list(known.items()):
@@ -135,8 +134,8 @@ class _Run:
             if not self._schedule.running:
                 break
             for outcome in self._executor.collect(TICK_SECONDS):
-                self._take(outcome)
-            self._tell_progress()
+                self._handle_outcome(outcome)
+            self._report_progress()
         return self._result(self._clock() - started)
 
     def _submit(self) -> None:
@@ -146,26 +145,26 @@ class _Run:
             if not ready:
                 return
             for task in ready:
-                if not self._needs_hold(task):
+                if not self._verify_inputs(task):
                     # That changes what is ready, perhaps for the tasks after this one too.
                     break
                 self._start(task)
                 room -= 1
 
-    def _needs_hold(self, task: Task) -> bool:
+    def _verify_inputs(self, task: Task) -> bool:
         holds = True
-        for result in self._schedule.to_verify(task):
+        for result in self._schedule.unverified_inputs(task):
             key = result.outcome.key
-            reason = self._broken(result.outcome)
+            reason = self._unusable_reason(result.outcome)
             if reason:
                 self._why[key] = reason
-                self._schedule.distrust(key)
+                self._schedule.discard_reused(key)
                 holds = False
             else:
-                self._schedule.trust(key)
+                self._schedule.accept_reused(key)
         return holds
 
-    def _broken(self, outcome: Outcome) -> str:
+    def _unusable_reason(self, outcome: Outcome) -> str:
         """Why an outcome of an earlier run cannot be built upon, or ""."""
         missing = [ref.name for ref in outcome.artifacts if not self._ledger.artifacts.has(ref)]
         if missing:
@@ -180,7 +179,7 @@ class _Run:
         job = replace(self._job(task), attempt=attempt)
         self._schedule.start(task.key)
         self._executor.submit(job)
-        self._tell(
+        self._notify(
             TaskStarted(
                 at=self._clock(),
                 key=task.key,
@@ -202,13 +201,13 @@ class _Run:
             run_id=self._run_id,
         )
 
-    def _tell_progress(self) -> None:
+    def _report_progress(self) -> None:
         now = self._clock()
-        if now - self._told_progress < TICK_SECONDS:
+        if now - self._progress_reported_at < TICK_SECONDS:
             return
-        self._told_progress = now
+        self._progress_reported_at = now
         left = self._schedule.left()
-        self._tell(
+        self._notify(
             Progress(
                 at=now,
                 last_lines=self._executor.last_lines(),
@@ -217,7 +216,7 @@ class _Run:
             )
         )
 
-    def _take(self, outcome: Outcome) -> None:
+    def _handle_outcome(self, outcome: Outcome) -> None:
         outcome = self._ledger.record(outcome)
         task = self._plan.tasks[outcome.key]
         retried = self._retries(outcome)
@@ -227,10 +226,10 @@ class _Run:
             self._schedule.retry(outcome.key)
         else:
             judgement = self._schedule.finish(outcome)
-            self._why |= self._schedule.renew_after(outcome.key)
+            self._why |= self._schedule.discard_outdated_dependents(outcome.key)
             self._counts.executed += 1
             self._counts.errors += outcome.state is State.ERROR
-        self._tell(
+        self._notify(
             TaskFinished(
                 at=self._clock(),
                 key=outcome.key,
@@ -256,13 +255,13 @@ class _Run:
         self._schedule.stopped = True
         self._executor.cancel()
         running = len(self._schedule.running)
-        self._tell(
+        self._notify(
             RunMessage(at=self._clock(), text=f"stopping {running} running task(s); once more to force")
         )
 
     def _announce(self) -> None:
         for notice in self._ledger.notices:
-            self._tell(RunMessage(at=self._clock(), text=str(notice)))
+            self._notify(RunMessage(at=self._clock(), text=str(notice)))
         reused = Counter[Tier]()
         to_run = Counter[Tier]()
         seconds = 0.0
@@ -272,7 +271,7 @@ class _Run:
             else:
                 to_run[task.check.tier] += 1
                 seconds += self._schedule.seconds(task)
-        self._tell(
+        self._notify(
             RunStarted(
                 at=self._clock(),
                 run_id=self._run_id,
@@ -293,7 +292,7 @@ class _Run:
         self._ledger.record_dispositions(self._run_id, left, now=self._clock())
         tiers = {decision.entry.check: decision.entry.tier for decision in decisions}
         for one in left:
-            self._tell(
+            self._notify(
                 EntryWithoutOutcome(
                     at=self._clock(),
                     cell_id=one.cell_id,
@@ -314,7 +313,7 @@ class _Run:
             seconds=seconds,
             interrupted=self._schedule.stopped,
         )
-        self._tell(
+        self._notify(
             RunFinished(
                 at=self._clock(),
                 run_id=self._run_id,
@@ -341,13 +340,13 @@ class _Run:
             cell_id=entry.cell_id, check=entry.check, key=entry.key, status=status, reason=reason
         )
 
-    def _tell(self, event: RunEvent) -> None:
+    def _notify(self, event: RunEvent) -> None:
         """Tell the observer, until its terminal or file is gone: the run does not depend on being watched."""
-        if self._watched:
+        if self._observer_alive:
             try:
                 self._observer(event)
             except OSError:
-                self._watched = False
+                self._observer_alive = False
 
 
 def _cells_by_key(plan: Plan) -> dict[str, tuple[str, ...]]:
@@ -356,3 +355,25 @@ def _cells_by_key(plan: Plan) -> dict[str, tuple[str, ...]]:
         if entry.key:
             cells.setdefault(entry.key, []).append(entry.cell_id)
     return {key: tuple(names) for key, names in cells.items()}
+
+
+def failed_in_previous_run(
+    plan: Plan, ledger: Ledger, judge: Judge, run_id: str, keys: Iterable[str]
+) -> frozenset[str]:
+    """Of `keys`, those that answer an entry which failed in the run before this one, under whatever key."""
+    wanted = set(keys)
+    previous = next((run for run in ledger.runs(limit=2) if run.run_id != run_id), None)
+    if previous is None or not wanted:
+        return frozenset()
+    former = {name: entry.key for name, entry in previous.plan.entries_by_name.items() if entry.key}
+    pairs = [
+        (entry.key, former[entry.cell_id, entry.check])
+        for entry in plan.entries
+        if entry.key in wanted and (entry.cell_id, entry.check) in former
+    ]
+    outcomes = ledger.latest(old for _, old in pairs)
+    return frozenset(
+        key
+        for key, old in pairs
+        if old in outcomes and judge(plan.tasks[key].check, outcomes[old]).status is Status.FAIL
+    )

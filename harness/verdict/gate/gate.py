@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
 from harness.outcome import Evidence, Status
-from harness.plan.tasks.reproduce import reproduce_command
+from harness.plan.tasks.task import reproduce_command
 from harness.settings import DEFAULT_PROFILE
 from harness.verdict.gate.flake import FlakeDecision, Stability
 from harness.verdict.triage.stack_trace import normalised
-from harness.verdict.verdict import WITHOUT_ANSWER, Standing, Verdict
+from harness.verdict.verdict import UNDECIDED, Standing, Verdict
 
 CellCheck = tuple[str, str]
 
@@ -218,7 +218,7 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
         return GateClass.KNOWN, Blocks.NO, (why,)
     if head.status is Status.INCONCLUSIVE and head.key == inputs.base_keys.get(name):
         return GateClass.KNOWN, Blocks.NO, (f"inconclusive; {_same_key(head, inputs)}",)
-    if head.status in WITHOUT_ANSWER:
+    if head.status in UNDECIDED:
         what = (
             "inconclusive: the measurements do not decide the verdict"
             if head.status is Status.INCONCLUSIVE

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness.matrix.model.cell import Cell
     from harness.matrix.version_matrix import Matrix
     from harness.outcome import Outcome
-    from harness.plan.bisection.cells_between import Between
+    from harness.plan.bisection.cells_between import BisectionCells
     from harness.plan.bisection.search import Bisection, FlakeRates, SearchResult
     from harness.plan.keys.facets import FacetInputs
 
@@ -39,7 +39,7 @@ class BisectSearch:
     """One search over cells: reads the ledger, runs missing probes, prints its progress."""
 
     def __init__(
-        self, context: PlanContext, space: Between, search: Bisection, check: str, *, say: bool
+        self, context: PlanContext, space: BisectionCells, search: Bisection, check: str, *, say: bool
     ) -> None:
         self.context = context
         self.space = space
@@ -147,7 +147,7 @@ class BisectSearch:
 
         probe = self.best()
         trials = 64 if len(self.space.probes) < 500 else 12
-        expected = self.search.expect(costs=self.prices, trials=trials) if probe is not None else None
+        expected = self.search.forecast(costs=self.prices, trials=trials) if probe is not None else None
         if probe is None or expected is None:
             self.conclude()
         else:
@@ -187,7 +187,7 @@ class BisectSearch:
                 state,
                 command=["npu-matrix", *sys.argv[1:]],
                 wait=settings.wait,
-                tell=lambda text: click.echo(text, err=True),
+                notify=lambda text: click.echo(text, err=True),
                 stopped=stopped,
             ),
             open_ledger(settings) as ledger,
@@ -207,13 +207,13 @@ class BisectSearch:
 
     def run(self, probe: int, ledger: Ledger, executor: Any, stopped: Any) -> None:
         """Run one probe; one without a pass or fail is not tried again."""
-        from harness.plan.tasks.planner import part_of
+        from harness.plan.tasks.planner import restrict_plan
         from harness.run.scheduling.scheduler import RunPolicy, run_plan
         from harness.verdict.verdict import judge_outcome
 
         key = self.entries[probe].key
         result = run_plan(
-            part_of(self.context.plan, {self.space.cells[probe].id}),
+            restrict_plan(self.context.plan, {self.space.cells[probe].id}),
             ledger,
             executor,
             judge_outcome,
@@ -270,7 +270,7 @@ def cell_with_patches(settings: Settings, matrix: Matrix, words: str, inputs: Fa
     return lacking(cell, left_out(patches, series(cell.axes, inputs), name)) if plus else cell
 
 
-def runnable_probes(context: PlanContext, space: Between, check: str) -> list[int]:
+def runnable_probes(context: PlanContext, space: BisectionCells, check: str) -> list[int]:
     """The probes that this host can run; NothingSelectedError with the reasons if there are none."""
     entries = {entry.cell_id: entry for entry in context.plan.entries if entry.check == check}
     found = [number for number, cell in enumerate(space.cells) if entries[cell.id].key]

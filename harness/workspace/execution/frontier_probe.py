@@ -16,7 +16,7 @@ from harness.workspace.planning.plan_history import PlanHistory, read_history
 if TYPE_CHECKING:
     from harness.matrix.model.constraints import Condition
     from harness.matrix.version_matrix import Matrix
-    from harness.plan.feasibility.frontier import CheckAnswer, Newest, Proof
+    from harness.plan.feasibility.frontier import CellProof, CheckProof, NewestVersions
 
 
 _CONDITION = re.compile(r"\s*(?P<axis>[a-z_][a-z0-9_]*)\s*(?P<specifier>[<>=!].*)")
@@ -24,17 +24,17 @@ _CONDITION = re.compile(r"\s*(?P<axis>[a-z_][a-z0-9_]*)\s*(?P<specifier>[<>=!].*
 
 def probe_frontier(
     settings: Settings, matrix: Matrix, axis: str, conditions: tuple[Condition, ...], most: str
-) -> tuple[PlanContext, Newest]:
+) -> tuple[PlanContext, NewestVersions]:
     """Run missing checks until the newest working version is known; returns the frontier after that."""
     from harness.ledger.store import Ledger
     from harness.outcome import Tier
-    from harness.plan.feasibility.frontier import newest, next_probe
+    from harness.plan.feasibility.frontier import newest_versions, next_probe
     from harness.workspace.execution.rerun_tasks import rerun_tasks
 
     tried: set[str] = set()
     while True:
         context, proofs = known_proofs(settings, matrix, conditions)
-        found = newest(matrix, axis, conditions, proofs)
+        found = newest_versions(matrix, axis, conditions, proofs)
         keys = next_probe(context.plan.entries, found, Tier(most), tried)
         if not keys:
             return context, found
@@ -73,32 +73,32 @@ def parse_conditions(matrix: Matrix, given: tuple[str, ...]) -> tuple[Condition,
 
 def known_proofs(
     settings: Settings, matrix: Matrix, conditions: tuple[Condition, ...]
-) -> tuple[PlanContext, Mapping[str, Proof]]:
+) -> tuple[PlanContext, Mapping[str, CellProof]]:
     """The stored verdicts of every cell of any profile that meets the conditions."""
-    from harness.plan.feasibility.exclusion import meets
-    from harness.plan.feasibility.frontier import Proof
+    from harness.plan.feasibility.exclusion import meets_conditions
+    from harness.plan.feasibility.frontier import CellProof
 
     context = open_plan(settings, choose=lambda matrix: matrix.all_cells)
     known = read_history(context)
-    answers: dict[str, list[CheckAnswer]] = {}
+    answers: dict[str, list[CheckProof]] = {}
     for entry in context.plan.entries:
         answers.setdefault(entry.cell_id, []).append(_answer(entry, known))
     return context, {
-        cell.id: Proof(cell=cell, answers=tuple(answers[cell.id]))
+        cell.id: CellProof(cell=cell, answers=tuple(answers[cell.id]))
         for cell in matrix.all_cells
-        if meets(matrix, cell, conditions)
+        if meets_conditions(matrix, cell, conditions)
     }
 
 
-def _answer(entry: Any, known: PlanHistory) -> CheckAnswer:
-    from harness.plan.feasibility.frontier import CheckAnswer
+def _answer(entry: Any, known: PlanHistory) -> CheckProof:
+    from harness.plan.feasibility.frontier import CheckProof
 
     if entry.skip:
-        return CheckAnswer(check=entry.check, not_run=entry.skip.reason)
+        return CheckProof(check=entry.check, not_run=entry.skip.reason)
     judgement = known.judgements.get(entry.key)
     if judgement is None:
-        return CheckAnswer(check=entry.check, not_run="not run yet")
-    return CheckAnswer(
+        return CheckProof(check=entry.check, not_run="not run yet")
+    return CheckProof(
         check=entry.check,
         status=judgement.status,
         evidence=known.outcomes[entry.key].evidence,

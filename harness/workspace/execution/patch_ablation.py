@@ -108,7 +108,7 @@ def _run_without(
                 state,
                 command=["npu-matrix", *sys.argv[1:]],
                 wait=settings.wait,
-                tell=lambda text: click.echo(text, err=True),
+                notify=lambda text: click.echo(text, err=True),
                 stopped=stopped,
             )
         )

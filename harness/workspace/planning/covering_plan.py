@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.matrix.version_matrix import Matrix
     from harness.plan.cost.task_cost import Estimate
     from harness.plan.covering.covering_set import Cover, Universe
-    from harness.plan.covering.time_budget import CoveringStep, Purchase
+    from harness.plan.covering.time_budget import BudgetedCover, CoveringStep
     from harness.workspace.planning.open_plan import PlanContext
     from harness.workspace.planning.plan_history import PlanHistory
 
@@ -48,18 +48,18 @@ def choose_covering_cells(
     Only keys are made of all cells; tasks and entries are made of those that were chosen.
     """
     from harness.plan.covering.covering_set import Universe
-    from harness.plan.covering.time_budget import fit_into_budget, parse_span, steps
+    from harness.plan.covering.time_budget import covering_steps, fit_into_budget, parse_duration
     from harness.workspace.planning.plan_history import read_history
 
     try:
-        seconds = parse_span(budget) if budget else None
+        seconds = parse_duration(budget) if budget else None
     except ValueError as error:
         raise InputError(str(error)) from None
     matrix = open_matrix(settings)
     field = _field(settings, matrix, only, checks)
     universe = Universe([cell.axes for cell in field.cells], strength)
     found = _cover(field, universe, _earlier(keep) if keep else field.known.planned_before)
-    bought = fit_into_budget(found, steps(found, field.work), universe, seconds)
+    bought = fit_into_budget(found, covering_steps(found, field.work), universe, seconds)
     taken = [field.cells[step.index] for step in bought.taken]
     context = open_plan(settings, checks=checks, choose=lambda _matrix: taken or field.cells[:1])
     report = _report(context, field, bought, seconds)
@@ -127,14 +127,14 @@ def _earlier(file: Path) -> frozenset[str]:
 
 
 def _report(
-    context: PlanContext, field: _Candidates, bought: Purchase, budget: float | None
+    context: PlanContext, field: _Candidates, bought: BudgetedCover, budget: float | None
 ) -> dict[str, Any]:
     return {
         "schema": {"name": "npu-matrix.cover", "version": 1},
         "profile": context.plan.profile,
         "strength": bought.strength,
         "feasible": bought.tuples,
-        "held": bought.held,
+        "held": bought.covered,
         "budget_s": budget,
         "cells": [_step_json(field, step) for step in bought.taken],
         "left_out": [_step_json(field, step) for step in bought.left],
@@ -157,7 +157,7 @@ def _step_json(field: _Candidates, step: CoveringStep) -> dict[str, Any]:
     }
 
 
-def _forecast(bought: Purchase, field: _Candidates) -> dict[str, Any]:
+def _forecast(bought: BudgetedCover, field: _Candidates) -> dict[str, Any]:
     from harness.plan.cost.task_cost import forecast
 
     distinct = {name: estimate for step in bought.taken for name, estimate in field.work[step.index].items()}
@@ -171,7 +171,7 @@ def _forecast(bought: Purchase, field: _Candidates) -> dict[str, Any]:
     }
 
 
-def _lines(context: PlanContext, field: _Candidates, bought: Purchase, budget: str | None) -> list[str]:
+def _lines(context: PlanContext, field: _Candidates, bought: BudgetedCover, budget: str | None) -> list[str]:
     from harness.plan.cost.task_cost import duration
 
     cells = field.cells
@@ -184,7 +184,8 @@ def _lines(context: PlanContext, field: _Candidates, bought: Purchase, budget: s
     ]
     skipped = sum(entry.skip is not None for entry in context.plan.entries)
     lines.append(
-        f"{len(bought.taken)} of {len(cells)} cells hold {bought.held} of {bought.tuples} feasible {tuples} "
+        f"{len(bought.taken)} of {len(cells)} cells hold {bought.covered} "
+        f"of {bought.tuples} feasible {tuples} "
         f"({bought.coverage:.1%}); about {_forecast(bought, field)['text']} of work"
     )
     offer = bought.next_hour
@@ -192,7 +193,7 @@ def _lines(context: PlanContext, field: _Candidates, bought: Purchase, budget: s
         lines.append(
             f"{len(bought.left)} cells do not fit {budget}; the next {duration(max(offer.seconds, 3600))} "
             f"would buy {offer.cells} of them and {offer.gained} more {tuples}, "
-            f"to {(bought.held + offer.gained) / bought.tuples:.1%}"
+            f"to {(bought.covered + offer.gained) / bought.tuples:.1%}"
         )
     else:
         lines.append(_beyond(field, bought))
@@ -201,7 +202,7 @@ def _lines(context: PlanContext, field: _Candidates, bought: Purchase, budget: s
     return lines
 
 
-def _beyond(field: _Candidates, bought: Purchase) -> str:
+def _beyond(field: _Candidates, bought: BudgetedCover) -> str:
     """If every tuple is covered: the share of tuples of the next strength that the cells cover."""
     from harness.plan.covering.covering_set import MAX_STRENGTH, Universe
 
@@ -209,7 +210,7 @@ def _beyond(field: _Candidates, bought: Purchase) -> str:
     if strength > MAX_STRENGTH:
         return "every tuple is held, and no greater strength is offered"
     universe = Universe([cell.axes for cell in field.cells], strength)
-    held = universe.held([step.index for step in bought.taken])
+    held = universe.count_covered([step.index for step in bought.taken])
     tuples = TUPLES.get(strength, f"{strength}-tuples")
     share = held / universe.size if universe.size else 1.0
     return (

@@ -31,7 +31,7 @@ def _row_verdicts(
     settings: Settings, matrix: Matrix, rows: list[str]
 ) -> tuple[list[str], dict[str, list[Verdict]]]:
     """The checks planned for the stacks, and for each stack the verdicts of checks with an outcome."""
-    from harness.verdict.join import judge_plan
+    from harness.verdict.plan_verdicts import judge_plan
     from harness.workspace.planning.open_plan import expectations, open_plan
     from harness.workspace.planning.plan_history import read_history
 

@@ -160,7 +160,7 @@ def host_facts(report: HostReport) -> Any:
         if chips and report.npu
         else None
     )
-    return HostFacts(npu=npu, cann_fits=driver_misfit)
+    return HostFacts(npu=npu, cann_misfit=driver_misfit)
 
 
 def expectations(matrix: Matrix, profile: str) -> Callable[[str, str], ExpectedFailure | None]:

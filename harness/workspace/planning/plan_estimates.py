@@ -36,7 +36,7 @@ def estimate_plan(plan: Plan, known: PlanHistory) -> dict[str, Any]:
 
 def _task(known: PlanHistory, task: Task, cell: CellFacts) -> dict[str, Any]:
     """`cell` is any cell that needs the task; all of them have the same environment."""
-    from harness.plan.cost.disk import BUILDS, environment_disk
+    from harness.plan.cost.disk import ENVIRONMENT_CHECK, estimate_environment_disk
 
     estimate = known.costs.of_task(task)
     found = {
@@ -47,8 +47,8 @@ def _task(known: PlanHistory, task: Task, cell: CellFacts) -> dict[str, Any]:
         "basis": estimate.basis,
         "disk_mib": 0,
     }
-    if task.check.name == BUILDS:
-        disk = environment_disk(cell.axes, cell.device)
+    if task.check.name == ENVIRONMENT_CHECK:
+        disk = estimate_environment_disk(cell.axes, cell.device)
         found |= {
             "disk_mib": disk.mib if disk else None,
             "disk_basis": disk.basis if disk else "never measured on NPUs",

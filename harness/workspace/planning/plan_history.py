@@ -43,7 +43,7 @@ def read_history(context: PlanContext) -> PlanHistory:
     """Read the history of the plan from the ledger."""
     from dataclasses import replace
 
-    from harness.plan.change.renewal import outdated_outcomes
+    from harness.plan.change.rerun_reasons import outdated_outcomes
 
     checks = {key: task.check for key, task in context.plan.tasks.items()}
     found = read_key_history(context.settings, checks, context.host)

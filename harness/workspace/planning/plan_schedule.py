@@ -14,7 +14,7 @@ def github_job_lines(
     context: PlanContext, known: PlanHistory, report: dict[str, Any], jobs: int, cards: int
 ) -> str:
     """Lines for `$GITHUB_OUTPUT`: the cells, divided by expected cost over at most `jobs` jobs."""
-    from harness.plan.cost.shards import github_output, shards
+    from harness.plan.cost.shards import github_output, make_shards
 
     left = {key: task for key, task in context.plan.tasks.items() if key not in known.outcomes}
     touched = None
@@ -23,7 +23,7 @@ def github_job_lines(
             cell for task in report["tasks"] if task["effect"] != "unchanged" for cell in task["cells"]
         }
     seconds = {key: known.costs.of_task(task).seconds for key, task in left.items()}
-    return github_output(shards(context.plan, seconds, jobs, only=touched, cards=cards))
+    return github_output(make_shards(context.plan, seconds, jobs, only=touched, cards=cards))
 
 
 def task_order_rows(context: PlanContext, known: PlanHistory, keys: set[str]) -> list[dict[str, Any]]:

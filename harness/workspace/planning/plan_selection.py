@@ -79,12 +79,14 @@ def _nothing_selected(
     matrix: Matrix, profile: str, only: Sequence[str], known: list[str]
 ) -> NothingSelectedError:
     """The reason for an empty selection: a glob without a match, or rules that exclude every cell."""
-    from harness.plan.feasibility.exclusion import empty_selection
+    from harness.plan.feasibility.exclusion import explain_empty_selection
 
     if only:
         near = unknown_name("cell", only[0], known).problems[0]
         return NothingSelectedError(near.what, fix=near.fix)
-    rules = [rule for part in matrix.profiles[profile].select for rule in empty_selection(matrix, part)]
+    rules = [
+        rule for part in matrix.profiles[profile].select for rule in explain_empty_selection(matrix, part)
+    ]
     why = "; ".join(
         f"{relative_location(rule.where, Path(matrix.file).parent)} {rule.rule}: {rule.reason}"
         for rule in rules

@@ -29,12 +29,12 @@ def compare_with_revision(
     context: PlanContext, known: PlanHistory, reference: str, only: Sequence[str], checks: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
     """The report as JSON (schema `npu-matrix.impact`), and as lines of text."""
-    from harness.plan.change.impact import impact
+    from harness.plan.change.impact import compare_plans
     from harness.plan.change.revision import resolve_revision
 
     revision = resolve_revision(context.settings.root, reference)
     before = plan_of_revision(context, revision, only, checks)
-    found = impact(context.plan, before)
+    found = compare_plans(context.plan, before)
     return _report(context, known, revision, found), _lines(context, known, revision, found)
 
 
@@ -48,15 +48,15 @@ def plan_of_revision(
     """
     from harness.builds.ownership.temporary_folders import temporary_folder
     from harness.package import PACKAGE_ROOT
-    from harness.plan.change.revision import PACKAGE, lay_out, planning_digest, same_code
+    from harness.plan.change.revision import PACKAGE, extract_revision, has_same_code, planning_digest
 
     settings = context.settings
     matrix = _inside(settings)
     # If the program is not installed from the checkout, the same code plans both.
-    same = PACKAGE_ROOT.parent != settings.root or same_code(settings.root, revision)
+    same = PACKAGE_ROOT.parent != settings.root or has_same_code(settings.root, revision)
     with temporary_folder() as place:
         paths = [matrix, "patches", "npu-matrix.toml", *([] if same else [PACKAGE])]
-        folder = lay_out(settings.root, revision, paths, place)
+        folder = extract_revision(settings.root, revision, paths, place)
         if not (folder / matrix).is_file():
             raise InputError(
                 f"there is no {matrix} at {revision}",

@@ -19,10 +19,10 @@ def cleanup_standing(settings: Settings, older_than: str, *, everything: bool) -
     """What stored outcomes and running processes still use, and how long unused things are kept."""
     from harness.builds.cleanup.cleanup_candidates import CleanupPolicy
     from harness.builds.ownership.cache_use import cache_in_use
-    from harness.plan.covering.time_budget import parse_span
+    from harness.plan.covering.time_budget import parse_duration
 
     try:
-        seconds = parse_span(older_than)
+        seconds = parse_duration(older_than)
     except ValueError as error:
         raise InputError(str(error)) from None
     environments, images, runtimes = set(), set(), set()

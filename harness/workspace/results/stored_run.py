@@ -48,7 +48,7 @@ def open_run(settings: Settings, ledger: Ledger, run_id: str | None) -> StoredRu
     from harness.plan.tasks.check_registry import all_checks
     from harness.plan.tasks.task import plan_of_record
     from harness.report.model.gather import outcomes_of_run
-    from harness.verdict.join import judge_plan
+    from harness.verdict.plan_verdicts import judge_plan
 
     run = ledger.run(run_id) if run_id else ledger.latest_run()
     if run is None:
@@ -74,7 +74,7 @@ RUNS = 1000
 
 def exit_code_today(stored: StoredRun) -> int:
     """The exit code of the verdicts of today; an incomplete or interrupted run keeps its own."""
-    from harness.verdict.run_summary import summarise_verdicts
+    from harness.verdict.plan_verdicts import summarise_verdicts
 
     if stored.run.exit_code in {None, EXIT_INTERRUPTED}:
         return stored.exit_code
@@ -128,9 +128,9 @@ def mark_unfinished(inputs: ReportInputs) -> ReportInputs:
 
 def is_running(settings: Settings) -> bool:
     """Whether a running process holds the state folder; a process of another host is assumed to run."""
-    from harness.run.scheduling.run_lock import holder
+    from harness.run.scheduling.run_lock import lock_holder
 
-    who = holder(settings.path("state"))
+    who = lock_holder(settings.path("state"))
     if who is None or who.host != socket.gethostname():
         return who is not None
     try:

@@ -82,7 +82,7 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch, said: str, code: in
     program.write_text(f'#!/bin/sh\ncat "{folder}/said"\nexit {code}\n')
     program.chmod(0o755)
     # However long a loaded machine takes to start it.
-    monkeypatch.setattr("harness.devices.host.container_service.SECONDS_TO_ASK", 300.0)
+    monkeypatch.setattr("harness.devices.host.container_service.INFO_TIMEOUT_S", 300.0)
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     return inspect_host(
         HostView(dev=folder, environ={}, which=lambda name: name if name == "docker" else None)
@@ -101,7 +101,7 @@ def storage(host: HostReport, free: int, engine: str = "venv") -> list[HostFindi
     room = DiskSpace(
         free=9 * GIB, needed=8 * GIB, free_on=lambda _folder: free, images=5 * GIB, engine=engine
     )
-    return [one for one in examine_host(host, zig=True, room=room) if one.topic == "image storage"]
+    return [one for one in examine_host(host, zig=True, disk=room) if one.topic == "image storage"]
 
 
 def test_doctor_asks_for_room_where_images_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def machine(tmp_path: Path):
 
 
 def found(report: HostReport, topic: str, network: CardNetwork | None = None) -> HostFinding:
-    findings = examine_host(report, zig=True, room=ROOM, network=network)
+    findings = examine_host(report, zig=True, disk=ROOM, network=network)
     return next(finding for finding in findings if finding.topic == topic)
 
 
@@ -120,7 +120,7 @@ def test_a_failing_npu_smi_is_told_not_raised(machine):
 
 def test_without_a_compiler_the_default_profile_is_broken(tmp_path):
     report = inspect_host(HostView(dev=tmp_path, environ={}, which=lambda _name: None))
-    findings = examine_host(report, zig=False, room=replace(ROOM, needed=2))
+    findings = examine_host(report, zig=False, disk=replace(ROOM, needed=2))
     assert {finding.topic for finding in findings if finding.health is Health.BROKEN} == {
         "simulated device",
         "disk",
@@ -257,7 +257,7 @@ def test_a_driver_older_than_the_installed_cann_is_a_finding_with_its_fix(machin
     assert "driver 25.5 or newer, this host has 23.0.3" in finding.what
     assert "update the driver" in finding.fix
     newer = replace(report, driver="25.5.1")
-    assert not [one for one in examine_host(newer, zig=True, room=ROOM) if one.topic == "driver"]
+    assert not [one for one in examine_host(newer, zig=True, disk=ROOM) if one.topic == "driver"]
 
 
 def test_ascend_docker_runtime_and_missing_driver_files_are_told(machine, tmp_path):
@@ -302,7 +302,7 @@ def test_little_shared_memory_is_told_with_its_fix(tmp_path):
     finding = found(replace(report, shm_bytes=64 << 20), "shared memory")
     assert (finding.health, "--shm-size" in finding.fix) == (Health.LIMITED, True)
     roomy = replace(report, shm_bytes=8 << 30)
-    assert "shared memory" not in {one.topic for one in examine_host(roomy, zig=True, room=ROOM)}
+    assert "shared memory" not in {one.topic for one in examine_host(roomy, zig=True, disk=ROOM)}
 
 
 def test_links_of_the_cards(machine, tmp_path):

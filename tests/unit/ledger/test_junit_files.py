@@ -9,15 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import InfrastructureError, InputError
-from harness.ledger.junit.junit_files import Case, read_junit, write_junit
+from harness.ledger.junit.junit_files import JUnitCase, read_junit, write_junit
 from harness.outcome import Status
 
 CASES = [
-    Case(suite="cell-a", name="resolve", status=Status.PASS, seconds=1.5, properties={"evidence": "static"}),
-    Case(suite="cell-a", name="lint", status=Status.FAIL, reasons=("no NCCL on NPU", "set hccl")),
-    Case(suite="cell-b", name="resolve", status=Status.ERROR, reasons=("no network",)),
-    Case(suite="cell-b", name="loss", status=Status.NOT_RUN, reasons=("no NPU on this host",)),
-    Case(suite="cell-b", name="grpo", status=Status.BLOCKED, reasons=("lint failed",)),
+    JUnitCase(
+        suite="cell-a", name="resolve", status=Status.PASS, seconds=1.5, properties={"evidence": "static"}
+    ),
+    JUnitCase(suite="cell-a", name="lint", status=Status.FAIL, reasons=("no NCCL on NPU", "set hccl")),
+    JUnitCase(suite="cell-b", name="resolve", status=Status.ERROR, reasons=("no network",)),
+    JUnitCase(suite="cell-b", name="loss", status=Status.NOT_RUN, reasons=("no NPU on this host",)),
+    JUnitCase(suite="cell-b", name="grpo", status=Status.BLOCKED, reasons=("lint failed",)),
 ]
 
 
@@ -34,7 +36,7 @@ def test_other_programs_count_what_we_mean(tmp_path: Path) -> None:
 
 def test_our_own_statuses_come_back(tmp_path: Path) -> None:
     path = tmp_path / "junit.xml"
-    write_junit(path, [Case(suite="c", name=status.value, status=status) for status in Status])
+    write_junit(path, [JUnitCase(suite="c", name=status.value, status=status) for status in Status])
     back = read_junit(path)
     assert back.complete
     assert {case.name: case.status.value for case in back.cases} == {s.value: s.value for s in Status}
@@ -44,7 +46,7 @@ def test_our_own_statuses_come_back(tmp_path: Path) -> None:
 @given(
     st.lists(
         st.builds(
-            Case,
+            JUnitCase,
             suite=st.text(),
             name=st.text(),
             status=st.sampled_from(Status),
@@ -55,7 +57,7 @@ def test_our_own_statuses_come_back(tmp_path: Path) -> None:
         max_size=4,
     )
 )
-def test_any_text_makes_a_file_that_can_be_read(cases: list[Case]) -> None:
+def test_any_text_makes_a_file_that_can_be_read(cases: list[JUnitCase]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "junit.xml"
         write_junit(path, cases)

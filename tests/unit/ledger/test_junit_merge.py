@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from harness.errors import InfrastructureError, InputError
 from harness.ledger.junit import junit_stream
 from harness.ledger.junit.junit_files import read_junit
-from harness.ledger.junit.junit_merge import Merged, merge_junit
-from harness.ledger.junit.junit_stream import DEEPEST
+from harness.ledger.junit.junit_merge import MergedReport, merge_junit
+from harness.ledger.junit.junit_stream import MAX_DEPTH
 from harness.outcome import Status
 
 SAMPLES = Path(__file__).parent / "junit"
@@ -34,7 +34,7 @@ TRUTH = {
 }
 
 
-def merge(folder: Path, *contents: str | bytes, **more: object) -> tuple[Merged, ET.Element]:
+def merge(folder: Path, *contents: str | bytes, **more: object) -> tuple[MergedReport, ET.Element]:
     sources = []
     for number, content in enumerate(contents):
         source = folder / f"in-{number}.xml"
@@ -169,7 +169,7 @@ def test_a_case_without_marks_is_no_pass_when_its_attributes_say_otherwise(
         "",
         "no xml",
         "<test-run><test-case/></test-run>",
-        '<testsuite name="s">' + "<a>" * DEEPEST + "</a>" * DEEPEST + "</testsuite>",
+        '<testsuite name="s">' + "<a>" * MAX_DEPTH + "</a>" * MAX_DEPTH + "</testsuite>",
         '<!DOCTYPE x [<!ENTITY a "aa"><!ENTITY b "&a;&a;&a;">]><testsuite name="&b;"><testcase name="x"/></testsuite>',
         '<!DOCTYPE x SYSTEM "file:///etc/passwd"><testsuite name="s"><testcase name="x"/></testsuite>',
     ],

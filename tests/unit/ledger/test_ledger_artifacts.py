@@ -61,10 +61,10 @@ def test_changed_bytes_are_found_and_healed_by_the_next_put(store: ArtifactStore
     path.chmod(0o644)
     path.write_bytes(b"012345678X")
     assert store.has(ref)
-    assert not store.intact(ref)
+    assert not store.is_intact(ref)
     assert list(store.damaged()) == [ref.digest]
     store.put(b"0123456789", "curve")
-    assert store.intact(ref)
+    assert store.is_intact(ref)
 
 
 def test_a_long_text_shows_its_end_and_says_what_is_left_out(store: ArtifactStore) -> None:
@@ -125,4 +125,4 @@ def test_what_killed_writers_left_is_cleared_and_what_is_being_written_is_not(st
     os.utime(old, (1.0, 1.0))
     store.clear_unfinished(before=1000.0)
     assert (old.exists(), young.exists()) == (False, True)
-    assert store.intact(ref)
+    assert store.is_intact(ref)

@@ -26,7 +26,7 @@ from harness.ledger.database import open_database
 from harness.ledger.ledger_schema import APPLICATION_ID, LATEST, MIGRATIONS
 from harness.ledger.outcome_record import outcome_body, outcome_uid
 from harness.ledger.plan_record import PlanRecord, TaskRecord
-from harness.ledger.run_record import WITH_PLANS, Disposition
+from harness.ledger.run_record import PLANS_SCHEMA_VERSION, Disposition
 from harness.ledger.store import FILE_NAME, Ledger
 from harness.outcome import ArtifactRef, Evidence, Failure, Outcome, State, Status, Tier
 from harness.serialisation import as_object, dumps, load
@@ -96,7 +96,7 @@ def test_what_is_recorded_is_read_again(recorded: list[Outcome]) -> None:
             assert ledger.notices == ()
             read = {uid(one) for one in ledger.history()}
             assert read == {uid(one) for one in written}
-            assert ledger.disbelieved == 0
+            assert ledger.damaged_rows == 0
 
 
 def test_number_keys_and_tuples_in_measurements_are_believed_when_read(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_ledger_of_any_older_schema_is_brought_up_to_date(tmp_path: Path) -> N
         old.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         old.execute(f"PRAGMA user_version = {version}")
         plan = '{"entries":[]}'
-        if version >= WITH_PLANS:
+        if version >= PLANS_SCHEMA_VERSION:
             old.execute("INSERT INTO plans (digest, body) VALUES (?, ?)", (digest_bytes(plan.encode()), plan))
             plan = digest_bytes(plan.encode())
         old.execute(
@@ -241,7 +241,7 @@ def test_merge_brings_logs_and_artifacts_that_are_still_what_they_were(tmp_path:
         b.record(outcome("k", log=log, artifacts=(good, bad, gone)))
         assert a.merge(b.path) == 1
         assert a.artifacts.text(log) == "log"
-        assert a.artifacts.intact(good)
+        assert a.artifacts.is_intact(good)
         assert not a.artifacts.has(bad)
         assert not a.artifacts.has(gone)
         a.artifacts.path(log.digest).unlink()
@@ -396,7 +396,7 @@ def test_a_row_whose_content_changed_is_not_believed(tmp_path: Path) -> None:
     raw.close()
     with Ledger.open(tmp_path) as ledger:
         assert ledger.get("key-0") is None
-        assert ledger.disbelieved == 1
+        assert ledger.damaged_rows == 1
         assert ledger.get("key-1") is not None
 
 
@@ -425,7 +425,7 @@ def test_rows_whose_fields_have_other_types_are_not_believed(tmp_path: Path) -> 
     with Ledger.open(tmp_path / "b") as into:
         into.merge(file)
         believed = into.history()
-        assert into.disbelieved == len(odd) - len(believed) > 80
+        assert into.damaged_rows == len(odd) - len(believed) > 80
     for one in believed:
         assert load(Outcome, outcome_body(one)) == one
         assert 0 <= one.seconds <= 1e12
@@ -436,7 +436,7 @@ def test_a_row_that_is_nested_too_deeply_is_not_believed(tmp_path: Path) -> None
     file = odd_ledger(tmp_path / "a", ["[" * 100_000])
     with Ledger.open(tmp_path / "b") as into:
         assert into.merge(file) == 0
-        assert into.disbelieved == 1
+        assert into.damaged_rows == 1
 
 
 TASK = TaskRecord(
@@ -591,7 +591,7 @@ def test_a_really_full_disk_is_said_and_loses_nothing(tiny_disk: Path) -> None:
     with Ledger.open(tiny_disk) as ledger:
         assert ledger.notices == ()
         assert len(ledger.history(limit=1000)) == recorded[0]
-        assert ledger.artifacts.intact(ref)
+        assert ledger.artifacts.is_intact(ref)
 
 
 WRITER = """
@@ -633,8 +633,8 @@ def test_kill_9_at_any_moment_loses_nothing_that_was_recorded(tmp_path: Path) ->
             assert ledger.notices == ()
             mine = [one for one in ledger.history(limit=10**6) if one.key.startswith(f"w{round_number}-")]
             assert len(mine) >= told - 1, "a line is said only after its outcomes are recorded"
-            assert all(one.log is not None and ledger.artifacts.intact(one.log) for one in mine)
-            assert ledger.disbelieved == 0
+            assert all(one.log is not None and ledger.artifacts.is_intact(one.log) for one in mine)
+            assert ledger.damaged_rows == 0
             assert list(ledger.artifacts.damaged()) == []
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.errors import EXIT_BAD_INPUT, InputError
 from harness.matrix.reading.load_matrix import load_matrix, parse_matrix
-from harness.matrix.reading.unused_entries import unused_entries
+from harness.matrix.reading.unused_entries import find_unused_entries
 
 ROOT = Path(__file__).parents[3]
 GOOD = """\
@@ -233,7 +233,7 @@ def test_any_edit_is_read_or_refused(start: int, length: int, new: str) -> None:
         refused = ()
         for name in matrix.profiles:
             assert matrix.cells(name).profile == name
-        assert list(unused_entries(matrix)) is not None
+        assert list(find_unused_entries(matrix)) is not None
     assert all(problem.where is not None for problem in refused)
 
 

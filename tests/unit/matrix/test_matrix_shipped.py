@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.matrix.reading.load_matrix import load_matrix
-from harness.matrix.reading.unused_entries import unused_entries
+from harness.matrix.reading.unused_entries import find_unused_entries
 
 ROOT = Path(__file__).parents[3]
 MATRIX = load_matrix(ROOT / "matrix.yaml")
@@ -139,7 +139,7 @@ ALONE = {"vllm_ascend 0.24.0rc1", "torch_npu 2.8.0", "torch_npu 2.9.0.post2", "p
 
 
 def test_nothing_in_it_is_without_effect_but_some_releases() -> None:
-    found = list(unused_entries(MATRIX))
+    found = list(find_unused_entries(MATRIX))
     assert {problem.what for problem in found} == {
         f"no cell of profile 'releases' has {value}" for value in ALONE
     }

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from harness.matrix.reading.load_matrix import parse_matrix
-from harness.matrix.reading.unused_entries import unused_entries
+from harness.matrix.reading.unused_entries import find_unused_entries
 
 USED = """\
 format: 1
@@ -29,7 +29,7 @@ expectations:
 def warnings(old: str = "", new: str = "") -> list[str]:
     assert old in USED
     matrix = parse_matrix(USED.replace(old, new, 1), "m.yaml")
-    return [f"{problem.where}: {problem.what}" for problem in unused_entries(matrix)]
+    return [f"{problem.where}: {problem.what}" for problem in find_unused_entries(matrix)]
 
 
 def test_a_file_whose_parts_all_have_an_effect_warns_of_nothing() -> None:

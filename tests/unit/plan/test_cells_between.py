@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from harness.matrix.reading.load_matrix import load_matrix
-from harness.plan.bisection.cells_between import between, commit_values
+from harness.plan.bisection.cells_between import bisection_cells, commit_values
 from harness.plan.bisection.search import Bisection, Culprit
 from harness.sources.git.git_repository import Repository
 
@@ -22,7 +22,7 @@ def sims(matrix):
 
 def test_an_axis_steps_through_the_releases_in_between(matrix):
     ends = sims(matrix)
-    space = between(matrix, ends["0.6.1"], ends["0.9.1"])
+    space = bisection_cells(matrix, ends["0.6.1"], ends["0.9.1"])
     (span,) = space.spans
     assert span.values == ("0.6.1", "0.7.0", "0.7.1", "0.8.0", "0.9.0", "0.9.1")
     assert space.cells[0] == ends["0.6.1"]
@@ -32,7 +32,7 @@ def test_an_axis_steps_through_the_releases_in_between(matrix):
 
 def test_it_goes_backwards_when_the_newer_one_is_good(matrix):
     ends = sims(matrix)
-    (span,) = between(matrix, ends["0.9.1"], ends["0.6.1"]).spans
+    (span,) = bisection_cells(matrix, ends["0.9.1"], ends["0.6.1"]).spans
     assert span.values[0] == "0.9.1"
     assert span.values[-1] == "0.6.1"
 
@@ -43,7 +43,7 @@ def test_mixtures_break_no_rule_that_both_ends_keep(matrix):
     bad = next(
         cell for cell in releases if cell.axes["torch"] == "2.10.0" and cell.axes["soc"] == good.axes["soc"]
     )
-    space = between(matrix, good, bad)
+    space = bisection_cells(matrix, good, bad)
     assert (0,) * len(space.spans) in space.probes
     assert tuple(span.steps for span in space.spans) in space.probes
     for cell in space.cells:
@@ -56,7 +56,7 @@ def test_mixtures_break_no_rule_that_both_ends_keep(matrix):
 
 
 def test_another_job_is_a_change_too(matrix):
-    space = between(matrix, matrix.stack_cell("gspo-async"), matrix.stack_cell("gspo-engine-worker"))
+    space = bisection_cells(matrix, matrix.stack_cell("gspo-async"), matrix.stack_cell("gspo-engine-worker"))
     (span,) = space.spans
     assert (span.axis, span.values) == ("recipe", ("gspo-async", "gspo-engine-worker"))
     assert space.name(Culprit(span=0, step=1)) == "recipe gspo-async -> gspo-engine-worker"

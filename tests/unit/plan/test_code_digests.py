@@ -13,7 +13,7 @@ from plan_samples import check as sample_check
 from harness.code_graph.reachable_code import DATA, DEFINITION, MISSING, ON_IMPORT, WHOLE, CodeGraph
 from harness.outcome import Tier
 from harness.package import IMPORT_ROOT, PACKAGE_ROOT
-from harness.plan.change.revision import PLANNING, planning_digest
+from harness.plan.change.revision import PLANNING_ROOTS, planning_digest
 from harness.plan.keys.code_digests import (
     SIMULATED_DEVICE,
     check_nodes,
@@ -148,7 +148,7 @@ def test_the_same_code_elsewhere_has_the_same_digest(tmp_path):
 
 
 def test_planning_is_followed_and_does_not_count_what_checks_run():
-    reached = CodeGraph().reach(PLANNING, checks=False)
+    reached = CodeGraph().reach(PLANNING_ROOTS, checks=False)
     assert not [one for one in reached if one[0] == MISSING]
     names = {(place, name) for kind, place, name in reached if kind == DEFINITION}
     assert ("harness.compat.checks", "CHECKS") in names

@@ -102,7 +102,7 @@ def test_cells_that_lack_axes_hold_the_tuples_they_have():
     found = cover(cells, 2)
     assert sorted(found.indexes) == [0, 2]
     assert found.tuples == 2
-    assert Universe(cells, 2).held([0]) == 1
+    assert Universe(cells, 2).count_covered([0]) == 1
 
 
 def test_a_strength_beyond_reason_is_refused():

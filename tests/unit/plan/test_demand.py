@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 from plan_samples import cell, check, plan
 
 from harness.outcome import Status, Tier
-from harness.plan.tasks.demand import MARKER, Demand, applicable_demand, demand_of, unmet_reason
+from harness.plan.tasks.demand import MARKER, Demand, applicable_demand, resource_demand, unmet_reason
 from harness.plan.tasks.host_capabilities import HostFacts
 
 NPU = {"kind": "npu", "soc": "Ascend910B3", "cann": "8.5.0", "count": 1}
@@ -12,21 +12,21 @@ A2 = {"CPU": 8.0, "NPU": 8.0, "soc:a2": 1.0, "cann:8.5.0": 1.0}
 
 
 def test_a_device_task_asks_for_its_card_its_family_and_its_cann():
-    assert demand_of(LOSS, {"device": NPU}) == Demand(
+    assert resource_demand(LOSS, {"device": NPU}) == Demand(
         resources={"CPU": 1.0, "NPU": 1.0, "soc:a2": MARKER, "cann:8.5.0": MARKER}
     )
 
 
 def test_a_recipe_says_how_many():
-    found = demand_of(LOSS, {"device": NPU, "recipe": {"nodes": 2, "cards": 16}})
+    found = resource_demand(LOSS, {"device": NPU, "recipe": {"nodes": 2, "cards": 16}})
     assert (found.nodes, found.resources["NPU"]) == (2, 16.0)
     assert str(found) == "2 nodes with 1 CPU, 16 NPU, cann:8.5.0, soc:a2 each"
 
 
 def test_static_and_simulated_tasks_ask_for_no_card():
     sim = {"device": {**NPU, "kind": "sim"}, "platform": {"host": True, "arch": "aarch64", "python": "3.11"}}
-    assert demand_of(check("lint"), {"device": NPU}).resources == {"CPU": 1.0}
-    assert demand_of(LOSS, sim).resources == {"CPU": 1.0, "arch:aarch64": MARKER}
+    assert resource_demand(check("lint"), {"device": NPU}).resources == {"CPU": 1.0}
+    assert resource_demand(LOSS, sim).resources == {"CPU": 1.0, "arch:aarch64": MARKER}
 
 
 def test_where_no_node_names_its_machine_all_are_alike():
@@ -37,13 +37,13 @@ def test_where_no_node_names_its_machine_all_are_alike():
 
 
 def test_what_is_missing_is_named():
-    wanted = demand_of(LOSS, {"device": NPU})
+    wanted = resource_demand(LOSS, {"device": NPU})
     assert unmet_reason(wanted, [A2]) == ""
     assert unmet_reason(wanted, [{**A2, "NPU": 0.0}]).endswith("no node has NPU")
     assert unmet_reason(
         wanted, [{"CPU": 1.0, "NPU": 8.0}, {"CPU": 1.0, "soc:a2": 1.0, "cann:8.5.0": 1.0}]
     ).endswith("0 of 2 nodes fit")
-    two = demand_of(LOSS, {"device": NPU, "recipe": {"nodes": 2, "cards": 8}})
+    two = resource_demand(LOSS, {"device": NPU, "recipe": {"nodes": 2, "cards": 8}})
     assert unmet_reason(two, [A2]).endswith("1 of 1 nodes fit")
     assert unmet_reason(two, [A2, A2]) == ""
 

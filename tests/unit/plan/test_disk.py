@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.plan.cost.disk import MEASURED_MIB, environment_disk
+from harness.plan.cost.disk import MEASURED_MIB, estimate_environment_disk
 
 DOCS = Path(__file__).parents[3] / "docs"
 ROW = re.compile(r"^\| (?P<version>\d+\.\d+\.\d+) \| (?P<size>[\d.]+) GiB \|", re.MULTILINE)
@@ -24,14 +24,14 @@ ROW = re.compile(r"^\| (?P<version>\d+\.\d+\.\d+) \| (?P<size>[\d.]+) GiB \|", r
 )
 def test_a_version_that_was_not_measured_is_taken_for_the_nearest_before_it(vllm_ascend, like):
     axes = {"vllm_ascend": vllm_ascend} if vllm_ascend else {}
-    disk = environment_disk(axes, "sim")
+    disk = estimate_environment_disk(axes, "sim")
     assert disk is not None
     assert like in disk.basis
     assert disk.mib == MEASURED_MIB[like.partition("ascend ")[2]]
 
 
 def test_nothing_is_said_of_real_devices_where_nothing_was_measured():
-    assert environment_disk({"vllm_ascend": "0.18.0"}, "npu") is None
+    assert estimate_environment_disk({"vllm_ascend": "0.18.0"}, "npu") is None
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -10,8 +10,15 @@ from harness.matrix.model.constraints import Condition, Constraint
 from harness.matrix.model.versions import Scheme, parse_specifier, parse_version
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.outcome import Evidence, Status
-from harness.plan.feasibility.exclusion import contradiction, explain, parse_axes
-from harness.plan.feasibility.frontier import CheckAnswer, Proof, ProofState, blocks, newest, newest_of_all
+from harness.plan.feasibility.exclusion import explain_combination, minimal_contradiction, parse_axes
+from harness.plan.feasibility.frontier import (
+    CellProof,
+    CheckProof,
+    ProofState,
+    newest_cells,
+    newest_versions,
+    upgrade_obstacles,
+)
 
 SHIPPED = Path(__file__).parents[3] / "matrix.yaml"
 
@@ -22,7 +29,7 @@ def matrix():
 
 
 def asked(matrix, *words):
-    return explain(matrix, parse_axes(matrix, words))
+    return explain_combination(matrix, parse_axes(matrix, words))
 
 
 def test_a_rule_the_values_break_is_named_with_its_place_and_proof(matrix):
@@ -101,7 +108,7 @@ def feasible(chosen):
 @settings(max_examples=150, deadline=None)
 def test_a_contradiction_is_one_and_can_lose_no_rule(drawn):
     values = {axis: [parse_version(Scheme.NAME, word) for word in WORDS] for axis in AXES}
-    found = contradiction(values, {}, drawn)
+    found = minimal_contradiction(values, {}, drawn)
     assert bool(found) == (not feasible(drawn))
     if found:
         assert not feasible(found)
@@ -111,14 +118,12 @@ def test_a_contradiction_is_one_and_can_lose_no_rule(drawn):
 def proofs(matrix, failed=(), passed=(), evidence=Evidence.SIMULATED):
     found = {}
     for cell in matrix.all_cells:
-        answer = CheckAnswer(check="loss", not_run="not run yet")
+        answer = CheckProof(check="loss", not_run="not run yet")
         if cell.id in failed:
-            answer = CheckAnswer(
-                check="loss", status=Status.FAIL, evidence=evidence, reasons=("it is wrong",)
-            )
+            answer = CheckProof(check="loss", status=Status.FAIL, evidence=evidence, reasons=("it is wrong",))
         elif cell.id in passed:
-            answer = CheckAnswer(check="loss", status=Status.PASS, evidence=evidence)
-        found[cell.id] = Proof(cell=cell, answers=(answer,))
+            answer = CheckProof(check="loss", status=Status.PASS, evidence=evidence)
+        found[cell.id] = CellProof(cell=cell, answers=(answer,))
     return found
 
 
@@ -131,15 +136,15 @@ def test_the_newest_that_works_and_the_newer_ones_that_do_not(matrix):
     failed = {name for verl, name in sims if verl == "0.9.1"}
     passed = {name for verl, name in sims if verl == "0.6.1"}
     where = [condition(matrix, "device", "sim")]
-    found = newest(matrix, "verl", where, proofs(matrix, failed=failed, passed=passed))
+    found = newest_versions(matrix, "verl", where, proofs(matrix, failed=failed, passed=passed))
     assert str(found.works.version) == "0.6.1"
-    failed = next(rung for rung in found.rungs if str(rung.version) == "0.9.1")
-    assert failed.stand is ProofState.REFUTED
+    failed = next(version_proof for version_proof in found.versions if str(version_proof.version) == "0.9.1")
+    assert failed.state is ProofState.REFUTED
     assert failed.proof.failures[0].reasons == ("it is wrong",)
 
 
 def test_nothing_known_is_open_and_never_works(matrix):
-    found = newest(
+    found = newest_versions(
         matrix,
         "verl",
         [condition(matrix, "cann", "8.5.0"), condition(matrix, "device", "npu")],
@@ -147,19 +152,19 @@ def test_nothing_known_is_open_and_never_works(matrix):
     )
     assert found.works is None
     assert str(found.candidate.version) == "0.8.0"
-    blocked = next(rung for rung in found.rungs if str(rung.version) == "0.9.1")
+    blocked = next(version_proof for version_proof in found.versions if str(version_proof.version) == "0.9.1")
     assert {one.rule for one in blocked.objections} == {"verl-numpy", "vllm-ascend-cann"}
 
 
 def test_a_range_is_a_condition_like_any_other(matrix):
     where = [condition(matrix, "torch_npu", "==2.8.*"), condition(matrix, "cann", "8.5.0")]
-    found = newest(matrix, "verl", where, proofs(matrix))
+    found = newest_versions(matrix, "verl", where, proofs(matrix))
     assert str(found.candidate.version) == "0.8.0"
-    blocked = next(rung for rung in found.rungs if str(rung.version) == "0.9.1")
+    blocked = next(version_proof for version_proof in found.versions if str(version_proof.version) == "0.9.1")
     assert blocked.proof is None
     assert blocked.objections
-    assert blocked.instead.changes["torch_npu"][0] == "==2.8.*"
-    explained = explain(
+    assert blocked.alternative.changes["torch_npu"][0] == "==2.8.*"
+    explained = explain_combination(
         matrix, parse_axes(matrix, ["verl=0.9.1"]), conditions=[condition(matrix, "torch_npu", "==2.8.*")]
     )
     assert not explained.cells
@@ -167,7 +172,7 @@ def test_a_range_is_a_condition_like_any_other(matrix):
 
 
 def test_no_cell_at_all_names_the_nearest(matrix):
-    found = newest(matrix, "verl", [condition(matrix, "cann", "8.1.RC1")], proofs(matrix))
+    found = newest_versions(matrix, "verl", [condition(matrix, "cann", "8.1.RC1")], proofs(matrix))
     assert found.candidate is None
     assert found.nearest
 
@@ -189,7 +194,7 @@ def test_a_refuted_cell_is_not_on_the_frontier_and_no_member_is_older_than_anoth
     cells = [cell for cell in matrix.all_cells if cell.device == "sim"]
     refuted = set()
     for _round in range(3):
-        members = [one.cell for one in newest_of_all(matrix, where, proofs(matrix, failed=refuted))]
+        members = [one.cell for one in newest_cells(matrix, where, proofs(matrix, failed=refuted))]
         left = [cell for cell in cells if cell.id not in refuted]
         expected = {one.id for one in left if not any(newer(matrix, other, one) for other in left)}
         assert {one.id for one in members} == expected
@@ -199,7 +204,7 @@ def test_a_refuted_cell_is_not_on_the_frontier_and_no_member_is_older_than_anoth
 
 def test_what_blocks_a_version_on_a_stack(matrix):
     cell = matrix.stack_cell("verl-0-7-1")
-    found = blocks(matrix, cell, parse_axes(matrix, ["verl=0.9.1"]), proofs(matrix))
+    found = upgrade_obstacles(matrix, cell, parse_axes(matrix, ["verl=0.9.1"]), proofs(matrix))
     assert {one.rule for one in found.objections} == {"verl-transformers", "verl-numpy"}
     assert found.nearest
     assert all(proof.cell.axes["verl"] == "0.9.1" for proof in found.nearest)

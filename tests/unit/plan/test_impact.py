@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plan_samples import INPUTS, cell, check, plan
 
-from harness.plan.change.impact import Effect, impact
+from harness.plan.change.impact import Effect, compare_plans
 from harness.plan.keys.facets import FACETS, facet_values
 from harness.plan.keys.key import facet_digests, key_changes, task_key
 from harness.plan.keys.keyring import Keyring
@@ -16,7 +16,7 @@ WHOLE = check("whole")
 
 def test_a_plan_against_itself_is_unchanged():
     made = plan([cell()], [TREE, WHOLE])
-    found = impact(made, made.record())
+    found = compare_plans(made, made.record())
     assert [task.effect for task in found.tasks] == [Effect.UNCHANGED, Effect.UNCHANGED]
     assert found.gone == ()
 
@@ -24,7 +24,7 @@ def test_a_plan_against_itself_is_unchanged():
 def test_a_changed_patch_touches_the_checks_that_read_it_and_names_it():
     before = plan([cell()], [TREE, WHOLE])
     patched = replace(INPUTS, patches=lambda _u, _v: [{"id": "p", "version_range": ">=0.9", "digest": "new"}])
-    found = impact(plan([cell()], [TREE, WHOLE], inputs=patched), before.record())
+    found = compare_plans(plan([cell()], [TREE, WHOLE], inputs=patched), before.record())
     (touched,) = found.of(Effect.CHANGED)
     assert touched.check == "tree"
     assert touched.reason == "facets.patches[verl].p.digest: 'verl0.9.1' -> 'new'"
@@ -33,7 +33,7 @@ def test_a_changed_patch_touches_the_checks_that_read_it_and_names_it():
 def test_a_patch_more_is_named_alone():
     before = plan([cell()], [TREE])
     both = replace(INPUTS, patches=lambda u, v: [*INPUTS.patches(u, v), {"id": "q", "digest": "d"}])
-    (touched,) = impact(plan([cell()], [TREE], inputs=both), before.record()).of(Effect.CHANGED)
+    (touched,) = compare_plans(plan([cell()], [TREE], inputs=both), before.record()).of(Effect.CHANGED)
     assert [change.part for change in touched.changes] == ["facets.patches[verl].q"]
 
 
@@ -48,7 +48,7 @@ def test_patches_in_another_order_are_another_facet():
 
 def test_a_new_cell_is_new_where_it_shares_nothing():
     before = plan([cell()], [TREE, WHOLE])
-    found = impact(plan([cell(), cell(torch="2.12.0")], [TREE, WHOLE]), before.record())
+    found = compare_plans(plan([cell(), cell(torch="2.12.0")], [TREE, WHOLE]), before.record())
     assert [(task.check, len(task.cells)) for task in found.of(Effect.UNCHANGED)] == [
         ("tree", 2),
         ("whole", 1),
@@ -58,7 +58,7 @@ def test_a_new_cell_is_new_where_it_shares_nothing():
 
 def test_a_stack_whose_versions_were_edited_is_compared_with_itself():
     before = plan([replace(cell(), id="old", stack="row")], [TREE])
-    found = impact(plan([replace(cell(verl="0.9.2"), id="new", stack="row")], [TREE]), before.record())
+    found = compare_plans(plan([replace(cell(verl="0.9.2"), id="new", stack="row")], [TREE]), before.record())
     (touched,) = found.of(Effect.CHANGED)
     assert touched.changes
     assert found.gone == (("old", "tree"),)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.ledger.plan_record import PlanEntry, Skip
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.outcome import Evidence, Status, Tier
-from harness.plan.feasibility.frontier import CheckAnswer, Proof, newest, next_probe
+from harness.plan.feasibility.frontier import CellProof, CheckProof, newest_versions, next_probe
 
 MATRIX = load_matrix(Path(__file__).parents[3] / "matrix.yaml")
 CELLS = {cell.axes["verl"]: cell for cell in MATRIX.cells("default").cells if cell.device == "sim"}
@@ -29,13 +29,13 @@ def asked(most, tried=(), entries=ENTRIES, **known):
     for version, cell in CELLS.items():
         statuses = known.get(f"v{version.replace('.', '_')}", {})
         answers = [
-            CheckAnswer(check=name, status=statuses[name], evidence=Evidence.STATIC)
+            CheckProof(check=name, status=statuses[name], evidence=Evidence.STATIC)
             if name in statuses
-            else CheckAnswer(check=name, not_run="not run yet")
+            else CheckProof(check=name, not_run="not run yet")
             for name in CHECKS
         ]
-        proofs[cell.id] = Proof(cell=cell, answers=tuple(answers))
-    return next_probe(entries, newest(MATRIX, "verl", [], proofs), most, tried)
+        proofs[cell.id] = CellProof(cell=cell, answers=tuple(answers))
+    return next_probe(entries, newest_versions(MATRIX, "verl", [], proofs), most, tried)
 
 
 PASSED = dict.fromkeys(CHECKS, Status.PASS)

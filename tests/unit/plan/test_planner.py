@@ -18,7 +18,7 @@ from harness.plan.tasks.check_registry import all_checks, order_checks, with_nee
 from harness.plan.tasks.host_capabilities import HostFacts, NpuFacts
 from harness.plan.tasks.task import Task, plan_of_record
 from harness.serialisation import dumps, load
-from harness.verdict.join import judge_plan
+from harness.verdict.plan_verdicts import judge_plan
 from harness.verdict.verdict import ExpectedFailure, Standing
 
 
@@ -51,7 +51,7 @@ def test_an_npu_cell_on_a_host_without_one_is_not_run_and_says_why():
 def test_a_host_with_other_cards_or_an_old_driver_runs_no_hardware_check(npu, reason):
     host = HostFacts(
         npu=npu,
-        cann_fits=lambda cann, driver: (
+        cann_misfit=lambda cann, driver: (
             f"CANN {cann} needs a newer driver than {driver}" if driver == "old" else ""
         ),
     )

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.plan.bisection.search import Bisection, Culprit, FlakeRates, all_probes, least_probes
+from harness.plan.bisection.search import Bisection, Culprit, FlakeRates, minimum_probes, possible_probes
 
 
 def ask(vector, culprit, chance, noise):
@@ -53,7 +53,7 @@ def test_flaky_failures_are_not_believed_at_once():
         right += found.culprits == (culprit,)
         probes += len(asked)
     assert right >= 97
-    assert least_probes(200, noise) * 100 <= probes < 2.2 * 100 * math.log2(200)
+    assert minimum_probes(200, noise) * 100 <= probes < 2.2 * 100 * math.log2(200)
 
 
 def test_things_that_only_move_together_are_named_together():
@@ -97,11 +97,11 @@ def test_outcomes_that_contradict_each_other_without_noise():
 
 def test_the_forecast_of_a_search_fits_the_searches():
     search = Bisection([64], noise=FlakeRates(false_fail=0.1))
-    told = search.expect(trials=60)
-    assert search.expect(trials=60) == told
+    told = search.forecast(trials=60)
+    assert search.forecast(trials=60) == told
     assert told.right >= 0.95
-    assert least_probes(64, search.noise) * 0.9 <= told.probes <= 2 * math.log2(64)
-    dear = search.expect(
+    assert minimum_probes(64, search.noise) * 0.9 <= told.probes <= 2 * math.log2(64)
+    dear = search.forecast(
         costs=lambda asked: [1.0 if probe in asked else 50.0 for probe in range(65)], trials=30
     )
     assert dear.distinct <= told.probes
@@ -109,7 +109,7 @@ def test_the_forecast_of_a_search_fits_the_searches():
 
 
 def test_many_things_are_moved_one_at_a_time():
-    vectors = all_probes([500, 500])
+    vectors = possible_probes([500, 500])
     assert len(vectors) == len(set(vectors)) <= 4 * 501
     assert {(0, 0), (500, 500), (250, 0), (250, 500), (0, 250), (500, 250)} <= set(vectors)
 

@@ -10,8 +10,8 @@ from harness.outcome import Tier
 from harness.plan.cost.task_cost import CostModel, Estimate, TimedExecution, duration, forecast
 from harness.plan.cost.task_order import order_tasks
 from harness.plan.covering.covering_set import Universe, cover
-from harness.plan.covering.time_budget import fit_into_budget, parse_span, steps
-from harness.plan.tasks.planner import part_of
+from harness.plan.covering.time_budget import covering_steps, fit_into_budget, parse_duration
+from harness.plan.tasks.planner import restrict_plan
 
 LOSS = check("loss", Tier.NUMERICS, device=True, expected_s=15.0)
 
@@ -75,13 +75,13 @@ def test_a_guess_is_wrong_for_all_its_tasks_alike():
     ("text", "seconds"), [("90s", 90), ("45min", 2700), ("45 m", 2700), ("1.5h", 5400), ("2d", 172800)]
 )
 def test_spans_of_time(text, seconds):
-    assert parse_span(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "8", "h", "-1h", "8 weeks", "1h30"])
 def test_no_spans_of_time(text):
     with pytest.raises(ValueError, match="span of time"):
-        parse_span(text)
+        parse_duration(text)
 
 
 def test_durations_for_people():
@@ -96,17 +96,17 @@ def test_a_budget_takes_what_fits_and_the_next_hour_says_what_it_would_add():
     universe = Universe(CELLS, 2)
     found = cover(CELLS, 2)
     work = [{f"task {number}": ESTIMATE} for number in range(len(CELLS))]
-    bought = fit_into_budget(found, steps(found, work), universe, 2 * 1800.0)
-    assert (len(bought.taken), bought.held, bought.tuples) == (2, 2, 6)
+    bought = fit_into_budget(found, covering_steps(found, work), universe, 2 * 1800.0)
+    assert (len(bought.taken), bought.covered, bought.tuples) == (2, 2, 6)
     assert (bought.next_hour.cells, bought.next_hour.gained) == (2, 2)
-    everything = fit_into_budget(found, steps(found, work), universe, None)
+    everything = fit_into_budget(found, covering_steps(found, work), universe, None)
     assert everything.coverage == 1.0
     assert everything.next_hour.cells == 0
 
 
 def test_a_task_that_cells_share_is_paid_once():
     found = cover(CELLS, 2)
-    priced = steps(found, [{"shared": ESTIMATE} for _ in CELLS])
+    priced = covering_steps(found, [{"shared": ESTIMATE} for _ in CELLS])
     assert [step.seconds for step in priced] == [1800.0, 0, 0, 0, 0, 0]
 
 
@@ -115,7 +115,7 @@ def test_a_cell_dearer_than_the_budget_leaves_room_for_cheaper_ones():
     dear = found.indexes[0]
     work = [{f"task {number}": ESTIMATE} for number in range(len(CELLS))]
     work[dear] = {f"task {number}": ESTIMATE for number in range(100, 110)}
-    bought = fit_into_budget(found, steps(found, work), Universe(CELLS, 2), 5 * 1800.0)
+    bought = fit_into_budget(found, covering_steps(found, work), Universe(CELLS, 2), 5 * 1800.0)
     assert [step.index for step in bought.left] == [dear]
     assert (bought.next_hour.cells, bought.next_hour.gained) == (1, 1)
 
@@ -157,7 +157,7 @@ def test_a_check_that_never_fails_decides_little():
 
 def test_a_part_of_a_plan_has_the_tasks_of_its_cells():
     made = plan([cell(), cell(torch="2.12.0")], CHECKS)
-    part = part_of(made, {made.cells[0].id})
+    part = restrict_plan(made, {made.cells[0].id})
     assert part.cells == made.cells[:1]
     assert set(part.tasks) == {entry.key for entry in part.entries}
     assert set(part.tasks) < set(made.tasks)

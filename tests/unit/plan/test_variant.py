@@ -10,7 +10,7 @@ from plan_samples import INPUTS, cell, check, plan
 
 from harness.errors import InputError
 from harness.matrix.reading.load_matrix import load_matrix
-from harness.plan.bisection.cells_between import between
+from harness.plan.bisection.cells_between import bisection_cells
 from harness.plan.bisection.search import Bisection, Culprit
 from harness.plan.keys.variant import lacking, left_out, series
 
@@ -76,7 +76,7 @@ def test_a_variant_has_an_id_of_its_own_and_only_the_keys_that_read_its_patches_
 def test_patches_come_one_by_one_in_the_order_of_their_series(ends):
     matrix, _, bad = ends
     good = lacking(bad, SERIES)
-    space = between(matrix, good, bad, series=lambda _axes: SERIES)
+    space = bisection_cells(matrix, good, bad, series=lambda _axes: SERIES)
     (span,) = space.spans
     assert (span.axis, span.values[0], span.values[2]) == ("patches", None, "verl/a,verl/b")
     assert [one.without for one in space.cells] == [SERIES[stage:] for stage in range(5)]
@@ -87,7 +87,7 @@ def test_patches_come_one_by_one_in_the_order_of_their_series(ends):
 def test_any_two_subsets_are_ends(ends):
     matrix, _, cell = ends
     good, bad = lacking(cell, ("verl/b",)), lacking(cell, ("verl/a", "verl/d"))
-    space = between(matrix, good, bad, series=lambda _axes: SERIES)
+    space = bisection_cells(matrix, good, bad, series=lambda _axes: SERIES)
     assert [set(SERIES) - set(one.without) for one in space.cells] == [
         {"verl/a", "verl/c", "verl/d"},
         {"verl/a", "verl/c"},
@@ -104,7 +104,9 @@ def test_any_two_subsets_are_ends(ends):
 def test_a_version_and_the_patch_that_came_with_it_are_told_apart(ends):
     matrix, good, bad = ends
     by_version = {"0.6.1": ("verl/old", "verl/both"), "0.9.1": ("verl/new", "verl/both")}
-    space = between(matrix, good, bad, series=lambda axes: by_version.get(axes["verl"], ("verl/both",)))
+    space = bisection_cells(
+        matrix, good, bad, series=lambda axes: by_version.get(axes["verl"], ("verl/both",))
+    )
     assert [span.axis for span in space.spans] == ["verl", "patches"]
     search = Bisection([span.steps for span in space.spans], probes=space.probes)
     names = [{space.name(one) for one in group} for group in search.culprits]
@@ -129,7 +131,7 @@ def test_every_probe_has_the_patches_its_stage_says(ends, data):
     }
     drop = data.draw(st.sets(st.sampled_from(patches)))
     first = lacking(good, drop.intersection(have["0.6.1"]))
-    space = between(matrix, first, bad, series=lambda axes: have[axes["verl"]])
+    space = bisection_cells(matrix, first, bad, series=lambda axes: have[axes["verl"]])
     assert first in space.cells
     assert bad in space.cells
     at = [span.axis for span in space.spans].index("patches") if len(space.spans) > 1 else None

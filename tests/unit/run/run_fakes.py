@@ -180,7 +180,7 @@ class FakeExecutor:
 
     def _outcome(self, job: Job) -> Outcome:
         number = float(len(self.started))
-        inputs = {name: outcome.answer for name, outcome in job.inputs.items()}
+        inputs = {name: outcome.content_digest for name, outcome in job.inputs.items()}
         extra = {"run_id": job.run_id, "started": number, "finished": number + 1, "inputs": inputs}
         if self.cancelled:
             return outcome_of(job.task, state=State.INTERRUPTED, **extra)

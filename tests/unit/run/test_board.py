@@ -9,7 +9,7 @@ from run_fakes import FakeClock, FakeExecutor, entry, judge, make_check, make_pl
 
 from harness.ledger.store import Ledger
 from harness.outcome import State, Tier
-from harness.run.scheduling.board import Board, duration, json_lines, observing
+from harness.run.scheduling.board import Board, console_observer, duration, json_lines
 from harness.run.scheduling.events import Observer, Progress, RunEvent
 from harness.run.scheduling.scheduler import run_plan
 
@@ -30,7 +30,7 @@ def record(folder: Path, observer: Observer) -> None:
 
 def test_without_a_terminal_there_is_a_line_per_event(tmp_path: Path) -> None:
     stream = io.StringIO()
-    with observing(Console(file=stream, width=40), {}) as observer:
+    with console_observer(Console(file=stream, width=40), {}) as observer:
         record(tmp_path, observer)
     lines = stream.getvalue().splitlines()
     assert lines[0].startswith("run ")
@@ -45,7 +45,7 @@ def test_without_a_terminal_there_is_a_line_per_event(tmp_path: Path) -> None:
 def test_ci_gets_lines_even_on_a_terminal(tmp_path: Path) -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=100, color_system=None)
-    with observing(console, {"CI": "true"}) as observer:
+    with console_observer(console, {"CI": "true"}) as observer:
         record(tmp_path, observer)
     assert "\x1b[" not in stream.getvalue()
 
@@ -53,7 +53,7 @@ def test_ci_gets_lines_even_on_a_terminal(tmp_path: Path) -> None:
 def test_a_terminal_gets_a_board_that_leaves_failures_behind(tmp_path: Path) -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=100)
-    with observing(console, {}) as observer:
+    with console_observer(console, {}) as observer:
         assert isinstance(observer, Board)
         record(tmp_path, observer)
     assert "it is not ok" in stream.getvalue()

@@ -1,35 +1,40 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.run.executors.quarantine import ERRORS_IN_A_ROW, LONGEST_REST_SECONDS, REST_SECONDS, Quarantine
+from harness.run.executors.quarantine import (
+    ERRORS_IN_A_ROW,
+    FIRST_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    Quarantine,
+)
 
 
 def failing(quarantine: Quarantine, times: int, now: float = 0.0) -> str:
     said = ""
     for _ in range(times):
-        said = quarantine.ended("h", well=False, now=now)
+        said = quarantine.task_ended("h", healthy=False, now=now)
     return said
 
 
 def test_errors_in_a_row_close_a_host_and_a_success_between_them_does_not():
     quarantine = Quarantine()
     failing(quarantine, ERRORS_IN_A_ROW - 1)
-    assert quarantine.ended("h", well=True, now=0.0) == ""
+    assert quarantine.task_ended("h", healthy=True, now=0.0) == ""
     failing(quarantine, ERRORS_IN_A_ROW - 1)
-    assert quarantine.closed(["h", "other"], 0.0) == frozenset()
+    assert quarantine.paused_hosts(["h", "other"], 0.0) == frozenset()
     assert "gets no work for 120 s" in failing(quarantine, 1)
-    assert quarantine.closed(["h", "other"], 1.0) == {"h"}
+    assert quarantine.paused_hosts(["h", "other"], 1.0) == {"h"}
 
 
 def test_after_its_rest_one_canary_decides():
     quarantine = Quarantine()
     failing(quarantine, ERRORS_IN_A_ROW)
-    assert quarantine.closed(["h"], REST_SECONDS) == frozenset()
-    quarantine.sent("h", REST_SECONDS)
-    assert quarantine.closed(["h"], REST_SECONDS) == {"h"}
-    assert "is back" in quarantine.ended("h", well=True, now=REST_SECONDS + 9)
-    assert quarantine.closed(["h"], REST_SECONDS + 9) == frozenset()
-    assert failing(quarantine, 1, now=REST_SECONDS + 10) == ""
+    assert quarantine.paused_hosts(["h"], FIRST_PAUSE_SECONDS) == frozenset()
+    quarantine.task_sent("h", FIRST_PAUSE_SECONDS)
+    assert quarantine.paused_hosts(["h"], FIRST_PAUSE_SECONDS) == {"h"}
+    assert "is back" in quarantine.task_ended("h", healthy=True, now=FIRST_PAUSE_SECONDS + 9)
+    assert quarantine.paused_hosts(["h"], FIRST_PAUSE_SECONDS + 9) == frozenset()
+    assert failing(quarantine, 1, now=FIRST_PAUSE_SECONDS + 10) == ""
 
 
 def test_a_canary_that_fails_doubles_the_rest_up_to_a_bound():
@@ -38,11 +43,11 @@ def test_a_canary_that_fails_doubles_the_rest_up_to_a_bound():
     rests = []
     for _ in range(8):
         now = quarantine.records["h"].until
-        quarantine.sent("h", now)
-        quarantine.ended("h", well=False, now=now)
+        quarantine.task_sent("h", now)
+        quarantine.task_ended("h", healthy=False, now=now)
         rests.append(quarantine.records["h"].until - now)
-    assert rests[:2] == [2 * REST_SECONDS, 4 * REST_SECONDS]
-    assert rests[-1] == LONGEST_REST_SECONDS
+    assert rests[:2] == [2 * FIRST_PAUSE_SECONDS, 4 * FIRST_PAUSE_SECONDS]
+    assert rests[-1] == LONGEST_PAUSE_SECONDS
 
 
 @given(events=st.lists(st.tuples(st.booleans(), st.floats(0, 300)), max_size=60))
@@ -50,11 +55,11 @@ def test_a_host_is_closed_only_after_errors_in_a_row_and_never_for_good(events):
     quarantine, now, row = Quarantine(), 0.0, 0
     for well, wait in events:
         now += wait
-        if quarantine.closed(["h"], now):
+        if quarantine.paused_hosts(["h"], now):
             continue
-        quarantine.sent("h", now)
-        quarantine.ended("h", well=well, now=now)
+        quarantine.task_sent("h", now)
+        quarantine.task_ended("h", healthy=well, now=now)
         row = 0 if well else row + 1
-        if quarantine.closed(["h"], now):
+        if quarantine.paused_hosts(["h"], now):
             assert row >= ERRORS_IN_A_ROW
-    assert quarantine.closed(["h"], now + LONGEST_REST_SECONDS + 1) == frozenset()
+    assert quarantine.paused_hosts(["h"], now + LONGEST_PAUSE_SECONDS + 1) == frozenset()

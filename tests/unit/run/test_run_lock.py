@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import InfrastructureError, InterruptedRunError
-from harness.run.scheduling.run_lock import holder, is_held, run_lock
+from harness.run.scheduling.run_lock import is_held, lock_holder, run_lock
 
 HOLD = """
 import sys, time
@@ -66,12 +66,12 @@ def test_a_second_run_waits_and_says_for_whom(tmp_path: Path, other: subprocess.
         assert other.stdin is not None
         other.stdin.close()
 
-    with run_lock(tmp_path / "state", command=["second"], wait=True, tell=tell):
-        mine = holder(tmp_path / "state")
+    with run_lock(tmp_path / "state", command=["second"], wait=True, notify=tell):
+        mine = lock_holder(tmp_path / "state")
         assert mine is not None
         assert (mine.pid, mine.command) == (os.getpid(), "second")
     assert f"process {other.pid}" in told[0]
-    assert holder(tmp_path / "state") is None
+    assert lock_holder(tmp_path / "state") is None
 
 
 def test_waiting_can_be_stopped(tmp_path: Path, other: subprocess.Popen[str]) -> None:
@@ -85,9 +85,9 @@ def test_waiting_can_be_stopped(tmp_path: Path, other: subprocess.Popen[str]) ->
 def test_a_dead_holder_blocks_nobody(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     other.send_signal(signal.SIGKILL)
     other.wait()
-    assert holder(tmp_path / "state") is not None, "it had no time to take its name off"
+    assert lock_holder(tmp_path / "state") is not None, "it had no time to take its name off"
     with run_lock(tmp_path / "state", command=["next"], wait=False):
-        now = holder(tmp_path / "state")
+        now = lock_holder(tmp_path / "state")
         assert now is not None
         assert now.command == "next"
 

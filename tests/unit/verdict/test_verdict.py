@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from harness.check import Check
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
 from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
-from harness.verdict.run_summary import summarise_verdicts
+from harness.verdict.plan_verdicts import summarise_verdicts
 from harness.verdict.verdict import (
     ExpectedFailure,
     Standing,

@@ -9,7 +9,7 @@ from harness.errors import InputError
 from harness.matrix.reading.load_matrix import parse_matrix
 from harness.outcome import Judgement, Status
 from harness.verdict.expectations import (
-    ExpectationOwner,
+    ExpectationDetails,
     ExpectationsEdit,
     NewExpectation,
     apply_edit,
@@ -170,7 +170,7 @@ def test_the_survey_names_cells_and_every_kind_of_fault():
     assert "never decides" in found["shadowed"].fault
 
 
-SAID = ExpectationOwner(owner="me", until="2099-01-01", reason="it broke", source="https://example.org/3")
+SAID = ExpectationDetails(owner="me", until="2099-01-01", reason="it broke", source="https://example.org/3")
 
 
 def update(matrix_text, statuses, said=None):

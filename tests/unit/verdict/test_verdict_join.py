@@ -5,7 +5,7 @@ from harness.ledger.plan_record import PlanEntry, Skip
 from harness.ledger.run_record import Disposition
 from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Plan, Task
-from harness.verdict.join import judge_plan
+from harness.verdict.plan_verdicts import judge_plan
 from harness.verdict.verdict import ExpectedFailure, Standing
 
 

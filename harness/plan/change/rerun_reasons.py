@@ -1,4 +1,4 @@
-"""Why a cell's tasks would run again: its keys of today against those of an earlier plan."""
+"""Why tasks run again: changed keys, and stored outcomes that were built on an earlier outcome of a need."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from harness.ledger.plan_record import CodeRecord, PlanRecord
+from harness.outcome import Outcome
 from harness.plan.keys.key import KeyChange, key_changes
-from harness.plan.tasks.task import Plan
+from harness.plan.tasks.task import Plan, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,16 +21,16 @@ class Rerun:
     changes: tuple[KeyChange, ...] = ()
 
 
-def why_rerun(
+def rerun_reasons(
     plan: Plan,
     cell_id: str,
     earlier: PlanRecord | None,
     known: Collection[str],
-    lapsed: Mapping[str, str],
+    outdated: Mapping[str, str],
 ) -> tuple[Rerun, ...]:
     """One answer per check of the cell.
 
-    earlier: a stored plan. known: keys with a reusable outcome. lapsed: keys whose outcome answered nothing
+    earlier: a stored plan. known: keys with a reusable outcome. outdated: keys whose outcome answered nothing
     and could now be another, with the reason.
     """
     before = earlier.tasks_by_name if earlier else {}
@@ -43,8 +44,8 @@ def why_rerun(
             )
         elif entry.key in known:
             answers.append(Rerun(check=entry.check, reused=True, reason="its key has an outcome"))
-        elif entry.key in lapsed:
-            answers.append(Rerun(check=entry.check, reused=False, reason=lapsed[entry.key]))
+        elif entry.key in outdated:
+            answers.append(Rerun(check=entry.check, reused=False, reason=outdated[entry.key]))
         elif (cell_id, entry.check) not in before:
             answers.append(Rerun(check=entry.check, reused=False, reason="it was not planned before"))
         else:
@@ -53,3 +54,29 @@ def why_rerun(
             reason = "its key changed" if changes else "the same key, but it did not complete"
             answers.append(Rerun(check=entry.check, reused=False, reason=reason, changes=changes))
     return tuple(answers)
+
+
+def changed_input_reason(task: Task, outcome: Outcome, outcomes: Mapping[str, Outcome]) -> str:
+    """Why a stored outcome of the task is not built on what `outcomes` (by key) holds now, or "".
+
+    A need without an outcome says nothing, nor does an outcome that recorded no inputs.
+    """
+    for key in task.needs:
+        need = outcomes.get(key)
+        if need is not None and outcome.inputs.get(need.check, need.content_digest) != need.content_digest:
+            return f"{need.check} has a new answer since"
+    return ""
+
+
+def outdated_outcomes(tasks: Mapping[str, Task], outcomes: Mapping[str, Outcome]) -> dict[str, str]:
+    """Key -> why its outcome is to be made again, of all that were built on an earlier answer of a need.
+
+    What is built on one of those is not among them: whether it has to be made again is known when that has
+    its new answer.
+    """
+    found = {
+        key: changed_input_reason(tasks[key], outcome, outcomes)
+        for key, outcome in outcomes.items()
+        if key in tasks
+    }
+    return {key: reason for key, reason in found.items() if reason}
