@@ -7,6 +7,7 @@ not depend on the version of Python that reads the file. Everything here is plai
 from __future__ import annotations
 
 import ast
+import bisect
 import hashlib
 import re
 from collections.abc import Iterator
@@ -141,14 +142,18 @@ def _mentions_only(value: object) -> bool:
 
 def read_module(source: bytes, module: str) -> ModuleFacts:
     """The facts of one module; SyntaxError when it is no Python."""
-    return _Reader(module).read(ast.parse(source))
+    return _Reader(module, source).read(ast.parse(source))
 
 
 class _Reader:
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, source: bytes) -> None:
         self.module = module
         self.facts = ModuleFacts()
         self._top: set[str] = set()
+        # Most definitions import nothing. To look for imports in their syntax takes a third of the time.
+        self._import_lines = [
+            number for number, line in enumerate(source.splitlines(), 1) if b"import" in line
+        ]
 
     def read(self, tree: ast.Module) -> ModuleFacts:
         body, programs, other = [], [], []
@@ -179,6 +184,12 @@ class _Reader:
         self.facts.on_import = self._definition(other, "")
         self.facts.as_program = self._definition(programs, "")
         return self.facts
+
+    def may_import(self, scope: ast.stmt) -> bool:
+        """Whether the word `import` stands in the lines of a function or class."""
+        place = bisect.bisect_left(self._import_lines, scope.lineno)
+        lines = self._import_lines[place : place + 1]
+        return bool(lines) and lines[0] <= (scope.end_lineno or 0)
 
     def _bind(self, statement: ast.stmt) -> None:
         """Note the imports and names of a statement, those of its branches too."""
@@ -310,7 +321,7 @@ class _Scan:
         self._text: list[str] = []
         self._local: dict[str, str] = {}
         for statement in statements:
-            if isinstance(statement, _SCOPES):
+            if isinstance(statement, _SCOPES) and reader.may_import(statement):
                 self._local_imports(statement)
         for statement in statements:
             self._visit(statement, in_class=isinstance(statement, ast.ClassDef), follow=True)

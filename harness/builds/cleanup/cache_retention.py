@@ -20,6 +20,7 @@ from harness.builds.cleanup.cleanup_candidates import (
 # Folder of the cache -> what each of its entries is.
 STORES: Mapping[str, str] = {
     "bundle": "copies of the code that runs inside cells",
+    "code": "analyses of the code of npu-matrix",
     "layers": "lock files of image layers",
     "pairs": "compatibility results of pairs of packages",
     "patch-facts": "summaries of patches",

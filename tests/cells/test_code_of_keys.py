@@ -1,0 +1,195 @@
+"""What the checks of the default profile really run is in their keys: modules, functions and data files.
+
+Each check runs once on a simulated cell, with a recorder in this process and in every program that it starts.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY, not_built
+
+from harness.code_graph.module_facts import ModuleFacts
+from harness.code_graph.reachable_code import (
+    AS_PROGRAM,
+    DATA,
+    DEFINITION,
+    IGNORED_SUFFIXES,
+    ON_IMPORT,
+    CodeGraph,
+    Node,
+)
+from harness.ledger.store import Ledger
+from harness.outcome import Outcome, State
+from harness.plan.keys.code_digests import check_nodes, simulator_nodes
+from harness.plan.tasks.check_registry import all_checks
+from harness.plan.tasks.task import Task
+from harness.run.jobs.execute import execute
+from harness.run.jobs.job import Job, Site
+from harness.run.jobs.task_context import RunContext
+from harness.settings import load_settings
+from harness.workspace.execution.run_setup import cell_launcher
+from harness.workspace.planning.open_plan import open_plan
+
+TRACER = Path(__file__).parent / "code_tracer"
+#: Where the steps of a check's life are that its key does not decide: planning, scheduling, storing.
+OUTSIDE = ("harness.run.jobs.execute", "harness.run.jobs.job", "harness.workspace.execution.run_setup")
+#: Set to 1, the checks that the default profile leaves out are run, too. They take minutes each.
+EVERY_CHECK = "NPU_MATRIX_TRACE_EVERY_CHECK"
+NAMES = [check.name for check in all_checks()]
+
+
+@pytest.fixture(scope="session")
+def planned() -> dict[str, tuple[Task, dict[str, Outcome]]]:
+    """Check -> its task on a simulated cell, with the outcomes that it needs."""
+    settings = load_settings({}, os.environ, REPOSITORY)
+    found: dict[str, tuple[Task, dict[str, Outcome]]] = {}
+    if not (settings.path("state") / "ledger.sqlite3").is_file():
+        not_built("no cells are")
+    plan = open_plan(settings, checks=NAMES if os.environ.get(EVERY_CHECK) == "1" else ()).plan
+    # The newest verl first: it has every check.
+    cells = sorted(
+        plan.cells, key=lambda cell: (cell.device == "sim", cell.axes.get("verl", "")), reverse=True
+    )
+    with Ledger.open(settings.path("state")) as ledger:
+        for cell in cells:
+            keys = {
+                entry.check: entry.key for entry in plan.entries if entry.cell_id == cell.id and entry.key
+            }
+            for name, key in keys.items():
+                task = plan.tasks[key]
+                inputs = {need: ledger.get(keys[need]) for need in task.check.needs if need in keys}
+                stored = {need: one for need, one in inputs.items() if one and one.state is State.COMPLETED}
+                if name not in found and set(stored) == set(task.check.needs):
+                    found[name] = (task, stored)
+    if "loss" not in found:
+        not_built("no cells are")
+    return found
+
+
+@functools.cache
+def code_in_keys() -> tuple[CodeGraph, dict[str, set[Node]], set[Node]]:
+    graph = CodeGraph()
+    return graph, dict(check_nodes(graph, all_checks())), simulator_nodes(graph)
+
+
+@pytest.fixture
+def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Records the calls of this process while it is switched on, and of programs that tasks start."""
+    folder = tmp_path / "trace"
+    folder.mkdir(mode=0o777)
+    spec = importlib.util.spec_from_file_location("code_tracer", TRACER / "sitecustomize.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = module.Recorder(str(folder))
+    found.active = False
+    found.folder = folder
+    sys.addaudithook(found.audit)
+    run = RunContext._run
+
+    def run_recorded(self: RunContext, argv: Any, *, env: Any = None, **options: Any) -> Any:
+        given = dict(env or {})
+        path = [str(TRACER), *filter(None, [given.get("PYTHONPATH", "")])]
+        given |= {"PYTHONPATH": os.pathsep.join(path), "NPU_MATRIX_TRACE": str(folder)}
+        return run(self, argv, env=given, **options)
+
+    monkeypatch.setattr(RunContext, "_run", run_recorded)
+    yield found
+    found.active = False
+
+
+def outside_key(check: str, lines: set[str]) -> list[str]:
+    """What was recorded and is not in the key of the check."""
+    graph, nodes, simulated = code_in_keys()
+    inside = nodes[check] | simulated
+    wrong = []
+    for line in sorted(lines):
+        kind, rest = line.split(" ", 1)
+        path, _, number = rest.rpartition(" ") if kind == "call" else (rest, "", "0")
+        place = path.rpartition("/harness/")[2]
+        name = place.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        module = "harness" if place == "__init__.py" else f"harness.{name}"
+        facts = graph.facts(module) if place.endswith(".py") else None
+        if module.startswith(OUTSIDE):
+            continue
+        if kind == "open":
+            file = graph.root / place
+            ignored = facts or "__pycache__" in place or file.suffix in IGNORED_SUFFIXES or not file.is_file()
+            if not ignored and (DATA, place, "") not in inside:
+                wrong.append(line)
+        elif facts is None:
+            # Data of the package that is put on the path: its bytes are in the key.
+            if (DATA, place, "") not in inside:
+                wrong.append(line)
+        elif kind == "module":
+            if (ON_IMPORT, module, "") not in inside:
+                wrong.append(line)
+        elif not any(node in inside for node in nodes_at(module, facts, int(number))):
+            wrong.append(line)
+    return wrong
+
+
+def nodes_at(module: str, facts: ModuleFacts, line: int) -> list[Node]:
+    """The pieces of code that stand at a line; one that is no definition runs on import, or as a program."""
+    found = [
+        (DEFINITION, module, name)
+        for name, one in facts.definitions.items()
+        if one.lines[0] <= line <= one.lines[1]
+    ]
+    return found or [(ON_IMPORT, module, ""), (AS_PROGRAM, module, "")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_check_runs_is_in_its_key(name, planned, recorder, tmp_path):
+    if name not in planned:
+        pytest.skip("no cell of the default profile has this check, or what it needs has no outcome here")
+    task, inputs = planned[name]
+    settings = load_settings({}, os.environ, REPOSITORY)
+
+    def run(context: Any) -> Any:
+        recorder.active = True
+        threading.setprofile(recorder.profile)
+        sys.setprofile(recorder.profile)
+        try:
+            return task.check.run(context)
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)  # type: ignore[arg-type]
+            recorder.active = False
+
+    # Programs are slower when each of their calls is looked at.
+    check = replace(task.check, run=run, timeout_s=task.check.timeout_s * 5)
+    cache = settings.cache
+    # What it needs is read from the main job's artifacts; what it makes is not put there.
+    shutil.copytree(settings.path("state") / "artifacts", tmp_path / "state" / "artifacts")
+    site = Site(
+        root=REPOSITORY, state=tmp_path / "state", cache=cache, environ=os.environ, cell=cell_launcher(cache)
+    )
+    outcome = execute(Job(task=replace(task, check=check), inputs=inputs), site)
+    assert outcome.state is State.COMPLETED, outcome.failure
+    sys.setprofile(recorder.profile)
+    try:
+        task.check.judge(task.check.read(outcome), task.check.params)
+        task.check.outdated(outcome)
+        task.check.applies(task.facets)
+    finally:
+        sys.setprofile(None)
+    lines = {line for file in recorder.folder.iterdir() for line in file.read_text().splitlines()}
+    calls = [line for line in lines if line.startswith("call")]
+    assert len(calls) > 5, "nothing was recorded"
+    if task.check.device:
+        assert len(list(recorder.folder.iterdir())) > 1, "no program of the cell was recorded"
+    wrong = outside_key(name, lines)
+    assert not wrong, "it runs code that is not in its key: harness/code_graph has to follow it"
