@@ -85,7 +85,7 @@ def built_in(settings: Settings) -> list[BuiltCell]:
             outcome = ledger.get(keys["environment"]) if cell.device == "sim" else None
             if outcome is None or not outcome.measurements.get("built"):
                 continue
-            if plan.tasks[outcome.key].check.holds(outcome):
+            if plan.tasks[outcome.key].check.outdated(outcome):
                 continue
             cells.append(
                 BuiltCell(

@@ -4,9 +4,11 @@ It is computed from the source files (`harness.code_graph`), definition by defin
 - the check's `run`, `judge`, `holds` and `applies`, and those of the checks it needs: a lock that is resolved
   otherwise makes another environment, and another environment another loss;
 - modules that its parameters name;
-- the task's context, through which it starts programs (`CONTEXT`): what their environment, limits and cards
-  are is decided there. How an outcome is then stored, scheduled or sent between hosts is not part of it: it
-  changes no completed measurement, and would renew every outcome for each change of the scheduler;
+- the task's context, through which it starts programs and reads the artifacts of checks it needs (`CONTEXT`):
+  what the programs' environment, limits and cards are is decided there. The objects that the context is made
+  with are named too, because their classes are referred to where they are made. How an outcome is then
+  stored, scheduled or sent between hosts is not part of it: it changes no completed measurement, and would
+  renew every outcome for each change of the scheduler;
 - for a check on a cell's device, how a program is started in a cell (`CELL`).
 
 The simulated device is not part of it, or outcomes of hardware would depend on the simulator. It has a digest
@@ -29,7 +31,13 @@ from harness.digest import canonical_json, digest_json
 from harness.ledger.plan_record import CodeRecord
 from harness.package import PACKAGE_ROOT
 
-CONTEXT = ("harness.run.jobs.task_context:RunContext", "harness.run.jobs.task_cards:task_cards_leased")
+CONTEXT = (
+    "harness.run.jobs.job:Job",
+    "harness.run.jobs.job:JobHandle",
+    "harness.run.jobs.job:JobSite",
+    "harness.run.jobs.task_cards:task_cards_leased",
+    "harness.run.jobs.task_context:RunContext",
+)
 CELL = ("harness.workspace.execution.run_setup:cell_launcher",)
 #: Modules by which the simulated device is built and entered. A module that is missing here costs reruns on
 #: hardware when the simulator changes; it leaves no gap.

@@ -20,7 +20,9 @@ class Recorder:
 
     def __init__(self, folder):
         self.seen = set()
-        self.codes = set()
+        # By their ids: to compare code objects costs more than the calls. They are kept, so that no id is used
+        # twice.
+        self.codes = {}
         self.file = os.open(
             f"{folder}/{os.getpid()}-{id(self)}.txt",
             os.O_WRONLY | os.O_CREAT | os.O_APPEND,
@@ -33,13 +35,12 @@ class Recorder:
             self.seen.add(line)
             os.write(self.file, (line + "\n").encode("utf-8", "replace"))
 
-    def profile(self, frame, event, _argument):
-        if event != "call":
-            return
+    def trace(self, frame, _event, _argument):
+        """Called for each call of a Python function; it returns None, so that its lines are not traced."""
         code = frame.f_code
-        if code in self.codes:
+        if id(code) in self.codes:
             return
-        self.codes.add(code)
+        self.codes[id(code)] = code
         path = code.co_filename
         if PACKAGE not in path:
             return
@@ -65,5 +66,5 @@ COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 if FOLDER:
     RECORDER = Recorder(FOLDER)
     sys.addaudithook(RECORDER.audit)
-    threading.setprofile(RECORDER.profile)
-    sys.setprofile(RECORDER.profile)
+    threading.settrace(RECORDER.trace)
+    sys.settrace(RECORDER.trace)
