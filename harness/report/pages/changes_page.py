@@ -22,7 +22,7 @@ COUNTED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangeSummary:
+class ChangesSinceRun:
     """How many changes of each kind there are, since which run, made when."""
 
     counts: str
@@ -30,11 +30,11 @@ class ChangeSummary:
     when: str
 
 
-def change_summary(model: ReportModel) -> ChangeSummary | None:
+def change_summary(model: ReportModel) -> ChangesSinceRun | None:
     """`2 newly broken, 1 fixed, 3 still broken`, or None when there is nothing to compare with."""
     if model.earlier is None:
         return None
-    return ChangeSummary(counts=_counts(model), run=model.earlier.run_id, when=moment(model.earlier.started))
+    return ChangesSinceRun(counts=_counts(model), run=model.earlier.run_id, when=moment(model.earlier.started))
 
 
 def changes_page(model: ReportModel, writer: PageWriter) -> str:
