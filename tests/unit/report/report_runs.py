@@ -15,7 +15,7 @@ from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Statu
 from harness.plan.tasks.task import Plan, Task
 from harness.report.model.gather import ReportContext, join_report_inputs, outcomes_of_run
 from harness.report.model.report_inputs import ReportInputs, RunFacts
-from harness.verdict import join
+from harness.verdict.plan_verdicts import judge_plan
 
 START = 1_790_000_000.0
 HOUR = 3600.0
@@ -115,7 +115,7 @@ class Runs:
         plan = plan_of(pins)
         outcomes = outcomes_of_run(self.ledger, plan.tasks, run_id)
         dispositions = self.ledger.dispositions(run_id)
-        verdicts = join.judge_plan(plan, outcomes, dispositions, lambda _cell, _check: None)
+        verdicts = judge_plan(plan, outcomes, dispositions, lambda _cell, _check: None)
         run = RunFacts(run_id=run_id, started=self.now)
         more = ReportContext(generated=self.now + 120, run=run, host={}, since=since)
         return join_report_inputs(plan, verdicts, self.ledger, more)
