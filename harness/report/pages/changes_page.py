@@ -34,7 +34,9 @@ def change_summary(model: ReportModel) -> ChangesSinceRun | None:
     """`2 newly broken, 1 fixed, 3 still broken`, or None when there is nothing to compare with."""
     if model.earlier is None:
         return None
-    return ChangesSinceRun(counts=_counts(model), run=model.earlier.run_id, when=moment(model.earlier.started))
+    return ChangesSinceRun(
+        counts=_counts(model), run=model.earlier.run_id, when=moment(model.earlier.started)
+    )
 
 
 def changes_page(model: ReportModel, writer: PageWriter) -> str:
