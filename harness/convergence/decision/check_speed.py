@@ -1,4 +1,7 @@
-"""Was a check's run slower or larger than the reference set's? Only where that can be known. Host side."""
+"""Compares the times and memory of a check's run with its reference set, if both ran on the same machine.
+
+Host side.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,19 @@ from harness.convergence.telemetry.series import decode_series
 from harness.convergence.telemetry.training_records import MachineLoad, StoredSeries
 from harness.evidence import DeviceFacts
 
-# A share of the machine that changes times by no more than bounds from ten quiet runs do: 1 / (1 - 0.1).
+# Below this share of processor time used by other processes, times change by less than the bounds of ten
+# undisturbed runs: 1 / (1 - 0.1).
 HIDDEN_BY = 0.1
-REMEDY = "Look at what changed since the reference was recorded; record it again if the change is wanted."
+REMEDY = "Find what changed since the reference was recorded. If the change is intended, record the reference again."
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedComparison:
-    """regressions: metrics that are worse by more than chance. sentences: about them, or why nothing was
-    compared."""
+    """The comparison of a run's times and memory with the reference set.
+
+    regressions: metrics that are worse by more than chance explains. sentences: reasons for the judgement, or
+    why nothing was compared.
+    """
 
     regressions: tuple[Comparison, ...] = ()
     sentences: tuple[str, ...] = ()
@@ -27,7 +34,7 @@ class SpeedComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class TimedRun:
-    """A run with its times and memory (`performance`) and the machine they are of."""
+    """A run with its times and memory (`performance`) and the machine they were measured on."""
 
     stopped_early: bool
     performance: StoredSeries
@@ -35,13 +42,13 @@ class TimedRun:
 
 
 def compare_speed(reference: ReferenceSet, runs: Sequence[TimedRun], device: DeviceFacts) -> SpeedComparison:
-    """Compare the first run that was not stopped early with the reference's runs on this very machine.
+    """Compare the first run that was not stopped early with the reference runs, if the machine is the same.
 
-    An improvement is no regression.
+    An improvement does not count as a regression.
     """
     whole = next((run for run in runs if not run.stopped_early and run.performance), None)
     if whole is None:
-        return SpeedComparison(sentences=("Times are not judged: no run is whole.",))
+        return SpeedComparison(sentences=("Times are not judged: every run was stopped early.",))
     why = _incomparable(reference, whole.host, device)
     if why:
         return SpeedComparison(sentences=(f"Times are not judged: {why}.",))
@@ -54,15 +61,15 @@ def compare_speed(reference: ReferenceSet, runs: Sequence[TimedRun], device: Dev
 
 
 def _hidden(reference: ReferenceSet) -> tuple[str, ...]:
-    """What a reference that was not recorded on a quiet machine cannot show."""
+    """The slow-down that cannot be detected, because other processes ran while the reference was recorded."""
     theirs = reference.provenance.host.others if reference.provenance.host else None
     if theirs is None:
-        return ("It is not known how busy the machine was with others when the reference was recorded.",)
+        return ("The reference does not say how much processor time other processes used during its runs.",)
     if theirs <= HIDDEN_BY:
         return ()
     factor = 1 / max(LEAST_SHARE, 1 - theirs)
-    found = f"Others used up to {theirs:.0%} of the machine when the reference was recorded"
-    return (f"{found}: a slow-down by up to a factor of {factor:.2g} may be hidden.",)
+    found = f"Other processes used up to {theirs:.0%} of the processors while the reference was recorded"
+    return (f"{found}: a slow-down by a factor of up to {factor:.2g} cannot be detected.",)
 
 
 def _incomparable(reference: ReferenceSet, host: MachineLoad | None, device: DeviceFacts) -> str:
@@ -71,7 +78,7 @@ def _incomparable(reference: ReferenceSet, host: MachineLoad | None, device: Dev
         return "the reference was recorded on another machine (npu-matrix run --record-reference)"
     different = [key for key in ("kind", "simulated", "soc") if getattr(theirs, key) != getattr(device, key)]
     if different:
-        return f"the reference is of another device ({', '.join(different)})"
+        return f"the reference was recorded on another device (different {', '.join(different)})"
     if host.others is None:
-        return "nothing says how much of the machine others used"
+        return "it is not known how much processor time other processes used during the run"
     return ""

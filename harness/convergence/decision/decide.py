@@ -1,8 +1,11 @@
-"""Does a stack train as the reference does? Gates, then a screen with one run, then a confirmation with up
-to three.
+"""The decision rule: do candidate runs train as well as the reference runs?
 
-`decide` is pure and takes any team's curves: a run is a mapping of series names to numbers, one per step.
-What it needs is `reward`; what it knows besides is listed in `rule.FEATURES`. Host side: uses scipy.
+Each run first has to get through the gates. One run then screens; if it is suspicious, up to two further runs
+confirm or clear the suspicion.
+
+`decide` is pure and works on anybody's curves: a run is a mapping of series names to numbers, one per step.
+The series `reward` is required; `decision_rule.FEATURES` lists the other series that are judged. Host side:
+uses scipy.
 """
 
 from __future__ import annotations
@@ -30,14 +33,17 @@ def decide(
 ) -> Decision:
     """Judge candidate runs of one stack against reference runs of the same settings.
 
-    The first candidate run screens; when it is suspicious, further runs confirm (as many as the rule
-    allows) or clear it: a mean of two that is not suspicious passes. With too few of them the decision is
-    INCONCLUSIVE and says how many are further_runs. A run stopped early at a look that gave an alarm may be
-    shorter than the reference's; any other short run fails as truncated. With `running` the last candidate
-    run is still being trained: its end is no truncation, and the decision is made by "running" for as long
-    as the run should go on. `twins`: for each candidate run a recorded run of the same seed and noise, or
-    None (see `twin`). The order of the reference runs does not matter. Never raises for any numbers in the
-    series.
+    The first candidate run screens. If it is suspicious, further runs (as many as the rule allows) confirm
+    the suspicion or clear it: two runs whose mean is not suspicious pass. With too few runs the decision is
+    INCONCLUSIVE and `runs_wanted` says how many more are needed.
+
+    A run may be shorter than the reference only if it was stopped early after an interim test gave an alarm;
+    any other short run fails as truncated. The order of the reference runs does not matter. No numbers in the
+    series make this function raise.
+
+    twins: for each candidate run a recorded run of the same seed and noise, or None (see `paired_run`).
+    running: the last candidate run is still training. Its end then does not count as truncation, and
+        `decided_by` is "running" as long as the run should continue.
     """
     bands = reference_bands(reference_runs, rule or Rule())
     return judge(bands, candidate_runs, twins=twins, running=running)
@@ -50,12 +56,12 @@ def judge(
     twins: Sequence[Series | None] = (),
     running: bool = False,
 ) -> Decision:
-    """`decide` for reference bands that are already there."""
+    """`decide` for reference bands that were computed before."""
     if bands.problem:
         return Decision(
             status=Status.INCONCLUSIVE,
             decided_by="reference",
-            reasons=(f"Cannot decide: {bands.problem}.",),
+            reasons=(f"The reference runs cannot be used: {bands.problem}.",),
             remedies=("Record more reference runs of these settings.",),
             notes=bands.notes,
         )
@@ -74,7 +80,7 @@ def judge(
 
 
 class _Trial:
-    """The state of one decision: what was looked at so far, and what it cost."""
+    """The state of one decision: the runs and interim tests so far, and the training steps they cost."""
 
     def __init__(self, bands: ReferenceBands, twins: Sequence[Mapping[str, Floats] | None]) -> None:
         self.bands = bands
@@ -107,7 +113,8 @@ class _Trial:
             return self._final(
                 Status.INCONCLUSIVE,
                 "runs",
-                f"The first run is suspicious ({self._suspicion()}); {missing} more must clear it.",
+                f"The first run is suspicious ({self._suspicion()}). {missing} more runs are needed to "
+                "confirm or clear it.",
                 further_runs=missing,
             )
         return self._decide_after_last_run()
@@ -124,12 +131,13 @@ class _Trial:
         missing_series = sorted(name for name in judged if name not in run or len(run[name]) < len(reward))
         if missing_series:
             self.notes.append(
-                f"candidate run {len(self.runs) + 1} lacks {', '.join(missing_series)}: not judged by it"
+                f"candidate run {len(self.runs) + 1} has no complete series for {', '.join(missing_series)}, "
+                "so these are not judged"
             )
         return None
 
     def _compare_with_twin(self, run: Mapping[str, Floats]) -> bool:
-        """Whether the run that is about to be heard differs from its twin by more than arithmetic."""
+        """Whether the next run differs from its twin by more than rounding explains."""
         place = len(self.deviations)
         twin = self.twins[place] if place < len(self.twins) else None
         found = deviation(run, twin, self.bands.spread, self.rule) if twin else None
@@ -145,7 +153,7 @@ class _Trial:
             f"In each of {_runs(len(self.runs))}, {worst.sentence()}.",
             remedies=(
                 f"Look at {hint}.",
-                "Compare the numerics tier's loss check, which names the function.",
+                "Look at the check `loss` of the numerics tier: it names the function that differs.",
             ),
         )
 
@@ -171,7 +179,7 @@ class _Trial:
         return self._cleared()
 
     def _cleared(self) -> Decision | None:
-        """PASS before the last run: the mean of all so far, each whole, would not even be suspicious."""
+        """PASS before the last run if all runs are complete and their mean would not fail the screen."""
         last = self.rule.last_look
         whole = all(len(run[self.rule.reward]) >= self.bands.steps for run in self.runs)
         unlike = all(found is not None and found.alarm for found in self.deviations)
@@ -184,7 +192,7 @@ class _Trial:
         return self._pass(shortfall, last) if shortfall < self.rule.margin else None
 
     def _test_at_looks(self, run: Mapping[str, Floats], purpose: str, alpha: float) -> Decision | None:
-        """Look at a run until something settles it; a decision unless only an alarm or its last look does."""
+        """Test a run at each interim look. None unless the run by itself decides, or is still running."""
         steps = self.bands.steps
         recorded = len(run[self.rule.reward])
         self.runs.append(run)
@@ -201,7 +209,7 @@ class _Trial:
                 return self._final(
                     Status.INCONCLUSIVE,
                     "running",
-                    f"Nothing against run {len(self.runs)} in its first {recorded} of {steps} steps.",
+                    f"Run {len(self.runs)} is not suspicious in its first {recorded} of {steps} steps.",
                 )
             if recorded < seen:
                 self.cost += recorded / steps
@@ -209,12 +217,12 @@ class _Trial:
                     Status.FAIL,
                     "gate",
                     f"Run {len(self.runs)} ended after {recorded} of {steps} steps.",
-                    remedies=("Look at the end of the training's log.",),
+                    remedies=("Read the end of the training's log.",),
                 )
             level = alpha * self.rule.spend[look]
             here = [one for one in self.runs if len(one[self.rule.reward]) >= seen]
             found = self.bands.statistics(here, look)
-            # A confirmed fault is one of the stack: each run shows it.
+            # Only a deviation that every run shows is a fault of the stack.
             against = [one for one in found if one.p < level and (purpose == "screen" or one.shared)]
             alarm = bool(against)
             worst = next(iter(against or found), None)
@@ -235,7 +243,7 @@ class _Trial:
         return None
 
     def _may_accept_early(self, run: Mapping[str, Floats], look: int) -> bool:
-        """Whether an early look may accept: the reference has learned by then, and so has the run."""
+        """Whether a look before the last may accept: by then the reference and the run have both learned."""
         if not self.rule.accept_early or look == self.rule.last_look:
             return False
         reward = self.rule.reward
@@ -248,15 +256,15 @@ class _Trial:
         last = self.rule.last_look
         whole = [run for run in self.runs if len(run[self.rule.reward]) >= self.bands.steps]
         if not whole:
-            return self._final(Status.INCONCLUSIVE, "runs", "No candidate run is whole.", further_runs=1)
+            return self._final(Status.INCONCLUSIVE, "runs", "No candidate run is complete.", further_runs=1)
         shortfall = self.bands.shortfall(whole, last)
         alone, level = self.looks[-1].statistic, self.looks[-1].level
         if alone is not None and alone.p < level:
             return self._final(
                 Status.INCONCLUSIVE,
                 "statistic",
-                f"{alone.sentence()}, but not in each of them: chance, or a fault that comes and goes.",
-                remedies=("Run other seeds, and look at the run that is unlike the others.",),
+                f"{alone.sentence()}, but not every run shows it: this is chance or an intermittent fault.",
+                remedies=("Run more seeds, and compare the deviating run with the others.",),
                 statistic=alone,
                 shortfall=shortfall,
             )
@@ -265,24 +273,26 @@ class _Trial:
         return self._final(
             Status.INCONCLUSIVE,
             "non-inferiority",
-            f"{len(whole)} runs do not differ significantly from the reference, but may lie below it by "
-            f"{shortfall:.0%} of its rise, and {self.rule.margin:.0%} is the most that is accepted.",
+            f"{len(whole)} runs do not differ significantly from the reference, but the reward may be lower "
+            f"by up to {shortfall:.0%} of the reference's rise (accepted: {self.rule.margin:.0%}).",
             remedies=("Run more seeds, or record more reference runs.",),
             shortfall=shortfall,
         )
 
     def _pass(self, shortfall: float, look: int) -> Decision:
-        bound = f"{max(0.0, shortfall):.0%} of its rise (accepted: {self.rule.margin:.0%})"
+        bound = f"{max(0.0, shortfall):.0%} of the reference's rise (accepted: {self.rule.margin:.0%})"
         seen = self.rule.steps_at(look, self.bands.steps)
         whole = sum(len(run[self.rule.reward]) >= seen for run in self.runs)
-        reasons = [f"{_runs(whole)} within the reference's bands, and not below it by more than {bound}."]
+        inside = f"{_runs(whole)} within the reference's bands"
+        reasons = [f"{inside}; the reward is lower than the reference's by at most {bound}."]
         if whole < len(self.runs):
             reasons.append(
-                f"{_runs(len(self.runs) - whole)} more, stopped at a suspicion, is not confirmed by them."
+                f"The complete runs do not confirm the suspicion that ended {_runs(len(self.runs) - whole)} "
+                "early."
             )
         if look != self.rule.last_look:
             reasons.append(
-                f"Accepted at {self.rule.looks[look]:.0%} of the steps; what comes after was not looked at."
+                f"Accepted at {self.rule.looks[look]:.0%} of the steps; later steps were not judged."
             )
         return self._final(Status.PASS, "non-inferiority", *reasons, shortfall=shortfall)
 
@@ -294,8 +304,8 @@ class _Trial:
         return self._final(
             Status.FAIL,
             "statistic",
-            f"{statistic.sentence()}; p {statistic.p:.1g} for a healthy stack, the limit is "
-            f"{look.level:.2g}.",
+            f"{statistic.sentence()}; the probability for a healthy stack is {statistic.p:.1g}, "
+            f"the limit is {look.level:.2g}.",
             remedies=(f"Look at {hint}.",),
             statistic=statistic,
         )
@@ -310,7 +320,7 @@ class _Trial:
         if statistic:
             return statistic.sentence()
         twin = self.deviations[0]
-        return twin.sentence() if twin and twin.alarm else "it may lie too far below the reference"
+        return twin.sentence() if twin and twin.alarm else "its reward may be too far below the reference"
 
     def _final(
         self,

@@ -14,9 +14,10 @@ from harness.outcome import Status
 class Statistic:
     """A run-level summary of the candidate compared with the reference runs.
 
-    look: fraction of the steps seen. t: Student units. p: corrected for the number of statistics.
-    shared: whether each of the runs lies to the same side of the mean by more than chance lets one run
-        (`Rule.share_alpha`).
+    look: fraction of the steps that were tested. t: in Student units. p: corrected for the number of
+        statistics.
+    shared: whether every candidate run deviates to the same side of the reference mean, each by more than
+        chance explains for one run (`Rule.share_alpha`).
     """
 
     name: str
@@ -35,7 +36,7 @@ class Statistic:
         return (self.candidate - self.reference) / self.sd
 
     def sentence(self) -> str:
-        """Which statistic, how far, in which direction, in how many runs."""
+        """The statistic, the size and direction of its deviation, and the number of runs."""
         series, summary = self.name.split("/", 1)
         direction = "above" if self.t > 0 else "below"
         runs = "1 run" if self.runs == 1 else f"{self.runs} runs"
@@ -47,7 +48,7 @@ class Statistic:
 
 @dataclass(frozen=True, kw_only=True)
 class Deviation:
-    """The largest difference of a run from the recorded run of the same seed and noise.
+    """The largest difference between a run and the recorded run of the same seed and noise.
 
     step: from 0. size, limit: in between-run standard deviations of that step.
     """
@@ -59,14 +60,14 @@ class Deviation:
 
     @property
     def alarm(self) -> bool:
-        """Whether arithmetic does not explain the difference."""
+        """Whether the difference is larger than rounding explains."""
         return self.size > self.limit
 
     def sentence(self) -> str:
-        """Where the runs differ, by how much, and the limit."""
+        """The series and step at which the runs differ, the size of the difference, and the limit."""
         return (
             f"{self.series} differs at step {self.step + 1} from the same seed on the reference device by "
-            f"{self.size:.2g} between-run standard deviations, arithmetic explains {self.limit:g}"
+            f"{self.size:.2g} between-run standard deviations (rounding explains {self.limit:g})"
         )
 
 
@@ -86,11 +87,13 @@ class InterimTest:
 class Decision:
     """PASS, FAIL or INCONCLUSIVE, what decided it, and what it cost.
 
-    decided_by: "gate", "statistic", "twin", "non-inferiority", "reference" (it cannot be used), "runs" (more
-        are needed), "running" (go on) or "input" (there is no reward).
-    runs_wanted: runs still needed for a decision, 0 when it is final. runs_used: candidate runs looked at.
-    runs_cost: runs paid for when each is stopped at the look that settled it; runs_full: without early stops.
-    shortfall: 95 % bound of how far the candidate may lie below the reference, as a share of its rise.
+    decided_by: "gate", "statistic", "twin", "non-inferiority", "reference" (the reference runs cannot be
+        used), "runs" (more runs are needed), "running" (the run should continue) or "input" (no reward).
+    runs_wanted: further runs needed for a decision, 0 when it is final. runs_used: candidate runs judged.
+    runs_cost: the cost in runs if each run is stopped at the look that decided it; runs_full: the cost
+        without early stops.
+    shortfall: 95 % bound on how far the candidate's reward may lie below the reference, as a share of the
+        reference's rise.
     """
 
     status: Status

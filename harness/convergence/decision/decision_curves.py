@@ -1,4 +1,4 @@
-"""What a report draws of a decision: the reference's bands and the candidate's curves. Host side."""
+"""The curves that a report draws: the bands of the reference runs and the candidate's series. Host side."""
 
 from __future__ import annotations
 

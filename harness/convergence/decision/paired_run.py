@@ -1,7 +1,7 @@
-"""A run against its twin: the same seed, prompts and sampling noise on the reference device.
+"""Compares a run with its twin: the recorded run of the same seed, prompts and noise on the reference device.
 
-The tiny training's randomness is made on the host, so until rounding flips a sampled token both runs are
-the same run. Between-run scatter, which hides small faults from any band, drops out. Pure numpy.
+The tiny training draws its random numbers on the host, so both runs are equal until rounding changes a
+sampled token. Differences between seeds, which hide small faults from the bands, cancel out. Pure numpy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 def deviation(
     run: Mapping[str, Floats], twin: Mapping[str, Floats], spread: Mapping[str, Floats], rule: Rule
 ) -> Deviation | None:
-    """The worst deviation in the first steps; None when run and twin share no series that scatters there."""
+    """The largest deviation in the first steps; None if run and twin share no series that varies there."""
     worst: Deviation | None = None
     for name in rule.twin_series:
         lines = [source.get(name) for source in (run, twin, spread)]

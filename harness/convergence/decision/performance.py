@@ -1,7 +1,7 @@
-"""Is a run slower or larger than runs of the same settings on the same machine used to be? One-sided.
+"""Compares the times, throughput and memory of a run with earlier runs of the same settings and machine.
 
-`regressions` is pure: runs are mappings of named series, as for `decide`. An improvement never fails. Host
-side: uses scipy.
+`regressions` is pure: runs are mappings of named series, as for `decide`. The test is one-sided: an
+improvement never fails. Host side: uses scipy.
 """
 
 from __future__ import annotations
@@ -16,24 +16,28 @@ from harness.convergence.decision.bands import student_quantile
 
 Series = Mapping[str, Sequence[float]]
 
-# Chance that a run like the others is called a regression, split over the metrics that are judged.
+# Probability that an unchanged run is called a regression, divided among the metrics that are judged.
 ALPHA = 0.005
-# A Student bound from fewer runs is wider than any regression people care about: 4 runs at 0.5 % give 5.8
-# standard deviations, 3 give 9.9.
+# With fewer runs the Student bound is too wide to detect a useful regression: at 0.5 % it is 5.8 standard
+# deviations for 4 runs and 9.9 for 3.
 LEAST_RUNS = 4
-# Steps at the start that load, compile and fill caches, and are of no step's usual cost.
+# First steps that are ignored: they load, compile and fill caches.
 WARM_UP = 2
-# A run that ends has had a processor for some time.
+# Smallest share of the processors that a run is assumed to have had.
 LEAST_SHARE = 0.001
-# Doubles end at e^709.
+# exp() of more than 709 overflows a double.
 LARGEST_LOG = 700.0
-# Smallest spread between runs that is believed, relative: what a quiet machine's clock and allocator show.
+# Smallest relative standard deviation between runs that is used: the scatter of clock and allocator on an
+# idle machine.
 SMALLEST_SPREAD = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """How a series is judged. worse: +1 when high is bad, -1 when low is. peak: its largest value counts."""
+    """How a series is judged.
+
+    worse: +1 if high values are bad, -1 if low values are. peak: judge the largest value, not the median.
+    """
 
     name: str
     worse: int
@@ -49,10 +53,10 @@ METRICS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One metric of a run against the other runs' geometric mean.
+    """One metric of a run compared with the geometric mean of the reference runs.
 
-    ratio: above 1 is worse, also for throughput. bound: the largest ratio that chance explains, and the
-    others on the machine: `crowding` times as much as on a machine of its own.
+    ratio: above 1 is worse, also for throughput. bound: the largest ratio that chance and other processes on
+    the machine explain. crowding: the factor by which other processes widen that bound.
     """
 
     metric: str
@@ -65,13 +69,13 @@ class Comparison:
 
     @property
     def worse(self) -> bool:
-        """Whether it is worse by more than chance."""
+        """Whether the metric is worse by more than the bound."""
         return self.ratio > self.bound
 
     def sentence(self) -> str:
-        """Both values and what chance explains."""
+        """Both values, their ratio and the bound."""
         verdict = "more than" if self.worse else "within what"
-        who = "chance explains" if self.crowding == 1 else "chance and the others on the machine explain"
+        who = "chance explains" if self.crowding == 1 else "chance and other processes on the machine explain"
         return (
             f"{self.metric} is {self.value:.4g} where {self.runs} runs had {self.usual:.4g}: worse by a "
             f"factor of {self.ratio:.3f}, {verdict} {who} ({self.bound:.3f})"
@@ -85,14 +89,16 @@ def compare(
     *,
     others: float = 0.0,
 ) -> tuple[list[Comparison], list[str]]:
-    """Every metric that can be judged, and why others cannot; the worst first.
+    """The metrics that can be judged, the worst first, and for each other metric why it cannot be judged.
 
-    A run's value is the median of its steps after the warm-up (a peak's: the largest), so that single slow
-    steps, which other work on the machine makes, do not count. The candidate's logarithm is held against the
-    one-sided Student prediction bound of the reference's (Hahn, Meeker and Escobar, Statistical Intervals,
-    2017, section 4.7). `others`: the share of the machine's processors that others used during the
-    candidate's run. A run that could have used all of them got 1 - others, so its times may be 1 / (1 -
-    others) of what they were alone, and the bounds of times are that much wider.
+    A run's value is the median of its steps after the warm-up (for a peak: the largest value), so that single
+    slow steps, caused by other work on the machine, do not count. The logarithm of the candidate's value is
+    compared with the one-sided Student prediction bound of the reference runs (Hahn, Meeker and Escobar,
+    Statistical Intervals, 2017, section 4.7).
+
+    others: the share of processor time that other processes used during the candidate's run. The run had the
+    share 1 - others left, so its times may have grown by the factor 1 / (1 - others); the bounds of times are
+    widened by this factor.
     """
     crowding = 1 / max(LEAST_SHARE, 1 - others)
     found, notes = [], []
@@ -112,7 +118,7 @@ def compare(
 def regressions(
     reference_runs: Sequence[Series], candidate: Series, metrics: Sequence[Metric] = METRICS
 ) -> list[Comparison]:
-    """The metrics in which `candidate` is worse than the others by more than chance, the worst first."""
+    """The metrics in which `candidate` is worse than the reference by more than chance, the worst first."""
     return [one for one in compare(reference_runs, candidate, metrics)[0] if one.worse]
 
 
@@ -135,7 +141,7 @@ def _compared(
 
 
 def _value(run: Series, metric: Metric) -> float | None:
-    """The run's one number; None without a positive finite one."""
+    """The run's value of the metric; None unless all its values are positive and finite."""
     values = np.asarray(run.get(metric.name, ()), dtype=np.float64)
     values = values if metric.peak else values[WARM_UP:]
     if not len(values) or not (np.isfinite(values) & (values > 0)).all():

@@ -1,4 +1,4 @@
-"""Gates: what is wrong with a run no matter how the reference curves scatter. One is enough to fail."""
+"""Gates: conditions that make a run fail by themselves, without a comparison with reference runs."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from harness.convergence.decision.run_summaries import LARGEST
 
 Floats = NDArray[np.float64]
 
-# A gradient this small leaves Adam's update to its epsilon of 1e-8.
+# With a gradient below Adam's epsilon of 1e-8, its update no longer depends on the gradient's direction.
 DEAD_GRADIENT = 1e-8
-# Steps a gate looks at, where one step may be chance.
+# Number of first steps that a gate tests together, because a single step can be chance.
 EARLY = 5
 HINTS = {
-    "non-finite": "Find the first operation that makes it: run the loss check, then use anomaly detection.",
-    "constant reward": "Look at what the rollout returns and at the reward function.",
-    "dead gradient": "Look at the response mask, the advantages, and what the loss depends on.",
+    "non-finite": "Run the check `loss`, then use torch's anomaly detection to find the first bad operation.",
+    "constant reward": "Look at the responses that the rollout returns and at the reward function.",
+    "dead gradient": "Look at the response mask, the advantages, and the inputs of the loss.",
     "no signal in any group": "Look at the sampler (is it greedy?) and at the reward function.",
-    "mismatch": "Look at the weights and the temperature the rollout samples with.",
+    "mismatch": "Look at the weights and the temperature that the rollout samples with.",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """A gate that was crossed: its name, the step (from 0) that shows it, and a sentence."""
+    """A gate that a run failed: its name, the step (from 0) that shows it, and the reason."""
 
     name: str
     step: int
@@ -36,12 +36,12 @@ class Gate:
 
     @property
     def hint(self) -> str:
-        """What to look at."""
+        """What to look at first."""
         return HINTS[self.name]
 
 
 def first_failed_gate(run: Mapping[str, Floats], rule: Rule) -> Gate | None:
-    """The first gate the run crosses, or None."""
+    """The first gate that the run fails, or None."""
     found = [*_non_finite(run, rule), *_no_signal(run, rule), *_mismatch(run, rule)]
     return min(found, key=lambda gate: gate.step, default=None)
 
@@ -104,7 +104,7 @@ def _mismatch(run: Mapping[str, Floats], rule: Rule) -> list[Gate]:
     if not mean > rule.largest_mismatch:
         return []
     reason = (
-        f"rollout and trainer disagree: mean |exp(rollout - trainer log-prob) - 1| is {mean:.3g} in the "
-        f"first {EARLY} steps, at most {rule.largest_mismatch:g} can be arithmetic"
+        f"rollout and trainer disagree: mean |exp(rollout - trainer log-probability) - 1| is {mean:.3g} in "
+        f"the first {EARLY} steps, rounding explains at most {rule.largest_mismatch:g}"
     )
     return [Gate(name="mismatch", step=EARLY - 1, reason=reason)]

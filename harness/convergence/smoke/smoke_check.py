@@ -1,7 +1,7 @@
-"""The checks `grpo` and `gspo`: does a short training with verl's functions learn as the reference does?
+"""The checks `grpo` and `gspo`: does a short training with verl's loss functions learn like the reference?
 
-`run` trains in the cell, one seed at a time until the decision rule is satisfied; `judge` decides again from
-the recorded series. Imports are light: planning reads this module.
+`run` trains in the cell, one seed after another until the decision rule can decide; `judge` applies the rule
+again to the recorded series. Planning imports this module, so its own imports are few.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 PROGRAM = "harness.convergence.smoke.smoke_program"
 CANDIDATE_SEEDS = (1000, 1001, 1002)
-"""Reference sets use the seeds from 0 on; a candidate must be independent of them."""
+"""Reference sets use the seeds from 0 on; candidates use other seeds, to be independent of them."""
 RUN_TIMEOUT_S = 600.0
-"""A run takes 10 s of a core, and ten times that on a crowded machine; a hung one never ends."""
+"""A run takes 10 s of a core, and up to ten times that on a busy machine. The limit is for hung runs."""
 
 Trained = tuple[int, "RecordedRun"]
-"""A seed and what its training recorded."""
+"""A seed and its recorded run."""
 
 
 def run(context: TaskContext) -> Measured[SmokeMeasurements]:
-    """Train the first seed; train the others, one by one, only until the decision rule is satisfied.
+    """Train the first seed, then further seeds one by one until the decision rule needs no more runs.
 
-    Each run is read while it is written, and ended once its remaining steps cannot change the decision.
+    Each run is read while it is written, and stopped once its remaining steps cannot change the decision.
     """
     from harness.convergence.decision.reference_set import for_recipe
     from harness.convergence.telemetry.live_reader import Watcher
@@ -57,7 +57,7 @@ def run(context: TaskContext) -> Measured[SmokeMeasurements]:
         stop_file = context.workdir / f"stop-{seed}"
         watcher = Watcher(
             read=partial(_series_so_far, context, seed),
-            verdict=partial(_early_decision, tuple(trained), seed, reference),
+            stop_reason=partial(_early_decision, tuple(trained), seed, reference),
             steps=recipe.steps,
             stop_file=stop_file,
         )
@@ -68,12 +68,12 @@ def run(context: TaskContext) -> Measured[SmokeMeasurements]:
             stops[seed] = watcher.stop
         if failure is not None or not _decision(trained, reference).runs_wanted:
             break
-    context.log(f"{len(trained)} runs, evidence from the device's own facts")
+    context.log(f"trained {len(trained)} runs")
     return _measured(context, recipe, reference, trained, stops, failure)
 
 
 def _series_so_far(context: TaskContext, seed: int) -> Series:
-    """The series of the run that is being written."""
+    """The series of the run that is training now."""
     from harness.convergence.telemetry.series import read
 
     out = context.workdir / f"run-{seed}.jsonl"
@@ -84,7 +84,7 @@ def _series_so_far(context: TaskContext, seed: int) -> Series:
 def _early_decision(
     trained: Sequence[Trained], seed: int, reference: ReferenceSet | None, series: Series
 ) -> str:
-    """Why the run of `seed` can be ended with the steps it has made so far, or ""."""
+    """Why the run of `seed` can be stopped after the steps it has made so far, or ""."""
     from harness.convergence.decision.decide import decide
 
     if reference is None:
@@ -162,7 +162,7 @@ def _measured(
             seconds_per_step=encode(seconds[len(seconds) // 2]) if seconds else None,
             decision=_decision(trained, reference) if trained else None,
         ),
-        # Without a header nothing reported the device, so nothing stronger than "ran on a CPU" is known.
+        # Without a header the device is unknown, so the evidence is the weakest.
         evidence=evidence_of(device) if header else Evidence.CPU,
         artifacts={path.name: str(path) for path in sorted(context.workdir.glob("run-*.jsonl"))},
         environment={"versions": dict(header.versions) if header else {}, "device": to_json(device)},
@@ -170,7 +170,7 @@ def _measured(
 
 
 def _header(run: RecordedRun) -> SmokeHeader:
-    """The header of a run; InfrastructureError when the program wrote another one than this version reads."""
+    """The header of a run. Raises InfrastructureError when this version cannot read it."""
     try:
         return read_shape(SmokeHeader, run.header)
     except OldMeasurementsError as error:
@@ -200,7 +200,7 @@ def _smoke_run(seed: int, run: RecordedRun, stopped: EarlyStop | None) -> SmokeR
 
 
 def judge(measured: SmokeMeasurements, _params: Mapping[str, Any]) -> Judgement:
-    """Decide again from the recorded series and the reference set they were compared with."""
+    """Apply the decision rule to the recorded series and the reference set that the run was compared with."""
     from harness.convergence.decision.check_speed import REMEDY, TimedRun, compare_speed
     from harness.convergence.decision.decide import decide
     from harness.convergence.decision.reference_set import by_digest, for_recipe
@@ -213,10 +213,10 @@ def judge(measured: SmokeMeasurements, _params: Mapping[str, Any]) -> Judgement:
         return Judgement(
             status=Status.INCONCLUSIVE,
             reasons=(
-                "The reference set has other settings than this run, so their curves cannot be compared.",
+                "There is no reference set with the settings of this run, so its curves cannot be compared.",
             ),
             remedies=(
-                "Record a reference: python -m harness.convergence.smoke.record_smoke in a trusted cell.",
+                "Record a reference in a trusted cell: python -m harness.convergence.smoke.record_smoke.",
             ),
         )
     runs = [decode_series(run.series) for run in measured.runs]
@@ -235,14 +235,14 @@ def judge(measured: SmokeMeasurements, _params: Mapping[str, Any]) -> Judgement:
             *_notes(measured),
             *(f"{note}." for note in decision.notes),
             *(() if slower else times.sentences),
-            f"Measured in {_cost(decision, measured, reference)}.",
+            f"Decided from {_cost(decision, measured, reference)}.",
         ),
         remedies=(*decision.remedies, *([REMEDY] if slower else ())),
     )
 
 
 def _notes(measured: SmokeMeasurements) -> list[str]:
-    """Early stops, seeded faults and problems of the recorded files."""
+    """Sentences about early stops, injected faults and problems of the recorded files."""
     stops = [
         f"Run {run.seed}: {run.stopped.sentence(len(run.series.get('reward', ())))}"
         for run in measured.runs
@@ -271,5 +271,5 @@ def _judge_failure(measured: SmokeMeasurements) -> Judgement:
     return Judgement(
         status=Status.FAIL,
         reasons=(f"The training {what}, {where}.", *failure.last_line),
-        remedies=("Read the task's log; an operation that the device lacks is named there.",),
+        remedies=("Read the task's log: it names operators that the device does not support.",),
     )

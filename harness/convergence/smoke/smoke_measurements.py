@@ -22,7 +22,7 @@ from harness.measurements import measurement_format
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeHeader:
-    """The first line that a tiny training writes. fault: the seeded fault it carries."""
+    """The first line that a tiny training writes. fault: the name of the injected fault, or None."""
 
     seed: int
     recipe: Settings
@@ -37,7 +37,7 @@ class SmokeHeader:
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeRun:
-    """One tiny training in process. performance: its times and memory, which are the machine's."""
+    """One tiny training. performance: the series of its times and memory, which depend on the machine."""
 
     seed: int
     fault: str | None
@@ -50,10 +50,10 @@ class SmokeRun:
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeMeasurements:
-    """The checks `grpo` and `gspo`.
+    """The measurements of the checks `grpo` and `gspo`.
 
-    state: how the last program ended; returncode and tail say more where it was not "measured".
-    reference: digest of the reference set, "" without one. seconds_per_step: the median.
+    state: how the last training program ended; returncode and tail are set unless it is "measured".
+    reference: digest of the reference set, "" if there is none. seconds_per_step: the median.
     """
 
     state: Literal["measured", "hung", "crashed"]

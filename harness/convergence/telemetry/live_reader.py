@@ -1,6 +1,6 @@
-"""Reads a training's telemetry while it is being written, and ends it once it need not go on. Host side.
+"""Reads a training's telemetry while it is written, and stops the training once the decision cannot change.
 
-A run that is bad enough to fail, or to want other seeds, costs no more steps; how many it saved is told.
+Host side.
 """
 
 from __future__ import annotations
@@ -20,20 +20,23 @@ if TYPE_CHECKING:
 # A step of the tiny trainings takes 0.1 s to some seconds, one on hardware minutes.
 POLL_SECONDS = 0.5
 
-# The series so far -> why the run need not go on, or "".
-Verdict = Callable[[Series], str]
+# Called with the series so far; returns why the run can be stopped now, or "".
+StopReason = Callable[[Series], str]
 
 
 class Watcher:
-    """Watches one training in a thread of its own, as a context: `with Watcher(...) as watcher: train()`.
+    """Watches one training in a thread: `with Watcher(...) as watcher: train()`.
 
-    read: the series that the training has written so far, empty while there is nothing. verdict: called after
-    each new step but the last of `steps`. stop_file: made when the run shall end; the training looks for it.
+    read: returns the series that the training has written so far, empty before the first step.
+    stop_reason: called after each new step except the last of `steps`.
+    stop_file: created when the training should stop; the training checks whether it exists.
     """
 
-    def __init__(self, *, read: Callable[[], Series], verdict: Verdict, steps: int, stop_file: Path) -> None:
+    def __init__(
+        self, *, read: Callable[[], Series], stop_reason: StopReason, steps: int, stop_file: Path
+    ) -> None:
         self.stop: EarlyStop | None = None
-        self._read, self._verdict = read, verdict
+        self._read, self._stop_reason = read, stop_reason
         self._steps, self._stop_file = steps, stop_file
         self._seen = 0
         self._over = threading.Event()
@@ -56,13 +59,13 @@ class Watcher:
                 return
 
     def look(self) -> None:
-        """Judge what is there now, and make the stop file when it is enough."""
+        """Read the steps made so far, and create the stop file if they decide."""
         series = self._read()
         made = min((len(values) for values in series.values()), default=0)
         if made <= self._seen or made >= self._steps:
             return
         self._seen = made
-        reason = self._verdict({name: values[:made] for name, values in series.items()})
+        reason = self._stop_reason({name: values[:made] for name, values in series.items()})
         if reason:
             self.stop = EarlyStop(after=made, of=self._steps, reason=reason)
             self._stop_file.write_text(reason, encoding="utf-8")

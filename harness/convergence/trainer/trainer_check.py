@@ -1,4 +1,7 @@
-"""The checks that run verl's own trainer: does it train on this cell's device? Imports are light."""
+"""The checks that run verl's own trainer on a tiny task: does it train on this cell's device?
+
+Planning imports this module, so its own imports are few.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +32,22 @@ if TYPE_CHECKING:
 Measurements = TrainerMeasurements | TrainerProgramFailure
 
 PROGRAM = "harness.convergence.trainer.trainer_program"
-# The program ends a trainer that stands still by itself; this is for a program that stands still.
+# The program itself detects a hung trainer and ends it. This limit is for a hung program.
 TIMEOUT_S = 1800.0
 OLDEST = (0, 6)
 FACETS = ("pins", "platform", "verl_tree", "patches[verl]", "patches[vllm_ascend]", "device", "versions")
 
 
 def run(context: TaskContext) -> Measured[Measurements]:
-    """Run the trainer in the cell; a trainer that hangs or crashes is a measurement."""
+    """Run the trainer in the cell. A trainer that hangs or crashes is a measurement, not an error."""
     return measure(context, ["--algorithm", str(context.params["algorithm"])])
 
 
 def measure(context: TaskContext, arguments: Sequence[str]) -> Measured[Measurements]:
     """Run `PROGRAM` with these arguments in the cell.
 
-    With a reference set of these arguments, each run is read while it is written and ended once its remaining
-    steps cannot change the decision, and other seeds are trained until the decision rule is satisfied.
+    If there is a reference set for these arguments, further seeds are trained until the decision rule needs
+    no more runs, and each run is stopped once its remaining steps cannot change the decision.
     """
     from harness.convergence.decision.decide import decide
     from harness.convergence.telemetry.series import decode_series
@@ -69,10 +72,10 @@ def measure(context: TaskContext, arguments: Sequence[str]) -> Measured[Measurem
 
 
 def measured_by(context: TaskContext, found: Measurements) -> Measured[Measurements]:
-    """The measurements with their evidence, and every run's file as an artifact."""
+    """The measurements with their evidence, and with the file of each run as an artifact."""
     files = {path.name: str(path) for path in sorted(context.workdir.glob("run*.json"))}
     if isinstance(found, TrainerProgramFailure):
-        # Without the program's report nothing is recorded of the device but that something ran.
+        # Without the program's report the device is unknown, so the evidence is the weakest.
         return Measured(measurements=found, evidence=Evidence.CPU, artifacts=files)
     return Measured(
         measurements=found,
@@ -83,20 +86,20 @@ def measured_by(context: TaskContext, found: Measurements) -> Measured[Measureme
 
 
 def _joined(runs: Sequence[TrainerMeasurements], reference: ReferenceSet | None) -> TrainerMeasurements:
-    """The run that did not end well, or the first with the others as further runs, and what was decided."""
+    """The run that failed, or else the first run with the others as `more`, and the decision about them."""
     found = next((one for one in runs if one.state != "measured"), runs[0])
     if found.state == "measured":
         more = tuple(FurtherRun(recipe=one.recipe, series=one.series, stop=one.stop) for one in runs[1:])
         found = replace(found, more=more)
     if reference is not None:
         found = replace(found, reference=reference.digest, reference_provenance=reference.provenance)
-    # For whoever looks at a report; `judge` decides again.
+    # Stored for reports only: `judge` applies the rule again.
     decision = _decision(found)[0] if found.state == "measured" else None
     return replace(found, decision=decision, curves=_curves(runs, reference))
 
 
 def _reference(context: TaskContext, words: Sequence[str]) -> ReferenceSet | None:
-    """The reference set of what the words ask for; none is made of a commit."""
+    """The reference set for these options, or None. Commits of verl have no reference sets, only releases."""
     from harness.convergence.trainer import trainer_program as program
     from harness.convergence.trainer.judging import reference_comparison
 
@@ -119,7 +122,7 @@ def _run(
     from harness.convergence.telemetry.series import decode_series
     from harness.convergence.trainer.judging import reference_comparison
 
-    # The first run's files have no seed in their names: people know them.
+    # The first run's files have no seed in their names: the documentation names them.
     name = "" if not earlier else f"-{seed}"
     folder, out = context.workdir / f"task{name}", context.workdir / f"run{name}.json"
     live, stop_file = context.workdir / f"live-{seed}.json", context.workdir / f"stop-{seed}"
@@ -127,7 +130,7 @@ def _run(
     before = [decode_series(one.series) for one in earlier]
     watcher = Watcher(
         read=lambda: reference_comparison.read_live_series(live),
-        verdict=lambda series: (
+        stop_reason=lambda series: (
             reference_comparison.early_stop_reason(reference, before, series) if reference else ""
         ),
         steps=reference.steps if reference else 0,
@@ -155,7 +158,7 @@ def read_run(out: Path, completed: Completed) -> Measurements:
 
 
 def _curves(runs: Sequence[TrainerMeasurements], reference: ReferenceSet | None) -> TrainingCurves:
-    """What a report draws; without a reference set there is no band."""
+    """The curves that a report draws; without a reference set there are no bands."""
     from harness.convergence.decision.decision_curves import training_curves
     from harness.convergence.telemetry.series import RecordedRun, decode_series
 
@@ -164,8 +167,11 @@ def _curves(runs: Sequence[TrainerMeasurements], reference: ReferenceSet | None)
 
 
 def judge(measured: Measurements, _params: Mapping[str, Any]) -> Judgement:
-    """From the series alone: the decision rule where there is a reference set, the gates, the reward that no
-    policy reaches without reading its prompt, and the recorded first step."""
+    """Judge the recorded series.
+
+    Applied in this order: the decision rule, if there is a reference set; the gates; whether the reward rises
+    above what a policy reaches without reading its prompt; the comparison with the recorded first step.
+    """
     from harness.convergence.telemetry.series import decode_series
     from harness.convergence.trainer.judging.learning_test import LEAST_LAST, judge_learning
     from harness.convergence.trainer.tiny_task import best_blind_reward
@@ -183,19 +189,22 @@ def judge(measured: Measurements, _params: Mapping[str, Any]) -> Judgement:
         return crossed
     whole = _whole(measured, steps)
     if whole is None:
-        reason = f"The trainer ended without an error after {len(series.get('reward', ()))} of {steps} steps."
+        made = len(series.get("reward", ()))
+        reason = f"The trainer ended without an error, but after {made} of {steps} steps."
         return failed(measured, reason, remedy="Read the end of the task's log.")
     if steps < 2 * LEAST_LAST:
-        return Judgement(status=Status.INCONCLUSIVE, reasons=(f"{steps} steps are too few to see learning.",))
+        reason = f"{steps} steps are too few to decide whether the policy learns."
+        return Judgement(status=Status.INCONCLUSIVE, reasons=(reason,))
     found = judge_learning(whole["reward"], best_blind_reward())
     if not found.passed:
         return failed(measured, found.sentence(), *unlike, remedy=_LEARNED_REMEDY)
     if unlike and _is_hardware(measured):
-        # Rounding in HF32 flips a sampled token of the first step on 15 % of the seeds, and then all differs.
+        # On 15 % of the seeds, rounding in HF32 changes a sampled token of the first step, and with it the
+        # rest of the run.
         return Judgement(
             status=Status.INCONCLUSIVE,
             reasons=(found.sentence(), *unlike, *notes(measured)),
-            remedies=("Run it with another seed: a fault shows with every seed, chance does not.",),
+            remedies=("Run the check with another seed: a fault shows with every seed, chance does not.",),
         )
     if unlike:
         return failed(measured, *unlike, found.sentence(), remedy=_FIRST_STEP_REMEDY)
@@ -203,7 +212,7 @@ def judge(measured: Measurements, _params: Mapping[str, Any]) -> Judgement:
 
 
 def _decision(measured: TrainerMeasurements) -> tuple[Decision | None, ReferenceSet | None]:
-    """The rule's decision about all runs, and the reference set it used; None for both without one."""
+    """The rule's decision about all runs and the reference set it used; both None if there is no set."""
     from harness.convergence.decision.decide import decide
     from harness.convergence.decision.reference_set import by_digest
     from harness.convergence.telemetry.series import decode_series
@@ -221,7 +230,10 @@ def _runs(measured: TrainerMeasurements) -> tuple[TrainerMeasurements | FurtherR
 def _not_passed(
     measured: TrainerMeasurements, decision: Decision, reference: ReferenceSet, unlike: Sequence[str]
 ) -> Judgement:
-    """`unlike`: how the first step differs from the recorded one, which on hardware alone decides nothing."""
+    """Judge runs that the decision rule did not pass.
+
+    unlike: how the first step differs from the recorded one. On hardware, that alone does not fail the cell.
+    """
     sure = decision.status is Status.FAIL or (bool(unlike) and not _is_hardware(measured))
     return Judgement(
         status=Status.FAIL if sure else decision.status,
@@ -255,7 +267,7 @@ def _passed(
 
 
 def _cost(measured: TrainerMeasurements, decision: Decision, reference: ReferenceSet) -> list[str]:
-    """How many runs the decision took, what stopping early saved, and the reference it was compared with."""
+    """Sentences: the number of runs, the steps that early stops saved, and the reference set."""
     runs = _runs(measured)
     seeds = ", ".join(str(one.recipe.seed) for one in runs)
     device = reference.provenance.device
@@ -274,7 +286,7 @@ def _cost(measured: TrainerMeasurements, decision: Decision, reference: Referenc
 
 
 def _gate(measured: TrainerMeasurements, series: Mapping[str, tuple[float, ...]]) -> Judgement | None:
-    """The failure of the gate that the first run crosses, or None."""
+    """The judgement if the first run fails a gate, or None."""
     from harness.convergence.decision import run_gates
     from harness.convergence.decision.bands import arrays
     from harness.convergence.decision.decision_rule import Rule
@@ -290,7 +302,7 @@ def _gate(measured: TrainerMeasurements, series: Mapping[str, tuple[float, ...]]
 
 
 def _whole(measured: TrainerMeasurements, steps: int) -> Mapping[str, tuple[float, ...]] | None:
-    """The first run that came to its end, or None. Others are only trained where a reference set is used."""
+    """The first complete run, or None. Further runs exist only if there is a reference set."""
     from harness.convergence.telemetry.series import decode_series
 
     first = [measured] if measured.complete else []
@@ -319,7 +331,7 @@ def _worst_difference(
 
 def _agreement(worst: FirstStepDifference | None) -> str:
     if worst is None:
-        return "There is no recorded run of these settings to compare the first step with."
+        return "The first step was not compared: there is no recorded run of these settings."
     how = f"to {worst.size:.1e} or better" if worst.size else "exactly"
     return f"The first step agrees with the recorded run of the same seed {how}."
 
@@ -329,7 +341,7 @@ def _is_hardware(measured: TrainerMeasurements) -> bool:
 
 
 def judge_failure(measured: Measurements) -> Judgement:
-    """Fail, with how and where the trainer ended, or inconclusive where the simulation lacks an operator."""
+    """The judgement on a trainer that failed: FAIL, or inconclusive if the simulation lacks an operator."""
     if isinstance(measured, TrainerProgramFailure):
         if measured.state == "hung":
             what = f"The trainer's program did not end within {TIMEOUT_S:.0f} s."
@@ -346,22 +358,22 @@ def judge_failure(measured: Measurements) -> Judgement:
     steps = max((len(values) for values in measured.series.values()), default=0)
     reached = f"after {steps} steps" if steps else "before its first step"
     if measured.state == "hung":
-        stood = f" {measured.where}." if measured.where else " No stack shows where."
+        stood = f" {measured.where}." if measured.where else " No stack could be collected."
         return failed(
             measured,
-            f"The trainer made no progress {reached} and was ended.{stood}",
-            remedy="Look at the stacks in run.json; an endless wait is often for a resource that nobody has.",
+            f"The trainer made no progress {reached} and was killed.{stood}",
+            remedy="Look at the stacks in run.json. A common cause is a Ray resource that no node has.",
         )
     words = _last_words(measured.tail)
     return failed(
         measured,
-        f"The trainer ended with code {measured.returncode} {reached}.",
+        f"The trainer ended with exit code {measured.returncode} {reached}.",
         *([f"Its last line of output: {words}"] if words else []),
         remedy=_LOG_REMEDY,
     )
 
 
-_LOG_REMEDY = "Read the task's log; what the stack lacks is named there."
+_LOG_REMEDY = "Read the task's log: it shows the error."
 
 
 def _last_words(tail: str) -> str:
@@ -372,33 +384,33 @@ def _last_words(tail: str) -> str:
 
 
 def failed(measured: TrainerMeasurements, *reasons: str, remedy: str) -> Judgement:
-    """Fail with these reasons and the notes on the run."""
+    """The status FAIL with these reasons and the notes on the run."""
     return Judgement(status=Status.FAIL, reasons=(*reasons, *notes(measured)), remedies=(remedy,))
 
 
 def notes(measured: TrainerMeasurements) -> list[str]:
-    """Facts about a run whatever its verdict: problems of its log, processes left behind, times."""
+    """Sentences for every judgement: problems of the run's log, processes it left behind, its times."""
     durations = measured.series.get("seconds", ())
     steps = sorted(value for value in durations if isinstance(value, (int, float)))
     found = [f"{problem}." for problem in measured.problems]
     if measured.swept:
-        found.append(f"{measured.swept} processes it left behind had to be ended.")
+        found.append(f"The trainer left {measured.swept} processes behind, which were killed.")
     if measured.seconds.start_up is not None and steps:
         found.append(
             f"First step after {measured.seconds.start_up:.0f} s, then {steps[len(steps) // 2]:.2f} s per "
-            f"step (median), {measured.seconds.whole:.0f} s in all."
+            f"step (median), {measured.seconds.whole:.0f} s in total."
         )
     return found
 
 
 def applies(facets: Mapping[str, Any]) -> str:
-    """Why the trainer of this cell's verl cannot be driven, or ""."""
+    """Why this check cannot run the trainer of this cell's verl, or ""."""
     version = str(facets.get("versions", {}).get("verl", "")).partition("@")[0]
     if not version:
-        return "there is no verl in this cell"
+        return "this cell has no verl"
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers < OLDEST:
-        return f"verl {version} has no rollout registry; the trainer is driven from verl 0.6 on"
+        return f"verl {version} has no rollout registry; this check needs verl 0.6 or later"
     return ""
 
 

@@ -169,7 +169,7 @@ def test_curves_of_other_settings_are_not_compared(tmp_path):
     _, judgement = judged(Cell(tmp_path, curves=[healthy()], digest="another"))
 
     assert judgement.status is Status.INCONCLUSIVE
-    assert "other settings" in judgement.reasons[0]
+    assert "no reference set with the settings" in judgement.reasons[0]
 
 
 def test_a_seeded_fault_is_named(tmp_path):
@@ -251,8 +251,8 @@ def test_a_slower_step_fails_and_a_faster_one_does_not(tmp_path, seconds, status
     ("changed", "said"),
     [
         ({"host": {"id": "another", "load": 0.5}}, "another machine"),
-        ({"host": {**HERE, "others": None}}, "nothing says how much of the machine others used"),
-        ({"host": HERE, "device": {**SIMULATED, "soc": "Ascend310P"}}, "another device (soc)"),
+        ({"host": {**HERE, "others": None}}, "how much processor time other processes used"),
+        ({"host": HERE, "device": {**SIMULATED, "soc": "Ascend310P"}}, "another device (different soc)"),
     ],
 )
 def test_times_that_cannot_be_compared_are_not_judged(tmp_path, changed, said):
@@ -270,7 +270,7 @@ def test_a_run_that_is_twice_as_slow_fails_unless_others_used_the_machine(tmp_pa
 
     assert judgement.status.value == status
     (told,) = [reason for reason in judgement.reasons if reason.startswith("seconds is")]
-    assert ("others on the machine" in told) == (others > 0)
+    assert ("other processes on the machine" in told) == (others > 0)
 
 
 class SlowCell(Cell):

@@ -170,7 +170,7 @@ def test_every_setting_is_one_of_verls_rollout_and_reaches_the_program(tmp_path)
         ({"verl": "0.7.1", "vllm_ascend": "0.18.0"}, ""),
         ({"verl": "0.9.1"}, "this cell has no vllm-ascend"),
         ({"verl": "0.6.1", "vllm_ascend": "0.11.0"}, "verl 0.6.1 has no vLLM server"),
-        ({"vllm_ascend": "0.18.0"}, "there is no verl in this cell"),
+        ({"vllm_ascend": "0.18.0"}, "this cell has no verl"),
     ],
 )
 def test_it_is_asked_where_there_is_a_vllm_server(versions, why):

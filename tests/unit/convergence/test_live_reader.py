@@ -15,7 +15,7 @@ STEPS = 10
 
 
 def watcher(folder, series, verdict):
-    return Watcher(read=lambda: series, verdict=verdict, steps=STEPS, stop_file=folder / "stop")
+    return Watcher(read=lambda: series, stop_reason=verdict, steps=STEPS, stop_file=folder / "stop")
 
 
 def test_a_run_goes_on_while_nothing_is_against_it(tmp_path):

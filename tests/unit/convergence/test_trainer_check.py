@@ -103,7 +103,7 @@ def test_a_run_that_learns_passes_and_says_what_it_cost(tmp_path):
 
     assert judgement.status is Status.PASS
     assert measured.evidence is Evidence.SIMULATED
-    assert "First step after 41 s, then 0.60 s per step (median), 60 s in all." in judgement.reasons
+    assert "First step after 41 s, then 0.60 s per step (median), 60 s in total." in judgement.reasons
 
 
 def test_the_report_gets_the_curve_and_no_band(tmp_path):
@@ -183,10 +183,10 @@ def test_a_trainer_that_hung_says_where(tmp_path):
 
     assert judgement.status is Status.FAIL
     assert judgement.reasons[0] == (
-        "The trainer made no progress before its first step and was ended. "
+        "The trainer made no progress before its first step and was killed. "
         "ray::TaskRunnerV1.run stands in init (transfer_queue/interface.py:123)."
     )
-    assert "9 processes it left behind had to be ended." in judgement.reasons
+    assert "The trainer left 9 processes behind, which were killed." in judgement.reasons
 
 
 def test_a_crash_is_told_by_its_error(tmp_path):
@@ -196,7 +196,7 @@ def test_a_crash_is_told_by_its_error(tmp_path):
 
     assert judgement.status is Status.FAIL
     assert judgement.reasons[:2] == (
-        "The trainer ended with code 1 before its first step.",
+        "The trainer ended with exit code 1 before its first step.",
         "Its last line of output: ModuleNotFoundError: No module named 'cachetools'",
     )
 
