@@ -94,7 +94,7 @@ def render(
         deterministic=deterministic,
         exists=(lambda path: Path(path).exists()) if check_files else None,
         address=address,
-        known=known_errors(facet, found.axes),
+        known_problems=known_errors(facet, found.axes),
     )
     if as_json:
         schema = {"name": "npu-matrix.recipe", "version": 1}

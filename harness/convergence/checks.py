@@ -29,7 +29,7 @@ def _check(algorithm: str) -> Check:
     return Check(
         name=algorithm,
         tier=Tier.CONVERGENCE,
-        question=f"Does a short {algorithm.upper()} training with verl's functions learn as it should?",
+        question=f"Does a short {algorithm.upper()} training with verl's losses learn like the reference?",
         facets=FACETS,
         measurements=SMOKE_FORMAT,
         run=smoke_check.run,

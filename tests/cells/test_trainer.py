@@ -201,9 +201,7 @@ def test_weights_that_never_reach_the_rollout_turn_it_red_by_the_gap(queue_cell,
 
     assert found["state"] == "measured"
     assert judgement.status is Status.FAIL
-    assert "more than the 3.66 that weights of one step ago explain" in judgement.reasons[0], (
-        judgement.reasons
-    )
+    assert "more than the 3.66 that one-step staleness explains" in judgement.reasons[0], judgement.reasons
     assert "hand-over of weights" in judgement.remedies[0]
 
 
@@ -214,6 +212,6 @@ def test_released_one_step_off_policy_training_learns_on_two_devices(queue_cell,
 
     assert outcome.evidence is Evidence.SIMULATED
     assert judgement.status is Status.PASS, judgement.reasons
-    assert "within the 3.66 that weights of one step ago explain" in judgement.reasons[0], judgement.reasons
+    assert "within the 3.66 that one-step staleness explains" in judgement.reasons[0], judgement.reasons
     assert {one["visible"] for one in outcome.measurements["processes"]} >= {"0", "1"}
     assert processes_of(tmp_path) == []

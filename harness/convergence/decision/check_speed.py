@@ -17,7 +17,7 @@ from harness.evidence import DeviceFacts
 # Below this share of processor time used by other processes, times change by less than the bounds of ten
 # undisturbed runs: 1 / (1 - 0.1).
 HIDDEN_BY = 0.1
-REMEDY = "Find what changed since the reference was recorded. If the change is intended, record the reference again."
+REMEDY = "Find what changed since the reference was recorded; if the change is intended, record it again."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The check `gpt-oss`: does inference of a gpt-oss model give the CPU's logits on this cell's device?"""
+"""The check `gpt-oss`: are the logits of a tiny gpt-oss model on the device equal to the CPU's?"""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Measurements = InferenceMeasurements | UnsupportedInference | ProgramFailure
 
 
 def run(context: TaskContext) -> Measured[Measurements]:
-    """Compute the logits on the device and on the CPU in the cell; a program that fails is a measurement."""
+    """Compute the logits in the cell, on the device and on the CPU. A program that fails is a measurement."""
     out = context.workdir / "logits.json"
     device = cell_device(context)
     ended = run_in_cell(
@@ -57,7 +57,7 @@ def run(context: TaskContext) -> Measured[Measurements]:
     if isinstance(ended, Unsupported):
         ended = ProgramFailure(state="crashed", returncode=EXIT_NOTHING_SELECTED, tail=ended.why, on=device)
     if isinstance(ended, ProgramFailure):
-        # Nothing reported the device, so nothing stronger than "ran on a CPU" is known.
+        # The device is unknown, so the evidence is the weakest.
         return Measured(measurements=ended, evidence=Evidence.CPU)
     found = INFERENCE_FORMAT.read(json.loads(out.read_bytes()))
     assert not isinstance(found, ProgramFailure), "the program does not write its own failure"
@@ -69,9 +69,9 @@ def run(context: TaskContext) -> Measured[Measurements]:
 
 
 def judge(measured: Measurements, _params: Mapping[str, Any]) -> Judgement:
-    """Compare the largest difference with what rounding every matmul in HF32 makes of the largest logit.
+    """Compare the largest difference of logits with the rounding error of consecutive matmuls in HF32.
 
-    Errors of consecutive matmuls add up at most linearly: the bound is their number x 2^-11 x the largest.
+    These errors add up at most linearly: the bound is the number of matmuls x 2^-11 x the largest logit.
     """
     if isinstance(measured, ProgramFailure):
         return Judgement(
@@ -84,23 +84,23 @@ def judge(measured: Measurements, _params: Mapping[str, Any]) -> Judgement:
     largest, found = float(measured.largest_logit), float(measured.largest_difference)
     bound = measured.matrix_products * ROUNDOFF * largest
     sentence = (
-        f"Logits differ by {found:.2g} at most where the largest is {largest:.3g}; rounding "
+        f"Logits differ by at most {found:.2g} (the largest logit is {largest:.3g}); rounding in "
         f"{measured.matrix_products} consecutive matmuls explains {bound:.2g}."
     )
     if found > bound:
         return Judgement(
             status=Status.FAIL,
             reasons=(sentence,),
-            remedies=("Compare attention with sinks, the router and the experts one by one.",),
+            remedies=("Compare attention with sinks, the MoE router and the experts one by one.",),
         )
-    same = "the same" if measured.same_answers else "not the same, which rounding can cause"
-    return Judgement(status=Status.PASS, reasons=(sentence, f"Greedy answers are {same}."))
+    same = "equal" if measured.same_answers else "different, which rounding can cause"
+    return Judgement(status=Status.PASS, reasons=(sentence, f"The greedily decoded tokens are {same}."))
 
 
 CHECK = Check(
     name="gpt-oss",
     tier=Tier.NUMERICS,
-    question="Does inference of a tiny gpt-oss model give the CPU's logits on this cell's device?",
+    question="Does a tiny gpt-oss model compute the same logits on this cell's device as on the CPU?",
     facets=FACETS,
     measurements=INFERENCE_FORMAT,
     run=run,

@@ -1,6 +1,6 @@
-"""A recipe of the matrix as the command that starts it on NPU hosts, and what to look at before.
+"""Renders a recipe of the matrix as the command that starts it on NPU hosts, and checks it beforehand.
 
-Pure: the caller says what the recipe is, where models and data lie, and which files exist. Host side.
+Pure: the caller passes the recipe, the locations of models and data, and which files exist. Host side.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _GUIDE = "verl-project/verl docs/ascend_tutorial @v0.9.0"
 _PLACE = re.compile(r"\$\{(\w+)\}")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*[bB]\b")
 
-# Variable -> why it is set, and who says so.
+# Variable -> why it is set, and the source of that reason.
 WHY: Mapping[str, tuple[str, str]] = {
     "HCCL_CONNECT_TIMEOUT": (
-        "ranks that load a large model are ready at different times; the default wait of 120 s is too short",
+        "ranks finish loading a large model at different times; the default timeout of 120 s is too short",
         f"{_GUIDE}, model_support/examples",
     ),
     "HCCL_EXEC_TIMEOUT": (
-        "a rank may compute longer than a collective waits by default",
+        "a rank may compute for longer than the default timeout of a collective",
         f"{_GUIDE}, model_support/examples",
     ),
     "VLLM_ASCEND_ENABLE_NZ": (
@@ -44,11 +44,11 @@ WHY: Mapping[str, tuple[str, str]] = {
         "NVIDIA/Megatron-LM megatron/training/arguments.py",
     ),
     "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES": (
-        "verl numbers the cards itself; Ray must not hide some of them",
+        "verl assigns the cards itself, so Ray must not hide any of them",
         f"{_GUIDE}, get_start/install_guidance.rst",
     ),
 }
-# What makes two runs of one seed equal, at a price in speed.
+# Variables that make two runs with the same seed equal, and slower.
 DETERMINISM: Mapping[str, str] = {
     "HCCL_DETERMINISTIC": "true",
     "CLOSE_MATMUL_K_SHIFT": "1",
@@ -56,11 +56,11 @@ DETERMINISM: Mapping[str, str] = {
     "LCCL_DETERMINISTIC": "1",
 }
 _DETERMINISM_WHY = (
-    "two runs of one seed give the same numbers, which costs speed",
+    "two runs with the same seed compute the same numbers; this is slower",
     f"{_GUIDE}, dev_guide/precision_analysis/precision_alignment_zh.md",
 )
-# What the twin of a recipe keeps of it: the objective, and which of verl's workers computes it. Everything
-# else is a matter of size.
+# Settings that the scaled-down twin of a recipe keeps: the objective, and which of verl's workers computes
+# it. All other settings only concern the size.
 OBJECTIVE = (
     "algorithm.adv_estimator",
     "actor_rollout_ref.actor.policy_loss.loss_mode",
@@ -77,7 +77,7 @@ _LOSS_MODE = "actor_rollout_ref.actor.policy_loss.loss_mode"
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """An environment variable of the job, why it is set and who says so."""
+    """An environment variable of the job, why it is set, and the source of that reason."""
 
     name: str
     value: str
@@ -87,10 +87,10 @@ class Variable:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Estimates per card in GB, activations and buffers left out.
+    """Estimates of the memory per card in GB, without activations and buffers.
 
-    training: weights, gradients and optimizer of the trained model; rollout: its served weights; budget: what
-    the rollout may take.
+    training: weights, gradients and optimizer states of the trained model. rollout: the weights that the
+    rollout loads. budget: the memory that the rollout is allowed to use.
     """
 
     training: float
@@ -100,9 +100,10 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Twin:
-    """A recipe on a tiny model and task, as arguments of `harness.convergence.trainer.trainer_program`.
+    """A recipe scaled down to a tiny model and task: arguments of the trainer program.
 
-    one_step_off: sampled one step ahead of the updates, on a card of its own. settings: what it keeps.
+    one_step_off: one-step-off-policy training, with the rollout on a second card. settings: the recipe's
+    settings that the twin keeps.
     """
 
     algorithm: str
@@ -111,7 +112,7 @@ class Twin:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Its command line, without device and places."""
+        """Its command line, without the device and the paths."""
         ahead = ("--one-step-off",) if self.one_step_off else ()
         settings = [text for key, value in self.settings.items() for text in ("--set", f"{key}={value}")]
         return ("--algorithm", self.algorithm, *ahead, *settings)
@@ -119,11 +120,12 @@ class Twin:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """A rendered recipe. argv: of the training itself; submit: the command to give.
+    """A rendered recipe.
 
-    problems: what would make it fail, found before it starts. unknown: locations nobody has named. folder:
-    where to give the command, "" for anywhere. settings: what the recipe's own file has to say, where the
-    command line does not.
+    argv: the command of the training itself. submit: the command that the user runs.
+    problems: why the recipe would fail, found before it starts. unknown: locations that were not given.
+    folder: where to run the command, "" for anywhere. settings: for recipes that are scripts, the settings
+    that the script has to contain.
     """
 
     argv: tuple[str, ...]
@@ -137,7 +139,7 @@ class Launch:
     settings: Mapping[str, str]
 
     def as_json(self) -> dict[str, Any]:
-        """JSON values, with the command as one would type it."""
+        """JSON values, with the command in shell syntax."""
         return {
             "command": shlex.join(self.submit),
             "argv": list(self.argv),
@@ -160,14 +162,15 @@ def render(
     deterministic: bool = False,
     exists: Callable[[str], bool] | None = None,
     address: str = "",
-    known: Sequence[str] = (),
+    known_problems: Sequence[str] = (),
 ) -> Launch:
-    """The launch of `recipe`, the matrix's facet of that name.
+    """Render `recipe`, the facet `recipe` of a cell.
 
-    locations: variable -> folder on the runner, for `${VARIABLE}` in the recipe; what it lacks stays.
-    config: Hydra's configuration name, if it is not the entry's own. exists: whether a path is on the runner;
-    None when nobody can say. address: of the cluster that takes jobs of several nodes. known: what
-    makes it fail in the versions it is for.
+    locations: variable -> folder on the runner, for `${VARIABLE}` in the recipe. Other variables are kept.
+    config: the name of Hydra's configuration, if it differs from the entry's default.
+    exists: tells whether a path exists on the runner; None if that cannot be checked.
+    address: the Ray cluster to which jobs with several nodes are submitted.
+    known_problems: known reasons why the recipe fails with the cell's versions.
     """
     settings = {key: _placed(_text(value), locations) for key, value in recipe["overrides"].items()}
     environment = _environment(recipe["env"], deterministic=deterministic)
@@ -177,7 +180,7 @@ def render(
         runtime = json.dumps({"env_vars": variables}, separators=(",", ":"))
         options = [f"--address={address}"] if address else []
         options += [f"--runtime-env-json={runtime}"] if variables else []
-        # What no wheel brings to the nodes, Ray does.
+        # Ray copies the checkout to the nodes, because no wheel contains the package `recipe`.
         options += ["--working-dir=."] if _of_checkout(recipe) else []
         submit = ["ray", "job", "submit", *options, "--", *argv]
     else:
@@ -194,7 +197,7 @@ def render(
             *_too_many(recipe, settings),
             *_indivisible(recipe, settings),
             *_too_large(memory),
-            *known,
+            *known_problems,
         ),
         unknown=tuple(sorted({name for value in settings.values() for name in _PLACE.findall(value)})),
         twin=twin_of(recipe),
@@ -204,7 +207,7 @@ def render(
 
 
 def twin_of(recipe: Mapping[str, Any]) -> Twin | None:
-    """The scaled-down twin of a recipe that trains; None for one that does not."""
+    """The scaled-down twin of a recipe; None if the recipe does not train."""
     if recipe.get("kind") == "infer":
         return None
     settings = {key: _text(value) for key, value in recipe["overrides"].items()}
@@ -225,19 +228,19 @@ def _argv(recipe: Mapping[str, Any], settings: Mapping[str, str], config: str) -
 
 
 def _is_script(recipe: Mapping[str, Any]) -> bool:
-    """What it reads stands in its own files, not on its command line."""
+    """Whether the recipe is a shell script, which contains its settings itself."""
     return str(recipe["entry"]).endswith(".sh")
 
 
 def _of_checkout(recipe: Mapping[str, Any]) -> bool:
-    """verl's wheels have no package `recipe`."""
+    """Whether the recipe needs a checkout of verl: verl's wheels do not contain the package `recipe`."""
     return str(recipe["entry"]).startswith("recipe.")
 
 
 def _folder(recipe: Mapping[str, Any]) -> str:
     if _of_checkout(recipe):
-        return "the root of a checkout of verl, whose wheels have no package recipe"
-    return f"the root of the repository that has {recipe['entry']}" if _is_script(recipe) else ""
+        return "the root of a checkout of verl, because verl's wheels do not contain the package recipe"
+    return f"the root of the repository that contains {recipe['entry']}" if _is_script(recipe) else ""
 
 
 def _environment(given: Mapping[str, Any], *, deterministic: bool) -> list[Variable]:
@@ -266,24 +269,24 @@ def _missing(settings: Mapping[str, str], exists: Callable[[str], bool] | None) 
         return []
     paths = [(key, path.strip()) for key, value in settings.items() for path in value.strip("[]").split(",")]
     return [
-        f"{key}: there is no {path} on this runner"
+        f"{key}: {path} does not exist on this runner"
         for key, path in paths
         if path.startswith("/") and not exists(path)
     ]
 
 
 def _too_many(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> list[str]:
-    """Cards that verl asks Ray for, and that the recipe's hosts have not: it waits, then stops."""
+    """Problems: verl would wait for more cards than the recipe's hosts have, and then fail."""
     each = _number(settings, "trainer.n_gpus_per_node")
     nodes = max(1, _number(settings, "trainer.nnodes"))
     if not each or (nodes <= int(recipe["nodes"]) and each <= int(recipe["cards"])):
         return []
-    asked = f"trainer.nnodes={nodes} and trainer.n_gpus_per_node={each}"
-    return [f"{asked} ask for more than {recipe['nodes']} x {recipe['cards']} cards"]
+    requested = f"trainer.nnodes={nodes} and trainer.n_gpus_per_node={each}"
+    return [f"{requested} request more than {recipe['nodes']} x {recipe['cards']} cards"]
 
 
 def _indivisible(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> list[str]:
-    """What verl's `validate_config` and its worker groups refuse."""
+    """Problems: sizes that verl's `validate_config` and its worker groups refuse."""
     trained, sampled = _cards(recipe, settings)
     batch, samples = _number(settings, "data.train_batch_size"), _number(settings, _ROLLOUT + "n") or 1
     mini = _number(settings, _ACTOR + "ppo_mini_batch_size")
@@ -304,11 +307,11 @@ def _indivisible(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> list
         problems.append(f"{trained} cards are not divisible by the training's model parallel size {parallel}")
     elif batch and (batch * samples) % (trained // parallel):
         problems.append(
-            f"{batch} prompts x {samples} samples do not divide over {trained // parallel} replicas"
+            f"{batch} prompts x {samples} samples cannot be divided among {trained // parallel} replicas"
         )
     there = int(recipe["nodes"]) * int(recipe["cards"])
     if _number(settings, "rollout.n_gpus_per_node") and trained + sampled > there:
-        problems.append(f"{trained} cards that train and {sampled} that sample are more than {there}")
+        problems.append(f"{trained} cards for training and {sampled} for the rollout are more than {there}")
     if batch and mini and batch < mini:
         problems.append(f"a mini-batch of {mini} prompts is larger than the batch of {batch}")
     return problems
@@ -318,7 +321,7 @@ _ACTOR, _ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 
 
 def _cards(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> tuple[int, int]:
-    """Cards that train, and cards that sample: the same ones unless the rollout has its own."""
+    """The numbers of cards for training and for the rollout, which share the cards unless set otherwise."""
     own = _number(settings, "rollout.nnodes") * _number(settings, "rollout.n_gpus_per_node")
     if own:
         nodes, each = (_number(settings, f"trainer.{name}") for name in ("nnodes", "n_gpus_per_node"))
@@ -327,13 +330,13 @@ def _cards(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> tuple[int,
 
 
 def _number(settings: Mapping[str, str], key: str) -> int:
-    """A setting as a whole number; 0 without one."""
+    """A setting as a whole number; 0 if it is not set or not a number."""
     text = next((settings[name] for name in (key, f"+{key}", f"++{key}") if name in settings), "")
     return int(text) if re.fullmatch(r"\d+", text) else 0
 
 
 def _memory(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> Memory | None:
-    """From the parameters in the model's name; None where it does not say or nothing is trained."""
+    """Estimate from the parameter count in the model's name; None without one, or if nothing is trained."""
     size = _SIZE.search(str(recipe["model"]))
     if size is None or recipe.get("kind") == "infer":
         return None
@@ -342,7 +345,8 @@ def _memory(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> Memory | 
     trained = billions * (TRAINED_BYTES / 2 if offloaded else TRAINED_BYTES) / cards
     shards = _number(settings, _ROLLOUT + "tensor_model_parallel_size") or 1
     if "true" in (settings.get(plus + _ROLLOUT + "enable_expert_parallel") for plus in ("", "+", "++")):
-        # Experts, which are nearly all of such a model, are spread over the data parallel ranks, too.
+        # Expert parallelism: the experts, nearly all weights of a MoE model, are also split over the data
+        # parallel ranks.
         sizes = (
             _number(settings, _ROLLOUT + name) for name in ("data_parallel_size", "dp_model_parallel_size")
         )
@@ -360,10 +364,10 @@ def _too_large(memory: Memory | None) -> Sequence[str]:
     found = []
     if memory.training > CARD_GB:
         found.append(
-            f"training takes {memory.training:g} GB per card without activations; a card has {CARD_GB:g}"
+            f"training needs {memory.training:g} GB per card without activations; a card has {CARD_GB:g} GB"
         )
     if memory.rollout > memory.budget:
         found.append(
-            f"the rollout's weights take {memory.rollout:g} GB per card; it may take {memory.budget:g}"
+            f"the rollout's weights need {memory.rollout:g} GB per card; its budget is {memory.budget:g} GB"
         )
     return found

@@ -1,4 +1,4 @@
-"""Does released verl train one step off its policy, with its rollout on a device of its own?"""
+"""The check `trainer-one-step-off`: one-step-off-policy training with the rollout on a second device."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from harness.convergence.trainer.recipe_twin_check import STEPS
 from harness.convergence.trainer.trainer_measurements import TRAINER_FORMAT, TrainerProgramFailure
 from harness.outcome import Judgement, Measured, Status, Tier
 
-# One is enough: what differs from `trainer-grpo` is where responses come from, not what is learned from them.
+# One algorithm is enough: compared with `trainer-grpo`, only the source of the responses changes.
 ALGORITHM = "grpo"
-# Wheels from 0.8.0 on have it, and it was tried from here on. Older recipes of verl's are `recipe-twin`'s.
+# verl's wheels include the trainer from 0.8.0 on; it was tested from 0.9 on. The check `recipe-twin` covers
+# the older recipes of verl.
 OLDEST = (0, 9)
 
 
 def run(context: TaskContext) -> Measured[trainer.Measurements]:
-    """Train in the cell on two devices; a trainer that hangs or crashes is a measurement."""
+    """Train in the cell on two devices. A trainer that hangs or crashes is a measurement, not an error."""
     return trainer.measure(context, ["--algorithm", ALGORITHM, "--one-step-off", "--steps", str(STEPS)])
 
 
 def judge(measured: trainer.Measurements, params: Mapping[str, Any]) -> Judgement:
-    """As `trainer.judge`, and that the rollout's weights are no more than a step old."""
+    """Judge as `trainer_check.judge` does, and fail if the rollout's weights are more than one step old."""
     from harness.convergence.telemetry.series import decode_series
     from harness.convergence.trainer.judging.weight_staleness import measure_staleness
 
@@ -43,34 +44,35 @@ def judge(measured: trainer.Measurements, params: Mapping[str, Any]) -> Judgemen
     if judgement.status is not Status.PASS:
         return judgement
     if found is None:
-        reason = "verl did not log how far rollout and trainer lie apart, so lost weights would not show."
+        reason = (
+            "verl did not log the difference between rollout and trainer, so a lost weight sync would not be "
+            "detected."
+        )
         return Judgement(status=Status.INCONCLUSIVE, reasons=(reason, *judgement.reasons))
     return Judgement(status=Status.PASS, reasons=(found.sentence(), *judgement.reasons))
 
 
-_LOST_REMEDY = (
-    "Look at the hand-over of weights: whether each update reaches the rollout, and whether it loads it."
-)
+_LOST_REMEDY = "Look at the weight sync: does every update reach the rollout, and does the rollout load it?"
 
 
 def applies(facets: Mapping[str, Any]) -> str:
-    """Why this cell's verl cannot be driven so, or ""."""
+    """Why this check cannot run in this cell, or ""."""
     versions = facets.get("versions", {})
     version = str(versions.get("verl", "")).partition("@")[0]
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if version and numbers < OLDEST:
-        return f"one-step-off-policy training is driven from verl 0.9 on, and this is {version}"
+        return f"this check needs verl 0.9 or later, and the cell has verl {version}"
     if versions.get("vllm_ascend"):
-        return "our rollout takes vLLM's place in it, which a cell without vLLM shows as well"
+        return "this check replaces vLLM by its own rollout, so it runs in cells without vLLM only"
     if facets["device"]["kind"] != "sim":
-        return "it takes two devices, which are simulated; on cards a recipe asks for them"
+        return "this check runs on two simulated devices only; on NPUs, use a recipe with two cards"
     return trainer.applies(facets)
 
 
 CHECK = Check(
     name="trainer-one-step-off",
     tier=Tier.CONVERGENCE,
-    question="Does verl learn one step off its policy, with a rollout on a device of its own?",
+    question="Does verl learn with one-step-off-policy training and the rollout on a second device?",
     facets=trainer.FACETS,
     measurements=TRAINER_FORMAT,
     run=run,

@@ -1,4 +1,4 @@
-"""Does the scaled-down twin of a recipe train? Its objective and its way of training, on the tiny task."""
+"""The check `recipe-twin`: trains a recipe's objective and training mode, scaled down to the tiny task."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from harness.convergence.trainer import trainer_check as trainer
 from harness.convergence.trainer.trainer_measurements import TRAINER_FORMAT
 from harness.outcome import Measured, Tier
 
-# A run one step off its policy, or within the clip range of the GSPO paper, learns more slowly than the
-# recipes of `harness.convergence.trainer.trainer_recipe`.
+# More steps than the other trainer checks: one-step-off-policy training and the clip range of the GSPO paper
+# learn more slowly than the recipes of `harness.convergence.trainer.trainer_recipe`.
 STEPS = 36
 
 
 def run(context: TaskContext) -> Measured[trainer.Measurements]:
-    """Train the twin of the facet `recipe` in the cell; a trainer that hangs or crashes is a measurement."""
+    """Train the scaled-down recipe in the cell. A trainer that hangs or crashes is a measurement."""
     from harness.convergence.recipes.recipe_launch import twin_of
 
     twin = twin_of(context.facets["recipe"])
-    assert twin is not None, "`applies` lets only recipes through that train"
+    assert twin is not None, "`applies` accepts only recipes that train"
     return trainer.measure(context, [*twin.arguments, "--steps", str(STEPS)])
 
 
 def applies(facets: Mapping[str, Any]) -> str:
-    """Why there is no twin to train, or ""."""
+    """Why there is no scaled-down recipe to train, or ""."""
     recipe = facets.get("recipe")
     if recipe is None:
         return "this cell has no recipe"
     if recipe["kind"] == "infer":
-        return "its recipe trains nothing"
+        return "the cell's recipe only runs inference"
     return trainer.applies(facets)
 
 
 CHECK = Check(
     name="recipe-twin",
     tier=Tier.CONVERGENCE,
-    question="Does the scaled-down twin of this cell's recipe train on its device?",
+    question="Does a scaled-down version of this cell's recipe train on its device?",
     facets=(*trainer.FACETS, "recipe"),
     measurements=TRAINER_FORMAT,
     run=run,

@@ -1,4 +1,7 @@
-"""The checks that run verl's trainer with vLLM as its rollout: do they agree? Imports are light."""
+"""The checks that run verl's trainer with vLLM as its rollout: do both compute the same probabilities?
+
+Planning imports this module, so its own imports are few.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +30,19 @@ from harness.outcome import Judgement, Measured, Status, Tier
 LIMITS_PROGRAM = "harness.convergence.trainer.judging.probability_gap"
 LIMITS_TIMEOUT_S = 300.0
 STEPS = 2
-"""The second one samples with the weights that the first one made: the hand-over is tried twice."""
+"""The second step samples with the weights that the first one trained, so weight sync is tested twice."""
 SIMULATED_DEVICES = 64
-# Our series -> the limit it has, and how a sentence names it.
+# Series -> its limit, and the words for it in a sentence.
 GAPS: Mapping[str, tuple[Callable[[GapLimits], float], str]] = {
     "probs_difference": (lambda limits: limits.mean, "on average"),
     "probs_difference_max": (lambda limits: limits.largest, "at most"),
 }
-# Reward is a mean of shares.
+# The reward of a response is between 0 and 1.
 LEAST_REWARD, MOST_REWARD = 0.0, 1.0
 
 
 def run(context: TaskContext) -> Measured[trainer_check.Measurements]:
-    """Train a few steps in the cell, then measure in it what rounding permits."""
+    """Train a few steps in the cell, then measure in the cell how large rounding errors can be."""
     with _device(context) as variables:
         return measure(context, variables)
 
@@ -47,7 +50,7 @@ def run(context: TaskContext) -> Measured[trainer_check.Measurements]:
 def measure(
     context: TaskContext, variables: Mapping[str, str], *more: str
 ) -> Measured[trainer_check.Measurements]:
-    """`run` on a device that is there. variables: of every process. more: options of the program."""
+    """Do what `run` does, with these environment variables and further options of the program."""
     out, folder = context.workdir / "run.json", context.workdir / "task"
     folder.mkdir()
     completed = context.in_cell(
@@ -70,8 +73,9 @@ def measure(
 
 @contextmanager
 def _device(context: TaskContext) -> Iterator[dict[str, str]]:
-    """A simulated device that no other run on this host has: verl's weights go through a socket in /tmp that
-    it names after the device's number. Real devices are leased.
+    """Reserve a simulated device number that no other run on this host uses. Real devices are leased instead.
+
+    verl syncs weights through a socket in /tmp whose name contains only the device number.
     """
     variables = simulation(context)
     if not simulated(context):
@@ -97,19 +101,19 @@ def _device(context: TaskContext) -> Iterator[dict[str, str]]:
 
 
 def simulated(context: TaskContext) -> bool:
-    """Whether the cell's device is."""
+    """Whether the cell's device is simulated."""
     return bool(context.facets["device"]["kind"] == "sim")
 
 
 def simulation(context: TaskContext) -> dict[str, str]:
-    """What this vllm-ascend needs besides on a simulated device."""
+    """The environment variables that this vllm-ascend needs in addition on a simulated device."""
     from harness.devices.sim.start.sim_environment import INTERPRET, TRITON, triton_environment
 
     if not simulated(context):
         return {}
     version = str(context.facets["versions"]["vllm_ascend"])
-    # To mend their weight loaders, verl imports models of experts whose kernels ask Triton for `exp`, which
-    # vLLM's stand-in for Triton lacks before 0.13.
+    # verl imports MoE models to patch their weight loaders. Their kernels use Triton's `exp`, which vLLM's
+    # placeholder for Triton lacks before 0.13.
     if tuple(int(part) for part in version.split(".")[:2]) < (0, 13):
         return {TRITON: INTERPRET}
     return triton_environment(version)
@@ -126,17 +130,17 @@ def _limits(context: TaskContext, seed: int) -> GapLimits:
     )
     if done.returncode != 0 or not out.is_file():
         raise InfrastructureError(
-            "what rounding permits could not be measured",
+            "the limits of rounding errors could not be measured",
             why=done.tail[-STORED_CHARACTERS:] or f"exit code {done.returncode}",
-            fix="run the check again; report it if it stays",
+            fix="run the check again; report it if it fails again",
         )
     return read_shape(GapLimits, out)
 
 
 def judge(measured: trainer_check.Measurements, params: Mapping[str, Any]) -> Judgement:
-    """Pass when every step was made, is sane, and found rollout and trainer within rounding of each other.
+    """Pass when every step was made with plausible values, and rollout and trainer differ by rounding only.
 
-    params: `compared`, in how many steps the two have the same weights; all unless it is there.
+    params: `compared` is the number of first steps in which both have the same weights; default: all.
     """
     from harness.convergence.telemetry.series import decode_series
 
@@ -147,7 +151,7 @@ def judge(measured: trainer_check.Measurements, params: Mapping[str, Any]) -> Ju
     steps = measured.recipe.steps
     made = max((len(values) for values in series.values()), default=0)
     if made < steps or not measured.complete:
-        reason = f"The trainer ended without an error after {made} of {steps} steps."
+        reason = f"The trainer ended without an error, but after {made} of {steps} steps."
         return trainer_check.failed(measured, reason, remedy="Read the end of the task's log.")
     compared = int(params.get("compared", steps))
     gaps = {name: tuple(series.get(name, ())[:compared]) for name in GAPS}
@@ -170,15 +174,15 @@ def judge(measured: trainer_check.Measurements, params: Mapping[str, Any]) -> Ju
 
 
 _REMEDY = (
-    "Run generation and plumbing, which name the operator or the step of the weights; if both pass, look at "
-    "the settings of sampling (temperature, vocabulary beyond the tokenizer)."
+    "Run the checks generation and plumbing: they name the operator, or the step of the weight sync, that is "
+    "wrong. If both pass, look at the sampling settings (temperature, vocabulary beyond the tokenizer)."
 )
 ONLY_PLUMBING = (
-    "A few steps show that rollout, weights and trainer work together, not that the policy learns."
+    "These few steps show that rollout, weight sync and trainer work together, not that the policy learns."
 )
 SHARED_KERNELS = (
-    "Both sides compute with the kernels of the simulated device: agreement shows that weights, caches and "
-    "tokens go where they belong, not how Ascend rounds."
+    "Rollout and trainer both use the kernels of the simulated device: agreement shows that weights, caches "
+    "and tokens are routed correctly, but says nothing about the rounding of Ascend hardware."
 )
 UNCOVERED = "Not covered: graph mode, torchair, compiled Triton kernels, HCCL itself."
 
@@ -193,19 +197,19 @@ def _insane(series: Mapping[str, Sequence[float]]) -> Iterator[str]:
         if bad:
             yield f"{name.capitalize()} is {', '.join(bad)}."
     if any(not LEAST_REWARD <= value <= MOST_REWARD for value in series.get("reward", ())):
-        yield f"The reward leaves its range of {LEAST_REWARD:g} to {MOST_REWARD:g}."
+        yield f"The reward is outside its range of {LEAST_REWARD:g} to {MOST_REWARD:g}."
     if any(value == 0 for value in series.get("grad_norm", ())):
-        yield "The gradient is zero: nothing was trained."
+        yield "The gradient is zero, so the weights were not trained."
 
 
 def _apart(series: Mapping[str, Sequence[float]], limits: GapLimits) -> Iterator[str]:
     for name, (limit, how) in GAPS.items():
         for step, value in enumerate(series.get(name, ()), FIRST_STEP):
-            # Also what is not a number.
+            # `not <=` is also true for NaN.
             if not value <= limit(limits):
                 yield (
-                    f"In step {step} rollout and trainer lie {value:.2g} apart in a token's probability "
-                    f"{how}, where rounding explains {limit(limits):.2g}."
+                    f"In step {step} the token probabilities of rollout and trainer differ by {value:.2g} "
+                    f"{how}; rounding explains {limit(limits):.2g}."
                 )
 
 
@@ -215,25 +219,25 @@ def _agreement(gaps: Mapping[str, Sequence[float]], limits: GapLimits) -> str:
     steps = {len(values) for values in gaps.values()}.pop()
     where = "the first step" if steps == 1 else f"{steps} steps"
     return (
-        f"vLLM and the trainer agree on the policy in {where}: a token's probabilities "
-        f"lie {mean:.1e} apart on average and {largest:.1e} at most, {share:.1%} of what rounding explains."
+        f"vLLM and the trainer agree on the policy in {where}: token probabilities differ by {mean:.1e} on "
+        f"average and {largest:.1e} at most, which is {share:.1%} of what rounding explains."
     )
 
 
 def _meaning(measured: TrainerMeasurements) -> list[str]:
-    """What the figures do not say, beside them."""
+    """Sentences about what the check does not cover."""
     return [SHARED_KERNELS, UNCOVERED] if measured.device.simulated else []
 
 
 def applies(facets: Mapping[str, Any]) -> str:
-    """Why verl cannot be run with vllm-ascend in this cell, or ""."""
+    """Why this check cannot run in this cell, or ""."""
     versions = facets.get("versions", {})
     if not versions.get("vllm_ascend"):
         return "this cell has no vllm-ascend"
     verl = str(versions.get("verl", "")).partition("@")[0]
     numbers = tuple(int(part) for part in verl.split(".")[:2] if part.isdigit())
     if verl and numbers < vllm_rollout.OLDEST:
-        return f"verl {verl} has no vLLM server; this check drives verl 0.7 and later"
+        return f"verl {verl} has no vLLM server mode; this check needs verl 0.7 or later"
     return trainer_check.applies(facets)
 
 
@@ -241,7 +245,7 @@ def _check(algorithm: str) -> Check:
     return Check(
         name=f"trainer-vllm-{algorithm}",
         tier=Tier.CONVERGENCE,
-        question=f"Does verl train with {algorithm.upper()} and a rollout by vLLM, and do the two agree?",
+        question=f"Does verl train with {algorithm.upper()} and a vLLM rollout, and do the two agree?",
         facets=trainer_check.FACETS,
         measurements=TRAINER_FORMAT,
         run=run,

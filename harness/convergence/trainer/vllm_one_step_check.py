@@ -1,6 +1,6 @@
-"""The check that trains one step off its policy with vLLM on a card of its own: does it get the weights?
+"""The check `trainer-vllm-one-step-off`: one-step-off-policy training with vLLM on a second card.
 
-Imports are light.
+Planning imports this module, so its own imports are few.
 """
 
 from __future__ import annotations
@@ -16,44 +16,47 @@ from harness.outcome import Measured, Tier
 
 ALGORITHM = "grpo"
 STEPS = 3
-"""The third one samples with the weights that the first one made."""
+"""The third step samples with the weights that the first one trained."""
 COMPARED = 1
-"""Later steps train on what an older policy sampled; the first has the weights of the first hand-over."""
-# Logical: the recipe's runner asks Ray for ten, each card's pool for three, and vLLM's server would wait for
-# its one for ever.
+"""Only in the first step rollout and trainer have the same weights; later steps are off-policy."""
+# Logical CPUs of Ray: the recipe's runner requests ten and each card's pool three; with fewer, vLLM's server
+# would wait for its one forever.
 PROCESSORS = 24
 OPTIONS = (
     "--one-step-off",
     *("--set", f"ray_kwargs.ray_init.num_cpus={PROCESSORS}"),
-    # The trainer too says what it holds a token's probability for, which the recipe leaves to the rollout.
+    # Makes the trainer compute log-probabilities too; the recipe takes those of the rollout.
     *("--set", "algorithm.rollout_correction.bypass_mode=false"),
 )
-"""Of the trainer's program."""
-# The commit of the row one-step-off-2card, where it is a recipe. Its wheels, up to 0.7.1, have none.
+"""Options of the trainer's program."""
+# The commit that the stack one-step-off-2card uses. The wheels of verl up to 0.7.1 do not include the recipe.
 COMMITS = {"0.7.0.dev0@ccd7d934f91be98bb3732c78bd1870fa39c399ad"}
 
 
 def run(context: TaskContext) -> Measured[trainer.Measurements]:
-    """Train in the cell, the rollout on a second device; nobody else's socket is met: weights go by HCCL."""
+    """Train in the cell with the rollout on a second device.
+
+    Weights are synced by HCCL, not through a socket, so no device number has to be reserved.
+    """
     return vllm_check.measure(context, vllm_check.simulation(context), *OPTIONS)
 
 
 def applies(facets: Mapping[str, Any]) -> str:
-    """Why this cell cannot be driven so, or ""."""
+    """Why this check cannot run in this cell, or ""."""
     versions = facets.get("versions", {})
     if not versions.get("vllm_ascend"):
         return "this cell has no vllm-ascend"
     if str(versions.get("verl", "")) not in COMMITS:
-        return "one step off with vLLM is tried with the recipe of ccd7d934, which has our patch"
+        return "this check runs only with verl ccd7d934, whose one-step-off recipe is patched for HCCL"
     if facets["device"]["kind"] != "sim":
-        return "it takes two devices, which are simulated; on cards a recipe asks for them"
+        return "this check runs on two simulated devices only; on NPUs, use a recipe with two cards"
     return trainer.applies(facets)
 
 
 CHECK = Check(
     name="trainer-vllm-one-step-off",
     tier=Tier.CONVERGENCE,
-    question="Does verl train one step off its policy, and does vLLM on another card get the weights?",
+    question="Does one-step-off-policy training run, and do the weights reach vLLM on another card?",
     facets=trainer.FACETS,
     measurements=TRAINER_FORMAT,
     run=run,

@@ -1,4 +1,4 @@
-"""The checks on vLLM's engine in the cell: is what it generates right, and can a trainer work with it?"""
+"""The checks on vLLM's engine in the cell: its log-probabilities, sleep mode and weight sync."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from harness.rollout.generation.generation_measurements import (
 )
 from harness.rollout.operators.operator_result import OperatorMeasurement
 
-# Against programs that stand still: with a load of 14 on two cores the longest took 211 s and 30 s.
+# The limits are for hung programs: with a load of 14 on two cores the longest took 211 s and 30 s.
 GROUP_TIMEOUT_S = 1200.0
 REFERENCE_TIMEOUT_S = 600.0
 DEVICES = 2
-"""Simulated devices the engine may use: one case generates on two."""
+"""Number of simulated devices: one case generates on two."""
 
 
 def run_generation(context: TaskContext) -> Measured[GenerationMeasurements]:
-    """Generate in the cell, evaluate the same tokens on the CPU in another process, compare."""
+    """Generate in the cell, evaluate the same tokens on the CPU in another process, and compare."""
     from harness.rollout.generation.generation_compare import compare_case
 
     folder = context.workdir / "checkpoints"
@@ -111,7 +111,7 @@ def _not_generated(case: CaseRun) -> SkippedCase | RaisedCase:
 
 
 def run_plumbing(context: TaskContext) -> Measured[PlumbingMeasurements]:
-    """Sleep, wake up, reload and update in the cell; what is generated afterwards, compared with the CPU."""
+    """Sleep, wake up, reload and update the engine in the cell; compare its generations with the CPU."""
     from harness.rollout.generation.generation_compare import compare_case
 
     folder = context.workdir / "checkpoints"
@@ -144,14 +144,14 @@ def run_plumbing(context: TaskContext) -> Measured[PlumbingMeasurements]:
 
 def _in_engine(context: TaskContext, module: str, *args: str, out: Path, group: str) -> EngineFailure | None:
     env = {
-        # Every process of the engine is a program of the cell; what it caches is removed with the task.
+        # Caches go into the task's folder, which is removed with the task.
         "VLLM_CACHE_ROOT": str(context.workdir / "vllm"),
         "HF_HOME": str(context.workdir / "huggingface"),
         "NPU_SIM_COUNT": str(DEVICES),
     }
     ended = run_in_cell(context, module, *args, out=out, what="the engine", timeout=GROUP_TIMEOUT_S, env=env)
     if out.is_file():
-        # vLLM may crash while it is torn down; what was measured stands.
+        # The results are complete: vLLM may crash later, while it shuts down.
         return None
     if isinstance(ended, Unsupported):
         return EngineFailure(group=group, state="crashed", returncode=EXIT_NOTHING_SELECTED, tail=ended.why)
@@ -159,7 +159,7 @@ def _in_engine(context: TaskContext, module: str, *args: str, out: Path, group: 
 
 
 def _reference(context: TaskContext, results: Path, folder: Path, out: Path) -> ReferenceFile:
-    """Evaluate what was generated with the same transformers as in the cell, but without its device."""
+    """Evaluate the generated tokens with the cell's transformers on the CPU."""
     ended = run_reference(
         context,
         "harness.rollout.generation.reference_log_probs",
@@ -185,7 +185,7 @@ def _measured(
     known = next((group for group in groups if isinstance(group, EngineGroup)), None)
     return Measured(
         measurements=measurements,
-        # Where nothing reported the device, nothing stronger than "ran on a CPU" is known.
+        # If no engine reported its device, the evidence is the weakest.
         evidence=evidence_of(known.device) if known else Evidence.CPU,
         artifacts={file.name: file.name for file in files},
         environment={"packages": dict(known.packages), "device": to_json(known.device)} if known else {},
@@ -193,7 +193,7 @@ def _measured(
 
 
 def needs_engine(facets: Mapping[str, Any]) -> str:
-    """Why there is nothing to ask: a cell without vllm-ascend."""
+    """Why the check does not apply (the cell has no vllm-ascend), or ""."""
     return "" if facets["versions"].get("vllm_ascend") else "this cell has no vllm-ascend"
 
 
@@ -201,7 +201,7 @@ GENERATION_CHECKS: tuple[Check, ...] = (
     Check(
         name="generation",
         tier=Tier.NUMERICS,
-        question="Does vLLM on this device generate with the log-probabilities the model has?",
+        question="Does vLLM on this device compute the log-probabilities of the model?",
         facets=FACETS,
         measurements=GENERATION_FORMAT,
         run=run_generation,
@@ -216,14 +216,14 @@ GENERATION_CHECKS: tuple[Check, ...] = (
     Check(
         name="generation-experts",
         tier=Tier.NUMERICS,
-        question="Does vLLM on this device generate right with experts in bf16 and those of gpt-oss?",
+        question="Does vLLM on this device compute MoE models correctly, in bf16 and for gpt-oss?",
         facets=FACETS,
         measurements=GENERATION_FORMAT,
         run=run_generation,
         judge=generation_judge.generation,
         needs=("environment",),
         params={"groups": ("experts-bf16", "gpt_oss")},
-        # The trainers of dearer tiers use dense models.
+        # The trainers of more expensive tiers use dense models, so a failure does not skip them.
         stops=False,
         device=True,
         timeout_s=2 * (GROUP_TIMEOUT_S + REFERENCE_TIMEOUT_S) + 60.0,
@@ -233,7 +233,7 @@ GENERATION_CHECKS: tuple[Check, ...] = (
     Check(
         name="plumbing",
         tier=Tier.NUMERICS,
-        question="Can a trainer put this engine to sleep, wake it, and give it new weights?",
+        question="Can a trainer put this engine to sleep, wake it up, and sync new weights to it?",
         facets=FACETS,
         measurements=PLUMBING_FORMAT,
         run=run_plumbing,

@@ -1,4 +1,4 @@
-"""What the measurements of the generation checks mean. Pure functions."""
+"""Judges the measurements of the checks `generation`, `generation-experts` and `plumbing`. Pure functions."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ HEALTHY, FORGOTTEN = "healthy", "one tensor forgotten"
 MOST_REASONS = 8
 
 SHARED_KERNELS = (
-    "The simulated device computes with the kernels of the CPU reference: agreement shows that tokens, "
-    "caches, masks and weights go where they belong, not how Ascend rounds."
+    "The simulated device and the CPU reference use the same kernels: agreement shows that tokens, caches, "
+    "masks and weights are routed correctly, but says nothing about the rounding of Ascend hardware."
 )
 UNCOVERED = "Not covered: graph mode, torchair."
 UNCOVERED_SIMULATED = "Not covered: graph mode, torchair, compiled Triton kernels, HCCL itself."
@@ -38,11 +38,12 @@ Engine = EngineGroup | EngineFailure
 
 
 def generation(measured: GenerationMeasurements, _params: Mapping[str, Any]) -> Judgement:
-    """Pass when every case is within its tolerance, every token was properly chosen, and every injected fault
-    was noticed and traced; fail when a case is not or raised.
+    """Judge the generated cases.
 
-    Inconclusive when nothing is wrong but the simulated device lacks an operator, or a fault went unnoticed,
-    or none was injected.
+    Pass when every case is within its tolerance, every token was chosen correctly, and every injected fault
+    was detected and traced to its operator. Fail when a case is outside its tolerance or raised an error.
+    Inconclusive when nothing is wrong, but the simulated device lacks an operator, or a fault was not
+    detected, or no fault was injected.
     """
     ends = list(_engine_failures(measured.groups))
     if ends:
@@ -51,7 +52,7 @@ def generation(measured: GenerationMeasurements, _params: Mapping[str, Any]) -> 
     wrong = _wrong_operators(measured.operators)
     failed = [reason for case in measured.cases for reason in _case_failures(case)]
     if failed or wrong:
-        operators = [f"Compared with plain formulas, operator {name} is wrong." for name in wrong]
+        operators = [f"Operator {name} is wrong: it differs from its plain formula." for name in wrong]
         return Judgement(
             status=Status.FAIL,
             reasons=(*_shortened(failed), *operators, *missing.reasons, *_generation_caveats(measured)),
@@ -65,8 +66,8 @@ def generation(measured: GenerationMeasurements, _params: Mapping[str, Any]) -> 
         why = missed or ["No case generated anything."]
         return Judgement(
             status=Status.INCONCLUSIVE,
-            reasons=("A pass would prove little.", *why),
-            remedies=("Look at `faults` in the measurements; report it with the results artifact.",),
+            reasons=("The check did not detect every injected fault, so a pass would prove little.", *why),
+            remedies=("Look at `faults` in the measurements, and report it with the results artifact.",),
         )
     return Judgement(
         status=Status.PASS,
@@ -79,8 +80,11 @@ def generation(measured: GenerationMeasurements, _params: Mapping[str, Any]) -> 
 
 
 def plumbing(measured: PlumbingMeasurements, _params: Mapping[str, Any]) -> Judgement:
-    """Pass when every step did what a trainer relies on, healthy and new weights generate what the CPU
-    reference says, and an update that leaves out a tensor is noticed."""
+    """Judge the steps of sleep, wake-up, reload and weight sync.
+
+    Pass when every step behaves as a trainer expects, the engine generates what the CPU reference computes
+    with the old and with the new weights, and an update that omits a tensor is detected.
+    """
     ends = list(_engine_failures(measured.groups))
     if ends:
         return Judgement(status=Status.FAIL, reasons=tuple(ends), remedies=(READ_LOG,))
@@ -97,17 +101,18 @@ def plumbing(measured: PlumbingMeasurements, _params: Mapping[str, Any]) -> Judg
     if forgotten is None or forgotten.budget <= 1:
         return Judgement(
             status=Status.INCONCLUSIVE,
-            reasons=("An update that leaves out a tensor was not noticed, so a pass would prove little.",),
+            reasons=("An update that omits a tensor was not detected, so a pass would prove little.",),
         )
     summary = (
-        f"{len(measured.steps)} steps of sleep, wake-up, reload and update did what they should; new weights "
-        f"generate what the CPU reference says (error {cases['new weights'].budget:.0%} of the tolerance), "
-        "and an update that leaves out a tensor is noticed."
+        f"All {len(measured.steps)} steps of sleep, wake-up, reload and weight sync behave as expected. With "
+        "the new weights the engine agrees with the CPU reference "
+        f"(error {cases['new weights'].budget:.0%} of the tolerance), and an update that omits a tensor is "
+        "detected."
     )
     return Judgement(status=Status.PASS, reasons=(summary, *_caveats(measured.groups)))
 
 
-READ_LOG = "Read the task's log; the results are among the artifacts."
+READ_LOG = "Read the task's log and the results among its artifacts."
 
 
 def _engine_failures(groups: Iterable[Engine]) -> Iterator[str]:
@@ -134,8 +139,8 @@ def _case_failures(case: CaseResult) -> Iterator[str]:
     if case.budget > 1:
         yield (
             f"{case.name}: log-probabilities are off by up to {case.largest:.3g} "
-            f"({case.permitted.largest:.3g} is permitted), rms {case.rms:.3g} "
-            f"({case.permitted.rms:.3g} is permitted)."
+            f"(tolerance {case.permitted.largest:.3g}), rms {case.rms:.3g} "
+            f"(tolerance {case.permitted.rms:.3g})."
         )
     if case.choice:
         yield f"{case.name}: {case.choice}."
@@ -144,21 +149,24 @@ def _case_failures(case: CaseResult) -> Iterator[str]:
 
 
 def _without_faults(faults: Sequence[Fault]) -> list[str]:
-    return [] if faults else ["No fault was injected, so nothing shows that one would be noticed."]
+    return [] if faults else ["No fault was injected, so the check did not show that it detects faults."]
 
 
 def _missed_faults(faults: Iterable[Fault]) -> Iterator[str]:
     for fault in faults:
         if isinstance(fault, UnmeasuredFault):
             if fault.state == "unplaced":
-                yield f"{fault.case}: no operator of the family {fault.family} is known among those called."
+                yield (
+                    f"{fault.case}: no fault was injected into the operators of the family {fault.family}, "
+                    "because none of the called operators belongs to it."
+                )
         elif not fault.hit:
             yield f"{fault.case}: fault {fault.fault} affected no operator."
         elif fault.budget <= 1 and not fault.choice:
-            yield f"{fault.case}: fault {fault.fault} in {_names(fault.hit)} was not noticed."
+            yield f"{fault.case}: fault {fault.fault} in {_names(fault.hit)} was not detected."
         elif not set(fault.hit) <= set(fault.named):
             unnamed = set(fault.hit) - set(fault.named)
-            yield f"{fault.case}: fault {fault.fault} was noticed but not traced to {_names(unnamed)}."
+            yield f"{fault.case}: fault {fault.fault} was detected but not traced to {_names(unnamed)}."
 
 
 def _step_failures(step: PlumbingStep) -> Iterator[str]:
@@ -168,20 +176,20 @@ def _step_failures(step: PlumbingStep) -> Iterator[str]:
         message = f": {step.message}" if step.message else ""
         yield f"{step.name}: {_MEANING[step.expect]}, but {_FOUND[step.found]}{message}."
     if step.bytes is not None and step.bytes.asleep >= step.bytes.before:
-        yield f"{step.name}: sleeping freed nothing of {step.bytes.before} bytes."
+        yield f"{step.name}: sleep mode freed none of the {step.bytes.before} bytes in use."
 
 
 _MEANING = {
-    "same": "what is generated must stay the same",
-    "different": "what is generated must change",
+    "same": "the generated tokens must stay the same",
+    "different": "the generated tokens must change",
     "refused": "vllm-ascend must refuse this setting",
 }
 _FOUND = {
-    "same": "it stayed the same",
-    "different": "it changed",
-    "refused": "it was refused",
-    "accepted": "it was accepted",
-    "raised": "it raised",
+    "same": "they stayed the same",
+    "different": "they changed",
+    "refused": "the setting was refused",
+    "accepted": "the setting was accepted",
+    "raised": "an error was raised",
 }
 
 
@@ -190,14 +198,14 @@ def _summary(generated: Sequence[GeneratedCase], faults: Iterable[Fault]) -> Ite
     worst = max(case.budget for case in generated)
     injected = [fault for fault in faults if isinstance(fault, FaultResult)]
     yield (
-        f"{len(generated)} ways to generate, {tokens} tokens: log-probabilities agree with transformers in "
+        f"In {len(generated)} cases with {tokens} tokens the log-probabilities agree with transformers in "
         f"float64 (worst error {worst:.0%} of the tolerance)."
     )
     if injected:
         quiet = sum(fault.likeliest == fault.tokens for fault in injected)
         yield (
-            f"All {len(injected)} injected faults were noticed and traced to their operators, {quiet} of "
-            "which change no token."
+            f"All {len(injected)} injected faults were detected and traced to their operators; {quiet} of "
+            "them change no token."
         )
 
 
@@ -210,7 +218,7 @@ def _skipped(cases: Iterable[CaseResult]) -> Iterator[str]:
 def _generation_caveats(measured: GenerationMeasurements) -> Iterator[str]:
     for result in measured.operators:
         if result.state == "raised":
-            yield f"Operator {result.operator} could not be tried by itself: {result.message}"
+            yield f"Operator {result.operator} could not be tested on its own: {result.message}"
     yield from _caveats(measured.groups)
 
 
@@ -225,7 +233,10 @@ def _caveats(groups: Iterable[Engine]) -> Iterator[str]:
 def _look_at(wrong: Sequence[str]) -> str:
     if wrong:
         return f"Start with {_names(wrong)}."
-    return "No operator of the battery is wrong by itself: look at what feeds them, or at another one."
+    return (
+        "No operator of the test battery is wrong: look at the inputs of the operators, or at operators that "
+        "the battery does not test."
+    )
 
 
 def _names(names: Iterable[str]) -> str:

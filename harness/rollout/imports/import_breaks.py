@@ -1,4 +1,4 @@
-"""What the modules that cannot be imported have in common, and whether it is the cell's fault. Pure."""
+"""Groups the modules that cannot be imported by root cause, and judges them. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _KIND_TEXT = {
     "api": "an installed package lacks it",
     "library": "a shared library is missing",
     "crash": "the process died",
-    "hang": "the import does not end",
-    "error": "raised on import",
+    "hang": "the import does not finish",
+    "error": "an exception was raised",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A place that asks for what is missing, file:line with its code or "", and the modules that load it."""
+    """A line of code that uses the missing name (file:line and code, or ""), and the modules it breaks."""
 
     place: str
     modules: tuple[str, ...]
 
     def sentence(self) -> str:
-        """The place and whom it takes along."""
+        """The place and the modules that break by it."""
         more = f" and {len(self.modules) - MOST_MODULES} more" if len(self.modules) > MOST_MODULES else ""
         where = f" at {self.place}" if self.place else ""
         return f"{where}: {', '.join(self.modules[:MOST_MODULES])}{more}"
@@ -39,7 +39,7 @@ class Site:
 
 @dataclass(frozen=True, kw_only=True)
 class RootCause:
-    """Modules that break for one reason; `sites` ask for what is missing, those that hit most first."""
+    """Modules that break for the same reason. sites: the places in the code, the most modules first."""
 
     kind: str
     text: str
@@ -48,17 +48,17 @@ class RootCause:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """All modules it takes along."""
+        """All modules that break by it."""
         return tuple(module for site in self.sites for module in site.modules)
 
     def sentence(self) -> str:
-        """The cause, where it shows, and whom it takes along."""
+        """The cause, the places in the code, and the modules that break."""
         where = ";".join(site.sentence() for site in self.sites)
         return f"{self.text} ({_KIND_TEXT.get(self.kind, self.kind)}){where}."
 
 
 def root_causes(breaks: Sequence[BrokenImport]) -> tuple[RootCause, ...]:
-    """Breaks by what they lack, or by error and place where nothing is named; those that hit most first."""
+    """Group breaks by what is missing, or by error and file if that is unknown; the most modules first."""
     groups: dict[tuple[str, ...], list[BrokenImport]] = {}
     for one in breaks:
         named = (one.missing,) if one.missing else (one.type, one.message, one.file)
@@ -90,30 +90,32 @@ def _place(one: BrokenImport) -> str:
 
 
 def is_optional(cause: RootCause, required: Sequence[str]) -> bool:
-    """Whether the cause is a package that is not installed and that nothing under test requires."""
+    """Whether the cause is a missing package that no package under test requires."""
     top = cause.missing.partition(".")[0].replace("_", "-").lower()
     return cause.kind == "absent" and top not in required
 
 
 def judge(measured: ImportMeasurements | ProgramFailure, _params: Mapping[str, Any]) -> Judgement:
-    """Passes when every module imports, but for those whose optional package is not installed. A module that
-    needs others to be imported before it is named and does not fail the cell.
+    """Pass when every module can be imported, except modules whose optional package is not installed.
 
-    A package that the environment leaves out on purpose counts as optional. Inconclusive where nothing else
-    breaks than what the simulation does not compute, and where vllm-ascend has no module that was tried.
+    A package that the environment leaves out on purpose counts as optional. A module that can be imported
+    only after other modules is named in the reasons, but does not fail the cell. Inconclusive when the only
+    breaks are operators that the simulation does not implement, or when no module of vllm-ascend was found.
     """
     if isinstance(measured, ProgramFailure):
         return Judgement(
             status=Status.FAIL,
             reasons=(f"The program that imports the modules {measured.ending}.", *measured.last_line),
-            remedies=("Look at the end of the log.",),
+            remedies=("Read the end of the task's log.",),
         )
     packages = measured.packages
     if ASKED_OF not in packages or not packages[ASKED_OF].modules:
         return Judgement(
             status=Status.INCONCLUSIVE,
-            reasons=(f"No module of {ASKED_OF} was found where Python looks for it, so none was tried.",),
-            remedies=("Build the environment again; if it stays, look at its packages in the log.",),
+            reasons=(f"No module of {ASKED_OF} was found on Python's search path, so none was imported.",),
+            remedies=(
+                "Build the environment again. If that does not help, read the package list in the log.",
+            ),
         )
     required = {name for facts in packages.values() for name in facts.requires}
     required -= set(measured.left_out)
@@ -125,27 +127,32 @@ def judge(measured: ImportMeasurements | ProgramFailure, _params: Mapping[str, A
     lacking = sorted({name for names in unanswered.values() for name in names})
     broken = [cause for cause in causes if cause not in (*optional, *late) and not unanswered[cause.text]]
     looked = ", ".join(f"{facts.modules} of {name} {facts.version}" for name, facts in packages.items())
-    remarks = [f"Imported modules: {looked}, each in a process of its own."]
+    remarks = [f"Imported modules: {looked}, each in its own process."]
     if optional:
         names = ", ".join(sorted({cause.missing.partition(".")[0] for cause in optional}))
         hit = sum(len(cause.modules) for cause in optional)
-        remarks.append(f"Not there and required by nobody: {names} ({hit} modules want them).")
+        remarks.append(f"Not installed and not required by any package: {names} ({hit} modules import them).")
     if late:
         names = ", ".join(sorted(module for cause in late for module in cause.modules))
-        remarks.append(f"Importable only after the others: {names}.")
+        remarks.append(f"Importable only after other modules: {names}.")
     remarks += [f"not simulated: {name}" for name in lacking]
     if not broken and lacking:
         return Judgement(
             status=Status.INCONCLUSIVE,
-            reasons=("Modules call operators while they are imported that are not simulated.", *remarks),
-            remedies=("Run this cell on an NPU, or write the reference in harness/devices/sim/references.",),
+            reasons=(
+                "Modules call operators on import that the simulated device does not implement.",
+                *remarks,
+            ),
+            remedies=(
+                "Run this cell on an NPU, or implement the operators in harness/devices/sim/references.",
+            ),
         )
     if not broken:
         return Judgement(status=Status.PASS, reasons=tuple(remarks))
     hit = sum(len(cause.modules) for cause in broken)
     sites = sum(len(cause.sites) for cause in broken)
     reasons = [
-        f"{hit} modules break, {_count(broken)}{f' at {sites} places' if sites > len(broken) else ''}.",
+        f"{hit} modules break, {_count(broken)}{f' in {sites} places' if sites > len(broken) else ''}.",
         *(cause.sentence() for cause in broken[:MOST_CAUSES]),
     ]
     if len(broken) > MOST_CAUSES:
@@ -153,7 +160,7 @@ def judge(measured: ImportMeasurements | ProgramFailure, _params: Mapping[str, A
     return Judgement(
         status=Status.FAIL,
         reasons=(*reasons, *remarks),
-        remedies=("Take the versions that were released for each other: `npu-matrix explain CELL`.",),
+        remedies=("Use versions that were released for each other: `npu-matrix explain CELL` lists them.",),
     )
 
 

@@ -1,4 +1,4 @@
-"""The check that imports everything vllm-ascend and verl bring for this device."""
+"""The check `vllm-imports`: imports all modules of vllm-ascend, and those of verl that use the device."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from harness.rollout.generation.generation_checks import needs_engine
 from harness.rollout.imports import import_breaks
 from harness.rollout.imports.import_measurements import IMPORT_FORMAT, ImportMeasurements, ImportReport
 
-# Against an import that stands still; 132 s on two cores with six programs beside it.
+# The limit is for hung imports: on two busy cores the check takes 132 s.
 IMPORT_TIMEOUT_S = 3600.0
 PACKAGES = ("vllm_ascend", "verl")
 
 
 def run(context: TaskContext) -> Measured[ImportMeasurements | ProgramFailure]:
-    """Import the modules in the cell, on its device. A program that hangs or dies is a measurement."""
+    """Import the modules in the cell, on its device. A program that hangs or crashes is a measurement."""
     out = context.workdir / "imports.json"
     ended = run_in_cell(
         context,
@@ -56,7 +56,7 @@ def run(context: TaskContext) -> Measured[ImportMeasurements | ProgramFailure]:
 IMPORT_CHECKS: tuple[Check, ...] = (
     Check(
         name="vllm-imports",
-        # It needs no more than the environment.
+        # It needs nothing but the environment.
         tier=Tier.BUILD,
         question="Can every module of vllm-ascend, and of verl's that touches the device, be imported?",
         facets=FACETS,
@@ -64,8 +64,8 @@ IMPORT_CHECKS: tuple[Check, ...] = (
         run=run,
         judge=import_breaks.judge,
         needs=("environment",),
-        # Released pairs have dead modules, which no engine loads. In a wrong pair no engine starts, which
-        # `generation` says within a minute.
+        # Even released pairs of versions contain unused modules that cannot be imported, so a failure does
+        # not skip the expensive tiers. If the engine itself cannot start, `generation` fails within a minute.
         stops=False,
         device=True,
         timeout_s=IMPORT_TIMEOUT_S + 60.0,

@@ -15,11 +15,12 @@ from harness.measurements import measurement_format
 class BrokenImport:
     """Why a module cannot be imported.
 
-    kind: `absent` (a package that is not installed, or that another one replaces), `api` (a module or name
-    an installed package lacks), `library` (a shared library), `crash`, `hang`, `error` (anything else raised
-    on import), `order` (an api or error that is gone once the others are imported, as they are in a worker).
-    file, line, code: the deepest place in the module's own package, "" and 0 outside of it.
-    missing: what is absent or lacking, as far as the error says; chain: the errors from the outermost in.
+    kind: `absent` (a package is not installed, or another package replaces it), `api` (an installed package
+    lacks a module or name), `library` (a shared library is missing), `crash`, `hang`, `error` (any other
+    exception), `order` (an `api` or `error` that disappears once the other modules are imported, as they are
+    in a worker).
+    file, line, code: the innermost place in the module's own package, or "" and 0.
+    missing: the missing name, as far as the error names it. chain: the errors, the outermost first.
     """
 
     module: str
@@ -35,7 +36,7 @@ class BrokenImport:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedPackage:
-    """A package whose modules were imported; `requires`: distributions it requires without an extra."""
+    """A package whose modules were imported. requires: the distributions it requires without an extra."""
 
     version: str
     modules: int
@@ -44,7 +45,7 @@ class ImportedPackage:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportReport:
-    """What the program in the cell writes."""
+    """The report that the program in the cell writes."""
 
     schema: Mapping[str, object]
     packages: Mapping[str, ImportedPackage]
@@ -55,7 +56,7 @@ class ImportReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportMeasurements:
-    """The modules of all packages. left_out: packages that the environment leaves out on purpose."""
+    """The imported modules of all packages. left_out: packages that the environment omits on purpose."""
 
     state: Literal["measured"] = "measured"
     packages: Mapping[str, ImportedPackage]

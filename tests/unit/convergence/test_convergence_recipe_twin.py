@@ -44,7 +44,7 @@ def test_it_starts_the_twin_and_judges_what_came_of_it(tmp_path):
     ("changed", "said"),
     [
         ({"recipe": None}, "no recipe"),
-        ({"recipe": {**RECIPE, "kind": "infer"}}, "trains nothing"),
+        ({"recipe": {**RECIPE, "kind": "infer"}}, "only runs inference"),
         ({"versions": {"verl": "0.5.0"}}, "no rollout registry"),
         ({}, ""),
     ],

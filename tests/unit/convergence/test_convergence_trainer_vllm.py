@@ -88,12 +88,12 @@ def test_agreement_within_rounding_passes_and_says_what_it_shows_and_what_not(tm
 @pytest.mark.parametrize(
     ("name", "values", "said"),
     [
-        ("probs_difference", [2.5e-8, 3.1e-4], "In step 2 rollout and trainer lie 0.00031 apart"),
-        ("probs_difference_max", [1.6e-3, 2e-7], "In step 1 rollout and trainer lie 0.0016 apart"),
-        ("probs_difference", ["nan", 2e-8], "In step 1 rollout and trainer lie nan apart"),
+        ("probs_difference", [2.5e-8, 3.1e-4], "of rollout and trainer differ by 0.00031"),
+        ("probs_difference_max", [1.6e-3, 2e-7], "of rollout and trainer differ by 0.0016"),
+        ("probs_difference", ["nan", 2e-8], "of rollout and trainer differ by nan"),
         ("grad_norm", [0.8, "inf"], "Grad_norm is inf at step 2."),
-        ("grad_norm", [0.8, 0.0], "The gradient is zero: nothing was trained."),
-        ("reward", [0.05, 1.7], "The reward leaves its range"),
+        ("grad_norm", [0.8, 0.0], "The gradient is zero, so the weights were not trained."),
+        ("reward", [0.05, 1.7], "The reward is outside its range"),
     ],
 )
 def test_what_rounding_does_not_explain_fails_with_its_step(tmp_path, name, values, said):
@@ -204,7 +204,9 @@ def test_one_step_off_weights_that_were_not_handed_over_fail(tmp_path):
     judgement = one_step_off(tmp_path, probs_difference=[3e-2, 3e-2, 3e-2])[1]
 
     assert judgement.status is Status.FAIL
-    assert judgement.reasons[0].startswith("In step 1 rollout and trainer lie 0.03 apart")
+    assert judgement.reasons[0].startswith(
+        "In step 1 the token probabilities of rollout and trainer differ by 0.03"
+    )
 
 
 def test_one_step_off_a_gap_that_verl_does_not_report_is_no_agreement(tmp_path):
@@ -219,8 +221,8 @@ def test_one_step_off_a_gap_that_verl_does_not_report_is_no_agreement(tmp_path):
     [
         (COMMIT, "0.11.0rc1", "sim", ""),
         (COMMIT, "", "sim", "this cell has no vllm-ascend"),
-        ("0.7.1", "0.18.0", "sim", "one step off with vLLM is tried with"),
-        (COMMIT, "0.11.0rc1", "npu", "it takes two devices"),
+        ("0.7.1", "0.18.0", "sim", "this check runs only with verl ccd7d934"),
+        (COMMIT, "0.11.0rc1", "npu", "this check runs on two simulated devices only"),
     ],
 )
 def test_one_step_off_is_asked_of_the_commit_that_has_the_patch(verl, vllm_ascend, kind, why):

@@ -37,7 +37,7 @@ def test_a_curve_that_ends_where_a_blind_policy_can_be_fails(end):
     found = judge_learning(curve(0.05, end), BLIND)
 
     assert not found.passed
-    assert "not surely above" in found.sentence()
+    assert "not significantly above" in found.sentence()
 
 
 def test_a_high_curve_that_falls_does_not_rise():

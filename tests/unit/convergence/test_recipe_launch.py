@@ -154,7 +154,7 @@ def test_a_script_says_what_its_own_file_has_to_hold():
 
 
 def test_what_is_known_to_fail_is_a_problem():
-    assert render(facet(), locations={}, known=["it stops"]).problems == ("it stops",)
+    assert render(facet(), locations={}, known_problems=["it stops"]).problems == ("it stops",)
 
 
 def test_determinism_is_asked_for():

@@ -194,7 +194,7 @@ def test_another_verl_is_not_held_against_it(tmp_path, verl):
 
     assert judgement.status is Status.PASS
     assert cell.seeds == [reference_comparison.CANDIDATE_SEEDS[0]]
-    assert any("there is no reference set, and 10 runs are needed" in reason for reason in judgement.reasons)
+    assert any("there is no reference set (of at least 10 runs)" in reason for reason in judgement.reasons)
 
 
 def test_too_few_runs_decide_nothing(references):
@@ -203,14 +203,14 @@ def test_too_few_runs_decide_nothing(references):
     runs = [trainer_run(seed) for seed in reference_comparison.REFERENCE_SEEDS[:9]]
     reference_set.write(references, reference_comparison.reference_set_content(runs, name="trainer-grpo"))
 
-    assert "the reference has 9 runs of 10" in reference_comparison.missing_references(
+    assert "the reference set has 9 runs, 10 are" in reference_comparison.missing_references(
         reference_comparison.reference_for(SETTINGS, "0.6.1")
     )
 
 
 @pytest.mark.parametrize("changes", [{"state": "hung"}, {"complete": False}, {"stopped": "a gate"}])
 def test_a_run_that_is_not_whole_is_no_reference(changes):
-    with pytest.raises(InfrastructureError, match="seed 100 is not whole"):
+    with pytest.raises(InfrastructureError, match="seed 100 is not complete"):
         reference_comparison.reference_set_content([trainer_run(100, **changes)], name="trainer-grpo")
 
 

@@ -129,7 +129,7 @@ def test_a_run_that_stays_where_a_blind_policy_can_be_fails(tmp_path):
     _, judgement = judged(Cell(tmp_path, run_file(series=series(end=0.45))))
 
     assert judgement.status is Status.FAIL
-    assert "not surely above 0.467" in judgement.reasons[0]
+    assert "not significantly above 0.467" in judgement.reasons[0]
 
 
 def test_a_metric_that_is_not_finite_fails_at_its_step(tmp_path):

@@ -65,7 +65,7 @@ def test_optional_packages_do_not_fail_a_cell_and_are_named() -> None:
 def test_what_needs_others_before_it_is_named_and_does_not_fail() -> None:
     judgement = judge(measured(broken("vllm_ascend.late", "order", "vllm.x")), {})
     assert judgement.status is Status.PASS
-    assert judgement.reasons[-1] == "Importable only after the others: vllm_ascend.late."
+    assert judgement.reasons[-1] == "Importable only after other modules: vllm_ascend.late."
 
 
 def test_an_operator_that_is_not_simulated_is_listed_and_is_neither_a_pass_nor_the_cells_fault() -> None:
@@ -114,7 +114,7 @@ def test_each_place_that_asks_for_a_missing_name_is_shown_those_that_hit_most_fi
     found = [broken("m1", "api", "vllm.x.Y", line=9)]
     found += [broken(module, "api", "vllm.x.Y") for module in ("m2", "m3")]
     judgement = judge(measured(*found), {})
-    assert judgement.reasons[0] == "3 modules break, one root cause at 2 places."
+    assert judgement.reasons[0] == "3 modules break, one root cause in 2 places."
     sentence = judgement.reasons[1]
     assert sentence.index("a.py:7 `from vllm import x`: m2, m3") < sentence.index("a.py:9 ")
     assert sentence.endswith("`from vllm import x`: m1.")

@@ -120,7 +120,7 @@ def test_a_recording_goes_on_where_it_was_interrupted(tmp_path):
     recordings = recorded_cells(plan(), result(entry("environment"), entry("trainer-grpo")))
     broken, mended = Trainer(fails_at=104), Trainer()
 
-    with pytest.raises(InfrastructureError, match="seed 104 is not whole"):
+    with pytest.raises(InfrastructureError, match="seed 104 is not complete"):
         list(record_references(recordings, tmp_path, broken.enter, broken.run))
     (path,) = record_references(recordings, tmp_path, mended.enter, mended.run)
 

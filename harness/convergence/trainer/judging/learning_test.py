@@ -1,4 +1,4 @@
-"""Did the run learn, and did its first step compute what the recorded one did? Pure functions of the series.
+"""Did a run learn, and does its first step agree with the recorded run? Pure functions of the series.
 
 Host side: uses scipy.
 """
@@ -14,25 +14,26 @@ import numpy as np
 
 from harness.convergence.decision.bands import student_quantile
 
-# The share of runs of a policy that does not read its prompt that may pass.
+# Probability that a policy that does not read its prompt passes the test.
 ALPHA = 0.003
 # Steps at the end that are averaged: a fifth of the run, as in the decision rule's summaries.
 LAST_SHARE, LEAST_LAST = 0.2, 6
 # Unit roundoff of HF32 (11 significant bits), the coarsest format a device computes float32 in by default.
 ROUNDOFF = 2.0**-11
-# Known to the first step before any weight moves.
+# Series whose first value is computed before any weight changes.
 BEFORE_UPDATES = ("entropy",)
-# After its updates, whose mini-batches each version of verl makes in its own order. The loss itself is a sum
-# of terms of both signs, so its relative error says nothing.
+# Series whose first value depends on the first updates, and so on the order of mini-batches, which differs
+# between versions of verl. The loss is not compared: it is a sum of terms of both signs, so its relative
+# error means nothing.
 AFTER_UPDATES = ("grad_norm", "ppo_kl")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearningTest:
-    """The end of a reward curve against what is reached without learning.
+    """The final reward of a run compared with the best reward of a policy that does not read its prompt.
 
-    final: mean reward of the last `steps` steps; bound: its lower confidence bound of 1 - `ALPHA`; blind: the
-    best mean reward without reading the prompt; start: mean of as many first steps.
+    final: mean reward of the last `steps` steps. bound: its lower confidence bound at 1 - `ALPHA`.
+    blind: the best mean reward without reading the prompt. start: mean reward of the first `steps` steps.
     """
 
     start: float
@@ -43,13 +44,13 @@ class LearningTest:
 
     @property
     def passed(self) -> bool:
-        """Whether the run surely ends above what a blind policy can reach, and above its start."""
+        """Whether the final reward is significantly above `blind`, and above the start."""
         return self.bound > self.blind and self.final > self.start
 
     def sentence(self) -> str:
-        """What was compared with what."""
+        """The rise of the reward, its confidence bound, and the reward it has to exceed."""
         verb = "rises from" if self.final > self.start else "does not rise:"
-        against = "above" if self.bound > self.blind else "not surely above"
+        against = "above" if self.bound > self.blind else "not significantly above"
         return (
             f"The reward {verb} {self.start:.3f} to {self.final:.3f} (last {self.steps} steps, at least "
             f"{self.bound:.3f} with {1 - ALPHA:.1%} confidence), {against} {self.blind:.3f}, the best that a "
@@ -63,7 +64,7 @@ class LearningTest:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstStepDifference:
-    """A series' first value against the recorded one, relative to the recorded one."""
+    """The difference between a series' first value and the recorded one."""
 
     series: str
     value: float
@@ -71,30 +72,31 @@ class FirstStepDifference:
 
     @property
     def size(self) -> float:
-        """Relative difference; infinite for what cannot be compared."""
+        """The relative difference; infinite if the values cannot be compared."""
         if not (math.isfinite(self.value) and math.isfinite(self.recorded)) or self.recorded == 0:
             return 0.0 if self.value == self.recorded else math.inf
         return abs(self.value - self.recorded) / abs(self.recorded)
 
     @property
     def alarm(self) -> bool:
-        """Whether rounding cannot explain it."""
+        """Whether the difference is larger than rounding explains."""
         return self.size > ROUNDOFF
 
     def sentence(self) -> str:
-        """Both values and how far apart they are."""
+        """Both values, their relative difference, and the limit."""
         return (
             f"{self.series} of the first step is {self.value:.6g}, and {self.recorded:.6g} in the recorded "
-            f"run of the same seed: {self.size:.1e} apart, where rounding explains {ROUNDOFF:.1e}."
+            f"run of the same seed: a relative difference of {self.size:.1e}, of which rounding explains "
+            f"{ROUNDOFF:.1e}."
         )
 
 
 def judge_learning(reward: Sequence[float], blind: float) -> LearningTest:
     """Judge a finite reward curve of at least 2 * `LEAST_LAST` steps.
 
-    The noise of one step is taken from differences of successive steps, which a trend hardly touches (von
-    Neumann, Annals of Mathematical Statistics 12, 1941, p. 367): their variance is twice the noise's, and has
-    about 2/3 of the steps' degrees of freedom.
+    The noise of one step is estimated from differences of successive steps, which a trend hardly affects (von
+    Neumann, Annals of Mathematical Statistics 12, 1941, p. 367). Their variance is twice that of the noise,
+    with about 2/3 of the steps' degrees of freedom.
     """
     values = np.asarray(reward, dtype=np.float64)
     count = max(LEAST_LAST, int(LAST_SHARE * len(values)))
@@ -109,7 +111,7 @@ def judge_learning(reward: Sequence[float], blind: float) -> LearningTest:
 def first_step_differences(
     series: Mapping[str, Sequence[float]], recorded: Mapping[str, Sequence[float]], *, same_verl: bool
 ) -> list[FirstStepDifference]:
-    """The first step against the recorded first step of the same seed, the largest difference first."""
+    """Compare the first step with the recorded first step of the same seed; the largest difference first."""
     names = BEFORE_UPDATES + (AFTER_UPDATES if same_verl else ())
     found = [
         FirstStepDifference(series=name, value=series[name][0], recorded=recorded[name][0])

@@ -1,7 +1,7 @@
-"""A trainer's runs against a reference set of the same settings and the same verl, by the decision rule.
+"""Compares a trainer's runs with the reference set of the same settings and version of verl. Host side.
 
-Reference sets are made by `npu-matrix run --record-reference`. Without one of at least ten runs nothing can
-be decided from the curve's shape, and a check says so. Host side.
+`npu-matrix run --record-reference` records reference sets. Without a set of at least ten runs the shape of
+the curve is not judged, and the check says so.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from harness.convergence.trainer.trainer_measurements import TrainerRun
 from harness.errors import InfrastructureError
 from harness.measurements import to_json
 
-# A healthy stack trains the same curve from the same seed, but for rounding, so these lie in the bands of
-# both reference sets (measured) where another seed may cost a second run. Where there is no reference the
-# first alone is trained. Those of reference runs must be others.
+# With the same seed, a healthy stack trains the same curve except for rounding. The curves of these seeds lie
+# inside the bands of both reference sets (measured); with another seed a second run may be needed. Without a
+# reference only the first seed is trained. Reference runs must use other seeds.
 CANDIDATE_SEEDS = (2, 3, 4)
 REFERENCE_SEEDS = tuple(range(100, 120))
 
 
 def reference_for(settings: str, verl: str) -> ReferenceSet | None:
-    """The reference set of these settings that this version of verl made, or None."""
+    """The reference set that this version of verl recorded with these settings, or None."""
     fitting = (one for one in reference_set.known_sets() if one.recipe_digest == settings)
     return next((one for one in fitting if one.provenance.versions.get("verl") == verl), None)
 
@@ -39,14 +39,17 @@ def missing_references(reference: ReferenceSet | None) -> str:
     """Why the decision rule cannot be used, or ""."""
     least = Rule().least_references
     if reference is None:
-        return f"the curve's shape is not judged: there is no reference set, and {least} runs are needed"
+        return f"the curve's shape is not judged: there is no reference set (of at least {least} runs)"
     if len(reference.runs) < least:
-        return f"the curve's shape is not judged: the reference has {len(reference.runs)} runs of {least}"
+        return (
+            f"the curve's shape is not judged: the reference set has {len(reference.runs)} runs, {least} are "
+            "needed"
+        )
     return ""
 
 
 def read_live_series(live: Path) -> Series:
-    """The series that a running trainer has left, empty while there is nothing."""
+    """The series that a running trainer has written so far; empty before its first step."""
     try:
         return decode_series(json.loads(live.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -54,24 +57,24 @@ def read_live_series(live: Path) -> Series:
 
 
 def early_stop_reason(reference: ReferenceSet, earlier: Sequence[Series], series: Series) -> str:
-    """Why a run that has come this far need not go on, or ""."""
+    """Why a run with this series so far can be stopped, or ""."""
     decision = decide(reference.runs, [*earlier, series], running=True)
     return "" if decision.decided_by in ("running", "reference", "input") else decision.reasons[0]
 
 
 def require_complete(run: TrainerRun) -> None:
-    """InfrastructureError when a run did not reach its end."""
+    """Raise InfrastructureError when a run is not complete."""
     if run.state != "measured" or not run.complete or run.stopped:
         raise InfrastructureError(
-            f"the run of seed {run.recipe.seed} is not whole",
+            f"the run of seed {run.recipe.seed} is not complete",
             why="; ".join(run.problems) or run.state,
         )
 
 
 def reference_set_content(runs: Sequence[TrainerRun], *, name: str) -> dict[str, Any]:
-    """The JSON of a reference set of what `harness.convergence.trainer.trainer_program` wrote for each seed.
+    """The JSON of a reference set, made from one run of the trainer program for each seed.
 
-    InfrastructureError when a run did not reach its end.
+    Raises InfrastructureError when a run is not complete.
     """
     for run in runs:
         require_complete(run)

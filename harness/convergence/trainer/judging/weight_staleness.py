@@ -1,7 +1,8 @@
-"""How far behind the trainer are the weights that a rollout samples with? One step, or was one lost?
+"""Are the rollout's weights stale by more than one step, because a weight sync was lost?
 
-A rollout one step behind lies as far from the trainer as one step's updates have moved the policy, and verl
-measures both. What never reaches a rollout adds up. Pure functions of the series.
+With one-step staleness, rollout and trainer differ by as much as the updates of one step change the policy,
+and verl logs both quantities. If updates never reach the rollout, the difference grows with every step. Pure
+functions of the series.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from dataclasses import dataclass
 
 from harness.convergence.decision.run_gates import EARLY
 
-# verl's mean of rollout - trainer log-probability (it must not be in bypass mode), and its mean of old - new
-# log-probability before each of a step's updates.
+# verl's mean of rollout - trainer log-probability (not logged in bypass mode), and its mean of old - new
+# log-probability before each update of a step.
 GAP, MOVE = "rollout_kl", "ppo_kl"
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightStaleness:
-    """The gaps of steps 1 to n summed, and the moves of the steps before them; nats per token.
+    """How far rollout and trainer differ, compared with how far the updates move the policy.
 
-    largest: how many times the moves a rollout one step behind can lie away.
+    gap: the sum of `GAP` over all steps. move: the sum of `MOVE` over all steps but the last. Both in nats
+    per token. largest: the largest ratio of the two that one-step staleness explains.
     """
 
     gap: float
@@ -30,26 +32,29 @@ class WeightStaleness:
 
     @property
     def ratio(self) -> float:
-        """Gap by move; not a number when the run's numbers are none."""
+        """gap / move; NaN if the policy did not move or a value is NaN."""
         return self.gap / self.move if self.move else float("nan")
 
     @property
     def alarm(self) -> bool:
-        """Whether the weights of one step ago cannot explain the gap; also when it is not a number."""
+        """Whether the gap is larger than one-step staleness explains, or is NaN."""
         return not self.ratio <= self.largest
 
     def sentence(self) -> str:
-        """What was compared with what."""
+        """The gap, its ratio to the policy's movement, and the limit."""
         verb = "more than" if self.alarm else "within"
         return (
-            f"Over {self.steps} steps rollout and trainer lie {self.gap / self.steps:.3g} nats per token "
-            f"apart, {self.ratio:.2f} times what a step's updates move the policy: {verb} the "
-            f"{self.largest:.2f} that weights of one step ago explain."
+            f"Over {self.steps} steps rollout and trainer differ by {self.gap / self.steps:.3g} nats per "
+            f"token, {self.ratio:.2f} times as much as the updates of one step move the policy: {verb} the "
+            f"{self.largest:.2f} that one-step staleness explains."
         )
 
 
 def measure_staleness(series: Mapping[str, Sequence[float]], updates: int) -> WeightStaleness | None:
-    """None unless there are both series and `EARLY` steps. updates: optimizer steps in each training step."""
+    """Measure the staleness; None without both series or with fewer than `EARLY` steps.
+
+    updates: optimizer steps in each training step.
+    """
     gaps, moves = series.get(GAP, ()), series.get(MOVE, ())
     steps = min(len(gaps), len(moves))
     if steps < EARLY:
@@ -60,12 +65,13 @@ def measure_staleness(series: Mapping[str, Sequence[float]], updates: int) -> We
 
 
 def largest_ratio(updates: int) -> float:
-    """The divergence after all of a step's updates by its mean before each of them, at most.
+    """The largest possible ratio: divergence after all updates of a step / its mean before each update.
 
-    It grows with the square of the distance (Kullback and Leibler's divergence to second order), and nothing
-    goes further than updates that all go the same way: before update i it is (i / n)^2 of the last, whose
-    mean over i = 0 to n - 1 is (n - 1)(2 n - 1) / 6 n^2. One update is measured before it moves anything, so
-    two at least are wanted.
+    To second order, the Kullback-Leibler divergence grows with the square of the distance. The ratio is
+    largest
+    when all n updates move the policy in the same direction: before update i the divergence is then (i / n)^2
+    of the last one, with the mean (n - 1)(2 n - 1) / 6 n^2 over i = 0 to n - 1. A single update is measured
+    before it moves the policy, so the ratio is only defined for two or more.
     """
     if updates < 2:
         return float("inf")
