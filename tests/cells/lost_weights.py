@@ -1,4 +1,4 @@
-"""A fault: every hand-over of weights to the rollout repeats the first one.
+"""A fault: every weight sync to the rollout repeats the first one.
 
 verl imports this inside a cell, as `checkpoint_engine.custom_backend_module`, in the place of the module that it
 builds on.

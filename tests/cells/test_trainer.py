@@ -202,7 +202,7 @@ def test_weights_that_never_reach_the_rollout_turn_it_red_by_the_gap(queue_cell,
     assert found["state"] == "measured"
     assert judgement.status is Status.FAIL
     assert "more than the 3.66 that one-step staleness explains" in judgement.reasons[0], judgement.reasons
-    assert "hand-over of weights" in judgement.remedies[0]
+    assert "weight sync" in judgement.remedies[0]
 
 
 @MINUTES

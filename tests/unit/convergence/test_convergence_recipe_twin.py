@@ -58,10 +58,10 @@ def test_where_it_applies(changed, said):
     ("versions", "kind", "why"),
     [
         ({"verl": "0.9.1"}, "sim", ""),
-        ({"verl": "0.7.1"}, "sim", "from verl 0.9 on, and this is 0.7.1"),
-        ({"verl": "0.7.0.dev0@ccd7d934"}, "sim", "from verl 0.9 on"),
-        ({"verl": "0.9.1", "vllm_ascend": "0.23.0"}, "sim", "takes vLLM's place"),
-        ({"verl": "0.9.1"}, "npu", "two devices"),
+        ({"verl": "0.7.1"}, "sim", "needs verl 0.9 or later, and the cell has verl 0.7.1"),
+        ({"verl": "0.7.0.dev0@ccd7d934"}, "sim", "needs verl 0.9 or later"),
+        ({"verl": "0.9.1", "vllm_ascend": "0.23.0"}, "sim", "replaces vLLM by its own rollout"),
+        ({"verl": "0.9.1"}, "npu", "two simulated devices"),
         ({}, "sim", "no verl"),
     ],
 )

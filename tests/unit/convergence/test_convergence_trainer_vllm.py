@@ -79,9 +79,9 @@ def test_agreement_within_rounding_passes_and_says_what_it_shows_and_what_not(tm
     assert judgement.status is Status.PASS
     assert measured.evidence is Evidence.SIMULATED
     text = " ".join(judgement.reasons)
-    assert "2.5e-08 apart on average and 2.4e-07 at most, 1.4% of what rounding explains" in text
+    assert "2.5e-08 on average and 2.4e-07 at most, which is 1.4% of what rounding explains" in text
     assert "not that the policy learns" in text
-    assert "not how Ascend rounds" in text
+    assert "nothing about the rounding of Ascend hardware" in text
     assert "Not covered: graph mode, torchair" in text
 
 
@@ -127,7 +127,7 @@ def test_a_trainer_that_does_not_start_fails_with_its_last_words(tmp_path):
 
 
 def test_limits_that_cannot_be_measured_are_no_verdict_on_the_cell(tmp_path):
-    with pytest.raises(InfrastructureError, match="what rounding permits"):
+    with pytest.raises(InfrastructureError, match="the limits of rounding errors"):
         judged(Cell(tmp_path, run_file(), limits=None))
 
 

@@ -108,7 +108,7 @@ def test_one_freak_run_among_healthy_ones_fails_no_stack(references, rng, make_c
     assert decision.statistic is not None
     assert decision.statistic.name.startswith("entropy")
     assert "not every run shows it" in decision.reasons[0]
-    assert "other seeds" in decision.remedies[0]
+    assert "more seeds" in decision.remedies[0]
 
 
 def test_a_suspicious_run_that_was_stopped_is_told_of_in_a_pass(references, rng, make_curve):

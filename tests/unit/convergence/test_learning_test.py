@@ -79,7 +79,7 @@ def test_the_first_step_is_held_against_the_recorded_one():
     worst = first_step_differences(other, recorded, same_verl=True)[0]
     assert worst.series == "grad_norm"
     assert worst.alarm
-    assert "where rounding explains 4.9e-04" in worst.sentence()
+    assert "of which rounding explains 4.9e-04" in worst.sentence()
 
 
 @pytest.mark.parametrize(("value", "recorded"), [(math.nan, 1.0), (math.inf, 1.0), (1e-9, 0.0)])

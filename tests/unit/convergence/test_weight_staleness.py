@@ -103,7 +103,7 @@ def test_lost_weights_fail_by_the_gap_first_whatever_the_reward_does(learns):
 
     assert judgement.status is Status.FAIL
     assert "more than the 3.66" in judgement.reasons[0]
-    assert "hand-over of weights" in judgement.remedies[0]
+    assert "weight sync" in judgement.remedies[0]
     assert any("not significantly above" in reason for reason in judgement.reasons) == (not learns)
 
 
@@ -118,4 +118,4 @@ def test_a_gap_that_verl_does_not_log_passes_nothing():
     judgement = judged(rollout_kl=None)
 
     assert judgement.status is Status.INCONCLUSIVE
-    assert "lost weights would not show" in judgement.reasons[0]
+    assert "lost weight sync would not be detected" in judgement.reasons[0]

@@ -59,7 +59,7 @@ def test_where_no_module_was_tried_nothing_passes(facts: ImportedPackage | None)
 def test_optional_packages_do_not_fail_a_cell_and_are_named() -> None:
     judgement = judge(measured(broken("a", "absent", "mooncake.engine"), broken("b", "absent", "ucm")), {})
     assert judgement.status is Status.PASS
-    assert "mooncake, ucm (2 modules want them)" in judgement.reasons[-1]
+    assert "mooncake, ucm (2 modules import them)" in judgement.reasons[-1]
 
 
 def test_what_needs_others_before_it_is_named_and_does_not_fail() -> None:
