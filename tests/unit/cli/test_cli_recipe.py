@@ -54,7 +54,7 @@ def test_what_the_rules_call_an_error_would_fail():
 def test_a_setting_can_be_changed():
     code, out = ask("gspo-qwen25-3b")
     assert code == 1
-    assert "ask for more than 1 x 8 cards" in out
+    assert "request more than 1 x 8 cards" in out
 
     code, out = ask("gspo-qwen25-3b", "--set", "trainer.n_gpus_per_node=8", "--json")
     assert code == 0
@@ -86,7 +86,7 @@ def test_files_that_are_not_here_make_it_exit_with_1(tmp_path):
     code, out = ask("gspo-async", "--location", f"DATA_ROOT={tmp_path}", "--check-files")
 
     assert code == 1
-    assert f"there is no {tmp_path}/gsm8k/train.parquet on this runner" in out
+    assert f"{tmp_path}/gsm8k/train.parquet does not exist on this runner" in out
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_a_location_nobody_named_is_kept_and_told():
 def test_files_that_are_not_there_are_named():
     launch = render(facet(), locations={"DATA_ROOT": "/data"}, exists=lambda _path: False)
 
-    assert launch.problems == ("data.train_files: there is no /data/gsm8k/train.parquet on this runner",)
+    assert launch.problems == ("data.train_files: /data/gsm8k/train.parquet does not exist on this runner",)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_files_that_are_not_there_are_named():
     [
         ("actor_rollout_ref.rollout.tensor_model_parallel_size", 3, "8 cards are not divisible by"),
         ("actor_rollout_ref.rollout.data_parallel_size", 8, "tensor parallel size 2 x data parallel size 8"),
-        ("data.train_batch_size", 127, "127 prompts x 4 samples do not divide over 8 replicas"),
+        ("data.train_batch_size", 127, "127 prompts x 4 samples cannot be divided among 8 replicas"),
         ("actor_rollout_ref.actor.ppo_mini_batch_size", 256, "larger than the batch of 128"),
         ("+actor_rollout_ref.actor.megatron.pipeline_model_parallel_size", 3, "model parallel size 3"),
     ],
@@ -110,7 +110,7 @@ def test_a_rollout_with_cards_of_its_own_is_counted_apart():
 
     assert render(apart, locations={}).problems == ()
     assert render(apart, locations={}).memory.training == 8.0
-    assert "6 cards that train and 2 that sample are more than 7" in " ".join(
+    assert "6 cards for training and 2 for the rollout are more than 7" in " ".join(
         render({**apart, "cards": 7}, locations={}).problems
     )
 
@@ -129,14 +129,18 @@ def test_more_cards_than_the_hosts_have_are_found_before_the_start():
     """verl would wait for Ray to have them."""
     launch = render(facet(overrides={"trainer.n_gpus_per_node": 16, "trainer.nnodes": 1}), locations={})
 
-    assert any("ask for more than 1 x 8 cards" in problem for problem in launch.problems)
+    assert any("request more than 1 x 8 cards" in problem for problem in launch.problems)
 
 
 def test_what_no_wheel_has_is_brought_to_the_nodes():
     recipes = (facet(entry="recipe.dapo.main_dapo", env={}, nodes=nodes) for nodes in (1, 2))
     one, two = (render(recipe, locations={}) for recipe in recipes)
 
-    assert one.folder == two.folder == "the root of a checkout of verl, whose wheels have no package recipe"
+    assert (
+        one.folder
+        == two.folder
+        == ("the root of a checkout of verl, because verl's wheels do not contain the package recipe")
+    )
     assert "--working-dir=." in two.submit
     assert not any("--runtime-env-json" in word for word in two.submit)
     assert "--working-dir=." not in render(facet(nodes=2), locations={}).submit
@@ -168,7 +172,7 @@ def test_determinism_is_asked_for():
 
 # Findings of these recipes, which stand beside them in matrix.yaml.
 KNOWN = {
-    "gspo-qwen25-3b": ("trainer.nnodes=1 and trainer.n_gpus_per_node=16 ask for more than 1 x 8 cards",),
+    "gspo-qwen25-3b": ("trainer.nnodes=1 and trainer.n_gpus_per_node=16 request more than 1 x 8 cards",),
     "gspo-qwen3-30b-a3b": ("tensor parallel size 4 x data parallel size 8",),
 }
 
