@@ -94,6 +94,13 @@ def containers(session: nox.Session) -> None:
 
 
 @nox.session
+def bench(session: nox.Session) -> None:
+    """Measure what npu-matrix claims about itself. Arguments after `--` go to `python -m benchmarks`."""
+    install(session, "test", "bench", extras=("docker", "ray"))
+    run_and_exit(session, "python", "-m", "benchmarks", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """The documentation as pages, into the folder `site`."""
     install(session, "docs")

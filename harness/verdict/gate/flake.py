@@ -3,8 +3,8 @@
 A key covers everything that a check depends on, so different verdicts with the same key are due to chance,
 and only attempts with the same key are compared. A flaky check does not block, so a real failure must not be
 called flaky. Three things are required: chance failures before this change, at least as frequent as now, and
-passes in a row with the same key after the failure. benchmarks/gate measures the error rate on simulated
-histories.
+passes in a row with the same key after the failure. The benchmark flaky_policy measures the error rate on
+simulated histories.
 """
 
 from __future__ import annotations

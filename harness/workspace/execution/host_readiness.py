@@ -13,7 +13,7 @@ from harness.settings import Settings
 NEEDED_BYTES = 8 * 2**30
 
 
-#: Two images, 3.4 GB together, and the largest layer, 0.9 GB, twice while it is stored (benchmarks/builds).
+#: Two images, 3.4 GB together, and the largest layer, 0.9 GB, twice while it is stored.
 NEEDED_FOR_IMAGES = 5 * 2**30
 
 

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from healthy import healthy_log
+from healthy_logs import healthy_log
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

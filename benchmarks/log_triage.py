@@ -1,0 +1,64 @@
+"""Triage over a healthy log and one full of errors: speed by processor time, memory, wrong matches.
+
+The rival searches the same file with grep for the word "error", which names no cause.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from healthy_logs import healthy_log
+
+from benchmarks.figures import Figure, peak_mb, timed
+from harness.verdict.triage.catalogue import shipped_catalogue
+from harness.verdict.triage.diagnosis import triage_file, triage_text
+
+MEGABYTES = 100
+GREP = ("grep", "-aic", "error")
+
+
+def figures() -> Iterator[Figure]:
+    catalogue = shipped_catalogue()
+    wrong_ids = sum(
+        [one.id for one in triage_text(signature.example.encode()).findings] != [signature.id]
+        for signature in catalogue.signatures
+    )
+    examples = f"of {len(catalogue.signatures)} signatures, those whose example has another cause"
+    yield Figure(claim=examples, measured=wrong_ids, limit=0)
+    with tempfile.TemporaryDirectory() as folder:
+        block = healthy_log(20_000_000)
+        healthy, failing = Path(folder) / "healthy.log", Path(folder) / "failing.log"
+        healthy.write_bytes(block * (MEGABYTES // 20))
+        speeds, greps, wrong = [], [], 0
+        for _ in range(3):
+            with timed() as took:
+                found = triage_file(healthy)
+            speeds.append(healthy.stat().st_size / 1e6 / took.cpu)
+            wrong = sum(one.signature is not None for one in found.findings)
+            with timed() as took:
+                subprocess.run([*GREP, str(healthy)], check=True, capture_output=True)
+            greps.append(healthy.stat().st_size / 1e6 / took.cpu)
+        yield Figure(
+            claim="triage of a healthy log",
+            measured=max(speeds),
+            unit="MB per s of CPU",
+            limit=200,
+            is_lower_limit=True,
+            rival=max(greps),
+            rival_name="grep -i error",
+        )
+        yield Figure(claim="causes found in a healthy log", measured=wrong, limit=0)
+        errors = b"".join(f"{signature.example}\n".encode() for signature in catalogue.signatures)
+        with failing.open("wb") as stream:
+            for _ in range(MEGABYTES * 10):
+                stream.write(block[:100_000] + errors)
+        with timed() as took:
+            triage_file(failing)
+        speed = failing.stat().st_size / 1e6 / took.cpu
+        yield Figure(
+            claim="triage of a log with every error each 100 kB", measured=speed, unit="MB per s of CPU"
+        )
+    yield Figure(claim="triage, peak memory", measured=peak_mb(), unit="MB", limit=500)

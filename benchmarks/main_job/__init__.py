@@ -1,1 +1,0 @@
-"""How long the main job takes cold, unchanged, and after touching one patch; its overhead; start-up times."""
