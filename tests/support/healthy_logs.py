@@ -1,7 +1,5 @@
 """Healthy logs of verl jobs, generated: what a console shows when nothing is wrong."""
 
-# ruff: noqa: E501 - lines as programs print them
-
 from __future__ import annotations
 
 import random
