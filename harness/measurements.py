@@ -58,12 +58,17 @@ class MeasurementFormat(Generic[M]):
     def read(self, stored: Mapping[str, JsonValue]) -> M:
         """The measurements in `stored`.
 
-        OldMeasurementsError when they do not have the form of this version: another version wrote them.
+        OldMeasurementsError when they do not have the form of this version, or have members that it does not
+        know: another version wrote them, and what it meant may have changed.
         """
         found = stored.get(VERSION_FIELD, 0)
         values = {name: value for name, value in stored.items() if name != VERSION_FIELD}
         versions = f"the measurements are of version {found}, this program reads version {self.version}"
-        return cast("M", _validated(self.shapes, values, versions))
+        measured = _validated(self.shapes, values, versions)
+        dropped = _dropped_member(values, to_json(measured))
+        if dropped:
+            raise OldMeasurementsError(f"{versions} (it does not know {dropped})")
+        return cast("M", measured)
 
 
 @overload
@@ -109,6 +114,22 @@ def json_object(value: object) -> dict[str, JsonValue]:
     if not isinstance(written, dict):
         raise TypeError(f"a {type(value).__name__} is no dataclass")
     return written
+
+
+def _dropped_member(stored: object, read: object, place: str = "") -> str:
+    """The first member of stored JSON that is not among what was read of it, or ""."""
+    if isinstance(stored, Mapping) and isinstance(read, Mapping):
+        for name, value in stored.items():
+            inner = f"{place}.{name}" if place else str(name)
+            if str(name) not in read:
+                return inner
+            if dropped := _dropped_member(value, read[str(name)], inner):
+                return dropped
+    if isinstance(stored, (list, tuple)) and isinstance(read, (list, tuple)):
+        pairs = enumerate(zip(stored, read, strict=False))
+        found = (_dropped_member(one, other, f"{place}[{index}]") for index, (one, other) in pairs)
+        return next(filter(None, found), "")
+    return ""
 
 
 def read_shape(shape: type[M], source: Path | Mapping[str, Any]) -> M:

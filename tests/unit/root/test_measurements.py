@@ -21,6 +21,7 @@ from harness.measurements import (
     to_json,
 )
 from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
+from harness.plan.tasks.check_registry import all_checks
 from harness.verdict.verdict import judge_outcome
 
 
@@ -83,11 +84,27 @@ def test_measurements_of_an_older_version_with_the_same_form_are_read():
     assert FORMAT.read({"state": "crashed", "tail": "x"}) == Broken(tail="x")
 
 
+@pytest.mark.parametrize(
+    ("stored", "unknown"),
+    [
+        ({"state": "crashed", "tail": "x", "not_applicable": "no recipe"}, "not_applicable"),
+        ({"parts": [{"name": "a", "budget": 0.1, "exact": True}], "seconds": {}}, r"parts\[0\].exact"),
+    ],
+)
+def test_measurements_with_members_of_another_version_are_not_half_understood(stored, unknown):
+    with pytest.raises(OldMeasurementsError, match=f"does not know {unknown}"):
+        FORMAT.read(stored)
+
+
 def test_an_unknown_shape_cannot_be_written():
     with pytest.raises(TypeError, match="measured a Part instead of Whole or Broken"):
         FORMAT.write(Part(name="a", budget=None))
     with pytest.raises(TypeError, match="no form in JSON"):
         json_object(Part(name=object(), budget=None))  # type: ignore[arg-type]
+
+
+def test_every_check_declares_the_shapes_of_its_measurements():
+    assert [check.name for check in all_checks() if check.measurements is None] == []
 
 
 def test_a_stored_outcome_of_another_version_is_stale():
