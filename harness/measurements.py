@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
@@ -42,11 +42,14 @@ class MeasurementFormat(Generic[M]):
     """The shapes that one check's measurements can have, and the version of these shapes.
 
     Several shapes are told apart by a field with a `Literal` type, for example `state`. Increase `version`
-    when a stored outcome would be misread, not when a field with a default is added.
+    when a stored outcome would be misread, not when a field with a default is added. `unused` names members
+    that older versions stored and that change nothing, as `member.inner`; any other unknown member makes
+    stored measurements those of another version.
     """
 
     shapes: tuple[type, ...]
     version: int
+    unused: frozenset[str] = frozenset()
 
     def write(self, measurements: M) -> dict[str, JsonValue]:
         """The JSON object that the ledger stores; TypeError when `measurements` has none of the shapes."""
@@ -65,27 +68,38 @@ class MeasurementFormat(Generic[M]):
         values = {name: value for name, value in stored.items() if name != VERSION_FIELD}
         versions = f"the measurements are of version {found}, this program reads version {self.version}"
         measured = _validated(self.shapes, values, versions)
-        dropped = _dropped_member(values, to_json(measured))
+        dropped = _dropped_member(values, to_json(measured), self.unused)
         if dropped:
             raise OldMeasurementsError(f"{versions} (it does not know {dropped})")
         return cast("M", measured)
 
 
 @overload
-def measurement_format(first: type[A], /, *, version: int) -> MeasurementFormat[A]: ...
-@overload
-def measurement_format(first: type[A], second: type[B], /, *, version: int) -> MeasurementFormat[A | B]: ...
+def measurement_format(
+    first: type[A], /, *, version: int, unused: Iterable[str] = ()
+) -> MeasurementFormat[A]: ...
 @overload
 def measurement_format(
-    first: type[A], second: type[B], third: type[C], /, *, version: int
+    first: type[A], second: type[B], /, *, version: int, unused: Iterable[str] = ()
+) -> MeasurementFormat[A | B]: ...
+@overload
+def measurement_format(
+    first: type[A], second: type[B], third: type[C], /, *, version: int, unused: Iterable[str] = ()
 ) -> MeasurementFormat[A | B | C]: ...
 @overload
 def measurement_format(
-    first: type[A], second: type[B], third: type[C], fourth: type[D], /, *, version: int
+    first: type[A],
+    second: type[B],
+    third: type[C],
+    fourth: type[D],
+    /,
+    *,
+    version: int,
+    unused: Iterable[str] = (),
 ) -> MeasurementFormat[A | B | C | D]: ...
-def measurement_format(*shapes: type, version: int) -> MeasurementFormat[Any]:
+def measurement_format(*shapes: type, version: int, unused: Iterable[str] = ()) -> MeasurementFormat[Any]:
     """The format of measurements that have one of `shapes`."""
-    return MeasurementFormat(shapes, version)
+    return MeasurementFormat(shapes, version, frozenset(unused))
 
 
 def to_json(value: object) -> JsonValue:
@@ -116,19 +130,19 @@ def json_object(value: object) -> dict[str, JsonValue]:
     return written
 
 
-def _dropped_member(stored: object, read: object, place: str = "") -> str:
+def _dropped_member(stored: object, read: object, unused: frozenset[str], place: str = "") -> str:
     """The first member of stored JSON that is not among what was read of it, or ""."""
     if isinstance(stored, Mapping) and isinstance(read, Mapping):
         for name, value in stored.items():
             inner = f"{place}.{name}" if place else str(name)
             if str(name) not in read:
-                return inner
-            if dropped := _dropped_member(value, read[str(name)], inner):
+                if inner not in unused:
+                    return inner
+            elif dropped := _dropped_member(value, read[str(name)], unused, inner):
                 return dropped
     if isinstance(stored, (list, tuple)) and isinstance(read, (list, tuple)):
-        pairs = enumerate(zip(stored, read, strict=False))
-        found = (_dropped_member(one, other, f"{place}[{index}]") for index, (one, other) in pairs)
-        return next(filter(None, found), "")
+        pairs = zip(stored, read, strict=False)
+        return next(filter(None, (_dropped_member(one, other, unused, place) for one, other in pairs)), "")
     return ""
 
 

@@ -209,7 +209,13 @@ class EnvironmentNotBuilt:
     seconds: Mapping[str, float]
 
 
-ENVIRONMENT_FORMAT = measurement_format(EnvironmentBuilt, EnvironmentNotBuilt, version=1)
+ENVIRONMENT_FORMAT = measurement_format(
+    EnvironmentBuilt,
+    EnvironmentNotBuilt,
+    version=1,
+    # Version 0 stored the members of a failed build for every environment, empty where it was built.
+    unused=("probe.device.launcher", "probe.schema", "reason", "step", "tail", "unsupported"),
+)
 _LOCATION_FORMAT = MeasurementFormat[EnvironmentLocation]((EnvironmentLocation,), 1)
 
 

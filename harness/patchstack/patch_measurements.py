@@ -37,4 +37,4 @@ class PatchesMeasured:
     reason: str = ""
 
 
-PATCHES_FORMAT = measurement_format(PatchesMeasured, version=1)
+PATCHES_FORMAT = measurement_format(PatchesMeasured, version=1, unused=("source.kind", "source.repository"))

@@ -151,7 +151,7 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
     """Lint the facet `recipe` against the facet `versions`."""
     facet = ctx.facets["recipe"]
     if facet is None:
-        nothing = LintMeasured(recipe=None, findings=(), undecided=())
+        nothing = LintMeasured(recipe=None, is_verl_job=False, findings=(), undecided=())
         return Measured(measurements=nothing, evidence=Evidence.STATIC)
     versions = {name: str(version) for name, version in ctx.facets["versions"].items()}
     job = JobSettings.from_facet(facet)
@@ -161,7 +161,11 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
         ctx.log(f"{finding}\n  why: {finding.why}\n  do:  {finding.fix}\n  see: {finding.source}")
     return Measured(
         measurements=LintMeasured(
-            recipe=job.name, findings=result.findings, undecided=result.undecided, notes=result.notes
+            recipe=job.name,
+            is_verl_job=job.is_verl,
+            findings=result.findings,
+            undecided=result.undecided,
+            notes=result.notes,
         ),
         evidence=Evidence.STATIC,
     )
@@ -171,7 +175,7 @@ def judge(measurements: LintMeasured, _params: Mapping[str, Any]) -> Judgement:
     """Errors fail; warnings pass and are reported."""
     if measurements.recipe is None:
         return Judgement(status=Status.UNSUPPORTED, reasons=("The cell has no recipe to lint.",))
-    if any(note.text == NOT_A_VERL_JOB for note in measurements.notes):
+    if not measurements.is_verl_job:
         return Judgement(status=Status.UNSUPPORTED, reasons=(f"No rule applies: {NOT_A_VERL_JOB}.",))
     errors, warnings = (
         [finding for finding in measurements.findings if finding.severity == severity]

@@ -56,9 +56,13 @@ class LintResult:
 
 @dataclass(frozen=True, kw_only=True)
 class LintMeasured(LintResult):
-    """The result for the recipe of a cell; `recipe` is None when the cell has none."""
+    """The result for the recipe of a cell; `recipe` is None when the cell has none.
+
+    is_verl_job: False for a job that the rules are not about, so that nothing was checked.
+    """
 
     recipe: str | None
+    is_verl_job: bool
 
 
 LINT_FORMAT = measurement_format(LintMeasured, version=1)

@@ -9,7 +9,9 @@ import pytest
 
 from harness.check import Completed
 from harness.convergence.inference import inference_check
-from harness.convergence.inference.inference_measurements import INFERENCE_FORMAT
+from harness.convergence.inference.inference_measurements import INFERENCE_FORMAT, UnsupportedInference
+from harness.evidence import DeviceFacts
+from harness.measurements import json_object
 from harness.outcome import Evidence, Status
 
 SIMULATED = {"device": "npu:0", "kind": "npu", "simulated": True}
@@ -79,7 +81,13 @@ def test_other_answers_within_rounding_pass_and_say_so(tmp_path):
 
 
 def test_a_stack_without_the_model_is_unsupported(tmp_path):
-    lacking = written(supported=False, why="this transformers has no gpt-oss: cannot import name")
+    lacking = json_object(
+        UnsupportedInference(
+            why="this transformers has no gpt-oss: cannot import name",
+            versions={},
+            device=DeviceFacts(device="npu:0", kind="npu", simulated=True),
+        )
+    )
     _, judgement = judged(Cell(tmp_path, lacking))
 
     assert judgement.status is Status.UNSUPPORTED

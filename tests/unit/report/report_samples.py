@@ -443,7 +443,7 @@ def training_measurements(*, learns: bool = True, seed: int = 1) -> dict:
 
 def lint_measurements(findings: tuple[LintFinding, ...]) -> dict:
     """What the lint of a recipe found, as the ledger stores it."""
-    return LINT_FORMAT.write(LintMeasured(findings=findings, undecided=(), recipe="recipe"))
+    return LINT_FORMAT.write(LintMeasured(findings=findings, undecided=(), recipe="recipe", is_verl_job=True))
 
 
 LOCK = "\n".join(f"package-{i}==1.{i}.0 --hash=sha256:{i:064x}" for i in range(40))

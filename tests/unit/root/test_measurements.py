@@ -88,12 +88,19 @@ def test_measurements_of_an_older_version_with_the_same_form_are_read():
     ("stored", "unknown"),
     [
         ({"state": "crashed", "tail": "x", "not_applicable": "no recipe"}, "not_applicable"),
-        ({"parts": [{"name": "a", "budget": 0.1, "exact": True}], "seconds": {}}, r"parts\[0\].exact"),
+        ({"parts": [{"name": "a", "budget": 0.1, "exact": True}], "seconds": {}}, "parts.exact"),
     ],
 )
 def test_measurements_with_members_of_another_version_are_not_half_understood(stored, unknown):
     with pytest.raises(OldMeasurementsError, match=f"does not know {unknown}"):
         FORMAT.read(stored)
+
+
+def test_members_that_change_nothing_are_named_and_ignored():
+    form = measurement_format(Whole, Broken, version=3, unused=("parts.exact",))
+    part = {"name": "a", "budget": 0.1}
+    stored = {"parts": [{**part, "exact": True}], "seconds": {}}
+    assert form.read(stored) == form.read({"parts": [part], "seconds": {}})
 
 
 def test_an_unknown_shape_cannot_be_written():
