@@ -23,13 +23,13 @@ from harness.convergence.telemetry.series import Series
 
 Floats = NDArray[np.float64]
 
-# Coverage of the drawn band around each step; for the eye only, nothing is decided on it.
+# Coverage of the band that reports draw around each step. It is not used for decisions.
 DRAWN_COVERAGE = 0.99
 
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """Reference distribution of one summary; sd is at least the summary's floor."""
+    """The distribution of one summary over the reference runs. sd is at least the summary's floor."""
 
     mean: float
     sd: float
@@ -38,11 +38,11 @@ class Band:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceBands:
-    """Reference runs, ready to be compared with. `problem` says why they cannot be used, or is empty.
+    """The bands computed from reference runs.
 
-    steps: planned steps of a run. bands: one mapping per look of the rule.
-    drawn: mean, low and high end of each series' band by step; spread: its standard deviation by step.
-    notes: runs that were left out, and why.
+    steps: planned steps of a run. bands: the band of each summary, one mapping for each look of the rule.
+    drawn: mean, low and high end of each series' band by step. spread: its standard deviation by step.
+    notes: runs that were left out, and why. problem: why the reference runs cannot be used, or "".
     """
 
     steps: int
@@ -56,7 +56,7 @@ class ReferenceBands:
     problem: str = ""
 
     def summaries(self, run: Mapping[str, Floats], look: int) -> dict[str, summaries.Summary]:
-        """Summaries of what look number `look` sees of a run."""
+        """The summaries of the steps of a run that look number `look` tests."""
         seen = self.rule.steps_at(look, self.steps)
         return summaries.all_summaries(
             {name: values[:seen] for name, values in run.items()},
@@ -68,7 +68,7 @@ class ReferenceBands:
         )
 
     def statistics(self, runs: Sequence[Mapping[str, Floats]], look: int) -> list[Statistic]:
-        """All statistics of the mean of `runs` at a look, the most suspicious first."""
+        """The statistics of the mean of `runs` at a look, the most suspicious first."""
         found = [self.summaries(run, look) for run in runs]
         shared = [name for name in self.bands[look] if all(name in one for one in found)]
         result = []
@@ -99,8 +99,11 @@ class ReferenceBands:
         return sorted(result, key=lambda one: (one.p, -abs(one.t), one.name))
 
     def shortfall(self, runs: Sequence[Mapping[str, Floats]], look: int) -> float:
-        """How far the runs may lie below the reference, as a share of its rise: 95 % one-sided, the worse
-        of area and final reward. Negative when they surely lie above."""
+        """How far the runs' reward may lie below the reference, as a share of the reference's rise.
+
+        The one-sided 95 % bound, the worse of area and final reward. Negative if the runs are significantly
+        better than the reference.
+        """
         reward = self.rule.reward
         rise = self.bands[self.rule.last_look][f"{reward}/rise"].mean
         worst = -math.inf
@@ -114,7 +117,7 @@ class ReferenceBands:
 
 
 def student_tail(t: float, sides: int, freedom: int) -> float:
-    """Student tail probability: of |t| or more when `sides` is 2, of t or more when 1."""
+    """Student tail probability: of |t| or more if `sides` is 2, of t or more if it is 1."""
     from scipy.special import stdtr
 
     return float(2 * stdtr(freedom, -abs(t))) if sides == BOTH_SIDES else float(stdtr(freedom, -t))
@@ -133,7 +136,7 @@ def arrays(run: Series) -> dict[str, Floats]:
 
 
 def reference_bands(runs: Sequence[Series], rule: Rule) -> ReferenceBands:
-    """Bands of `runs` at every look; runs that cannot serve are left out and named in the notes."""
+    """The bands of `runs` at every look. Runs that cannot be used are left out and named in the notes."""
     converted = [arrays(run) for run in runs]
     lengths = Counter(len(run.get(rule.reward, ())) for run in converted)
     steps = max(lengths, key=lambda length: (lengths[length], length), default=0)
@@ -167,7 +170,7 @@ def _measured(
     shared = set.intersection(*(set(run) for run in runs))
     dropped = sorted(set().union(*(set(run) for run in runs)) - shared)
     if dropped:
-        notes = (*notes, f"not in every reference run, so not judged: {', '.join(dropped)}")
+        notes = (*notes, f"not judged, because not every reference run has it: {', '.join(dropped)}")
     runs = [{name: run[name] for name in run if name in shared} for run in runs]
     blank = ReferenceBands(
         steps=steps, runs=len(runs), rule=rule, levels=levels, bands=(), drawn={}, notes=notes
@@ -206,11 +209,13 @@ def _unfit(run: Mapping[str, Floats], rule: Rule, steps: int) -> str:
 
 def _problem(runs: list[dict[str, Floats]], rule: Rule, steps: int) -> str:
     if len(runs) < rule.least_references:
-        return f"{len(runs)} usable reference runs, at least {rule.least_references} are needed"
+        return f"there are {len(runs)} usable reference runs, at least {rule.least_references} are needed"
     if rule.steps_at(0, steps) < summaries.SHORTEST:
-        return f"reference runs of {steps} steps are too short: the first look must see {summaries.SHORTEST}"
+        return (
+            f"runs of {steps} steps are too short: the first look needs at least {summaries.SHORTEST} steps"
+        )
     if _start_and_rise(runs, rule)[1] <= 0:
-        return "the reference does not learn: its reward does not rise"
+        return "the reward of the reference runs does not rise"
     return ""
 
 
@@ -221,7 +226,7 @@ def _start_and_rise(runs: list[dict[str, Floats]], rule: Rule) -> tuple[float, f
 
 
 def _band(found: Sequence[summaries.Summary]) -> Band:
-    # Sorted, so that the order of the reference runs cannot change a rounding.
+    # Sorted, so that the rounding does not depend on the order of the reference runs.
     values = np.sort([one.value for one in found])
     sd = max(float(values.std(ddof=1)), found[0].floor)
     return Band(mean=float(values.mean()), sd=sd, sides=found[0].sides)

@@ -1,4 +1,4 @@
-"""Reference sets: recorded runs of one recipe, with where they came from, named by their own content."""
+"""Reference sets: recorded runs of one recipe with their provenance, in files named by a content digest."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from harness.package import data_folder
 
 SCHEMA = {"name": "npu-matrix/reference", "version": 1}
 FOLDER = data_folder("convergence/decision/references")
-# Names a folder of the user's own reference sets, which are looked at before the shipped ones.
+# Variable with the folder of the user's own reference sets, which take precedence over the shipped ones.
 FOLDER_VARIABLE = "NPU_MATRIX_REFERENCES"
-# The machine's, not the algorithm's: kept apart, and only compared with runs of the same machine.
+# Series that depend on the machine: stored separately, and only compared with runs on the same machine.
 PERFORMANCE = ("seconds", "throughput", "memory_gb")
-# `exact` repeats what the reward says.
+# `exact` is redundant: it follows from the reward.
 LEFT_OUT = (*PERFORMANCE, "exact")
-# More than the rule compares, so that the rule can change without recording again.
+# More steps than the rule compares, so that the rule can change without new recordings.
 TWIN_STEPS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceSet:
-    """Recorded runs of one recipe; `digest` is of everything in the file, `seeds` has one entry per run.
+    """Recorded runs of one recipe.
 
-    twins: by seed, the first `TWIN_STEPS` steps of the seeds that candidates train. performance: the series
-    in `PERFORMANCE` of each run, none where they were not recorded.
+    digest: of the whole content of the file. seeds: one for each run.
+    twins: for each seed that candidates train, its first `TWIN_STEPS` steps.
+    performance: the series in `PERFORMANCE` of each run; empty if they were not recorded.
     """
 
     name: str
@@ -48,16 +49,16 @@ class ReferenceSet:
 
     @property
     def steps(self) -> int:
-        """Steps of its longest run."""
+        """The number of steps of the longest run."""
         return max((len(values) for run in self.runs for values in run.values()), default=0)
 
     @property
     def host(self) -> str:
-        """The machine it was recorded on, "" where that was not noted."""
+        """The id of the machine on which it was recorded, or ""."""
         return self.provenance.host.id if self.provenance.host else ""
 
     def twins_of(self, seeds: Sequence[int]) -> list[Mapping[str, tuple[float, ...]] | None]:
-        """The recorded first steps of the given seeds, None for a seed that was not recorded."""
+        """The recorded first steps of the given seeds, None for seeds that were not recorded."""
         return [self.twins.get(seed) for seed in seeds]
 
 
@@ -119,7 +120,7 @@ def _rows(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def load(path: Path) -> ReferenceSet:
-    """Read and verify a reference set; InputError when it is not one or was changed by hand."""
+    """Read and verify a reference set. Raises InputError if it is invalid or was edited."""
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
         digest = body.pop("digest")
@@ -129,7 +130,7 @@ def load(path: Path) -> ReferenceSet:
             )
         if digest_json(body) != digest:
             raise InputError(
-                "the reference set does not have the digest it states",
+                "the digest in the reference set does not match its content",
                 where=Location(path),
                 why="it was edited after it was recorded",
                 fix="record it again: python -m harness.convergence.smoke.record_smoke",
@@ -168,5 +169,5 @@ def for_recipe(recipe_digest: str, environ: Mapping[str, str] = os.environ) -> R
 
 
 def by_digest(digest: str, environ: Mapping[str, str] = os.environ) -> ReferenceSet | None:
-    """The reference set with this content, or None when nobody here has it."""
+    """The reference set with this digest, or None."""
     return next((one for one in known_sets(environ) if one.digest == digest), None)

@@ -1,4 +1,7 @@
-"""Whose clock a training's times are: the machine, and how much of it others used. In-cell module."""
+"""Identifies the machine of a training and measures how much processor time other processes use.
+
+In-cell module.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ _PROCESSORS = Path("/proc/cpuinfo")
 _TIMES, _PROCESSES = Path("/proc/stat"), Path("/proc/self").parent
 _TICKS = os.sysconf("SC_CLK_TCK")
 LOOK_SECONDS = 1.0
-# Fields of the line "cpu" (man proc_stat): what processors did when they were busy, and when not. Guests'
-# time is part of user's; steal is what a hypervisor gave to others.
+# Fields of the line "cpu" (man proc_stat) for busy and idle time. User time includes guests; steal is time
+# that the hypervisor gave to other virtual machines.
 _BUSY, _IDLE = (0, 1, 2, 5, 6, 7), (3, 4)
 
 
 def machine_load() -> MachineLoad:
-    """This machine, known by a digest without its name in it, and its load in the last minute."""
+    """This machine, identified by a digest that does not reveal its name, and its load in the last minute."""
     processors = os.cpu_count() or 1
     return MachineLoad(
         id=digest_json([platform.node(), platform.machine(), _model(), processors])[:16],
@@ -32,7 +35,7 @@ def machine_load() -> MachineLoad:
 
 
 def largest_load(hosts: Sequence[MachineLoad]) -> MachineLoad:
-    """The facts of several runs' host as one: the largest load, the largest share of others where known."""
+    """The load of several runs as one: the largest load, and the largest share of others if all are known."""
     shares = [host.others for host in hosts]
     known = [share for share in shares if share is not None]
     return replace(
@@ -43,9 +46,9 @@ def largest_load(hosts: Sequence[MachineLoad]) -> MachineLoad:
 
 
 class OtherProcesses:
-    """How much of the machine is used from now on by others than this process and those below it.
+    """Measures how much processor time other processes than this one and its descendants use from now on.
 
-    A process that somebody below has ended without waiting for it counts with what `look` last saw.
+    The time of a descendant whose parent did not wait for it is the time that `look` last recorded.
     """
 
     def __init__(self) -> None:
@@ -54,13 +57,13 @@ class OtherProcesses:
         self._looked = -LOOK_SECONDS
 
     def look(self) -> None:
-        """Note how long the processes below this one have run; call it as often as you like."""
+        """Record the processor times of this process's descendants. May be called as often as wanted."""
         if time.monotonic() - self._looked >= LOOK_SECONDS:
             self._looked = time.monotonic()
             self._below.update(_below())
 
     def share(self) -> float | None:
-        """Their share of all processors' time since this was made, 0 to 1; None where nothing tells."""
+        """The share of processor time that other processes used since the start, 0 to 1; None if unknown."""
         now = _used()
         if now is None or self._start is None:
             return None
@@ -72,11 +75,12 @@ class OtherProcesses:
 
 
 def _below() -> dict[tuple[int, int], float]:
-    """Seconds that the living processes below this one have run, by their numbers and starts."""
+    """Processor seconds of the running descendants of this process, by process id and start time."""
     parents, found = {}, {}
     for entry in _PROCESSES.glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # Fields as in man proc_pid_stat; the command stands in parentheses and may itself contain any.
+            # Fields as in man proc_pid_stat. The command is in parentheses and may contain parentheses
+            # itself.
             fields = entry.read_text(errors="replace").rpartition(")")[2].split()
             process = int(entry.parent.name)
             parents[process] = int(fields[1])
@@ -90,7 +94,7 @@ def _below() -> dict[tuple[int, int], float]:
 
 
 def _used() -> tuple[float, float, float, float] | None:
-    """Seconds of all processors, of those the busy ones, of those this process's, and those it waited for."""
+    """Processor seconds: in total, busy, of this process, and of descendants that it waited for."""
     try:
         fields = _TIMES.read_text(encoding="ascii").splitlines()[0].split()[1:]
         seconds = [int(field) / _TICKS for field in fields]

@@ -1,4 +1,4 @@
-"""What verl calls its metrics, and what is strange about a run made of them. Standard library only."""
+"""Maps verl's metrics to the project's series, and finds problems in them. Standard library only."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ METRICS: dict[str, tuple[str, ...]] = {
     "throughput": ("perf/throughput",),
     "memory_gb": ("perf/max_memory_allocated_gb",),
 }
-# What a validation line may hold, too.
+# Metrics that validation lines contain too.
 _OF_ANY_LINE = frozenset({"seconds", "throughput", "memory_gb"})
-# Without these a run cannot be judged well.
+# Metrics without which a run can hardly be judged.
 REQUIRED_METRICS = ("reward", "entropy", "grad_norm")
 FIRST_STEP = 1
 
@@ -37,7 +37,7 @@ _WRAPPED = re.compile(r"^(?:np\.\w+|numpy\.\w+|tensor)\((?P<value>[^,()]*).*\)$"
 
 
 def values_of(logged: Mapping[str, Any]) -> dict[str, Any]:
-    """A step's metrics by our names; empty when none of them says that it is a training step."""
+    """The series values of a step's metrics; empty if the line is not of a training step."""
     values = {}
     for name, theirs in METRICS.items():
         key = next((key for key in theirs if key in logged), None)
@@ -47,7 +47,7 @@ def values_of(logged: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def number(logged: Any) -> Any:
-    """A logged value as telemetry takes it: numbers and numpy's spelling of them; anything else as it is."""
+    """Convert a logged value, which may be a number or numpy's text for one; other values are unchanged."""
     if isinstance(logged, (int, float)):
         return encode(float(logged))
     text = str(logged).strip()
@@ -59,7 +59,7 @@ def number(logged: Any) -> Any:
 
 
 def metric_problems(run: RecordedRun, planned: int | None) -> list[str]:
-    """What is wrong with values that are not finite, metrics that lack, and too many steps."""
+    """Problems of a run: values that are not finite, missing metrics, too many steps."""
     found = []
     for name, values in run.series.items():
         numbered = enumerate(values, FIRST_STEP)
@@ -71,5 +71,7 @@ def metric_problems(run: RecordedRun, planned: int | None) -> list[str]:
     if lacking and run.steps:
         found.append(f"no step has {', '.join(lacking)}")
     if planned is not None and run.steps > planned:
-        found.append(f"{run.steps} steps where {planned} were planned: it is of another recipe")
+        found.append(
+            f"the log has {run.steps} steps, but {planned} were planned: it belongs to another recipe"
+        )
     return found

@@ -1,7 +1,7 @@
-"""What is counted and struck in an engine's workers, which compute where a model lies on several devices.
+"""Functions that vLLM's engine runs in its workers: they count operator calls and inject faults there.
 
-An engine sends a function of this module to its workers and calls it with the worker there; none returns
-anything that its process could not send back.
+With several devices, the workers are other processes than the engine. The engine sends a function of this
+module to its workers (`collective_rpc`) and calls it there with the worker; all results can be pickled.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from harness.devices.sim.faults.fault_spec import parse_faults
 from harness.devices.sim.start import overlay
 
 
-def total(llm: Any, ask: Callable[..., dict[str, int]], *arguments: Any) -> Counter[str]:
-    """The sum of what each worker of the engine answers to a function of this module."""
-    return sum((Counter(answer) for answer in llm.collective_rpc(ask, args=arguments)), Counter())
+def total(llm: Any, function: Callable[..., dict[str, int]], *arguments: Any) -> Counter[str]:
+    """Call a function of this module in each worker of the engine, and add up the counts it returns."""
+    return sum((Counter(counts) for counts in llm.collective_rpc(function, args=arguments)), Counter())
 
 
 def calls(_worker: Any) -> dict[str, int]:
-    """How often the worker called each operator since it was first asked; none where nothing can count."""
+    """The number of calls of each operator since the first call of this function; empty on a real device."""
     simulation = overlay.installed()
     if simulation is None:
         return {}
@@ -29,7 +29,7 @@ def calls(_worker: Any) -> dict[str, int]:
 
 
 def inject_fault(worker: Any, text: str) -> dict[str, int]:
-    """Put faults in force until the worker is released."""
+    """Inject faults into the worker's operators until `release` is called."""
     simulation = overlay.installed()
     if simulation is not None:
         injection = simulation.faults.injected(*parse_faults(text))
@@ -38,7 +38,7 @@ def inject_fault(worker: Any, text: str) -> dict[str, int]:
 
 
 def release(worker: Any) -> dict[str, int]:
-    """End the faults of `strike`; the operators they hit, and how often."""
+    """End the faults of `inject_fault`. Returns the operators they distorted, and how often."""
     seeded = getattr(worker, "seeded", None)
     if seeded is None:
         return {}

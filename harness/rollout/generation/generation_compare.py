@@ -21,15 +21,17 @@ from harness.rollout.generation.generation_measurements import (
 from harness.rollout.operators.operator_result import LARGEST_STORED
 
 LOGPROB_UNIT = 2.0**-24
-"""vLLM hands log-probabilities over in fp32, whatever the model computes in."""
+"""vLLM returns log-probabilities in fp32, whatever the model's dtype is."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distance:
-    """largest, rms: errors of `compared` log-probabilities.
+    """The difference between generated log-probabilities and their reference.
 
-    likeliest: how many of the tokens are the reference's own first choice; behind: how far the others lie
-    behind it, at most. worst_rank: a token's worst place in the reference, from 0.
+    largest, rms: errors of `compared` log-probabilities. likeliest: the number of tokens that are the
+    reference's most likely token. behind: the largest log-probability difference between that token and a
+    generated one.
+    worst_rank: the worst rank of a generated token in the reference, from 0.
     """
 
     largest: float
@@ -41,17 +43,17 @@ class Distance:
     worst_rank: int
 
     def budget(self, largest: float, rms: float) -> float:
-        """Error in units of what is permitted: above 1 is wrong, infinite when something is not a number."""
+        """The error in units of the tolerance: above 1 is wrong, infinite if a value is not finite."""
         if not math.isfinite(self.largest):
             return math.inf
         return max(self.largest / largest, self.rms / rms)
 
 
 def distance(found: Rounds, expected: ReferenceRounds) -> Distance:
-    """Of all rounds together. ValueError when the two do not belong together."""
+    """The difference over all rounds. Raises ValueError when the two have different lengths."""
     largest, total, compared, tokens, likeliest, behind, rank = 0.0, 0.0, 0, 0, 0, 0.0, 0
-    for asked, answered in zip(found, expected, strict=True):
-        for request, truth in zip(asked, answered, strict=True):
+    for requests, references in zip(found, expected, strict=True):
+        for request, truth in zip(requests, references, strict=True):
             for place, (token, listed) in enumerate(zip(request.tokens, request.logprobs, strict=True)):
                 errors = [abs(listed[name] - truth.logprobs[place][name]) for name in listed]
                 errors = [error if math.isfinite(error) else math.inf for error in errors]
@@ -75,8 +77,8 @@ def distance(found: Rounds, expected: ReferenceRounds) -> Distance:
 
 
 def permitted(reference: ReferenceCase) -> LogProbTolerance:
-    """The largest and the root mean square error that a faithful implementation may have."""
-    # Rounding to fp32 of a log-probability, which is seldom beyond 32 in these checkpoints.
+    """The tolerance: the largest and the root mean square error that a correct implementation may have."""
+    # Rounding of a log-probability to fp32; in these checkpoints its size is rarely above 32.
     rounding = 32 * LOGPROB_UNIT
     return LogProbTolerance(
         largest=reference.safety * reference.tolerance.largest + rounding,
@@ -87,7 +89,7 @@ def permitted(reference: ReferenceCase) -> LogProbTolerance:
 def compare_case(
     case: CaseRun, reference: ReferenceCase
 ) -> tuple[GeneratedCase, tuple[FaultResult | UnmeasuredFault, ...]]:
-    """One case's errors, whether its tokens were properly chosen, and what each injected fault did."""
+    """The errors of one case and its choice of tokens, and the effect of each injected fault."""
     tolerance = permitted(reference)
     errors = _errors(distance(case.rounds, reference.rounds), tolerance, case.sampling)
     generated = GeneratedCase(
@@ -134,11 +136,14 @@ def _errors(found: Distance, tolerance: LogProbTolerance, sampling: Mapping[str,
 
 
 def _choice(found: Distance, largest: float, sampling: Mapping[str, float]) -> str:
-    """Why a token cannot have been chosen, or "". Two log-probabilities may each be off by `largest`."""
+    """Why a token was chosen wrongly, or "". Two log-probabilities may each be off by `largest`."""
     if sampling:
         if found.worst_rank >= sampling["top_k"]:
-            return f"a token at place {found.worst_rank + 1} was drawn, {sampling['top_k']:g} were allowed"
+            return f"a token of rank {found.worst_rank + 1} was sampled with top_k = {sampling['top_k']:g}"
         return ""
     if found.behind > 2 * largest:
-        return f"a token {found.behind:.3g} behind the likeliest was chosen, {2 * largest:.3g} is permitted"
+        return (
+            f"a token was chosen whose log-probability is {found.behind:.3g} below the most likely one "
+            f"(tolerance {2 * largest:.3g})"
+        )
     return ""

@@ -1,8 +1,9 @@
-"""Operators of serving engines against plain formulas in float64: which one is wrong, when something is.
+"""The test battery: compares operators of serving engines with plain formulas in float64.
 
-A tolerance is measured: eight runs of the formula in which every operation is off by what the numerics
-contract permits (`stochastic_arithmetic`), how far the farthest goes, times the contract's safety, plus the
-rounding of the result.
+When generation is wrong, it names the operator that is wrong. The tolerance is measured: the formula is
+evaluated eight times with every operation perturbed by the error that the numerics contract permits
+(`stochastic_arithmetic`). The tolerance is the largest deviation, times the contract's safety factor, plus
+the rounding of the result.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from harness.rollout.operators.operator_cases import CASES, OperatorCase
 from harness.rollout.operators.operator_result import LARGEST_STORED, OperatorMeasurement
 
 SAMPLES = 8
-"""As in the check `actor`: the largest of eight and the contract's safety of two leave a legal device far
-below."""
+"""As in the check `actor`. With eight samples and the contract's safety factor of two, a correct device stays
+far below the tolerance."""
 
 CONTRACTS: Mapping[str, Contract] = {"float32": FP32, "bfloat16": BF16_NATIVE}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedValues:
-    """Exact results, and how far each may be off: in the largest element, and as a vector."""
+    """The exact results, and the tolerance of each: of its largest element, and of its norm as a vector."""
 
     values: tuple[Any, ...]
     largest: tuple[float, ...]
@@ -46,7 +47,7 @@ def find_operator(case: OperatorCase) -> Any:
 
 
 def _launches_kernels() -> bool:
-    """Whether vLLM found Triton here; without it the same operators compute in other ways."""
+    """Whether vLLM found Triton; without it vLLM implements the same operators differently."""
     try:
         return bool(import_module("vllm.triton_utils").HAS_TRITON)
     except ImportError:
@@ -54,13 +55,13 @@ def _launches_kernels() -> bool:
 
 
 def draw(case: OperatorCase, seed: int, dtype: torch.dtype) -> dict[str, Any]:
-    """Arguments of the case, floating-point tensors rounded to `dtype` but kept in float64."""
+    """The arguments of the case. Floating-point tensors are rounded to `dtype` and stored in float64."""
     generator = torch.Generator().manual_seed(seed)
     return {name: _each(value, lambda x: _rounded(x, dtype)) for name, value in case.draw(generator).items()}
 
 
 def expected_values(case: OperatorCase, values: Mapping[str, Any], dtype: torch.dtype) -> ExpectedValues:
-    """What the operator must compute of these arguments."""
+    """The results that the operator must compute for these arguments."""
     exact = case.expected(values)
     if case.exact:
         zero = (0.0,) * len(exact)
@@ -94,7 +95,7 @@ def compute(case: OperatorCase, values: Mapping[str, Any], device: str, dtype: t
         name: _each(value, partial(_placed, dtype=dtype, device="cpu" if name in case.host else device))
         for name, value in values.items()
     }
-    # As engines call it. Views that the simulated device made for an engine may be written in this mode only.
+    # Engines call operators in this mode. It is required to write to views that the simulated device made.
     with torch.inference_mode():
         returned = find_operator(case)(**placed)
     if case.written:
@@ -104,7 +105,7 @@ def compute(case: OperatorCase, values: Mapping[str, Any], device: str, dtype: t
 
 
 def worst_budget(found: Sequence[Any], expected: ExpectedValues) -> float:
-    """Largest error in units of what is allowed; infinite for a wrong shape, a NaN or a wrong choice."""
+    """The largest error in units of the tolerance; infinite for a wrong shape, a NaN or a wrong integer."""
     worst = 0.0
     for result, true, largest, length in zip(
         found, expected.values, expected.largest, expected.length, strict=True

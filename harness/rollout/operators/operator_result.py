@@ -1,4 +1,4 @@
-"""What the battery of operators measures. Standard library only."""
+"""The measurements of the operator test battery. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ LARGEST_STORED = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorMeasurement:
-    """One operator of the battery against its plain formula.
+    """One operator of the battery, compared with its plain formula.
 
     state: `absent` when the cell has no such operator. budget: error in units of the tolerance, above 1 is
-    wrong. message: what it raised. group: the engine it ran beside.
+    wrong. message: the error that it raised. group: the engine in whose process it ran.
     """
 
     case: str

@@ -225,7 +225,7 @@ def test_unusable_references_are_left_out_by_name(references, rng, make_curve):
 def test_references_that_do_not_learn_are_refused(rng, make_curve):
     flat = [{**make_curve(rng), "reward": make_curve(rng, "declines")["reward"]} for _ in range(12)]
 
-    assert "does not learn" in decide(flat, [make_curve(rng)]).reasons[0]
+    assert "does not rise" in decide(flat, [make_curve(rng)]).reasons[0]
 
 
 def test_missing_series_are_named(references, rng, make_curve):

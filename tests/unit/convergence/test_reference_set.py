@@ -79,7 +79,7 @@ def test_an_edited_reference_set_is_refused(tmp_path):
     edited = tmp_path / original.name
     edited.write_text(json.dumps(body))
 
-    with pytest.raises(InputError, match="does not have the digest"):
+    with pytest.raises(InputError, match="does not match its content"):
         reference_set.load(edited)
 
 

@@ -126,7 +126,7 @@ def test_a_metric_that_lacks_and_too_many_steps_are_named():
     found = telemetry(b"".join(event(n, "critic/score/mean", 0.5) for n in (1, 2, 3)), steps=2)
 
     assert "no step has entropy, grad_norm" in found.problems
-    assert "3 steps where 2 were planned: it is of another recipe" in found.problems
+    assert "the log has 3 steps, but 2 were planned: it belongs to another recipe" in found.problems
 
 
 def test_a_scalar_tensor_is_read():

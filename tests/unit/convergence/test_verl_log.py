@@ -119,7 +119,7 @@ def test_a_metric_that_lacks_and_steps_of_another_recipe_are_named():
     problems = " ".join(log.telemetry().problems)
 
     assert "no step has entropy" in problems
-    assert "2 steps where 1 were planned: it is of another recipe" in problems
+    assert "the log has 2 steps, but 1 were planned: it belongs to another recipe" in problems
 
 
 def test_values_that_are_no_numbers_are_named():

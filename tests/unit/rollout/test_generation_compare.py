@@ -99,7 +99,7 @@ def test_an_error_beyond_what_is_permitted_shows_though_the_token_is_the_same() 
 
 def test_a_token_that_is_not_the_likeliest_cannot_have_been_chosen_greedily() -> None:
     entry = compared(case(), reference({"7": -0.5, "9": -2.0}, [3, -0.3], rank=1))
-    assert "behind the likeliest" in entry.choice
+    assert "below the most likely one" in entry.choice
 
 
 def test_a_tie_within_what_is_permitted_may_go_either_way() -> None:
@@ -111,7 +111,7 @@ def test_a_drawn_token_must_be_among_those_that_may_be_drawn() -> None:
     drawn = case(sampling={"temperature": 1.0, "top_k": 2})
     assert not compared(drawn, reference({"7": -0.5, "9": -2.0}, [3, -0.1], rank=1)).choice
     outside = compared(drawn, reference({"7": -0.5, "9": -2.0}, [3, -0.1], rank=2))
-    assert "place 3 was drawn, 2 were allowed" in outside.choice
+    assert "rank 3 was sampled with top_k = 2" in outside.choice
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -154,7 +154,7 @@ def test_an_operator_without_a_reference_is_listed_and_never_a_pass() -> None:
 
 
 def test_a_fault_that_shows_in_the_chosen_tokens_alone_is_noticed() -> None:
-    drawn = fault(budget=0.1, choice="a token at place 300 was drawn, 20 were allowed")
+    drawn = fault(budget=0.1, choice="a token of rank 300 was sampled with top_k = 20")
     assert generation(case(), faults=(drawn,)).status is Status.PASS
 
 

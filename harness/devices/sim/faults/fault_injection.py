@@ -18,21 +18,21 @@ from harness.devices.sim.operators.torch_internals import current_autograd_node
 
 
 class ActiveFault:
-    """A fault with its history: calls seen (matching operator and phase) and calls hit."""
+    """A fault, the number of calls that match it (`seen`), and of those that it distorted (`hits`)."""
 
     def __init__(self, spec: FaultSpec) -> None:
         self.spec = spec
         self.seen = 0
         self.hits = 0
         self.hit_operators: Counter[str] = Counter()
-        # What kinds with a memory keep between calls ("stale").
+        # Results that the kind "stale" keeps between calls.
         self.memory: dict[Any, Any] = {}
         self.random = random.Random(spec.seed)  # noqa: S311 - reproducible, not secret
         self._matches: dict[tuple[str, str], bool] = {}
         self._lock = threading.Lock()
 
     def claims(self, plan: OperatorPlan) -> bool:
-        """Whether this call is hit; counts it."""
+        """Count this call, and tell whether the fault distorts it."""
         if not self._matching(plan):
             return False
         spec = self.spec
@@ -49,7 +49,7 @@ class ActiveFault:
             return True
 
     def report(self) -> dict[str, Any]:
-        """JSON: the fault and what it hit."""
+        """JSON: the fault and the operators that it distorted."""
         return {
             "op": self.spec.op,
             "kind": self.spec.kind,
@@ -70,10 +70,10 @@ class ActiveFault:
 
 
 class FaultBook:
-    """The faults in force on the simulated device, and the operator counts when they are asked for.
+    """The active faults of the simulated device, and the counts of operator calls once counting is enabled.
 
-    `interceptors` is the machine's list: it is empty while there is nothing to do, so that a clean run pays
-    nothing.
+    interceptors: the machine's list. It is empty while there are no faults and no counting, so that a run
+    without faults is not slowed down.
     """
 
     def __init__(self, interceptors: list[Interceptor]) -> None:
@@ -83,7 +83,7 @@ class FaultBook:
         self._interceptors = interceptors
 
     def add(self, specs: Iterable[FaultSpec]) -> list[ActiveFault]:
-        """Put faults in force."""
+        """Activate faults."""
         added = [ActiveFault(spec) for spec in specs]
         self.active.extend(added)
         self._arm()
@@ -91,7 +91,7 @@ class FaultBook:
 
     @contextmanager
     def injected(self, *specs: FaultSpec) -> Iterator[list[ActiveFault]]:
-        """Faults in force for a while."""
+        """Faults that are active within the context."""
         added = self.add(specs)
         try:
             yield added
@@ -105,7 +105,7 @@ class FaultBook:
         self._arm()
 
     def report(self) -> dict[str, Any]:
-        """JSON: faults with their hits, operator counts when they were asked for."""
+        """JSON: the active faults with their hits, and the counts of operator calls."""
         return {"faults": [fault.report() for fault in self.active], "calls": dict(self.calls.most_common())}
 
     def _arm(self) -> None:

@@ -1,4 +1,4 @@
-"""What each kind of fault does to one call of an operator, on CPU tensors."""
+"""The kinds of faults: how each of them distorts one call of an operator, on CPU tensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 class FaultState(Protocol):
-    """What a kind may read of an active fault."""
+    """The part of an active fault that the kinds of faults use."""
 
     spec: FaultSpec
     memory: dict[Any, Any]
@@ -33,7 +33,7 @@ class FaultState(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorCall:
-    """One call of an operator, its arguments on host memory."""
+    """One call of an operator, with its arguments in host memory."""
 
     plan: OperatorPlan
     compute: Callable[..., Any]
@@ -41,11 +41,11 @@ class OperatorCall:
     kwargs: dict[str, Any]
 
     def run(self) -> Any:
-        """The faithful result."""
+        """The correct result."""
         return self.compute(*self.args, **self.kwargs)
 
     def written(self) -> list[torch.Tensor]:
-        """The arguments the operator writes."""
+        """The arguments that the operator writes."""
         found: list[torch.Tensor] = []
         for position, name in self.plan.mutable:
             value = self.args[position] if position < len(self.args) else self.kwargs.get(name)
@@ -77,7 +77,7 @@ def _round(fault: FaultState, call: OperatorCall) -> Any:
         return x.to(dtype).to(x.dtype)
 
     if not call.written():
-        # An operator that computes in a low precision reads its inputs in it too.
+        # An operator that computes in low precision also reads its inputs in low precision.
         call = OperatorCall(
             plan=call.plan,
             compute=call.compute,

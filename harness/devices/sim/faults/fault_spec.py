@@ -1,6 +1,6 @@
-"""What a fault is, as text: the environment variable `NPU_SIM_FAULTS` and its parser. Standard library only.
+"""The syntax of the environment variable `NPU_SIM_FAULTS`, and its parser. Standard library only.
 
-Two notations, for several faults a JSON list or texts joined by "|":
+There are two notations. Several faults are a JSON list, or texts joined by "|":
     [{"op": "mm", "kind": "sign", "phase": "backward", "count": 1}]
     mm;sign;backward;count=1
 """
@@ -17,17 +17,17 @@ from harness.errors import InputError
 VARIABLE = "NPU_SIM_FAULTS"
 
 KINDS = {
-    "round": "inputs and results go through `dtype`",
+    "round": "inputs and results are rounded to `dtype`",
     "lowacc": "sums accumulate in `dtype`, `block` terms at a time",
-    "ulp": "results move `ulps` units in the last place away from zero",
+    "ulp": "results are moved by `ulps` units in the last place away from zero",
     "sign": "results change sign",
     "scale": "results are multiplied by `factor`",
     "zero": "results are zero",
-    "stale": "the result of the previous call of the same shape comes back",
+    "stale": "the result of the previous call with the same shape is returned",
     "nan": "elements of the results become NaN",
-    "nondet": "results differ between runs, in the last `ulps` places",
-    "raise": "the call fails like an aicore exception",
-    "hang": "the call blocks for `seconds` (0: for ever)",
+    "nondet": "results differ between runs by up to `ulps` units in the last place",
+    "raise": "the call raises an error like an aicore exception",
+    "hang": "the call blocks for `seconds` (0: forever)",
 }
 PHASES = ("any", "forward", "backward")
 DTYPES = ("bfloat16", "float16", "float32")
@@ -38,10 +38,12 @@ class FaultSpec:
     """One fault.
 
     op: glob on the operator's name, with or without namespace and overload ("mm", "aten::mm", "add.*").
-    phase: "backward" means inside a node of the autograd graph, also when checkpointing recomputes there.
-    after: matching calls that stay clean first. count: calls hit at most. rate: chance of a call to be hit.
-    elements: share of the elements that is hit, at least one (default 1, for "nan" 0.001).
-    output: number of the result that is hit, -1 for all.
+    phase: "backward" means inside a node of the autograd graph, including recomputation by checkpointing.
+    after: number of matching calls that are left correct first. count: the largest number of calls to
+    distort.
+    rate: probability that a matching call is distorted.
+    elements: share of the elements that are distorted, at least one element (default 1, for "nan" 0.001).
+    output: index of the result that is distorted, -1 for all.
     """
 
     op: str
@@ -61,7 +63,7 @@ class FaultSpec:
 
 
 def parse_faults(text: str) -> tuple[FaultSpec, ...]:
-    """Faults of `NPU_SIM_FAULTS`; an empty text has none. InputError names the fault and what is wrong."""
+    """Parse a value of `NPU_SIM_FAULTS`. Raises InputError with the invalid fault and the reason."""
     text = text.strip()
     if not text:
         return ()
@@ -73,12 +75,14 @@ def parse_faults(text: str) -> tuple[FaultSpec, ...]:
 def fault_from_mapping(entry: Any) -> FaultSpec:
     """A fault from a JSON object."""
     if not isinstance(entry, dict):
-        raise _bad(json.dumps(entry), "a fault is an object")
+        raise _bad(json.dumps(entry), "a fault must be a JSON object")
     shown = json.dumps(entry)
     fields = {field.name: field for field in dataclasses.fields(FaultSpec)}
     unknown = sorted(set(entry) - set(fields))
     if unknown:
-        raise _bad(shown, f"{unknown[0]!r} is no property of a fault; there are {', '.join(fields)}")
+        raise _bad(
+            shown, f"{unknown[0]!r} is not a property of a fault; the properties are {', '.join(fields)}"
+        )
     for name in ("op", "kind"):
         if not entry.get(name) or not isinstance(entry[name], str):
             raise _bad(shown, f"{name!r} is missing")
@@ -111,24 +115,24 @@ def _from_text(text: str) -> FaultSpec:
 def _typed(shown: str, name: str, annotation: str, value: Any) -> Any:
     if value is None and "None" in annotation:
         return None
-    wanted = {"str": str, "int": int, "float": float}[annotation.partition(" ")[0]]
+    kind = {"str": str, "int": int, "float": float}[annotation.partition(" ")[0]]
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise _bad(shown, f"{name!r} is not a {wanted.__name__}")
-    if wanted is int and isinstance(value, float):
+        raise _bad(shown, f"{name!r} is not a {kind.__name__}")
+    if kind is int and isinstance(value, float):
         raise _bad(shown, f"{name!r} is not a whole number")
     try:
-        return wanted(value)
+        return kind(value)
     except ValueError:
-        raise _bad(shown, f"{name!r} is not a {wanted.__name__}: {value!r}") from None
+        raise _bad(shown, f"{name!r} is not a {kind.__name__}: {value!r}") from None
 
 
 def _checked(shown: str, fault: FaultSpec) -> FaultSpec:
     if fault.kind not in KINDS:
-        raise _bad(shown, f"unknown kind {fault.kind!r}; there are {', '.join(KINDS)}")
+        raise _bad(shown, f"unknown kind {fault.kind!r}; the kinds are {', '.join(KINDS)}")
     if fault.phase not in PHASES:
-        raise _bad(shown, f"unknown phase {fault.phase!r}; there are {', '.join(PHASES)}")
+        raise _bad(shown, f"unknown phase {fault.phase!r}; the phases are {', '.join(PHASES)}")
     if fault.dtype not in DTYPES:
-        raise _bad(shown, f"unknown dtype {fault.dtype!r}; there are {', '.join(DTYPES)}")
+        raise _bad(shown, f"unknown dtype {fault.dtype!r}; the dtypes are {', '.join(DTYPES)}")
     for name, low, high in (("rate", 0.0, 1.0), ("elements", 0.0, 1.0)):
         value = getattr(fault, name)
         if value is not None and not low <= value <= high:
