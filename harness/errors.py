@@ -1,4 +1,4 @@
-"""Errors a user can act on: what is wrong, where, why, and what to do, each with its exit code.
+"""Errors for the user: what is wrong, where, why, and how to fix it, each with its exit code.
 
 Exit codes are part of the public interface (see `EXIT_CODES` and the README):
 0 as expected, 1 unexpected failure or unexpected pass, 2 bad usage or bad input file, 3 nothing selected,
@@ -19,10 +19,10 @@ EXIT_INCOMPLETE = 4
 EXIT_INTERRUPTED = 130
 
 EXIT_CODES = {
-    EXIT_OK: "everything that was planned ran and came out as expected",
+    EXIT_OK: "every planned check ran and had the expected outcome",
     EXIT_UNEXPECTED: "an unexpected failure, or an expected failure that passed",
     EXIT_BAD_INPUT: "bad usage or a bad input file",
-    EXIT_NOTHING_SELECTED: "nothing was selected, so nothing was proved",
+    EXIT_NOTHING_SELECTED: "nothing was selected, so nothing was checked",
     EXIT_INCOMPLETE: "a planned task has no outcome, or the infrastructure failed",
     EXIT_INTERRUPTED: "interrupted; the same command resumes",
 }
@@ -47,7 +47,7 @@ class Location:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with an input."""
+    """One problem of an input."""
 
     what: str
     where: Location | None = None
@@ -65,7 +65,7 @@ class Problem:
 
 
 class HarnessError(Exception):
-    """Base of every error that is shown without a traceback."""
+    """Base class of all errors that are shown without a traceback."""
 
     exit_code = EXIT_INCOMPLETE
 
@@ -97,19 +97,19 @@ class NothingSelectedError(HarnessError):
 
 
 class InfrastructureError(HarnessError):
-    """The machine, the network or a service failed, which says nothing about a cell: exit code 4."""
+    """The machine, the network or a service failed; this says nothing about the cell: exit code 4."""
 
     exit_code = EXIT_INCOMPLETE
 
 
 class InterruptedRunError(HarnessError):
-    """Stopped by the user or a signal; the same command resumes: exit code 130."""
+    """The run was stopped by the user or a signal; the same command resumes it: exit code 130."""
 
     exit_code = EXIT_INTERRUPTED
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A sentence that names the nearest known words, or lists them all when there are few, or ""."""
+    """A hint with the most similar known names, or with all names if there are few, or ""."""
     import difflib
 
     names = sorted(set(known))

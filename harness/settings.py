@@ -1,4 +1,4 @@
-"""Settings with provenance: flag > environment `NPU_MATRIX_*` > file > default."""
+"""Settings, and where each comes from: flag > environment `NPU_MATRIX_*` > file > default."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FILE_NAME = "npu-matrix.toml"
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """A setting users can make: its default and what it is for.
+    """A setting that users can change: its default and its help text.
 
-    exported: checks and cells read it from the environment, as no settings are where they run; "path" is made
-    absolute on the way.
+    exported: whether the setting is passed to checks and cells as an environment variable, because they
+    cannot read the settings themselves; a "path" is made absolute first.
     """
 
     name: str
@@ -31,13 +31,13 @@ class Option:
     exported: Literal["", "path", "text"] = ""
 
 
-#: How a setting is switched on and off, in any case.
+#: Accepted values of on/off settings, in upper or lower case.
 SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-#: What cells can be built with; the first is embedded and needs nothing.
+#: The engines that can build cells; the first is built in and has no dependencies.
 ENGINES = ("venv", "docker", "podman")
-#: How an image is named: by registry, name and tag, by digest, or by its id.
+#: The name of an image: registry, name and tag; a digest; or an image id.
 IMAGE = re.compile(r"[A-Za-z0-9][\w.:/-]*(@sha256:[0-9a-f]{64})?")
-#: The profile of a bare `npu-matrix run`.
+#: The profile that `npu-matrix run` uses without options.
 DEFAULT_PROFILE = "default"
 
 OPTIONS = (
@@ -50,7 +50,7 @@ OPTIONS = (
     Option(
         name="mirrors",
         default="",
-        help="folder of clones or bare mirrors with the commits of the stacks",
+        help="folder with git clones or bare mirrors that contain the commits of the stacks",
         exported="path",
     ),
     Option(
@@ -87,13 +87,13 @@ OPTIONS = (
 
 
 def flag_of(name: str) -> str:
-    """How a setting is given on the command line."""
+    """The command-line flag of a setting."""
     return f"--{name.replace('_', '-')}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettingValue:
-    """A value and where it came from."""
+    """The value of a setting, and where it comes from."""
 
     name: str
     value: str
@@ -111,7 +111,7 @@ class Settings:
         return self.values[name].value
 
     def overridden(self, flags: Mapping[str, str | None]) -> Settings:
-        """The same with a command's own flags on top; None leaves a setting as it is."""
+        """These settings with the flags of a command applied; None leaves a setting unchanged."""
         made = {
             name: SettingValue(name=name, value=value, origin=flag_of(name))
             for name, value in flags.items()
@@ -120,7 +120,7 @@ class Settings:
         return Settings({**self.values, **made}, self.root)
 
     def flags(self, *names: str) -> tuple[str, ...]:
-        """The flags that give another shell the same values: of what neither the file nor a default says."""
+        """The flags that reproduce these settings in another shell, without defaults and values of the file."""
         return tuple(
             text
             for name in names
@@ -129,7 +129,7 @@ class Settings:
         )
 
     def exported(self) -> Mapping[str, str]:
-        """Environment variables for checks and cells, of what is set."""
+        """The environment variables for checks and cells, for all exported settings that have a value."""
         return {
             f"{ENVIRONMENT_PREFIX}{option.name.upper()}": (
                 str(self.path(option.name)) if option.exported == "path" else self[option.name]
@@ -139,24 +139,24 @@ class Settings:
         }
 
     def path(self, name: str) -> Path:
-        """A setting that is a path, relative ones taken from the checkout."""
+        """A setting as an absolute path; a relative path is relative to the checkout."""
         return (self.root / self[name]).absolute()
 
     @property
     def jobs(self) -> int:
-        """Tasks at a time; InputError when it is no whole number."""
+        """How many tasks run at a time; InputError unless it is a whole number."""
         setting = self.values["jobs"]
         if not re.fullmatch(r"[0-9]{1,9}", setting.value):
             raise InputError(
                 f"jobs is {setting.value!r}, not a whole number",
                 why=f"set by {setting.origin}",
-                fix="use 0 or more, 9 digits at most",
+                fix="use a whole number from 0 to 999999999",
             )
         return int(setting.value) or os.cpu_count() or 1
 
     @property
     def wait(self) -> bool:
-        """Whether to wait for another run; InputError when it is neither yes nor no."""
+        """Whether to wait for another run; InputError unless it is true or false."""
         setting = self.values["wait"]
         if setting.value.lower() not in SWITCHES:
             raise InputError(
@@ -166,13 +166,13 @@ class Settings:
 
     @property
     def engine(self) -> Mapping[str, str]:
-        """Container engine and base image, empty for the embedded engine; InputError for names of neither."""
+        """Container engine and base image, empty for venv; InputError for an unknown engine or a bad image."""
         setting = self.values["engine"]
         if setting.value not in ENGINES:
             raise InputError(
                 f"there is no engine {setting.value!r}",
                 why=f"set by {setting.origin}",
-                fix=" or ".join(ENGINES),
+                fix=f"use {', '.join(ENGINES[:-1])} or {ENGINES[-1]}",
             )
         if setting.value == ENGINES[0]:
             return {}
@@ -183,9 +183,9 @@ class Settings:
         setting = self.values["base_image"]
         if setting.value and not IMAGE.fullmatch(setting.value):
             raise InputError(
-                f"base_image is {setting.value!r}, which names no image",
+                f"base_image is {setting.value!r}, which is not a valid image name",
                 why=f"set by {setting.origin}",
-                fix="write NAME:TAG or NAME@sha256: and 64 hex digits",
+                fix="write NAME:TAG, or NAME@sha256: followed by 64 hex digits",
             )
         return setting.value
 
@@ -225,15 +225,17 @@ def _read_file(file: Path) -> dict[str, str]:
         return {}
     if not file.is_file():
         raise InputError(
-            "these settings are no file",
+            "the settings path is not a regular file",
             where=Location(file),
-            why="a folder, a pipe, or a link that leads nowhere would be passed over in silence",
-            fix="remove it, or write the settings into a file of this name",
+            why="a folder, a pipe or a broken link would be ignored silently",
+            fix="remove it, or replace it by a file with the settings",
         )
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError("this settings file is not TOML", where=Location(file), why=str(error)) from error
+        raise InputError(
+            "this settings file is not valid TOML", where=Location(file), why=str(error)
+        ) from error
     known = {option.name for option in OPTIONS}
     unknown = sorted(set(data) - known)
     if unknown:
@@ -245,7 +247,7 @@ def _read_file(file: Path) -> dict[str, str]:
     for name, value in data.items():
         if not isinstance(value, (str, int)) or re.search("[\x00-\x1f\x7f-\x9f]", str(value)):
             raise InputError(
-                f"{name} is {value!r}, which is no single value",
+                f"{name} is {value!r}, which is not a single value",
                 where=Location(file),
                 fix=f'write {name} = "TEXT" on one line',
             )

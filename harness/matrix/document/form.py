@@ -1,4 +1,4 @@
-"""Checks whether a document has the form of matrix.yaml, without importing pydantic when it has.
+"""Checks a document against the schema of matrix.yaml; pydantic is imported only if something is wrong.
 
 The models in `matrix_schema` define the form, and their validation produces the problems that users read.
 Loading pydantic and validating takes 0.16 s, a quarter of a plan. The check here against the committed JSON
@@ -24,9 +24,9 @@ _ANNOTATIONS = {"title", "description", "default", "$schema", "$defs", "examples
 
 
 def check_form(document: Document) -> tuple[dict[str, Any] | None, list[Problem]]:
-    """The document's data and what is wrong with its form.
+    """The data of the document, and its schema problems.
 
-    Entries with problems are left out of the data; it is None when too little is left to read on.
+    Entries with problems are removed from the data; the data is None if too little is left to continue.
     """
     schema = _committed_schema()
     if schema is not None and matches_schema(document.data, schema, schema):
@@ -37,7 +37,7 @@ def check_form(document: Document) -> tuple[dict[str, Any] | None, list[Problem]
 
 
 def matches_schema(data: Any, node: dict[str, Any], schema: dict[str, Any]) -> bool:
-    """Whether `data` satisfies `node` of `schema`; False too for any keyword this does not know."""
+    """Whether `data` satisfies `node` of `schema`; also False for an unsupported keyword."""
     return all(_holds(keyword, node, data, schema) for keyword in node if keyword not in _ANNOTATIONS)
 
 
@@ -102,12 +102,12 @@ def _others_fit(keyword: str, node: dict[str, Any], data: dict[str, Any], schema
 
 
 def _matches(pattern: str, word: str) -> bool:
-    # `$` of Python's expressions also matches before a final line break.
+    # In Python, `$` also matches before a final line break.
     return re.search(pattern, word) is not None and not word.endswith("\n")
 
 
 def _is_type(data: Any, names: str | list[str]) -> bool:
-    # A number in the schema is for editors; here only whole ones are not text already.
+    # `number` in the schema is for editors; the loader yields text for everything except whole numbers.
     kinds: dict[type, set[str]] = {
         str: {"string"},
         int: {"integer", "number"},

@@ -1,4 +1,4 @@
-"""The form of matrix.yaml: strict models at the file's edge, and the JSON schema editors complete from."""
+"""The schema of matrix.yaml: strict pydantic models, and the JSON schema that editors use for completion."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONE_LINE = r"^[^\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]*$"
 
 
 def _as_text(value: Any) -> Any:
-    # An unquoted 9 is an integer in YAML; what was written is what is meant.
+    # YAML reads an unquoted 9 as an integer; a version is always text.
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -41,7 +41,7 @@ def _kind(value: Any) -> str:
 
 
 def _one_line(value: str) -> str:
-    # It stands in terminals, comments of exports and commands to a CI's runner.
+    # The text is printed in terminals, in comments of exported files and in CI runner commands.
     if re.search(ONE_LINE, value) is None or value.endswith("\n"):
         raise ValueError("must be one line, without control characters")
     return value
@@ -55,7 +55,7 @@ def _form(value: Any) -> str:
 
 _WORD: dict[str, Any] = {"type": ["string", "number"], "minLength": 1, "maxLength": 2000}
 
-# Editors read an unquoted 8.10 as a number; the loader keeps its text, so both are right.
+# Editors read an unquoted 8.10 as a number, the loader keeps its text; both types are accepted.
 Text = Annotated[
     str,
     BeforeValidator(_as_text),
@@ -74,7 +74,8 @@ Specifiers = Annotated[
                 _WORD,
                 {"type": "array", "items": _WORD, "minItems": 1},
             ],
-            "description": "'>=8.3.RC1,<9', '2.7.*', '*', or a list of which one must hold",
+            "description": "A version specifier such as '>=8.3.RC1,<9', '2.7.*' or '*', or a list of "
+            "specifiers of which at least one must match",
         }
     ),
 ]
@@ -82,85 +83,107 @@ Title = Annotated[
     Text,
     AfterValidator(_one_line),
     WithJsonSchema({**_WORD, "pattern": ONE_LINE}),
-    Field(description="what people call it, in a few words"),
+    Field(description="Short name for display"),
 ]
-Reason = Annotated[Text, Field(description="why, in a sentence or two")]
-Source = Annotated[Text, Field(description="who says so: a document, a page, a file at a commit")]
-Owner = Annotated[Text, Field(description="who looks after it")]
+Reason = Annotated[Text, Field(description="The reason, in one or two sentences")]
+Source = Annotated[
+    Text, Field(description="Where this is documented: a document, a web page, or a file at a commit")
+]
+Owner = Annotated[Text, Field(description="The person or team responsible for this entry")]
 Plain = Annotated[
     Any, AfterValidator(_plain), WithJsonSchema({"type": ["string", "number", "boolean", "null"]})
 ]
 Conditions = dict[AxisName, Specifiers]
-When = Annotated[Conditions, Field(description="axis: versions; the cells it is for. Empty: all")]
+When = Annotated[
+    Conditions,
+    Field(
+        description="Mapping of axis to version specifiers: the cells this entry applies to. Empty: all cells"
+    ),
+]
 
 
 class MatrixEntry(BaseModel):
-    """Base of all: unknown keys are errors, nothing is converted."""
+    """Base class of all entries: unknown keys are errors, and values are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class AxisEntry(MatrixEntry):
-    """One versioned part of the stack."""
+    """One versioned component of the stack."""
 
     title: Title
-    scheme: Literal["pep440", "cann", "python", "name"] = Field(description="how its versions are ordered")
-    source: Text = Field(description="where its versions are published")
-    package: Text = Field("", description="distribution name, when it is installed with pip")
-    on_index: bool = Field(True, description="false: releases are not on the package index, only in git")
-    repository: Text = Field("", description="git repository of its source")
-    tag: Text = Field("", description="its release tags, such as 'v{version}'")
-    build_env: dict[str, Text] = Field({}, description="environment variables its installation needs")
-    extra_index: list[Text] = Field([], description="package indexes that hold versions the main one lacks")
+    scheme: Literal["pep440", "cann", "python", "name"] = Field(
+        description="How versions of this axis are written and ordered"
+    )
+    source: Text = Field(description="Where versions of this axis are published")
+    package: Text = Field("", description="Name of the distribution, if it is installed with pip")
+    on_index: bool = Field(
+        True, description="False if releases are not on the package index but only in the git repository"
+    )
+    repository: Text = Field("", description="Git repository with the source code")
+    tag: Text = Field("", description="Pattern of the release tags, such as 'v{version}'")
+    build_env: dict[str, Text] = Field({}, description="Environment variables required for the installation")
+    extra_index: list[Text] = Field(
+        [], description="Additional package indexes for versions that the main index lacks"
+    )
     values: dict[str, dict[str, Text]] = Field(
-        {}, description="the only values allowed, each with facts about it; empty: any version"
+        {}, description="The allowed values, each with facts about it. Empty: any version is allowed"
     )
 
 
 class FindingEntry(MatrixEntry):
-    """A known inconsistency of what the authors state."""
+    """A known inconsistency in what the authors of a stack or recipe publish."""
 
-    what: Text = Field(description="what does not agree, in a sentence")
+    what: Text = Field(description="The inconsistency, in one sentence")
     source: Source
-    axes: list[AxisName] = Field([], description="the axes it concerns")
+    axes: list[AxisName] = Field([], description="The axes that the inconsistency concerns")
 
 
 class StackEntry(MatrixEntry):
-    """A named cell people talk about, as its authors state it."""
+    """A named set of versions, as its authors publish it."""
 
     title: Title
     source: Source
-    axes: dict[AxisName, Text] = Field(min_length=1, description="axis: the version its authors state")
-    recipe: Name = Field("", description="the recipe its authors run")
-    findings: list[FindingEntry] = Field([], description="what its authors state does not agree")
-    notes: list[Text] = Field([], description="what else a reader has to know")
+    axes: dict[AxisName, Text] = Field(
+        min_length=1, description="Mapping of axis to the version that the authors publish"
+    )
+    recipe: Name = Field("", description="The recipe that the authors run on this stack")
+    findings: list[FindingEntry] = Field([], description="Known inconsistencies in what the authors publish")
+    notes: list[Text] = Field([], description="Further notes for readers")
 
 
 class TableEntry(MatrixEntry):
-    """A table somebody publishes: facts with their source, never outcomes."""
+    """A published compatibility table, with its source. It contains no outcomes of npu-matrix."""
 
     title: Title
     source: Source
-    date: Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="when it was read")]
-    key: AxisName = Field(description="the column by which rows are looked up; it is named after an axis")
-    columns: list[Text] = Field(min_length=2, description="names of the columns, axes among them")
-    rows: list[list[Text | None]] = Field(min_length=1, description="a value for each column; null: none")
+    date: Annotated[
+        str,
+        Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="The date on which the table was read"),
+    ]
+    key: AxisName = Field(description="The column by which rows are looked up; its name is an axis")
+    columns: list[Text] = Field(
+        min_length=2, description="Names of the columns; a column named after an axis contains its versions"
+    )
+    rows: list[list[Text | None]] = Field(
+        min_length=1, description="One list per row with a value for each column; null: no value"
+    )
 
 
 class SameAsEntry(MatrixEntry):
-    """The value must agree with that of another axis."""
+    """The value must be equal to the value of another axis."""
 
-    same_as: AxisName = Field(description="the other axis")
+    same_as: AxisName = Field(description="The axis to compare with")
     part: Literal["release", "nominal"] = Field(
-        "nominal", description="what must agree: 2.7.1 of 2.7.1.post1, or the version as it is named"
+        "nominal", description="What is compared: the release (2.7.1 of 2.7.1.post1) or the whole version"
     )
 
 
 class ListedInEntry(MatrixEntry):
-    """The value must be the one a published table has for the cell's value of the table's key."""
+    """The value must be the one that a published table lists for the cell's value of the key column."""
 
-    table: Name = Field(description="an entry of `published`")
-    column: Text = Field("", description="default: the column named like the axis")
+    table: Name = Field(description="Name of an entry of `published`")
+    column: Text = Field("", description="Name of the column. Default: the column named after the axis")
 
 
 Requirement = Annotated[
@@ -172,29 +195,38 @@ Requirement = Annotated[
 
 
 class ConstraintEntry(MatrixEntry):
-    """Which combinations are out, and the proof of it."""
+    """A rule that excludes combinations of versions, with its source."""
 
     when: When = {}
-    require: dict[AxisName, Requirement] = Field({}, description="axis: what its value must be")
-    forbid: Conditions = Field({}, description="axis: versions that must not come together; not with require")
+    require: dict[AxisName, Requirement] = Field(
+        {}, description="Mapping of axis to the requirement on its value"
+    )
+    forbid: Conditions = Field(
+        {},
+        description="Mapping of axis to versions that must not be "
+        "combined. Mutually exclusive with `require`",
+    )
     reason: Reason
     source: Source
 
 
 class PinEntry(MatrixEntry):
-    """A requirement that cells need beside their axis values; `{axis}` stands for the cell's value."""
+    """A package requirement in addition to the axis values; `{axis}` is replaced by the cell's value."""
 
     when: When = {}
-    require: Text = Field(description="as pip takes it, such as `numpy<2`")
+    require: Text = Field(description="A requirement in pip syntax, such as `numpy<2`")
     reason: Reason
     source: Source
 
 
 class OverrideEntry(MatrixEntry):
-    """A requirement that replaces what packages ask for; `{axis}` stands for the cell's value."""
+    """A requirement that replaces those of other packages; `{axis}` is replaced by the cell's value."""
 
     when: When = {}
-    override: Text = Field(description="as pip takes it; what packages ask for of the same name is ignored")
+    override: Text = Field(
+        description="A requirement in pip syntax. Requirements of "
+        "other packages on the same package are ignored"
+    )
     reason: Reason
     source: Source
 
@@ -203,22 +235,24 @@ class RecipeEntry(MatrixEntry):
     """A training or inference job."""
 
     title: Title
-    kind: Literal["train", "infer"] = Field("train", description="what the job does")
-    algorithm: Text = Field(description="such as grpo or gspo")
-    entry: Text = Field(description="the Python module or the script that is started")
-    base: Name = Field("", description="a recipe whose overrides and env come first")
-    overrides: dict[str, Plain] = Field({}, description="verl's settings, as on its command line")
-    env: dict[str, Text] = Field({}, description="environment variables of the job")
-    nodes: int = Field(1, ge=1, le=10_000, description="machines of the job")
-    cards: int = Field(1, ge=1, le=1024, description="cards of each node")
-    model: Text = Field(description="the model that is trained or run")
+    kind: Literal["train", "infer"] = Field("train", description="Whether the job trains or only infers")
+    algorithm: Text = Field(description="The RL algorithm, such as grpo or gspo")
+    entry: Text = Field(description="The Python module or script that is started")
+    base: Name = Field("", description="A recipe whose overrides and environment this recipe extends")
+    overrides: dict[str, Plain] = Field(
+        {}, description="Configuration overrides of verl, as on its command line"
+    )
+    env: dict[str, Text] = Field({}, description="Environment variables of the job")
+    nodes: int = Field(1, ge=1, le=10_000, description="Number of nodes of the job")
+    cards: int = Field(1, ge=1, le=1024, description="Number of cards per node")
+    model: Text = Field(description="The model that is trained or run")
     source: Source
-    findings: list[FindingEntry] = Field([], description="what its authors state does not agree")
-    notes: list[Text] = Field([], description="what else a reader has to know")
+    findings: list[FindingEntry] = Field([], description="Known inconsistencies in what the authors publish")
+    notes: list[Text] = Field([], description="Further notes for readers")
 
 
 class SelectEntry(MatrixEntry):
-    """Cells of a profile: named stacks, or the product of axis values."""
+    """Cells of a profile: named stacks, or a product of axis values."""
 
     stacks: Annotated[
         list[Name],
@@ -232,95 +266,120 @@ class SelectEntry(MatrixEntry):
                 ]
             }
         ),
-    ] = Field([], description="names of stacks, or all")
+    ] = Field([], description="Names of stacks, or `all`")
     product: dict[AxisName, Annotated[list[Text], Field(min_length=1)]] = Field(
-        {}, description="axis: versions; every combination that the constraints let through"
+        {},
+        description="Mapping of axis to versions: every combination "
+        "that satisfies the constraints becomes a cell",
     )
-    with_: dict[AxisName, Text] = Field({}, alias="with", description="axis: the version all of them have")
-    recipe: Name = Field("", description="the recipe of these cells")
+    with_: dict[AxisName, Text] = Field(
+        {}, alias="with", description="Mapping of axis to a version that all cells of the product have"
+    )
+    recipe: Name = Field("", description="The recipe of these cells")
 
 
 class ProfileEntry(MatrixEntry):
-    """What one command plans."""
+    """A selection of cells and checks that one command plans."""
 
     title: Title
-    select: list[SelectEntry] = Field(min_length=1, description="its cells, taken together")
-    without: dict[Name, Text] = Field({}, description="checks this profile leaves out, each with the reason")
+    select: list[SelectEntry] = Field(
+        min_length=1, description="The selections of cells; the profile contains all of them"
+    )
+    without: dict[Name, Text] = Field(
+        {}, description="Checks that this profile does not run, each with the reason"
+    )
 
 
 class RunnerEntry(MatrixEntry):
-    """A place that can execute tasks."""
+    """A machine or cluster that can execute tasks."""
 
     title: Title
-    kind: Literal["local", "ray"] = Field(description="this machine, or a Ray cluster")
-    devices: list[Literal["sim", "npu", "cpu"]] = Field(min_length=1, description="devices cells find there")
-    labels: dict[str, Text] = Field({}, description="facts about it; in capitals, folders such as DATA_ROOT")
+    kind: Literal["local", "ray"] = Field(description="`local` is this machine, `ray` a Ray cluster")
+    devices: list[Literal["sim", "npu", "cpu"]] = Field(
+        min_length=1, description="Kinds of devices available there"
+    )
+    labels: dict[str, Text] = Field(
+        {}, description="Facts about the runner. Names in capitals are folders, such as DATA_ROOT"
+    )
 
 
 class ExpectationEntry(MatrixEntry):
-    """An outcome that is known to differ from pass, and until when."""
+    """An expected failure: a check that is known not to pass in some cells until a date or version."""
 
     cells: Annotated[str, Tag("glob")] | Annotated[Conditions, Tag("axes")] = Field(
         discriminator=Discriminator(lambda value: "axes" if isinstance(value, dict) else "glob"),
-        description="a pattern of cell ids, or axis: versions",
+        description="A glob pattern for cell ids and stack names, or a mapping of axis to version specifiers",
     )
-    check: Text = Field(description="the check that is known not to pass")
+    check: Text = Field(description="The check that is expected to fail")
     state: Literal["fail", "numeric-drift", "timeout", "crash", "inconclusive", "unsupported", "error"] = (
-        Field(description="how it ends; another end is a new failure")
+        Field(description="The expected state. Any other state is a new failure")
     )
     because: list[Text] = Field(
         [],
-        description="texts; each reason of the failure has to contain one of them, else it is a new failure",
+        description="Texts of which every reason of the failure must contain at least one; a reason "
+        "without any is a new failure",
     )
     reason: Reason
     source: Source
     owner: Owner
-    until: Text = Field(description="a date, 2027-01-31, or an axis and a specifier, 'verl >=0.7.0'")
+    until: Text = Field(
+        description="When the expectation ends: a date such as 2027-01-31, or an axis and a specifier "
+        "such as 'verl >=0.7.0'"
+    )
 
 
 class MigrationEntry(MatrixEntry):
-    """A version bump: the row and the one it moves to are both planned until the new one is green."""
+    """A version upgrade of a stack: the old and the new versions are both planned until the new ones pass."""
 
-    stack: Name = Field(description="the row it moves")
+    stack: Name = Field(description="The stack that is upgraded")
     title: Title
     to: dict[AxisName, Text] = Field(
         min_length=1,
-        description="axis: value; `0.10.0.dev0@main` is the commit main is at when it is planned",
+        description="Mapping of axis to the new version. `0.10.0.dev0@main` follows a branch: the current "
+        "commit of `main` is used whenever a plan is made",
     )
     reason: Reason
     source: Source
     owner: Owner
-    until: Text = Field(description="when it should be done: a date, 2027-01-31")
+    until: Text = Field(description="The date by which the upgrade should be finished, such as 2027-01-31")
 
 
 class MatrixFile(MatrixEntry):
     """matrix.yaml: the version matrix of npu-matrix."""
 
-    format: Literal[1] = Field(description="the form of this file")
-    axes: dict[AxisName, AxisEntry] = Field(min_length=1, description="the versioned parts of a cell")
-    stacks: dict[Name, StackEntry] = Field({}, description="named cells, as their authors state them")
-    published: dict[Name, TableEntry] = Field({}, description="tables of versions that somebody publishes")
-    constraints: dict[Name, ConstraintEntry] = Field(
-        {}, description="which combinations are out, with the proof"
+    format: Literal[1] = Field(description="Format version of this file")
+    axes: dict[AxisName, AxisEntry] = Field(min_length=1, description="The versioned components of a cell")
+    stacks: dict[Name, StackEntry] = Field(
+        {}, description="Named sets of versions, as their authors publish them"
     )
-    pins: list[PinEntry] = Field([], description="requirements beside those of the axes")
-    overrides: list[OverrideEntry] = Field([], description="requirements that replace what packages ask for")
-    recipes: dict[Name, RecipeEntry] = Field({}, description="training and inference jobs")
-    profiles: dict[Name, ProfileEntry] = Field(min_length=1, description="what one command plans")
-    runners: dict[Name, RunnerEntry] = Field({}, description="places that can execute tasks")
-    expectations: dict[Name, ExpectationEntry] = Field({}, description="failures that are known, until when")
-    migrations: dict[Name, MigrationEntry] = Field({}, description="version bumps of stacks")
+    published: dict[Name, TableEntry] = Field({}, description="Published compatibility tables")
+    constraints: dict[Name, ConstraintEntry] = Field(
+        {}, description="Rules that exclude combinations of versions"
+    )
+    pins: list[PinEntry] = Field([], description="Package requirements in addition to the axis values")
+    overrides: list[OverrideEntry] = Field(
+        [], description="Requirements that replace those of other packages"
+    )
+    recipes: dict[Name, RecipeEntry] = Field({}, description="Training and inference jobs")
+    profiles: dict[Name, ProfileEntry] = Field(
+        min_length=1, description="Selections of cells and checks to plan"
+    )
+    runners: dict[Name, RunnerEntry] = Field({}, description="Machines and clusters that can execute tasks")
+    expectations: dict[Name, ExpectationEntry] = Field(
+        {}, description="Expected failures, each with an end date or version"
+    )
+    migrations: dict[Name, MigrationEntry] = Field({}, description="Version upgrades of stacks")
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of matrix.yaml, as it is committed (see `form.SCHEMA_FILE`)."""
+    """The JSON schema of matrix.yaml that is committed as `form.SCHEMA_FILE`."""
     schema = MatrixFile.model_json_schema(by_alias=True)
     _close(schema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def _close(node: Any) -> None:
-    # The models refuse keys that do not match; pydantic leaves that out of the schema.
+    # The models reject keys that do not match the pattern; pydantic leaves this out of the schema.
     for below in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
         _close(below)
     if isinstance(node, dict) and "patternProperties" in node:

@@ -1,4 +1,4 @@
-"""What pydantic says of a document, told with positions, plain words and the nearest known key."""
+"""Turns pydantic's validation errors into problems with positions, plain words and the most similar key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.matrix.document.matrix_schema import MatrixFile, json_schema
 from harness.matrix.document.yaml_positions import Document, NodePath
 
 _SHOWN = 60
-_STAND_INS: dict[str, Any] = {
+_PLACEHOLDERS: dict[str, Any] = {
     "format": 1,
     "profiles": {"default": {"title": "-", "select": [{"stacks": "all"}]}},
     "pins": {"require": "x", "reason": "-", "source": "-"},
@@ -23,9 +23,9 @@ _STAND_INS: dict[str, Any] = {
 
 
 def find_problems(document: Document) -> tuple[dict[str, Any] | None, list[Problem]]:
-    """What is left of the data without the entries that have problems of form, and these problems.
+    """The data without the entries that violate the schema, and their problems.
 
-    So what the other entries refer to can be checked in the same pass. None when too little is left.
+    The references of the remaining entries can then be checked in the same pass. None if too little is left.
     """
     problems: list[Problem] = []
     data = document.data
@@ -43,7 +43,7 @@ def find_problems(document: Document) -> tuple[dict[str, Any] | None, list[Probl
 
 
 def _place(data: Any, detail: Mapping[str, Any]) -> tuple[NodePath, bool]:
-    """The document's path of a pydantic location, whose tags of union branches are dropped."""
+    """The path in the document of a pydantic location, without the tags of union branches."""
     path: list[str | int] = []
     key = detail["type"] == "extra_forbidden"
     parts = list(detail["loc"])
@@ -76,7 +76,7 @@ def _problem(document: Document, detail: Mapping[str, Any], path: NodePath, *, k
         what = f"{_name(path)} must be {context['expected']}, not {_shown(detail['input'])}"
         return Problem(what, where, fix=did_you_mean(str(detail["input"]), expected))
     if kind == "string_pattern_mismatch":
-        what = f"{_shown(detail['input'])} is not a name that can be used here"
+        what = f"{_shown(detail['input'])} is not a valid name here"
         return Problem(what, where, why=f"it must match {context['pattern']}", fix="rename it")
     if kind in {"too_short", "string_too_short"} and context["min_length"] == 1:
         return Problem(f"{_name(path)} must not be empty", where)
@@ -138,9 +138,9 @@ def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> list[dict[str, Any
 
 
 def _prune(data: Any, places: Iterable[tuple[NodePath, bool]]) -> Any:
-    """A copy of `data` without the entries the paths are in, or None when the rest says too little.
+    """A copy of `data` without the entries that contain the paths, or None if too little is left.
 
-    Of an entry with a key that is unknown (True) only this key goes: the rest of it can still be read.
+    For an unknown key (True), only the key is removed: the rest of its entry can still be read.
     """
     if not isinstance(data, dict):
         return None
@@ -153,17 +153,17 @@ def _prune(data: Any, places: Iterable[tuple[NodePath, bool]]) -> Any:
         if len(path) > 1 and isinstance(entries, dict):
             entries.pop(path[1], None)
         elif len(path) > 1 and isinstance(entries, list) and isinstance(path[1], int):
-            # Its place stays taken, so that the positions of the others still hold.
-            entries[path[1]] = _STAND_INS[str(section)]
+            # A placeholder keeps the indexes of the other entries valid.
+            entries[path[1]] = _PLACEHOLDERS[str(section)]
         elif section in {"format", "profiles"}:
-            pruned[section] = _STAND_INS[str(section)]
+            pruned[section] = _PLACEHOLDERS[str(section)]
         else:
             pruned.pop(section, None)
     return pruned if pruned != data else None
 
 
 def _drop_key(data: Any, path: NodePath) -> bool:
-    """Whether there was such a key to take out."""
+    """Remove the key; False if there is none."""
     for part in path[:-1]:
         if isinstance(data, dict):
             data = data.get(part)

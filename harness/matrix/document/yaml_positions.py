@@ -1,4 +1,4 @@
-"""YAML with positions: plain Python data, and for every key and value the line and column it stands at.
+"""YAML with positions: plain Python data, and the line and column of every key and value.
 
 Only `true`, `false`, `null` and decimal integers are resolved; every other scalar stays the text that was
 written, because YAML would turn the version 8.10 into the number 8.1, `3:15` into 195 and `on` into true.
@@ -35,9 +35,9 @@ Mark = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A file's data and where each part of it stands (lines and columns count from 1).
+    """The data of a file, and the position of each part (lines and columns count from 1).
 
-    problems: keys written twice; the data holds their first values, so that the rest can be checked too.
+    problems: duplicate keys; the data contains the first value of each, so that the rest is checked too.
     """
 
     file: Path | str
@@ -64,7 +64,7 @@ def load_yaml(path: Path) -> Document:
 def parse_yaml(text: str, file: Path | str) -> Document:
     """The document in `text`; `file` names it in errors. Raises InputError only.
 
-    Keys that are written twice do not keep the rest from being read: they stand in the document's `problems`.
+    Duplicate keys do not stop the reading; they are listed in the document's `problems`.
     """
     bad = _UNPRINTABLE.search(text)
     if bad:
@@ -96,7 +96,7 @@ def parse_yaml(text: str, file: Path | str) -> Document:
 
 def _read_text(path: Path) -> str:
     try:
-        # Opening a FIFO would wait for somebody who writes.
+        # Without O_NONBLOCK, opening a FIFO would wait for a writer.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             regular = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
             raw = stream.read(MAX_BYTES + 1) if regular else b""
@@ -105,20 +105,20 @@ def _read_text(path: Path) -> str:
             f"cannot read {path}",
             where=Location(path),
             why=error.strerror or str(error),
-            fix="check the path, or name the file with --matrix",
+            fix="check the path, or pass another file with --matrix",
         ) from error
     if not regular:
         raise InputError(
-            f"{path} is no regular file",
+            f"{path} is not a regular file",
             where=Location(path),
-            why="a pipe or a device can be read once only, and the matrix is read more than once",
-            fix="write it into a file, and name that with --matrix",
+            why="the matrix is read more than once, which is impossible for a pipe or a device",
+            fix="write the matrix to a file, and pass it with --matrix",
         )
     if len(raw) > MAX_BYTES:
         raise InputError(
             f"the file is larger than {MAX_BYTES >> 20} MB",
             where=Location(path),
-            why="a matrix is written by people; data this large belongs elsewhere",
+            why="a matrix is written by hand and never this large",
             fix="check that this is the right file",
         )
     try:
@@ -133,7 +133,7 @@ def _read_text(path: Path) -> str:
 
 
 class _EventReader:
-    """Builds data from YAML events with an explicit stack, so that no depth of nesting can overflow ours."""
+    """Builds data from YAML events without recursion, so that deep nesting cannot overflow the call stack."""
 
     def __init__(self, file: Path | str) -> None:
         self.file = file
@@ -154,7 +154,7 @@ class _EventReader:
             elif isinstance(event, yaml.CollectionStartEvent):
                 self._check_node(event)
                 if stack and stack[-1].wants_key:
-                    self._stop(event, "a key must be a single word or text", "write the key as plain text")
+                    self._stop(event, "a key must be plain text", "write the key as plain text")
                 container: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
                 path = self._place(stack, event, container)
                 stack.append(_OpenCollection(container, path))
@@ -163,9 +163,9 @@ class _EventReader:
             elif isinstance(event, yaml.CollectionEndEvent):
                 stack.pop()
             elif isinstance(event, yaml.AliasEvent):
-                self._stop(event, f"alias *{event.anchor} is not supported", "write the value out")
+                self._stop(event, f"alias *{event.anchor} is not supported", "write the value instead")
             elif isinstance(event, yaml.DocumentStartEvent) and self.documents:
-                self._stop(event, "a second document starts here", "keep one document to a file")
+                self._stop(event, "a second document starts here", "keep one document per file")
 
     def _place(self, stack: list[_OpenCollection], event: Any, value: Any) -> NodePath:
         mark = (event.start_mark.line + 1, event.start_mark.column + 1)
@@ -195,15 +195,16 @@ class _EventReader:
             line, column = self.keys[path]
             self.problems.append(
                 Problem(
-                    f"key {name!r} is written twice",
+                    f"duplicate key {name!r}",
                     Location(self.file, *mark),
-                    why=f"the first one is at line {line}, column {column}; YAML would silently drop it",
-                    fix="keep one",
+                    why=f"the first is at line {line}, column {column}; "
+                    f"a YAML parser would silently ignore one of them",
+                    fix="remove one of them",
                 )
             )
         elif name == "<<" and event.implicit[0]:
-            self._stop(event, "merge keys (<<) are not supported", "write the values out")
-        # The first of two values stays; the second gets a path of its own, so that it is read but not kept.
+            self._stop(event, "merge keys (<<) are not supported", "write the values instead")
+        # The first value is kept. The second gets a separate path: it is checked, but not stored.
         top.key = None if path in self.keys else name
         top.wants_key = False
         self.keys.setdefault(path, mark)
@@ -221,7 +222,7 @@ class _EventReader:
             self._stop(event, f"tag {event.tag} is not supported", "write plain values")
         if event.anchor is not None:
             self._stop(
-                event, f"anchor &{event.anchor} is not supported", "write the value out where it is used"
+                event, f"anchor &{event.anchor} is not supported", "write the value wherever it is used"
             )
 
     def _stop(self, event: Any, what: str, fix: str) -> None:
@@ -231,7 +232,7 @@ class _EventReader:
 
 @dataclass
 class _OpenCollection:
-    """A collection that has started and not ended."""
+    """A collection whose end has not been read yet."""
 
     container: Any
     path: NodePath
@@ -258,11 +259,11 @@ def _syntax_problem(file: Path | str, text: str, error: yaml.MarkedYAMLError) ->
             "a tab is used for indentation",
             Location(file, mark.line + 1, line.index("\t") + 1),
             why="YAML allows spaces only",
-            fix="replace it by spaces",
+            fix="replace it with spaces",
         )
     return Problem(
         f"not YAML: {error.problem or 'syntax error'}",
         Location(file, mark.line + 1, mark.column + 1),
         why=error.context or "",
-        fix="check indentation, quotes and brackets here and just above",
+        fix="check the indentation, quotes and brackets here and in the lines above",
     )

@@ -1,4 +1,4 @@
-"""The end of a migration: the old row takes the new values, and the entry goes."""
+"""Finishes a migration: the stack gets the new versions, and the migration entry is removed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from harness.matrix.reading.load_matrix import parse_matrix
 
 
 def retire_migration(text: str, migration: Migration, new_values: Mapping[str, str], file: Path | str) -> str:
-    """The file after the migration; `new_values` are the axes of its row, with commits for what it followed.
+    """The text of the file after the migration.
 
-    Every other byte stays; expectations of the new row become those of the old one. What comes out is read
-    again: InputError when anything else would differ.
+    new_values: the axes of the migrated stack, with commits for the refs that it followed. Every other byte
+    is preserved, and expectations for the migration apply to the stack afterwards. The edited text is parsed
+    again: InputError if anything else would change.
     """
     changed = {axis: new_values[axis] for axis in migration.to}
     edited = _with_values(text, migration.stack, changed)
@@ -29,9 +30,9 @@ def retire_migration(text: str, migration: Migration, new_values: Mapping[str, s
     rows = {name: stack.axes for name, stack in before.stacks.items() if name != migration.name}
     if {name: stack.axes for name, stack in after.stacks.items()} != {**rows, migration.stack: wanted}:
         raise InputError(
-            "the row cannot be edited without touching something else",
+            "the stack cannot be edited automatically without changing something else",
             where=Location(file),
-            fix=f"set these axes of stack {migration.stack!r} by hand, and remove the migration: "
+            fix=f"set these axes of stack {migration.stack!r} by hand, and remove the migration entry: "
             + ", ".join(f"{axis}: {value}" for axis, value in changed.items()),
         )
     return edited
@@ -43,7 +44,7 @@ def _with_values(text: str, stack: str, values: Mapping[str, str]) -> str:
         return text
     lines = text.splitlines(keepends=True)
     written = {key.value: value for key, value in axes.value}
-    # From the end, so that the places of what comes before stay.
+    # Edit from the end, so that earlier positions stay valid.
     new = "".join(
         f"{' ' * axes.start_mark.column}{axis}: {value}\n"
         for axis, value in values.items()
@@ -59,7 +60,7 @@ def _with_values(text: str, stack: str, values: Mapping[str, str]) -> str:
 
 
 def _axes(text: str, stack: str) -> yaml.MappingNode | None:
-    """The axes of a stack, when they stand one on a line."""
+    """The axes of a stack, if they are written in block style."""
     found = find_section(text, "stacks")
     node: Any = _value(_value(found[1], stack), "axes") if found else None
     return node if isinstance(node, yaml.MappingNode) and not node.flow_style else None
@@ -71,7 +72,7 @@ def _value(node: Any, name: str) -> Any:
 
 
 def _renamed(text: str, migration: Migration) -> str:
-    """Expectations that name the new row name the old one."""
+    """Rename the migration to its stack in the expectations."""
     found = find_section(text, "expectations")
     if found is None or not isinstance(found[1], yaml.MappingNode):
         return text

@@ -1,4 +1,4 @@
-"""Edits of matrix.yaml that keep every other byte: comments and layout are the work of people."""
+"""Edits of matrix.yaml that preserve every other byte, including comments and layout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CRLF = "\r\n"
 
 
 def read_matrix_text(file: Path) -> tuple[str, str]:
-    """The text with plain line ends, and the line ends it has; InputError where it has two kinds."""
+    """The text with LF line endings, and the original line ending; InputError if the file mixes two."""
     try:
         text = file.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -28,16 +28,16 @@ def read_matrix_text(file: Path) -> tuple[str, str]:
         return plain, "\n"
     if text.count("\n") != text.count(CRLF):
         raise InputError(
-            "the lines of the matrix end in two ways",
+            "the matrix file mixes LF and CRLF line endings",
             where=Location(file),
-            why="an edit keeps every byte it does not have to change",
-            fix="save the file with one kind of line ends",
+            why="an edit must preserve every byte that it does not change",
+            fix="save the file with one kind of line ending",
         )
     return plain, CRLF
 
 
 def write_matrix_text(file: Path, text: str, line_end: str) -> None:
-    """Replace the file as a whole, or not at all: people wrote it. InputError when it cannot be written."""
+    """Replace the file atomically; InputError if it cannot be written."""
     target = Path(os.path.realpath(file))
     temporary: Path | None = None
     try:
@@ -59,7 +59,7 @@ def write_matrix_text(file: Path, text: str, line_end: str) -> None:
 
 
 def find_section(text: str, section: str) -> tuple[yaml.ScalarNode, yaml.Node] | None:
-    """Key and value of a section of the file, or None where it has none."""
+    """The key and value nodes of a section, or None if the file does not have the section."""
     root = yaml.compose(text, yaml.SafeLoader)
     for key, value in root.value if isinstance(root, yaml.MappingNode) else ():
         if key.value == section:
@@ -68,7 +68,7 @@ def find_section(text: str, section: str) -> tuple[yaml.ScalarNode, yaml.Node] |
 
 
 def remove_entries(text: str, section: str, names: Collection[str]) -> str:
-    """The text without these entries of the section; the section goes with its last one."""
+    """The text without these entries of the section; a section that becomes empty is removed."""
     found = find_section(text, section)
     if not names or found is None:
         return text
@@ -88,8 +88,8 @@ def remove_entries(text: str, section: str, names: Collection[str]) -> str:
 
 
 def end_line(lines: list[str], value: yaml.Node) -> int:
-    """The line after the last one of a value; comments and blank lines behind it are not its own."""
-    # A mapping in block style ends where the next thing begins, anything else where it ends itself.
+    """The line after the last line of a value, without trailing comments and blank lines."""
+    # The end mark of a block mapping is the start of the next node.
     block = isinstance(value, yaml.MappingNode) and not value.flow_style
     end = value.end_mark.line + (0 if block else 1)
     while end > value.start_mark.line + 1 and (
@@ -100,7 +100,7 @@ def end_line(lines: list[str], value: yaml.Node) -> int:
 
 
 def _rewritten(text: str, section: str, names: Collection[str]) -> str:
-    """For a list in flow style: written again as ruamel.yaml does, with comments kept."""
+    """Rewrite a flow-style section with ruamel.yaml, which preserves comments."""
     from ruamel.yaml import YAML
 
     rt = YAML()

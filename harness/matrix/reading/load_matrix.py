@@ -1,4 +1,4 @@
-"""Reads matrix.yaml: its form, then what its names and versions refer to; all problems at once."""
+"""Loads matrix.yaml: checks the schema, then references and versions, and reports all problems at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Entry = dict[str, Any]
 
 
 def load_matrix(path: Path) -> Matrix:
-    """The matrix in the file; InputError holds every problem found, each with file, line and column."""
+    """Load a matrix file; InputError lists every problem with file, line and column."""
     return _load(load_yaml(path))
 
 
@@ -55,15 +55,15 @@ def _position(problem: Problem) -> tuple[int, int]:
 
 
 class _MatrixLoader(NameResolver):
-    """Builds the model from data whose form has been checked (see `schema`)."""
+    """Builds the matrix from data that satisfies the schema."""
 
     def __init__(self, document: Document) -> None:
         super().__init__(document)
         self.tables: dict[str, PublishedTable] = {}
 
     def matrix(self, data: Entry) -> Matrix:
-        """All of the file, in its order."""
-        # Axes and tables come first: the others are read with them.
+        """The whole matrix, in the order of the file."""
+        # Axes and tables come first, because all other entries refer to them.
         for name, entry in data["axes"].items():
             self.axes[name] = self._axis(name, entry)
         for name, entry in data.get("published", {}).items():
@@ -120,7 +120,11 @@ class _MatrixLoader(NameResolver):
                 (*path, "tag"), f"tag {axis.tag!r} must contain {{version}}", fix="such as v{version}"
             )
         if axis.package and not axis.on_index and not axis.repository:
-            self.problem(path, f"axis {name!r} is on no index and has no repository", fix="add 'repository:'")
+            self.problem(
+                path,
+                f"axis {name!r} is not on the package index and has no repository",
+                fix="add 'repository:'",
+            )
         for value in axis.values:
             version = self.attempt((*path, "values", value), functools.partial(axis.parse, value), key=True)
             if version is not None and str(version) != value:
@@ -178,13 +182,13 @@ class _MatrixLoader(NameResolver):
         )
 
     def _bases(self, name: str, recipes: dict[str, Entry]) -> list[str]:
-        """The recipes it builds on, the nearest first."""
+        """The recipes that it extends, the closest first."""
         chain = [name]
         while base := recipes[chain[-1]].get("base"):
             at: NodePath = ("recipes", chain[-1], "base")
             if base in chain:
                 if name == chain[-1]:
-                    self.problem(at, f"recipes build on each other: {' -> '.join([*chain, base])}")
+                    self.problem(at, f"recipes extend each other in a cycle: {' -> '.join([*chain, base])}")
                 break
             if not self.known(at, "recipe", base, self.names("recipes")) or base not in recipes:
                 break
@@ -226,7 +230,11 @@ class _MatrixLoader(NameResolver):
         except ValueError:
             match = _UNTIL.fullmatch(word)
         if match is None:
-            self.problem(path, f"{word!r} is no date and no condition", fix="2027-01-31, or 'verl >=0.7.0'")
+            self.problem(
+                path,
+                f"{word!r} is neither a date nor a condition",
+                fix="write a date such as 2027-01-31, or a condition such as 'verl >=0.7.0'",
+            )
             return None, None
         axis = self.axis(path, match["axis"])
         specifier = self.specifier(path, axis, match["specifier"]) if axis else None

@@ -13,11 +13,13 @@ from harness.matrix.reading.resolve_names import NameResolver, text
 
 
 def read_migration(resolver: NameResolver, name: str, entry: Mapping[str, Any]) -> Migration:
-    """The migration in `entry`, whose form has been checked; what is wrong is noted by `resolver`."""
+    """The migration in `entry`, which satisfies the schema; problems are added to `resolver`."""
     path: NodePath = ("migrations", name)
     stacks = resolver.names("stacks")
     if name in stacks:
-        resolver.problem(path, f"there is a stack {name!r} already", fix="give the new row a name", key=True)
+        resolver.problem(
+            path, f"there is already a stack {name!r}", fix="choose another name for the migration", key=True
+        )
     known = resolver.known((*path, "stack"), "stack", entry["stack"], stacks)
     words = {axis: text(word) for axis, word in entry["to"].items()}
     follows = {axis: ref for axis, word in words.items() if (ref := word.partition("@")[2]) in MOVING_REFS}
@@ -26,7 +28,9 @@ def read_migration(resolver: NameResolver, name: str, entry: Mapping[str, Any]) 
     for axis in follows:
         if axis in to and not resolver.axes[axis].repository:
             resolver.problem(
-                (*path, "to", axis), f"axis {axis!r} has no repository to follow", fix="write a version"
+                (*path, "to", axis),
+                f"axis {axis!r} has no repository, so no branch can be followed",
+                fix="write a version",
             )
     if known and not follows:
         _changes_something(resolver, path, entry["stack"], to)
@@ -51,7 +55,10 @@ def _changes_something(resolver: NameResolver, path: NodePath, stack: str, to: M
     now = {axis: text(word) for axis, word in written.items()} if isinstance(written, dict) else {}
     if to and all(now.get(axis) == value for axis, value in to.items()):
         resolver.problem(
-            path, f"stack {stack!r} has these values already", fix="the move is done: remove it", key=True
+            path,
+            f"stack {stack!r} already has these versions",
+            fix="the migration is finished: remove the entry",
+            key=True,
         )
 
 
@@ -59,4 +66,4 @@ def _date(word: str) -> dt.date:
     try:
         return dt.date.fromisoformat(word)
     except ValueError:
-        raise ValueError(f"{word!r} is no date, such as 2027-01-31") from None
+        raise ValueError(f"{word!r} is not a date such as 2027-01-31") from None

@@ -1,4 +1,4 @@
-"""Reads `profiles:`: what one command plans, as selections of stacks and of products of values."""
+"""Reads the section `profiles`: selections of stacks, and of products of axis values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Entry = dict[str, Any]
 
 
 def read_profile(resolver: NameResolver, name: str, entry: Entry, stacks: list[str]) -> Profile:
-    """The profile in `entry`, whose form has been checked; `stacks` is what `all` means.
+    """The profile in `entry`, which satisfies the schema; problems are added to `resolver`.
 
-    What is wrong is noted by `resolver`.
+    stacks: the stacks that `all` selects.
     """
     path: NodePath = ("profiles", name, "select")
     parts = enumerate(entry["select"])
@@ -37,20 +37,24 @@ def read_profile(resolver: NameResolver, name: str, entry: Entry, stacks: list[s
 
 def _selection(resolver: NameResolver, path: NodePath, entry: Entry, stacks: list[str]) -> Selection:
     if ("stacks" in entry) == ("product" in entry):
-        resolver.problem(path, "a selection needs one of 'stacks' and 'product'")
+        resolver.problem(path, "a selection needs either 'stacks' or 'product'")
     if "stacks" in entry and ("with" in entry or "recipe" in entry):
-        resolver.problem(path, "'with' and 'recipe' belong to 'product'; stacks bring their own")
+        resolver.problem(path, "'with' and 'recipe' can only be used with 'product'; stacks define their own")
     wanted = entry.get("stacks", [])
     for index, stack in enumerate(wanted if isinstance(wanted, list) else []):
         resolver.known((*path, "stacks", index), "stack", stack, resolver.names("stacks"))
     if isinstance(wanted, str) and wanted != "all":
-        resolver.problem((*path, "stacks"), f"'stacks' is a list or all, not {wanted!r}", fix=f"[{wanted}]")
+        resolver.problem(
+            (*path, "stacks"), f"'stacks' must be a list or all, not {wanted!r}", fix=f"[{wanted}]"
+        )
     product, provenance = _product(resolver, (*path, "product"), entry)
     fixed = resolver.values((*path, "with"), entry.get("with"))
     for axis, version in fixed.items():
         provenance[axis, str(version)] = resolver.document.where((*path, "with", axis))
         if axis in product:
-            resolver.problem((*path, "with", axis), f"{axis!r} is in 'product' and in 'with'", fix="keep one")
+            resolver.problem(
+                (*path, "with", axis), f"{axis!r} is in both 'product' and 'with'", fix="remove one of them"
+            )
     return Selection(
         stacks=tuple(stacks if wanted == "all" else texts(wanted)),
         product=product,
@@ -73,7 +77,7 @@ def _product(
         for index, word in enumerate(texts(words)):
             version = resolver.value((*path, name, index), axis, word)
             if version is not None and (name, str(version)) in provenance:
-                resolver.problem((*path, name, index), f"{version} is listed twice", fix="keep one")
+                resolver.problem((*path, name, index), f"{version} is listed twice", fix="remove one of them")
             elif version is not None:
                 provenance[name, str(version)] = resolver.document.where((*path, name, index))
         product[name] = tuple(value for axis_name, value in provenance if axis_name == name)

@@ -1,4 +1,4 @@
-"""Reads what restricts cells: published tables, constraints over them, and pins."""
+"""Reads the rules for cells: published tables, constraints, pins and overrides."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Entry = dict[str, Any]
 
 
 def read_table(resolver: NameResolver, name: str, entry: Entry) -> PublishedTable:
-    """The published table in `entry`, whose form has been checked; what is wrong is noted by `resolver`."""
+    """The published table in `entry`, which satisfies the schema; problems are added to `resolver`."""
     path: NodePath = ("published", name)
     table = PublishedTable(
         name=name,
@@ -41,7 +41,7 @@ def read_table(resolver: NameResolver, name: str, entry: Entry) -> PublishedTabl
         at: NodePath = (*path, "rows", index)
         if len(row) != len(table.columns):
             what = f"the row has {len(row)} fields, the table {len(table.columns)} columns"
-            resolver.problem(at, what, fix=f"columns: {', '.join(table.columns)}; null where nothing is said")
+            resolver.problem(at, what, fix=f"columns: {', '.join(table.columns)}; null for an empty field")
             continue
         key = row[table.columns.index(table.key)]
         if key in seen or key is None:
@@ -53,10 +53,10 @@ def read_table(resolver: NameResolver, name: str, entry: Entry) -> PublishedTabl
 def read_constraint(
     resolver: NameResolver, tables: Mapping[str, PublishedTable], name: str, entry: Entry
 ) -> Constraint:
-    """The constraint in `entry`; `tables` are those it may refer to."""
+    """The constraint in `entry`; it may refer to `tables`."""
     path: NodePath = ("constraints", name)
     if ("require" in entry) == ("forbid" in entry):
-        resolver.problem(path, f"constraint {name!r} needs one of 'require' and 'forbid'", key=True)
+        resolver.problem(path, f"constraint {name!r} needs either 'require' or 'forbid'", key=True)
     return Constraint(
         id=name,
         when=resolver.conditions((*path, "when"), entry.get("when")),

@@ -1,4 +1,4 @@
-"""Turns words of matrix.yaml into versions, conditions and names that exist, collecting what is wrong."""
+"""Resolves versions, conditions and names of matrix.yaml, and collects the problems."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ T = TypeVar("T")
 
 
 def text(value: str | int) -> str:
-    """What was written: an unquoted 9 is an integer in YAML."""
+    """The value as text: YAML reads an unquoted 9 as an integer."""
     return str(value)
 
 
 def texts(value: Any) -> list[str]:
-    """One or several words, as a list."""
+    """One or several values, as a list of texts."""
     return [text(item) for item in value] if isinstance(value, list) else [text(value)]
 
 
 def mapping(value: Mapping[str, str | int] | None) -> dict[str, str]:
-    """Names and words."""
+    """A mapping with its values as text."""
     return {name: text(item) for name, item in (value or {}).items()}
 
 
 class NameResolver:
-    """A wrong word becomes a problem with its position, and what it belongs to goes on without it."""
+    """Resolves values; an invalid one is recorded as a problem with its position, and left out."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -39,11 +39,11 @@ class NameResolver:
         self.axes: dict[str, Axis] = {}
 
     def problem(self, path: NodePath, what: str, *, fix: str = "", key: bool = False) -> None:
-        """Note a problem of the value at `path`, or of its key."""
+        """Record a problem of the value at `path`, or of its key."""
         self.problems.append(Problem(what, self.document.where(path, key=key), fix=fix))
 
     def attempt(self, path: NodePath, parse: Callable[[], T], *, key: bool = False) -> T | None:
-        """What `parse` returns; its ValueError becomes a problem at `path`."""
+        """Call `parse`; a ValueError is recorded as a problem at `path`."""
         try:
             return parse()
         except ValueError as error:
@@ -51,26 +51,26 @@ class NameResolver:
             return None
 
     def names(self, section: str) -> list[str]:
-        """Names in the file, also of entries that are wrong themselves, so that one error is not two."""
+        """The names of a section, including invalid entries, so that one error is not reported twice."""
         entries = self.document.data.get(section)
         return [str(name) for name in entries] if isinstance(entries, dict) else []
 
     def known(self, path: NodePath, kind: str, name: str, known: Iterable[str], *, key: bool = False) -> bool:
-        """Whether `name` is one of `known`; a problem with the nearest of them if not."""
+        """Whether `name` is in `known`; otherwise a problem that suggests similar names is recorded."""
         if name in known:
             return True
         self.problem(path, f"unknown {kind} {name!r}", fix=did_you_mean(name, known), key=key)
         return False
 
     def recipe(self, path: NodePath, entry: Mapping[str, Any]) -> str:
-        """The recipe that the entry at `path` names, or "" when it names none."""
+        """The recipe of the entry at `path`, or ""."""
         name = entry.get("recipe", "")
         if name:
             self.known((*path, "recipe"), "recipe", name, self.names("recipes"))
         return str(name)
 
     def axis(self, path: NodePath, name: str, *, key: bool = False) -> Axis | None:
-        """The axis called `name`; None when there is none, or when its own entry is wrong."""
+        """The axis `name`; None if it does not exist or its entry is invalid."""
         return self.axes.get(name) if self.known(path, "axis", name, self.names("axes"), key=key) else None
 
     def value(self, path: NodePath, axis: Axis, word: str) -> Version | None:
@@ -89,7 +89,7 @@ class NameResolver:
         return values
 
     def conditions(self, path: NodePath, words: Mapping[str, Any] | None) -> tuple[Condition, ...]:
-        """A mapping of axes to specifiers, or to lists of which one must hold."""
+        """A mapping of axes to specifiers, or to lists of specifiers of which one must match."""
         conditions = []
         for name, options in (words or {}).items():
             at: NodePath = (*path, name)

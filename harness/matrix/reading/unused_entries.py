@@ -1,4 +1,4 @@
-"""What is written in matrix.yaml and has no effect: it misleads whoever reads it."""
+"""Entries of matrix.yaml that have no effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.matrix.version_matrix import Matrix
 
 
 def find_unused_entries(matrix: Matrix) -> Iterator[Problem]:
-    """Axis values, constraints, stacks, recipes, expectations and pin rules that no cell is touched by."""
+    """Axis values, constraints, stacks, recipes, expectations and pin rules that affect no cell."""
     yield from _values(matrix)
     yield from _products(matrix)
     yield from _constraints(matrix)
@@ -44,13 +44,15 @@ def _values(matrix: Matrix) -> Iterator[Problem]:
 
 
 def _products(matrix: Matrix) -> Iterator[Problem]:
-    """Values that a product lists and of which rules leave no cell."""
+    """Values of a product for which the constraints exclude every cell."""
     for profile in matrix.profiles.values():
         found = matrix.cells(profile.name)
         used = {pair for cell in found.cells if not cell.stack for pair in cell.axes.items()}
         listed = {pair: where for part in profile.select for pair, where in part.provenance.items()}
         if listed and not used:
-            yield Problem(f"rules leave no cell of the products of profile {profile.name!r}", profile.where)
+            yield Problem(
+                f"constraints exclude every cell of the products of profile {profile.name!r}", profile.where
+            )
             continue
         for (axis, value), where in listed.items():
             if (axis, value) not in used:
@@ -69,12 +71,12 @@ def _constraints(matrix: Matrix) -> Iterator[Problem]:
 
 
 def _excludes_something(matrix: Matrix, constraint: Constraint) -> bool:
-    """Whether any stack or combination violates it, also those that others exclude as well."""
+    """Whether any stack or combination violates it, including those that other constraints exclude too."""
     if any(constraint.violation(matrix.versions(stack.axes)) for stack in matrix.stacks.values()):
         return True
     for profile in matrix.profiles.values():
         for selection in profile.select:
-            # Only the axes it reads matter, so the product is small however large the profile is.
+            # Only the axes of the constraint matter, so this product is small even for a large profile.
             product = {
                 axis: [matrix.axes[axis].parse(text) for text in texts]
                 for axis, texts in selection.product.items()
