@@ -19,10 +19,10 @@ EXIT_INCOMPLETE = 4
 EXIT_INTERRUPTED = 130
 
 EXIT_CODES = {
-    EXIT_OK: "every planned check ran and had the expected outcome",
+    EXIT_OK: "everything that was planned ran and came out as expected",
     EXIT_UNEXPECTED: "an unexpected failure, or an expected failure that passed",
     EXIT_BAD_INPUT: "bad usage or a bad input file",
-    EXIT_NOTHING_SELECTED: "nothing was selected, so nothing was checked",
+    EXIT_NOTHING_SELECTED: "nothing was selected, so nothing was proved",
     EXIT_INCOMPLETE: "a planned task has no outcome, or the infrastructure failed",
     EXIT_INTERRUPTED: "interrupted; the same command resumes",
 }

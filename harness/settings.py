@@ -50,7 +50,7 @@ OPTIONS = (
     Option(
         name="mirrors",
         default="",
-        help="folder with git clones or bare mirrors that contain the commits of the stacks",
+        help="folder of clones or bare mirrors with the commits of the stacks",
         exported="path",
     ),
     Option(
@@ -120,7 +120,7 @@ class Settings:
         return Settings({**self.values, **made}, self.root)
 
     def flags(self, *names: str) -> tuple[str, ...]:
-        """The flags that reproduce these settings in another shell, without defaults and values of the file."""
+        """The flags that reproduce these settings in another shell, except defaults and file values."""
         return tuple(
             text
             for name in names
@@ -166,7 +166,7 @@ class Settings:
 
     @property
     def engine(self) -> Mapping[str, str]:
-        """Container engine and base image, empty for venv; InputError for an unknown engine or a bad image."""
+        """Container engine and base image, empty for venv; InputError if either is invalid."""
         setting = self.values["engine"]
         if setting.value not in ENGINES:
             raise InputError(

@@ -50,7 +50,7 @@ def test_a_file_whose_parts_all_have_an_effect_warns_of_nothing() -> None:
         (
             'forbid: {verl: "<2", soc: a3}',
             'forbid: {verl: ">0"}',
-            "m.yaml:15:3: rules leave no cell of the products of profile 'default'",
+            "m.yaml:15:3: constraints exclude every cell of the products of profile 'default'",
         ),
         ("stacks: [row]", "product: {verl: [3]}, recipe: child", "m.yaml:6:3: stack 'row' is in no profile"),
         ("recipe: child, ", "", "m.yaml:13:3: no cell uses recipe 'child'"),

@@ -71,9 +71,9 @@ def test_a_missing_part_is_located_at_the_nearest_one_there_is() -> None:
 def test_duplicate_keys_are_all_reported() -> None:
     found = problems("a: {x: 1}\nb: 1\na: {x: 2, y: 1, y: 2}\nb: 2\n")
     assert found == [
-        "f.yaml:3:1: key 'a' is written twice",
-        "f.yaml:3:17: key 'y' is written twice",
-        "f.yaml:4:1: key 'b' is written twice",
+        "f.yaml:3:1: duplicate key 'a'",
+        "f.yaml:3:17: duplicate key 'y'",
+        "f.yaml:4:1: duplicate key 'b'",
     ]
     assert parse_yaml("a: {x: 1}\na: {x: 2}\n", "f.yaml").data == {"a": {"x": 1}}
 
@@ -146,7 +146,7 @@ def test_a_pipe_and_a_device_are_refused_and_not_waited_for(tmp_path: Path) -> N
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (pipe, Path("/dev/null")):
-        with pytest.raises(InputError, match="is no regular file"):
+        with pytest.raises(InputError, match="is not a regular file"):
             load_yaml(path)
 
 
