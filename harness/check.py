@@ -1,4 +1,4 @@
-"""A check: one question asked of a cell, as the domain rooms declare it and the runner executes it."""
+"""A check: one question about a cell. Domain packages declare checks, and the runner executes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Completed:
 
 
 class TaskContext(Protocol):
-    """All a running check may touch. One implementation runs checks for real, one runs them in tests."""
+    """Everything that a running check may access; tests have an implementation of their own."""
 
     @property
     def facets(self) -> Mapping[str, Any]:
@@ -47,13 +47,13 @@ class TaskContext(Protocol):
 
     @property
     def cache(self) -> Path:
-        """A folder shared by all tasks; what is put there must be named by content and appear atomically."""
+        """A folder shared by all tasks; files must be named by their content and written atomically."""
 
     def log(self, text: str) -> None:
         """Append a line to the task's log."""
 
     def artifact(self, check: str, name: str) -> Path:
-        """Path of an artifact of a needed check; InfrastructureError when it is gone."""
+        """Path of an artifact of a dependency; InfrastructureError if it no longer exists."""
 
     def command(
         self,
@@ -80,16 +80,16 @@ class TaskContext(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Generic[M]):
-    """One question. `run` has the effects, `judge` is pure and can be repeated over stored measurements.
+    """One question about a cell. `run` measures; `judge` is pure, so it can be repeated on stored outcomes.
 
-    measurements: the shapes of what it measures.
-    facets: names of the cell's projections the check reads. With `params` and the code that the functions of
-        the check can reach (`harness.plan.keys.code_digests`) they make its key.
+    measurements: the format of its measurements.
+    facets: names of the parts of the cell that the check reads. They form its key, together with `params` and
+        the code that its functions can reach (`harness.plan.keys.code_digests`).
     needs: checks of the same cell whose outcomes are its inputs; they run first.
-    stops: whether a cell that fails it spends no dearer tier; False where the dearer ones do not rest on it.
-    device: True when the check runs on the cell's device (npu or sim); without such a device it is not run.
-    applies: says why the question makes no sense for facet values of a cell (nothing to ask about), or "".
-    holds: says why a stored outcome can no longer be built upon (its environment folder is gone), or "".
+    stops: whether a failure skips the more expensive tiers of the cell; False if they do not depend on it.
+    device: True if the check runs on the device of the cell (npu or sim); it is not run without this device.
+    applies: returns why the check does not apply to a cell, given its facet values, or "".
+    holds: returns why a stored outcome cannot be an input any more (its environment was deleted), or "".
     """
 
     name: str
@@ -115,18 +115,18 @@ class Check(Generic[M]):
         return self.measurements.read(outcome.measurements)
 
     def outdated(self, outcome: Outcome) -> str:
-        """Why a stored outcome can no longer be used (its environment folder is gone), or ""."""
+        """Why a stored outcome can no longer be used (its environment was deleted), or ""."""
         return self.holds(self.read(outcome), outcome)
 
 
 def why_not_reusable(check: Check, outcome: Outcome, judgement: Judgement) -> str:
-    """Why a stored outcome that answered nothing is asked again, or "".
+    """Why a stored outcome with the status "not run" must be measured again, or "".
 
-    "Not run" says what was missing. It is no part of the key, so only the check can say that it is there now.
+    What was missing is not part of the key, so only the check can tell whether it is available now.
     """
     if judgement.status is not Status.NOT_RUN:
         return ""
     try:
         return check.outdated(outcome)
-    except Exception as error:  # noqa: BLE001 - what cannot even be looked at is asked again
-        return f"it cannot be looked at: {error!r}"
+    except Exception as error:  # noqa: BLE001 - an unreadable outcome is measured again
+        return f"the stored outcome cannot be examined: {error!r}"

@@ -1,4 +1,4 @@
-"""What running a task produced (`Outcome`) and what a pure function says of it (`Judgement`)."""
+"""The outcome of running a task (`Outcome`), and how its check judges it (`Judgement`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ else:
 
 
 class Evidence(str, enum.Enum):
-    """How an outcome was obtained, weakest first; never mixed up, never promoted."""
+    """How an outcome was obtained, weakest first; evidence is never upgraded."""
 
     STATIC = "static"
     CPU = "cpu"
@@ -35,7 +35,7 @@ class Evidence(str, enum.Enum):
 
 
 class Tier(str, enum.Enum):
-    """Kinds of checks, cheap to dear; a cell that fails a tier does not spend a dearer one."""
+    """Tiers of checks by cost; if a cell fails a tier, more expensive tiers are skipped."""
 
     STATIC = "static"
     BUILD = "build"
@@ -58,7 +58,7 @@ class State(str, enum.Enum):
 
 
 class Status(str, enum.Enum):
-    """What is said of one task in one cell. Not run is never green: every value looks different."""
+    """The status of one task in one cell. A check that did not run is never shown as a pass."""
 
     PASS = "pass"  # noqa: S105 - a verdict, not a credential
     FAIL = "fail"
@@ -71,13 +71,13 @@ class Status(str, enum.Enum):
 
     @property
     def has_evidence(self) -> bool:
-        """False where the check did not get to ask its question: whatever it ran on, that shows nothing."""
+        """False if the check did not run to a verdict, so that the outcome is no evidence."""
         return self not in {Status.NOT_RUN, Status.BLOCKED, Status.ERROR}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """A check's own reading of its measurements; reasons are complete sentences a user can act on."""
+    """How a check judges its measurements; reasons are complete sentences that tell the user what to do."""
 
     status: Status
     reasons: tuple[str, ...] = ()
@@ -158,7 +158,7 @@ class Outcome:
 
     @property
     def reusable(self) -> bool:
-        """Whether a later run with the same key may take this outcome instead of running again."""
+        """Whether a later run with the same key may reuse this outcome."""
         return self.state is State.COMPLETED
 
     def artifact(self, name: str) -> ArtifactRef | None:

@@ -1,4 +1,4 @@
-"""The verdict on one entry of a plan: its outcome as its check judges it, held against what is expected."""
+"""The verdict on one entry of a plan: how its check judges the outcome, compared with the expectation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.serialisation import json_form
 
 
 class Standing(str, enum.Enum):
-    """How a status stands to what is expected of the entry."""
+    """How a status compares with the expectation for the entry."""
 
     AS_EXPECTED = "as-expected"
     KNOWN = "known"
@@ -24,9 +24,9 @@ class Standing(str, enum.Enum):
 @json_form(leave_out=("because", "where"))
 @dataclass(frozen=True, kw_only=True)
 class ExpectedFailure:
-    """A failure that is known: its state, why, where that is tracked, and until when it may be so.
+    """An expected failure: its state, its reason, where it is tracked, and when the expectation ends.
 
-    because: texts; a failure with a reason that contains none of them is another one. Empty: any will do.
+    because: a failure with a reason that contains none of these texts is a new failure. Empty: any reason.
     """
 
     state: str
@@ -40,9 +40,9 @@ class ExpectedFailure:
 @json_form(cell_id="cell", leave_out=("key", "outcome"))
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """A check of a cell, judged and compared with what is expected of it.
+    """A check of a cell, judged and compared with its expectation.
 
-    `evidence` is None when nothing was proved, `outcome` when there is none. `state` is the status, or more
+    `evidence` is None if there is none, `outcome` if the check has not run. `state` is the status, or more
     precisely how it failed: one of `FINER_STATES`.
     """
 
@@ -73,10 +73,12 @@ UNDECIDED = frozenset({Status.ERROR, Status.STALE, Status.INCONCLUSIVE})
 
 
 def judge_outcome(check: Check, outcome: Outcome) -> Judgement:
-    """What `check` says of an outcome; a judge that raises is an error of the harness, never a pass."""
+    """How `check` judges an outcome; an exception in the judge is an error, never a pass."""
     if outcome.state is State.TIMEOUT:
         message = (
-            outcome.failure.message if outcome.failure else f"ran into its limit of {check.timeout_s:g} s"
+            outcome.failure.message
+            if outcome.failure
+            else f"exceeded its time limit of {check.timeout_s:g} s"
         )
         return Judgement(status=Status.FAIL, reasons=(f"timed out: {message}",))
     if outcome.state is not State.COMPLETED:
@@ -93,11 +95,11 @@ def judge_outcome(check: Check, outcome: Outcome) -> Judgement:
             reasons=(f"Another version of npu-matrix stored this outcome: {error}.",),
             remedies=("Run the check again.",),
         )
-    except Exception as error:  # noqa: BLE001 - whatever a judge trips over, the entry has no answer
+    except Exception as error:  # noqa: BLE001 - if the judge raises, the entry has no verdict
         return Judgement(
             status=Status.ERROR,
             reasons=(f"the judge of {check.name!r} cannot read these measurements: {error!r}",),
-            remedies=("the outcome may be of an older version: run the check again",),
+            remedies=("the outcome may have been stored by an older version: run the check again",),
         )
 
 
@@ -125,7 +127,7 @@ def judge_against_expectation(
     blocked_by_known: bool = False,
     state: str = "",
 ) -> Verdict:
-    """Compare a judgement with the expectation; an unexpected pass is reported like a new failure."""
+    """Compare a judgement with the expectation; an unexpected pass counts like a new failure."""
     found = state or judgement.status.value
     new = _unexpected_reasons(judgement, found, expected)
     return Verdict(
@@ -148,7 +150,7 @@ def _standing(
 ) -> Standing:
     status = judgement.status
     if status is Status.BLOCKED:
-        # What blocks it says itself whether that is a failure; this one only has no answer.
+        # The blocking entry reports the failure itself; this entry only has no outcome.
         return Standing.KNOWN if blocked_by_known else Standing.INCOMPLETE
     if expected is not None and status is not Status.NOT_RUN:
         if status is Status.PASS:
@@ -163,13 +165,13 @@ def _standing(
 def _unexpected_reasons(
     judgement: Judgement, state: str, expected: ExpectedFailure | None
 ) -> tuple[str, ...]:
-    """A sentence for each reason of a failure that the expectation of that state does not speak of."""
+    """A sentence for each reason of a failure that the expectation does not cover."""
     if expected is None or not expected.because or not _matches_state(state, expected.state):
         return ()
     place = f" ({expected.where})" if expected.where else ""
     return tuple(
-        f"not what is known of it{place}: {reason}"
-        for reason in judgement.reasons or ("it gives no reason",)
+        f"not covered by the expected failure{place}: {reason}"
+        for reason in judgement.reasons or ("the check gave no reason",)
         if not any(text in reason for text in expected.because)
     )
 

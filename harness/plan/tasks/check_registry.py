@@ -1,4 +1,4 @@
-"""All checks, collected from the rooms that declare them."""
+"""All checks, collected from the packages that declare them."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def order_checks(checks: list[Check]) -> tuple[Check, ...]:
             return
         for need in check.needs:
             if need not in by_name:
-                raise ValueError(f"check {check.name!r} needs {need!r}, which nobody declares")
+                raise ValueError(f"check {check.name!r} needs {need!r}, which no package declares")
             place(by_name[need], (*chain, check.name))
             unread = set(by_name[need].facets) - set(check.facets)
             if unread:
                 raise ValueError(
                     f"check {check.name!r} needs {need!r} but does not read its facets {sorted(unread)}: "
-                    "cells that share the one would not share the other"
+                    "cells with the same key for one would have different keys for the other"
                 )
         placed[check.name] = check
 

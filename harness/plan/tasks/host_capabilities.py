@@ -1,4 +1,4 @@
-"""What the host that runs a plan can do, as far as planning needs to know."""
+"""Which device checks the host that runs a plan can execute."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NpuFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class HostFacts:
-    """The devices of a host; `cann_misfit` says why a CANN version does not go with the driver, or "".
+    """The devices of a host; `cann_misfit` says why a CANN version is not compatible with the driver, or "".
 
     nodes: the resources of each node of the cluster that runs the plan instead of this host.
     """
@@ -49,5 +49,5 @@ def device_skip(cell: Cell, check: Check, host: HostFacts, facets: Mapping[str, 
         return Skip(status=Status.NOT_RUN, reason=f"the cell needs {wanted}, this host has {host.npu.soc}")
     misfit = host.cann_misfit(cell.axes.get("cann", ""), host.npu.driver)
     if misfit:
-        return Skip(status=Status.NOT_RUN, reason=f"{misfit}; update the driver, or take an older CANN")
+        return Skip(status=Status.NOT_RUN, reason=f"{misfit}; update the driver, or use an older CANN")
     return None

@@ -1,4 +1,4 @@
-"""Checks over cells -> keyed tasks. Pure: everything read from disk is handed in."""
+"""Makes a plan from cells and checks: one task per distinct key. Pure: it reads nothing from disk."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def make_plan(
 
 
 def restrict_plan(plan: Plan, cell_ids: Collection[str]) -> Plan:
-    """The same plan for some of its cells."""
+    """The part of a plan for some of its cells."""
     entries = tuple(entry for entry in plan.entries if entry.cell_id in cell_ids)
     keys = {entry.key for entry in entries}
     return replace(
@@ -91,12 +91,12 @@ def _with_dependents(without: Mapping[str, str], checks: Sequence[Check]) -> dic
     for check in checks:
         missing = next((need for need in check.needs if need in left_out), None)
         if missing and check.name not in left_out:
-            left_out[check.name] = f"it needs {missing}: {left_out[missing]}"
+            left_out[check.name] = f"it depends on {missing}, which is not run: {left_out[missing]}"
     return left_out
 
 
 def _inapplicable(check: Check, facets: Mapping[str, Facet]) -> Skip | None:
-    """Asking nothing must not look like a pass."""
+    """A check that does not apply to the cell is unsupported, never a pass."""
     reason = check.applies({name: facets[name].value for name in check.facets})
     return Skip(status=Status.UNSUPPORTED, reason=reason) if reason else None
 
@@ -114,7 +114,7 @@ def _task(key: str, check: Check, keys: Mapping[str, str], facets: Mapping[str, 
 
 
 def cell_facts(cell: Cell) -> CellFacts:
-    """What reports say of a cell; places name the file alone, so that two checkouts agree."""
+    """The facts about a cell for reports; locations omit the folder, so they are equal in all checkouts."""
     return CellFacts(
         id=cell.id,
         title=cell.title,

@@ -1,4 +1,4 @@
-"""Runs a plan: takes what the ledger has, executes the rest, and accounts for every entry."""
+"""Runs a plan: reuses outcomes of the ledger, executes the other tasks, and reports on every entry."""
 
 from __future__ import annotations
 
@@ -168,11 +168,11 @@ class _Run:
         """Why an outcome of an earlier run cannot be built upon, or ""."""
         missing = [ref.name for ref in outcome.artifacts if not self._ledger.artifacts.has(ref)]
         if missing:
-            return f"its artifact {missing[0]} is gone"
+            return f"its artifact {missing[0]} no longer exists"
         try:
             return self._plan.tasks[outcome.key].check.outdated(outcome)
         except Exception as error:  # noqa: BLE001 - what cannot even be looked at is not built upon
-            return f"it cannot be looked at: {error!r}"
+            return f"the stored outcome cannot be examined: {error!r}"
 
     def _start(self, task: Task) -> None:
         attempt = self._ledger.next_attempt(task.key)
@@ -256,7 +256,9 @@ class _Run:
         self._executor.cancel()
         running = len(self._schedule.running)
         self._notify(
-            RunMessage(at=self._clock(), text=f"stopping {running} running task(s); once more to force")
+            RunMessage(
+                at=self._clock(), text=f"stopping {running} running task(s); interrupt again to force it"
+            )
         )
 
     def _announce(self) -> None:
@@ -333,9 +335,12 @@ class _Run:
         elif decision.phase is Phase.BLOCKED:
             status, reason = Status.BLOCKED, decision.reason
         elif self._schedule.stopped:
-            status, reason = Status.ERROR, "the run was stopped before this; the same command resumes"
+            status, reason = (
+                Status.ERROR,
+                "the run was stopped before this check started; the same command resumes",
+            )
         else:
-            status, reason = Status.ERROR, "it could never start: the needs of its task form a circle"
+            status, reason = Status.ERROR, "it could not start: the dependencies of its task form a cycle"
         return Disposition(
             cell_id=entry.cell_id, check=entry.check, key=entry.key, status=status, reason=reason
         )

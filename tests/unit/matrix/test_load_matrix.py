@@ -108,7 +108,12 @@ def test_a_good_file_loads() -> None:
         ("2027-01-31", "soc >=a2", "soc", "'>=a2': names have no order"),
         ("recipe: child}", "with: {verl: 1}}", "with", "duplicate key 'with'"),
         ("with: {cann: 8.10", "with: {verl: 8.10", "8.10", "'verl' is in both 'product' and 'with'"),
-        ("stacks: all}", "stacks: all, with: {verl: 1}}", "", "'with' and 'recipe' can only be used with 'product'"),
+        (
+            "stacks: all}",
+            "stacks: all, with: {verl: 1}}",
+            "",
+            "'with' and 'recipe' can only be used with 'product'",
+        ),
         ("{stacks: all}", "{recipe: smoke}", "{recipe", "a selection needs either 'stacks' or 'product'"),
         ("[0.6.1, 0.7.1]", "[0.6.1, v0.6.1]", "v0.6.1", "0.6.1 is listed twice"),
         ("[0.6.1, 0.7.1]", "[0.6.1@main]", "0.6.1@main", "'main' moves"),
@@ -135,7 +140,12 @@ def test_a_good_file_loads() -> None:
         ("format: 1", "format: 2", "2", "'format' must be 1, not 2"),
         ("format: 1", "", "", "key 'format' is missing"),
         ("source: s, package: verl", "source: s, tag: v", "v", "tag 'v' must contain {version}"),
-        ("source: s, package: verl", "source: s, package: v, on_index: false", "", "is not on the package index"),
+        (
+            "source: s, package: verl",
+            "source: s, package: v, on_index: false",
+            "",
+            "is not on the package index",
+        ),
         ("a2: {chip: 910b}", "'a 2': {}", "'a 2'", "'a 2' is not a name"),
     ],
 )

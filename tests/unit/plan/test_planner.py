@@ -44,7 +44,7 @@ def test_an_npu_cell_on_a_host_without_one_is_not_run_and_says_why():
         (NpuFacts(cards=8, soc="a3", driver="25.5.0"), "the cell needs a2, this host has a3"),
         (
             NpuFacts(cards=8, soc="a2", driver="old"),
-            "CANN 8.5.0 needs a newer driver than old; update the driver, or take an older CANN",
+            "CANN 8.5.0 needs a newer driver than old; update the driver, or use an older CANN",
         ),
     ],
 )
@@ -71,7 +71,7 @@ def test_what_a_profile_leaves_out_is_not_run_with_what_needs_it_and_keeps_its_r
     lint, train, curve = plan([cell()], checks, without={"train": "it takes minutes"}).entries
     assert lint.key
     assert (train.key, train.skip.status, train.skip.reason) == ("", Status.NOT_RUN, "it takes minutes")
-    assert (curve.key, curve.skip.reason) == ("", "it needs train: it takes minutes")
+    assert (curve.key, curve.skip.reason) == ("", "it depends on train, which is not run: it takes minutes")
 
 
 def test_adding_a_cell_changes_no_other_key():
@@ -132,7 +132,7 @@ def test_needs_come_before_what_needs_them_and_cycles_are_named():
     assert [each.name for each in order_checks([late, early])] == ["early", "late"]
     with pytest.raises(ValueError, match="need each other"):
         order_checks([late, replace(early, needs=("late",))])
-    with pytest.raises(ValueError, match="nobody declares"):
+    with pytest.raises(ValueError, match="no package declares"):
         order_checks([late])
     with pytest.raises(ValueError, match="two checks"):
         order_checks([early, early])

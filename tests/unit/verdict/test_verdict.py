@@ -135,13 +135,15 @@ def test_a_failure_whose_every_reason_is_known_is_known():
 def test_a_further_reason_does_not_hide_behind_the_known_one():
     stood = failing("a.py:3: npu_rotary_mul has no argument 'mode'", "b.py:7: npu_swiglu is gone")
     assert stood.standing is Standing.UNEXPECTED
-    assert stood.reasons[-1] == "not what is known of it (matrix.yaml:9): b.py:7: npu_swiglu is gone"
+    assert (
+        stood.reasons[-1] == "not covered by the expected failure (matrix.yaml:9): b.py:7: npu_swiglu is gone"
+    )
 
 
 def test_a_failure_that_gives_no_reason_is_not_the_known_one():
     stood = failing()
     assert stood.standing is Standing.UNEXPECTED
-    assert stood.reasons == ("not what is known of it (matrix.yaml:9): it gives no reason",)
+    assert stood.reasons == ("not covered by the expected failure (matrix.yaml:9): the check gave no reason",)
 
 
 def test_an_expected_failure_that_passes_is_unexpected():
