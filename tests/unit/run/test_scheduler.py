@@ -352,7 +352,7 @@ def test_a_circle_of_needs_is_incomplete_not_silent(ledger: Ledger) -> None:
     b = replace(make_task(make_check("b")), needs=("ka",), key="kb")
     result = go(make_plan([entry("c", a), entry("c", b)], [a, b]), ledger)
     assert len(result.incomplete) == 2
-    assert "circle" in result.incomplete[0].reason
+    assert "cycle" in result.incomplete[0].reason
 
 
 def test_a_need_outside_the_plan_blocks(ledger: Ledger) -> None:
