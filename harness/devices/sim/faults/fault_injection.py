@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from harness.devices.sim.faults.fault_kinds import OperatorCall, distort
+from harness.devices.sim.faults.fault_kinds import KernelCall, distort
 from harness.devices.sim.faults.fault_spec import FaultSpec
 from harness.devices.sim.operators.dispatch import Compute, Interceptor
 from harness.devices.sim.operators.schema_plan import OperatorPlan
@@ -118,5 +118,5 @@ class FaultBook:
             self.calls[plan.name] += 1
         for fault in self.active:
             if fault.claims(plan):
-                return distort(fault, OperatorCall(plan=plan, compute=compute, args=args, kwargs=kwargs))
+                return distort(fault, KernelCall(plan=plan, compute=compute, args=args, kwargs=kwargs))
         return compute(*args, **kwargs)

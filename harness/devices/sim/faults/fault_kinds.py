@@ -32,7 +32,7 @@ class FaultState(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperatorCall:
+class KernelCall:
     """One call of an operator, with its arguments in host memory."""
 
     plan: OperatorPlan
@@ -53,16 +53,16 @@ class OperatorCall:
         return found
 
 
-def distort(fault: FaultState, call: OperatorCall) -> Any:
+def distort(fault: FaultState, call: KernelCall) -> Any:
     """The result of the call under the fault."""
     return _KINDS[fault.spec.kind](fault, call)
 
 
-def _raise(_fault: FaultState, call: OperatorCall) -> Any:
+def _raise(_fault: FaultState, call: KernelCall) -> Any:
     raise RuntimeError(f"EZ9999: Inner Error! simulated aicore exception in {call.plan.name}")
 
 
-def _hang(fault: FaultState, call: OperatorCall) -> Any:
+def _hang(fault: FaultState, call: KernelCall) -> Any:
     if fault.spec.seconds:
         time.sleep(fault.spec.seconds)
         return call.run()
@@ -70,7 +70,7 @@ def _hang(fault: FaultState, call: OperatorCall) -> Any:
         threading.Event().wait(3600)
 
 
-def _round(fault: FaultState, call: OperatorCall) -> Any:
+def _round(fault: FaultState, call: KernelCall) -> Any:
     dtype = getattr(torch, fault.spec.dtype)
 
     def rounded(x: torch.Tensor) -> torch.Tensor:
@@ -78,7 +78,7 @@ def _round(fault: FaultState, call: OperatorCall) -> Any:
 
     if not call.written():
         # An operator that computes in low precision also reads its inputs in low precision.
-        call = OperatorCall(
+        call = KernelCall(
             plan=call.plan,
             compute=call.compute,
             args=[_mapped(value, rounded) for value in call.args],
@@ -87,34 +87,34 @@ def _round(fault: FaultState, call: OperatorCall) -> Any:
     return _changed(fault, call, rounded, everywhere=True)
 
 
-def _lowacc(fault: FaultState, call: OperatorCall) -> Any:
+def _lowacc(fault: FaultState, call: KernelCall) -> Any:
     dtype = getattr(torch, fault.spec.dtype)
     if call.written():
         raise NotImplementedError(f"fault kind lowacc: {call.plan.name} writes its result in place")
     return accumulate_low(call.plan.base, call.args, call.kwargs, dtype, fault.spec.block)
 
 
-def _ulp(fault: FaultState, call: OperatorCall) -> Any:
+def _ulp(fault: FaultState, call: KernelCall) -> Any:
     return _changed(fault, call, lambda x: _away_from_zero(x, fault.spec.ulps))
 
 
-def _sign(fault: FaultState, call: OperatorCall) -> Any:
+def _sign(fault: FaultState, call: KernelCall) -> Any:
     return _changed(fault, call, torch.neg)
 
 
-def _scale(fault: FaultState, call: OperatorCall) -> Any:
+def _scale(fault: FaultState, call: KernelCall) -> Any:
     return _changed(fault, call, lambda x: x * fault.spec.factor)
 
 
-def _zero(fault: FaultState, call: OperatorCall) -> Any:
+def _zero(fault: FaultState, call: KernelCall) -> Any:
     return _changed(fault, call, torch.zeros_like)
 
 
-def _nan(fault: FaultState, call: OperatorCall) -> Any:
+def _nan(fault: FaultState, call: KernelCall) -> Any:
     return _changed(fault, call, lambda x: torch.full_like(x, float("nan")), share=_DEFAULT_NAN_SHARE)
 
 
-def _nondet(fault: FaultState, call: OperatorCall) -> Any:
+def _nondet(fault: FaultState, call: KernelCall) -> Any:
     # Seeded by the system on purpose: two runs must differ.
     generator = torch.Generator().manual_seed(int.from_bytes(os.urandom(6), "big"))
     if call.plan.base in _REORDERED and call.args[0].dim() > 1 and call.args[1].dim() > 1:
@@ -129,7 +129,7 @@ def _nondet(fault: FaultState, call: OperatorCall) -> Any:
     return _changed(fault, call, jittered)
 
 
-def _stale(fault: FaultState, call: OperatorCall) -> Any:
+def _stale(fault: FaultState, call: KernelCall) -> Any:
     written = call.written()
     if written:
         before = [value.clone() for value in written]
@@ -150,7 +150,7 @@ def _stale(fault: FaultState, call: OperatorCall) -> Any:
 
 
 def _changed(
-    fault: FaultState, call: OperatorCall, change: Change, *, everywhere: bool = False, share: float = 1.0
+    fault: FaultState, call: KernelCall, change: Change, *, everywhere: bool = False, share: float = 1.0
 ) -> Any:
     """Run the call, then change the results the fault asks for."""
     if fault.spec.elements is not None:
@@ -214,7 +214,7 @@ def _away_from_zero(x: torch.Tensor, ulps: int) -> torch.Tensor:
     return torch.where(torch.isfinite(x) & (x != 0), (bits + ulps).view(x.dtype), x)
 
 
-_KINDS: dict[str, Callable[[FaultState, OperatorCall], Any]] = {
+_KINDS: dict[str, Callable[[FaultState, KernelCall], Any]] = {
     "round": _round,
     "lowacc": _lowacc,
     "ulp": _ulp,
