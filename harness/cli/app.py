@@ -114,6 +114,19 @@ def _find_root(start: Path) -> Path:
     return start
 
 
+def _print_log() -> None:
+    """Print what the packages below the command line log, such as progress, on standard error."""
+    import logging
+
+    class Printed(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            click.echo(record.getMessage(), err=True)
+
+    log = logging.getLogger("harness.workspace")
+    log.setLevel(logging.INFO)
+    log.handlers = [Printed()]
+
+
 def _show_config(settings: Settings) -> None:
     width = max(len(name) for name in settings.values)
     for name, setting in settings.values.items():
@@ -156,6 +169,7 @@ def app(
     """Check which versions of the Ascend NPU reinforcement-learning stack are compatible, with evidence."""
     settings = load_settings(flags, os.environ, (root or _find_root(Path.cwd())).absolute())
     ctx.obj = settings
+    _print_log()
     os.environ.update(settings.exported())
     if show_config:
         _show_config(settings)

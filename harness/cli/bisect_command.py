@@ -95,7 +95,8 @@ def command(settings: Settings, /, good: str, bad: str | None, check: str | None
         noise=check_noise(context, name, options["false_fail"], options["false_pass"]),
         confidence=options["confidence"],
     )
-    hunt = BisectSearch(context, space, search, name, say=not options["as_json"])
+    tell = (lambda _text: None) if options["as_json"] else click.echo
+    hunt = BisectSearch(context, space, search, name, tell)
     hunt.recall()
     if options["dry_run"]:
         report, code = hunt.forecast(), EXIT_OK

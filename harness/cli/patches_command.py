@@ -38,7 +38,7 @@ from harness.errors import (
     NothingSelectedError,
 )
 from harness.settings import Settings
-from harness.workspace.downloads import print_progress
+from harness.workspace.downloads import progress_logger
 from harness.workspace.patches.patch_effects import apply_with_culprits, survival_over_releases
 from harness.workspace.patches.patch_target import bodies_for_target, matrix_versions, resolve_target
 
@@ -219,7 +219,7 @@ def survival(
         repository = Repository(repo)
         tip = repository.tree(revisions.rpartition("..")[2] or "HEAD")
         bodies, logical = all_variants(patches, choose_upstream(patches, upstream, tip))
-        found = follow(repository, revisions, bodies, print_progress("survival, commits"), logical)
+        found = follow(repository, revisions, bodies, progress_logger("survival, commits"), logical)
     else:
         upstream = choose_upstream(patches, upstream)
         found = survival_over_releases(settings, patches, upstream)

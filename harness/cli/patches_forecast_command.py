@@ -10,7 +10,7 @@ import click
 from harness.cli.patch_output import CODES, DIRECTORY, json_option, say, stack_options
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, NothingSelectedError
 from harness.settings import Settings
-from harness.workspace.downloads import print_progress
+from harness.workspace.downloads import progress_logger
 from harness.workspace.patches.patch_target import upstream_of_patches, variants_for_head
 
 
@@ -57,7 +57,7 @@ def forecast(
     if not chosen:
         ended = "; ".join(f"{name} is for {span}" for name, span in current.ended.items())
         raise NothingSelectedError(f"no patch of {package} is for a version as new as {ref}", why=ended)
-    tell = print_progress("looking for what broke them, patches")
+    tell = progress_logger("looking for what broke them, patches")
     found = look_ahead(package, repository, chosen, ref, tell, current.ended)
     say(json.dumps(found.to_json(), indent=2) if as_json else found.to_text())
     return EXIT_OK if found.all_apply else EXIT_UNEXPECTED

@@ -22,7 +22,7 @@ from harness.cli.patch_output import (
 )
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError, Location
 from harness.settings import Settings
-from harness.workspace.downloads import print_progress
+from harness.workspace.downloads import progress_logger
 
 if TYPE_CHECKING:
     from harness.errors import Problem
@@ -95,7 +95,7 @@ def rebase(
     bodies = variants_for(patches, version, upstream) if version else newest_variants(patches, upstream)
     chosen = select_by_name(bodies, names)
     make_empty_folder(out)
-    results = move(repository, chosen, commit, out, print_progress("rebase, patches"))
+    results = move(repository, chosen, commit, out, progress_logger("rebase, patches"))
     files = rebased_files(results)
     for name, file in files.items():
         write_file(out / name, file.data)
@@ -204,7 +204,7 @@ def import_command(
         raise click.UsageError("--out also needs --owner: who maintains these patches from now on")
     imported = import_patches(folder, layout or "")
     held, found = check_imported(
-        imported, [Repository(repo) for repo in repos], print_progress("import, patches")
+        imported, [Repository(repo) for repo in repos], progress_logger("import, patches")
     )
     written: Sequence[Path] = ()
     if out:

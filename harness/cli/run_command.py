@@ -15,7 +15,13 @@ import click
 from harness.cli.run_output import print_summary
 from harness.errors import EXIT_INTERRUPTED, InfrastructureError, InputError
 from harness.settings import Settings
-from harness.workspace.execution.run_setup import cell_launcher, host_record, local_site, ray_cluster
+from harness.workspace.execution.run_setup import (
+    cell_launcher,
+    exclusive_run,
+    host_record,
+    local_site,
+    ray_cluster,
+)
 from harness.workspace.planning.migration_status import finished_migrations
 from harness.workspace.planning.open_plan import PlanContext, cards_by_cell, expectations, open_plan
 from harness.workspace.planning.plan_history import check_history
@@ -81,8 +87,6 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
     """
     from harness.report.publish.publish import ensure_writable
     from harness.run.executors.executor import LocalExecutor
-    from harness.run.programs.interruption import Interruption
-    from harness.run.scheduling.run_lock import run_lock
 
     flags = {
         name: options[name] for name in ("jobs", "reports", "engine", "base_image", "executor", "ray_address")
@@ -95,16 +99,9 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
             stack.callback(cluster.close)
         context = open_plan(settings, only=only, checks=checks, nodes=cluster.nodes if cluster else ())
         ensure_writable(settings.path("reports"))
-        stopped = stack.enter_context(Interruption())
-        lock = run_lock(
-            settings.path("state"),
-            command=["npu-matrix", *sys.argv[1:]],
-            wait=settings.wait,
-            notify=lambda text: click.echo(text, err=True),
-            stopped=stopped,
-        )
-        stack.enter_context(lock)
-        executor = cluster or LocalExecutor(local_site(context, keep=options["keep_work"]), settings.jobs)
+        stopped = stack.enter_context(exclusive_run(settings))
+        site = local_site(settings, keep=options["keep_work"], cards=context.host.usable_chips)
+        executor = cluster or LocalExecutor(site, settings.jobs)
         stack.callback(executor.close)
         return _run(context, executor, set(split_names(checks)), options, stopped)
 

@@ -1,17 +1,18 @@
-"""Runs programs that download packages, and prints progress on standard error."""
+"""Runs programs that download packages, and logs their progress."""
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 if TYPE_CHECKING:
     from harness.check import Completed
+
+LOGGER = logging.getLogger(__name__)
 
 
 def run_quietly(
@@ -34,12 +35,12 @@ def run_quietly(
     )
 
 
-#: Seconds before progress is printed.
+#: Seconds before progress is logged.
 QUIET_S = 2.0
 
 
 def announced_fetch(what: str) -> Any:
-    """A function that runs pip like `run_quietly`, and first prints that `what` is downloaded."""
+    """A function that runs pip like `run_quietly`, and first logs that `what` is downloaded."""
 
     def fetch(
         argv: Sequence[str],
@@ -48,21 +49,21 @@ def announced_fetch(what: str) -> Any:
         cwd: Path | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        click.echo(f"downloading {what} from the package index", err=True)
+        LOGGER.info("downloading %s from the package index", what)
         return run_quietly(argv, env=env, cwd=cwd, timeout=timeout)
 
     return fetch
 
 
-def print_progress(what: str) -> Callable[[int, int], None]:
-    """A callback that prints `what: done of total` on standard error, at most once a second."""
-    told = time.monotonic() + QUIET_S - 1
+def progress_logger(what: str) -> Callable[[int, int], None]:
+    """A callback that logs `what: done of total`, at most once a second."""
+    last = time.monotonic() + QUIET_S - 1
 
-    def tell(done: int, total: int) -> None:
-        nonlocal told
+    def log(done: int, total: int) -> None:
+        nonlocal last
         now = time.monotonic()
-        if now - told >= 1:
-            told = now
-            click.echo(f"{what}: {done} of {total}", err=True)
+        if now - last >= 1:
+            last = now
+            LOGGER.info("%s: %d of %d", what, done, total)
 
-    return tell
+    return log

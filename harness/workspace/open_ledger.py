@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import click
 
 from harness.errors import InputError, Location
 from harness.settings import Settings
@@ -13,14 +12,16 @@ from harness.settings import Settings
 if TYPE_CHECKING:
     from harness.ledger.store import Ledger
 
+LOGGER = logging.getLogger(__name__)
+
 
 def open_ledger(settings: Settings) -> Ledger:
-    """Open the ledger; print on standard error if a damaged file had to be moved away."""
+    """Open the ledger; log a warning if a damaged file had to be moved away."""
     from harness.ledger.store import Ledger
 
     ledger = Ledger.open(settings.path("state"))
     for notice in ledger.notices:
-        click.echo(f"note: {notice}", err=True)
+        LOGGER.warning("note: %s", notice)
     return ledger
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from harness.errors import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK, InputError, NothingSelectedError
 from harness.settings import Settings
-from harness.workspace.execution.run_setup import cell_launcher
+from harness.workspace.execution.run_setup import local_run
+from harness.workspace.open_ledger import open_ledger
 from harness.workspace.planning.open_plan import PlanContext, open_plan
 from harness.workspace.planning.plan_history import PlanHistory, read_history
 from harness.workspace.planning.plan_selection import find_cell
@@ -36,31 +34,30 @@ UNANSWERABLE_COST = 1e18
 
 
 class BisectSearch:
-    """One search over cells: reads the ledger, runs missing probes, prints its progress."""
+    """One search over cells: reads the ledger, runs missing probes, passes its progress to `tell`."""
 
     def __init__(
-        self, context: PlanContext, space: BisectionCells, search: Bisection, check: str, *, say: bool
+        self,
+        context: PlanContext,
+        space: BisectionCells,
+        search: Bisection,
+        check: str,
+        tell: Callable[[str], None],
     ) -> None:
         self.context = context
         self.space = space
         self.search = search
         self.check = check
-        self.say = say
+        self.tell = tell
         self.known: PlanHistory = read_history(context)
         entries = {entry.cell_id: entry for entry in context.plan.entries if entry.check == check}
         self.entries = [entries[cell.id] for cell in space.cells]
         self.unanswerable: set[int] = set()
         self.observations: list[dict[str, Any]] = []
 
-    def tell(self, text: str) -> None:
-        """Print a line of progress, unless the command prints JSON."""
-        if self.say:
-            click.echo(text)
-
     def recall(self) -> None:
         """Use every stored outcome of every probe."""
         from harness.ledger.store import FILE_NAME
-        from harness.workspace.open_ledger import open_ledger
 
         changes = ", ".join(
             f"{span.axis} ({span.steps} step{'s' if span.steps > 1 else ''})" for span in self.space.spans
@@ -170,37 +167,14 @@ class BisectSearch:
 
     def go(self, limit: int) -> tuple[dict[str, Any], int]:
         """Run probes until the culprit is found, no probe is left, or `limit` probes were run."""
-        from harness.run.executors.executor import LocalExecutor
-        from harness.run.jobs.job import JobSite
-        from harness.run.programs.interruption import Interruption
-        from harness.run.scheduling.run_lock import run_lock
-        from harness.workspace.open_ledger import open_ledger
 
         settings = self.context.settings
-        state, cache = settings.path("state"), settings.cache
-        site = JobSite(
-            root=settings.root, state=state, cache=cache, environ=os.environ, cell=cell_launcher(cache)
-        )
-        with (
-            Interruption() as stopped,
-            run_lock(
-                state,
-                command=["npu-matrix", *sys.argv[1:]],
-                wait=settings.wait,
-                notify=lambda text: click.echo(text, err=True),
-                stopped=stopped,
-            ),
-            open_ledger(settings) as ledger,
-        ):
-            executor = LocalExecutor(site, settings.jobs)
-            try:
-                for _ in range(limit):
-                    probe = self.best()
-                    if probe is None or stopped():
-                        break
-                    self.run(probe, ledger, executor, stopped)
-            finally:
-                executor.close()
+        with local_run(settings) as (executor, stopped), open_ledger(settings) as ledger:
+            for _ in range(limit):
+                probe = self.best()
+                if probe is None or stopped():
+                    break
+                self.run(probe, ledger, executor, stopped)
             interrupted = stopped()
         found = self.conclude()
         return self.report(), EXIT_INTERRUPTED if interrupted else EXIT_OK if found else EXIT_INCOMPLETE
@@ -230,7 +204,7 @@ class BisectSearch:
             self.tell(f"  no verdict   {self.told(self.space.probes[probe])}: {why[0] if why else 'not run'}")
 
     def conclude(self) -> SearchResult | None:
-        """Print the culprit, or the most probable candidate."""
+        """Report the culprit, or the most probable candidate."""
         found = self.search.finding
         leading = found or self.search.leading
         names = " or ".join(self.space.name(culprit) for culprit in leading.culprits)

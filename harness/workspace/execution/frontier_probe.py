@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from harness.errors import InputError
+from harness.errors import InputError, InterruptedRunError
 from harness.settings import Settings
 from harness.workspace.planning.open_plan import PlanContext, open_plan
 from harness.workspace.planning.plan_history import PlanHistory, read_history
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
     from harness.matrix.model.constraints import Condition
     from harness.matrix.version_matrix import Matrix
     from harness.plan.feasibility.frontier import CellProof, CheckProof, NewestVersions
+
+LOGGER = logging.getLogger(__name__)
 
 
 _CONDITION = re.compile(r"\s*(?P<axis>[a-z_][a-z0-9_]*)\s*(?P<specifier>[<>=!].*)")
@@ -42,10 +43,12 @@ def probe_frontier(
         candidate = found.candidate
         version = candidate.version.short if candidate else ""
         checks = ", ".join(sorted({context.plan.tasks[key].check.name for key in keys}))
-        click.echo(f"probing {axis} {version}: {checks}", err=True)
+        LOGGER.info("probing %s %s: %s", axis, version, checks)
         with Ledger.open(settings.path("state")) as ledger:
             if rerun_tasks(context, ledger, keys):
-                raise click.Abort
+                raise InterruptedRunError(
+                    "the probe was interrupted", fix="run the same command again to continue"
+                )
 
 
 def parse_conditions(matrix: Matrix, given: tuple[str, ...]) -> tuple[Condition, ...]:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from harness.errors import EXIT_OK
 from harness.settings import Settings
+from harness.workspace.execution.run_setup import local_run
+from harness.workspace.open_ledger import open_ledger
 from harness.workspace.patches.patch_target import bodies_for_target, resolve_target, trees_of_cell
+from harness.workspace.planning.open_plan import PlanContext, open_matrix, open_plan
+from harness.workspace.planning.plan_selection import find_cell
 
 if TYPE_CHECKING:
     from harness.matrix.model.cell import Cell
     from harness.outcome import Status
     from harness.patchstack.apply.classify import LoadedPatch
     from harness.patchstack.stacks.ablation import Ablation
-    from harness.workspace.planning.open_plan import PlanContext
+
+LOGGER = logging.getLogger(__name__)
 
 
 def ablate_tree(settings: Settings, names: Sequence[str], asked: Mapping[str, Any]) -> list[Ablation]:
@@ -44,8 +46,6 @@ def ablate_cell(
     """Compare the trees of a cell, then its verdicts; the flag says whether the run was interrupted."""
     from harness.patchstack.stacks.ablation import UNKNOWN
     from harness.plan.keys.variant import lacking
-    from harness.workspace.planning.open_plan import open_matrix, open_plan
-    from harness.workspace.planning.plan_selection import find_cell
 
     matrix = open_matrix(settings)
     cell = find_cell(matrix, settings["profile"], name)
@@ -89,32 +89,9 @@ def _run_without(
 ) -> tuple[dict[str, Ablation], bool]:
     """Run the cell with all patches, then without each one; also says whether it was interrupted."""
     from harness.patchstack.stacks.ablation import judge_ablation
-    from harness.run.executors.executor import LocalExecutor
-    from harness.run.jobs.job import JobSite
-    from harness.run.programs.interruption import Interruption
-    from harness.run.scheduling.run_lock import run_lock
-    from harness.workspace.execution.run_setup import cell_launcher
-    from harness.workspace.open_ledger import open_ledger
 
-    state, cache = settings.path("state"), settings.cache
-    site = JobSite(
-        root=settings.root, state=state, cache=cache, environ=os.environ, cell=cell_launcher(cache)
-    )
     found: dict[str, Ablation] = {}
-    with ExitStack() as stack:
-        stopped = stack.enter_context(Interruption())
-        stack.enter_context(
-            run_lock(
-                state,
-                command=["npu-matrix", *sys.argv[1:]],
-                wait=settings.wait,
-                notify=lambda text: click.echo(text, err=True),
-                stopped=stopped,
-            )
-        )
-        ledger = stack.enter_context(open_ledger(settings))
-        executor = LocalExecutor(site, settings.jobs)
-        stack.callback(executor.close)
+    with local_run(settings) as (executor, stopped), open_ledger(settings) as ledger:
         before = _statuses(full, ledger, executor, stopped, "with every patch")
         for patch, context in partial.items():
             if stopped():
@@ -137,8 +114,8 @@ def _statuses(context: PlanContext, ledger: Any, executor: Any, stopped: Any, wh
         for entry in context.plan.entries
         if entry.key in result.outcomes
     }
-    told = ", ".join(f"{check} {status.value}" for check, status in statuses.items())
-    click.echo(f"{what}: {result.executed} run, {result.reused} known; {told}", err=True)
+    summary = ", ".join(f"{check} {status.value}" for check, status in statuses.items())
+    LOGGER.info("%s: %d run, %d known; %s", what, result.executed, result.reused, summary)
     return statuses
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from harness.workspace.execution.run_setup import cell_launcher
+from harness.workspace.execution.run_setup import local_run
 from harness.workspace.planning.open_plan import PlanContext
 
 if TYPE_CHECKING:
@@ -19,40 +18,22 @@ if TYPE_CHECKING:
 def rerun_tasks(context: PlanContext, ledger: Ledger, keys: Collection[str]) -> bool:
     """Run these tasks of the plan again on this machine; True when interrupted.
 
-    Every attempt is recorded, in a run of its own. InfrastructureError when another run holds the checkout.
+    Every attempt is recorded, in a run of its own. InfrastructureError when another run uses the checkout.
     """
     from harness.errors import EXIT_INTERRUPTED, EXIT_OK
-    from harness.run.executors.executor import LocalExecutor
-    from harness.run.jobs.job import JobSite
-    from harness.run.programs.interruption import Interruption
-    from harness.run.scheduling.run_lock import run_lock
     from harness.run.scheduling.scheduler import RunPolicy, run_plan
     from harness.verdict.verdict import judge_outcome
 
-    settings = context.settings
-    site = JobSite(
-        root=settings.root,
-        state=settings.path("state"),
-        cache=settings.cache,
-        environ=os.environ,
-        cell=cell_launcher(settings.cache),
-        keep=False,
-    )
-    argv = ["npu-matrix", *sys.argv[1:]]
-    with Interruption() as stopped, run_lock(site.state, command=argv, wait=True, stopped=stopped):
-        executor = LocalExecutor(site, settings.jobs)
-        try:
-            result = run_plan(
-                partial_plan(context.plan, keys),
-                ledger,
-                executor,
-                judge_outcome,
-                policy=RunPolicy(keep_going=True, rerun=frozenset(keys)),
-                stopped=stopped,
-                argv=sys.argv[1:],
-            )
-        finally:
-            executor.close()
+    with local_run(context.settings) as (executor, stopped):
+        result = run_plan(
+            partial_plan(context.plan, keys),
+            ledger,
+            executor,
+            judge_outcome,
+            policy=RunPolicy(keep_going=True, rerun=frozenset(keys)),
+            stopped=stopped,
+            argv=sys.argv[1:],
+        )
     ledger.finish_run(result.run_id, EXIT_INTERRUPTED if result.interrupted else EXIT_OK)
     return result.interrupted
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.errors import InputError
 from harness.package import PACKAGE_ROOT
@@ -15,8 +18,42 @@ from harness.workspace.planning.open_plan import PlanContext, host_kind
 
 if TYPE_CHECKING:
     from harness.outcome import Outcome
+    from harness.run.executors.executor import LocalExecutor
     from harness.run.executors.ray_executor import RayExecutor
-    from harness.run.jobs.job import CellCommand
+    from harness.run.jobs.job import CellCommand, JobSite
+
+LOGGER = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def exclusive_run(settings: Settings) -> Iterator[Callable[[], bool]]:
+    """Hold the lock of the state folder; yields a function that says whether the user interrupted the run.
+
+    With the setting `wait` off, InfrastructureError while another run uses this state folder.
+    """
+    from harness.run.programs.interruption import Interruption
+    from harness.run.scheduling.run_lock import run_lock
+
+    command = ["npu-matrix", *sys.argv[1:]]
+    with (
+        Interruption() as stopped,
+        run_lock(
+            settings.path("state"), command=command, wait=settings.wait, notify=LOGGER.info, stopped=stopped
+        ),
+    ):
+        yield stopped
+
+
+@contextlib.contextmanager
+def local_run(settings: Settings) -> Iterator[tuple[LocalExecutor, Callable[[], bool]]]:
+    """As `exclusive_run`, with an executor that runs tasks on this machine."""
+    from harness.run.executors.executor import LocalExecutor
+
+    with (
+        exclusive_run(settings) as stopped,
+        contextlib.closing(LocalExecutor(local_site(settings), settings.jobs)) as executor,
+    ):
+        yield executor, stopped
 
 
 def ray_cluster(settings: Settings) -> RayExecutor | None:
@@ -39,11 +76,10 @@ def ray_cluster(settings: Settings) -> RayExecutor | None:
     )
 
 
-def local_site(context: PlanContext, *, keep: bool) -> Any:
-    """Where tasks of this plan run on this machine."""
+def local_site(settings: Settings, *, keep: bool = False, cards: tuple[int, ...] = ()) -> JobSite:
+    """Where tasks run on this machine. keep: keep their work folders. cards: those that tasks may use."""
     from harness.run.jobs.job import JobSite
 
-    settings = context.settings
     cache = settings.cache
     return JobSite(
         root=settings.root,
@@ -52,7 +88,7 @@ def local_site(context: PlanContext, *, keep: bool) -> Any:
         environ=os.environ,
         cell=cell_launcher(cache),
         keep=keep,
-        cards=context.host.usable_chips,
+        cards=cards,
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import InputError
 from harness.settings import Settings
-from harness.workspace.downloads import announced_fetch, print_progress
+from harness.workspace.downloads import announced_fetch, progress_logger
 from harness.workspace.patches.patch_target import matrix_versions, upstream_of_patches
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def apply_with_culprits(
     from harness.patchstack.history.forecast import forecast_stack as look_ahead
     from harness.sources.git.git_repository import Repository
 
-    tell = print_progress("looking for what broke them, patches")
+    tell = progress_logger("looking for what broke them, patches")
     found = look_ahead(package, Repository(repo), chosen, ref, tell)
     return found.stack, {
         name: breakage.broken_by for name, breakage in found.breakages.items() if breakage.broken_by

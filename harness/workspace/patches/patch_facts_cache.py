@@ -1,26 +1,27 @@
 """Facts for the patches page of the report: whether patches apply to upstream heads, and what they change.
 
-Worked out once for a head, or for a tree, and kept.
+Computed once for a head or a tree, and cached.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from harness.errors import HarnessError, InputError
 from harness.settings import Settings
-from harness.workspace.downloads import print_progress
+from harness.workspace.downloads import progress_logger
 from harness.workspace.patches.patch_target import matrix_versions, variants_for_head
 
 if TYPE_CHECKING:
     from harness.matrix.version_matrix import Matrix
     from harness.patchstack.apply.classify import LoadedPatch
+
+LOGGER = logging.getLogger(__name__)
 
 FOLDER = "patch-facts"
 
@@ -29,20 +30,20 @@ def patch_facts_files(settings: Settings, matrix: Matrix) -> tuple[Path, ...]:
     """The files of forecasts and summaries that can be computed without the network.
 
     Heads need a clone below `mirrors`; summaries a commit of one, or a release that a check has fetched. What
-    goes wrong is told; the report goes without.
+    fails is logged and missing from the report.
     """
     patches = settings.root / "patches"
     if not patches.is_dir():
         return ()
-    heads = _or_told("heads", lambda: _heads(settings, matrix, patches))
-    return (*heads, *_or_told("summaries", lambda: _summaries(settings, patches)))
+    heads = _or_logged("heads", lambda: _heads(settings, matrix, patches))
+    return (*heads, *_or_logged("summaries", lambda: _summaries(settings, patches)))
 
 
-def _or_told(what: str, work_out: Callable[[], Iterator[Path]]) -> list[Path]:
+def _or_logged(what: str, work_out: Callable[[], Iterator[Path]]) -> list[Path]:
     try:
         return list(work_out())
     except (HarnessError, OSError) as error:
-        click.echo(f"note: the {what} of the patches were not worked out: {error}", err=True)
+        LOGGER.warning("note: the %s of the patches could not be computed: %s", what, error)
         return []
 
 
@@ -62,7 +63,7 @@ def _heads(settings: Settings, matrix: Matrix, patches: Path) -> Iterator[Path]:
             continue
         head = clone.commit("HEAD")
         current = variants_for_head(settings, patches, name, clone.tree(head))
-        tell = print_progress(f"patches on the head of {name}")
+        tell = progress_logger(f"patches on the head of {name}")
         parts = [name, head, dict(current.ended)]
         yield _kept(
             settings,

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from harness.errors import HarnessError
 from harness.settings import Settings
-from harness.workspace.downloads import print_progress
+from harness.workspace.downloads import progress_logger
 from harness.workspace.patches.patch_target import matrix_versions
 
 if TYPE_CHECKING:
@@ -23,16 +22,18 @@ if TYPE_CHECKING:
     from harness.patchstack.stacks.patch_selection import VariantGroup
     from harness.sources.git.git_repository import Repository
 
+LOGGER = logging.getLogger(__name__)
+
 
 def patch_survival_file(settings: Settings, matrix: Matrix) -> Path | None:
     """The survival of our largest patch stack: from the oldest release in the matrix to its clone's head.
 
-    None when no clone below `mirrors` is of its upstream. What goes wrong is told; the report goes without.
+    None when no clone below `mirrors` is of its upstream. A failure is logged and the report has no survival.
     """
     try:
         return _recorded(settings, matrix) if settings["mirrors"] else None
     except (HarnessError, OSError) as error:
-        click.echo(f"note: the history of the patches was not worked out: {error}", err=True)
+        LOGGER.warning("note: the history of the patches could not be computed: %s", error)
         return None
 
 
@@ -80,7 +81,7 @@ def _kept(
         from harness.patchstack.history.survival import survival_of_commits
 
         found = survival_of_commits(
-            clone, revisions, bodies, print_progress("history of the patches, commits"), logical
+            clone, revisions, bodies, progress_logger("history of the patches, commits"), logical
         )
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as beside:

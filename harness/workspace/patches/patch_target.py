@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from harness.patchstack.stacks.patch_selection import CurrentVariants
-    from harness.sources.git.git_repository import GitTree
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
+from harness.errors import InputError
 from harness.settings import Settings
 from harness.sources.git.mirrors import mirrors_folder
 from harness.workspace.downloads import announced_fetch
@@ -21,7 +14,9 @@ from harness.workspace.downloads import announced_fetch
 if TYPE_CHECKING:
     from harness.matrix.model.cell import Cell
     from harness.patchstack.apply.classify import LoadedPatch
+    from harness.patchstack.stacks.patch_selection import CurrentVariants
     from harness.patchstack.stacks.upstream_tree import UpstreamTree
+    from harness.sources.git.git_repository import GitTree
 
 
 def resolve_target(
@@ -38,7 +33,7 @@ def resolve_target(
     from harness.patchstack.stacks.upstream_tree import commit_target, folder_target, version_target
 
     if path and repo:
-        raise click.UsageError("--tree and --repo exclude each other")
+        raise InputError("--tree and --repo exclude each other", fix="pass only one of them")
     if path:
         from harness.patchstack.stacks.upstream_tree import open_folder
 
@@ -90,7 +85,6 @@ def trees_of_cell(
     settings: Settings, cell: Cell
 ) -> list[tuple[tuple[LoadedPatch, ...], UpstreamTree | None, str]]:
     """Of each upstream whose patches a cell has: the bodies, the tree, or why there is none at hand."""
-    from harness.errors import InputError
     from harness.patchstack.apply.classify import read_patch
     from harness.patchstack.stacks.patch_stack import load_stack, upstreams
     from harness.patchstack.stacks.upstream_tree import version_target
