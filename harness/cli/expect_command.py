@@ -69,10 +69,10 @@ def _lines(found: Sequence[ExpectationSurvey]) -> list[str]:
 @click.option("--dry-run", is_flag=True, help="Print the edit and write nothing.")
 @click.pass_obj
 def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str | None) -> int:
-    """Remove expectations that pass now; with --owner, --until, --reason and --source, add new failures.
+    """Remove expectations that pass now, and add new failures.
 
-    The edit is printed and written to matrix.yaml; the rest of the file is unchanged. Checks without an
-    outcome are never added.
+    New failures are added only with --owner, --until, --reason and --source. The edit is printed and written
+    to matrix.yaml; the rest of the file is unchanged. Checks without an outcome are never added.
     """
     from harness.matrix.editing.yaml_edit import read_matrix_text, write_matrix_text
     from harness.verdict.expectations import (

@@ -49,11 +49,12 @@ def command() -> None:
 def merge(
     settings: Settings, /, target: Path, sources: tuple[Path, ...], cell: str | None, as_json: bool
 ) -> int:
-    """Merge the JUnit files of pytest, surefire, gtest, ctest, nextest, jest and others into OUT.
+    """Merge JUnit files of any test runner into OUT.
 
-    FILE may be a folder: then every *.xml below it is merged. Elements are copied unchanged, including reruns
-    and properties. For a file that is truncated or has fewer tests than it declares, a test with an error is
-    added, so that the merged result does not pass.
+    Files of pytest, surefire, gtest, ctest, nextest, jest and others can be mixed. FILE may be a folder: then
+    every *.xml below it is merged. Elements are copied unchanged, including reruns and properties. For a file
+    that is truncated or has fewer tests than it declares, a test with an error is added, so that the merged
+    result does not pass.
     """
     from harness.ledger.junit.junit_merge import merge_junit
 

@@ -25,10 +25,11 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.ledger-merge).")
 @click.pass_obj
 def merge(settings: Settings, ledgers: tuple[Path, ...], as_json: bool) -> None:
-    """Add the outcomes of other ledgers to this ledger, with their runs, logs and artifacts.
+    """Add the outcomes of other ledgers to this ledger.
 
-    LEDGER is a state folder or the ledger file in it, and is not changed. The next run reuses merged outcomes
-    of tasks with the same key. Merging a ledger twice adds nothing.
+    Their runs, logs and artifacts are added too. LEDGER is a state folder or the ledger file in it, and is
+    not changed. The next run reuses merged outcomes of tasks with the same key. Merging a ledger twice adds
+    nothing.
     """
     files = [ledger_file(path) for path in ledgers]
     with open_ledger(settings) as ledger:

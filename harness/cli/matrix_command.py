@@ -76,7 +76,7 @@ def _resolve_checks(matrix: Matrix) -> None:
 
 @command.command("schema")
 def schema() -> None:
-    """Print the JSON schema of matrix.yaml, which editors use for completion."""
+    """Print the JSON schema of matrix.yaml for editors."""
     from harness.matrix.document.matrix_schema import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2))
@@ -86,7 +86,10 @@ def schema() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def drift(settings: Settings, as_json: bool) -> None:
-    """List contradictions between published compatibility tables, with both sources."""
+    """List contradictions of published compatibility tables.
+
+    Each is listed with both sources.
+    """
     from harness.compat.table_drift import find_drift
 
     found = find_drift(open_matrix(settings))

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.migrations).")
 @click.pass_obj
 def migrations(settings: Settings, as_json: bool) -> None:
-    """Show every migration: the verdicts of the old and the new stack, and the checks that block it."""
+    """Show every migration and the checks that block it.
+
+    For each migration the verdicts of the old and the new stack are shown.
+    """
     from harness.workspace.planning.open_plan import open_matrix
 
     matrix, notices = follow_branches(open_matrix(settings))
@@ -50,9 +53,10 @@ def migrations(settings: Settings, as_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Retire the old stack although the new one does not pass yet.")
 @click.pass_obj
 def retire(settings: Settings, name: str, dry_run: bool, force: bool) -> int:
-    """End a migration: give the old stack the new versions and remove the migration from matrix.yaml.
+    """End a migration whose new stack passes.
 
-    Exits with 1 and changes nothing while the new stack does not pass. The rest of the file is unchanged.
+    In matrix.yaml the old stack gets the new versions and the migration is removed. Exits with 1 and changes
+    nothing while the new stack does not pass. The rest of the file is unchanged.
     """
     from harness.matrix.editing.retire_migration import retire_migration as edited
     from harness.matrix.editing.yaml_edit import read_matrix_text, write_matrix_text

@@ -86,9 +86,9 @@ def battery(settings: Settings, /, **options: Any) -> int:
 )
 @click.pass_obj
 def calibrate(settings: Settings, /, out: Path | None, **options: Any) -> int:
-    """Measure the precision constants of a device and the error budget of each group of cases.
+    """Measure the precision constants of a device.
 
-    The figures are recorded, not judged.
+    The error budget of each group of cases is measured too. The figures are recorded, not judged.
     """
     from harness.numerics.calibration.calibration_check import CALIBRATION
 

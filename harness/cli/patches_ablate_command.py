@@ -54,7 +54,7 @@ def ablate(
     as_json: bool,
     **tree: Any,
 ) -> int:
-    """Find patches that have no effect, by leaving out one patch at a time.
+    """Find patches without effect by leaving out one at a time.
 
     First the patched source tree is compared with and without the patch. If they differ, the checks of CELL
     run without the patch and their verdicts are compared. A patch that changes neither may be unnecessary.

@@ -195,11 +195,12 @@ def survival(
     svg: Path | None,
     as_json: bool,
 ) -> int:
-    """Test every patch on a range of commits: where it applies, which commit broke it, which one fixed it.
+    """Test every patch on a range of commits.
 
-    The JSON has `commits` (newest first), `legend` (the verdicts) and, for each patch, one index into the
-    legend per commit: the best verdict of any variant of the patch, followed by the verdicts of each variant.
-    Without --repo the patches are tested on the releases in the matrix.
+    The result shows where each patch applies, which commit broke it and which commit fixed it. The JSON has
+    `commits` (newest first), `legend` (the verdicts) and, for each patch, one index into the legend per
+    commit: the best verdict of any variant of the patch, followed by the verdicts of each variant. Without
+    --repo the patches are tested on the releases in the matrix.
     """
     from harness.patchstack.history.heatmap import (
         heatmap_page,
@@ -259,10 +260,10 @@ def summary(
     ref: str,
     as_json: bool,
 ) -> int:
-    """List the classes, functions, methods and attributes that each patch adds, replaces or deletes.
+    """List what each patch adds, replaces or deletes.
 
-    The lists come from comparing the code before and after each patch. Changed signatures are shown in both
-    forms.
+    Classes, functions, methods and attributes are listed. The lists come from comparing the code before and
+    after each patch. Changed signatures are shown in both forms.
     """
     from harness.patchstack.apply.patch_verdict import PatchVerdict
     from harness.patchstack.stacks.change_summary import summarise_changes

@@ -39,10 +39,11 @@ def forecast(
     ref: str,
     as_json: bool,
 ) -> int:
-    """Check whether the patches apply to the head of an upstream, and find the commit that broke each patch.
+    """Check whether the patches apply to the head of an upstream.
 
-    The patch variants are those for the version that the head has, otherwise for the newest release in the
-    matrix. Patches whose version range ends before that are listed and not tested.
+    For each patch that does not apply, the commit that broke it is named. The patch variants are those for
+    the version that the head has, otherwise for the newest release in the matrix. Patches whose version range
+    ends before that are listed and not tested.
     """
     from harness.patchstack.history.forecast import forecast_stack as look_ahead
     from harness.patchstack.stacks.patch_selection import choose_upstream, select_by_name

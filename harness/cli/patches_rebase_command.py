@@ -191,10 +191,11 @@ def import_command(
     owner: str,
     as_json: bool,
 ) -> int:
-    """Import a patch stack of another project: report its problems, and write it in this project's format.
+    """Import a patch stack of another project.
 
-    With --repo each patch is applied to the commit that it names, and the summary of the stack is compared
-    with the code. A pin without --for gets a version range of that one commit.
+    Problems of the stack are reported, and with --out it is written in this project's format. With --repo
+    each patch is applied to the commit that it names, and the summary of the stack is compared with the code.
+    A pin without --for gets a version range of that one commit.
     """
     from harness.patchstack.stacks.import_check import check_imported
     from harness.patchstack.stacks.stack_import import import_patches
@@ -296,9 +297,10 @@ def export(
     checks: bool,
     as_json: bool,
 ) -> int:
-    """Export a patch stack as numbered patches, each with its description; the output is reproducible.
+    """Export a patch stack as numbered patches.
 
-    With --check alone, every stored patch variant is compared with its canonical form.
+    Each patch has its description. The output is reproducible. With --check alone, every stored patch variant
+    is compared with its canonical form.
     """
     from harness.patchstack.stacks.patch_selection import choose_upstream, load_own_stack, stacks_in
     from harness.patchstack.stacks.stack_export import canonical_problems, export_problems, export_stack

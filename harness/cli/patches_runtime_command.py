@@ -50,10 +50,11 @@ def runtime(
     record: Path | None,
     as_json: bool,
 ) -> int:
-    """Find assignments to attributes of another package, and check that each target still exists.
+    """Check that every attribute a runtime patch replaces exists.
 
-    A replacement must accept the arguments of its target. With --registry, a target that disappeared or whose
-    arguments changed since the previous version is a problem too. Nothing is imported or run.
+    Assignments to attributes of another package are found in the code. A replacement must accept the
+    arguments of its target. With --registry, a target that disappeared or whose arguments changed since the
+    previous version is a problem too. Nothing is imported or run.
     """
     from harness.patchstack.runtime.monkey_patches import check_runtime, find_runtime_patches
     from harness.patchstack.runtime.target_registry import (

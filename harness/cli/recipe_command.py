@@ -75,10 +75,11 @@ def render(
     address: str,
     as_json: bool,
 ) -> int:
-    """Print the command and environment of the recipe of CELL, and the problems that would make it fail.
+    """Print the command and environment of the recipe of CELL.
 
-    The folder of a location comes from --location, else from the environment variable NPU_MATRIX_<NAME>,
-    else from the labels of the runner. Exits with 1 when the job would fail.
+    Problems that would make it fail are printed too. The folder of a location comes from --location, else
+    from the environment variable NPU_MATRIX_<NAME>, else from the labels of the runner. Exits with 1 when the
+    job would fail.
     """
     from harness.compat.lint.job_settings import JobSettings
     from harness.convergence.recipes.recipe_launch import render as rendered

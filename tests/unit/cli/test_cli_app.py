@@ -143,3 +143,12 @@ def test_the_nearest_command_is_named(typed: str, meant: str) -> None:
     done = run(typed)
     assert done.returncode == EXIT_BAD_INPUT
     assert meant.encode() in done.stderr
+
+
+def test_the_list_of_subcommands_shows_whole_sentences():
+    context = click.Context(group.app)
+    for name in group.COMMANDS:
+        command = group.app.get_command(context, name)
+        for subcommand in command.commands.values() if isinstance(command, click.Group) else ():
+            short = subcommand.get_short_help_str(limit=62)
+            assert not short.endswith("..."), f"{name} {subcommand.name}: {short}"
