@@ -45,8 +45,9 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def check(settings: Settings, cell: str, everything: bool, history: bool, as_json: bool) -> int:
-    """List names that verl, vllm-ascend and our patches use but that the locked versions of CELL do not have.
+    """List used names that the locked versions of CELL do not have.
 
+    The names that verl, vllm-ascend and our patches use are checked.
     Exits with 1 when a module that every training imports would fail to import.
     """
     from harness.compat.api.api_analysis import examine
@@ -88,8 +89,9 @@ def check(settings: Settings, cell: str, everything: bool, history: bool, as_jso
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def diff(settings: Settings, before: str, after: str, breaking: bool, as_json: bool) -> None:
-    """List API changes from BEFORE to AFTER, for example transformers==4.57.6 transformers==5.5.4.
+    """List API changes from one release of a package to another.
 
+    BEFORE and AFTER are releases, for example transformers==4.57.6 transformers==5.5.4.
     For torch-npu the operator schemas are compared too, including changed default values.
     """
     from harness.compat.api.api_check import read_release
