@@ -28,7 +28,7 @@ def judge_plan(
     dispositions: Iterable[Disposition],
     expected: Callable[[str, str], ExpectedFailure | None],
 ) -> tuple[Verdict, ...]:
-    """One verdict per entry, in plan order; what nothing accounts for is an error: planned = reported."""
+    """One verdict per entry, in plan order; an entry without an outcome or a reason is an error."""
     without_outcome = {(left.cell_id, left.check): left for left in dispositions}
     judgements = {
         key: (judge_outcome(plan.tasks[key].check, outcome), outcome)
@@ -47,7 +47,7 @@ def judge_plan(
             key=entry.key,
             outcome=outcome,
             state=failure_state(plan.tasks[entry.key].check, outcome, judgement) if outcome else "",
-            # What nobody ran is no error that somebody could have expected: planned = reported.
+            # An entry that was never run cannot be an expected failure.
             expected=expected(entry.cell_id, entry.check) if _was_decided(judgement, outcome) else None,
             blocked_by_known=bool(earlier_failures)
             and all(failure.standing is Standing.KNOWN for failure in earlier_failures),
@@ -77,8 +77,8 @@ def _judgement(
     return (
         Judgement(
             status=Status.ERROR,
-            reasons=("planned, but there is no outcome",),
-            remedies=("run the same command again: it resumes",),
+            reasons=("the check was planned, but it has no outcome",),
+            remedies=("run the same command again; it resumes the run",),
         ),
         None,
     )
@@ -89,7 +89,7 @@ NOT_CHECKED = frozenset({Status.NOT_RUN, Status.UNSUPPORTED})
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """Counts by status and by standing, and what the run amounts to."""
+    """Counts by status and by standing, the exit code of the run, and the reasons for it."""
 
     by_status: dict[str, int]
     by_standing: dict[str, int]
@@ -98,7 +98,7 @@ class RunSummary:
 
 
 def summarise_verdicts(verdicts: Iterable[Verdict]) -> RunSummary:
-    """The worst standing decides: unexpected before incomplete before as expected; no verdicts is code 3."""
+    """The worst standing decides: unexpected, then incomplete, then as expected; no verdicts is code 3."""
     found = list(verdicts)
     standings = Counter(verdict.standing for verdict in found)
     reasons: list[str] = []
@@ -111,7 +111,7 @@ def summarise_verdicts(verdicts: Iterable[Verdict]) -> RunSummary:
             by_status=dict(Counter(verdict.status.value for verdict in found)),
             by_standing={standing.value: count for standing, count in standings.items()},
             exit_code=EXIT_NOTHING_SELECTED,
-            reasons=("nothing of the selection could be asked here, so nothing was proved",),
+            reasons=("no selected check could run on this host, so nothing was proved",),
         )
     code = EXIT_OK
     if standings[Standing.INCOMPLETE]:

@@ -1,4 +1,4 @@
-"""What this host can run, what not, why, and the fix."""
+"""What this host can and cannot run, why, and how to fix it: the findings of `doctor`."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _npu(host: HostReport) -> HostFinding:
         )
     if host.missing_nodes:
         missing = ", ".join(f"/dev/{name}" for name in host.missing_nodes)
-        cards = "cards are there" if host.npu.chips else "npu-smi runs and tells of no card it could read"
+        cards = "cards are present" if host.npu.chips else "npu-smi runs but reports no readable card"
         return HostFinding(
             topic="NPU",
             health=Health.LIMITED,
@@ -141,7 +141,7 @@ def _card_problems(host: HostReport) -> list[tuple[str, str]]:
     if not npu.chips and not silent:
         found.append(("npu-smi lists no card", "see whether `lspci` shows them, then reload the driver"))
     if unhealthy:
-        fix = "see `npu-smi info -t health -i CARD`; reset the card, or leave it out"
+        fix = "run `npu-smi info -t health -i CARD`; reset the card or do not use it"
         found.append((f"unhealthy: {', '.join(unhealthy)}", fix))
     if silent:
         fix = "see `dmesg` for cards that left the bus; reseat or reboot"
@@ -166,7 +166,7 @@ def _driver(host: HostReport) -> Iterator[HostFinding]:
             topic="driver",
             health=Health.LIMITED,
             what=misfit,
-            fix="update the driver and its firmware, or take cells with an older CANN",
+            fix="update the driver and its firmware, or use cells with an older CANN",
         )
 
 
@@ -224,7 +224,7 @@ def _engines(engines: Sequence[EngineState]) -> HostFinding:
         return HostFinding(
             topic="containers",
             health=Health.LIMITED,
-            what=f"installed, but it cannot be used from here: {details}",
+            what=f"installed, but not usable: {details}",
             fix=f"see what `{engines[0].name} info` says; cells are virtual environments without",
         )
     return HostFinding(

@@ -1,4 +1,4 @@
-"""What tasks cost: from the history of executions where there is one, otherwise a guess that says so.
+"""Estimates how long tasks take, from recorded executions or else from a default that is marked a guess.
 
 A forecast adds medians. Its error has two parts: executions scatter independently (added in quadrature),
 while the typical cost of a check is itself only known from few samples, or guessed, which errs the same way

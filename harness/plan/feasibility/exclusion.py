@@ -1,4 +1,4 @@
-"""Why a combination of versions is out: the rules against it, alone or together, and what is near."""
+"""Why a combination of versions is excluded: the rules that exclude it, and the nearest valid cells."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def parse_axes(matrix: Matrix, words: Sequence[str]) -> dict[str, Version]:
         try:
             found[axis] = matrix.axes[axis].parse(value.removeprefix("="))
         except ValueError as error:
-            raise InputError(f"{word!r} is no value of {axis}", why=str(error)) from None
+            raise InputError(f"{word!r} is not a valid value of {axis}", why=str(error)) from None
     return found
 
 

@@ -1,4 +1,4 @@
-"""Where jobs run: the protocol every executor keeps, and the one that uses threads of this process.
+"""The executor protocol, and the executor that runs jobs in threads of this process.
 
 An executor on other machines (Ray, say) fits the same protocol. A `Job` is data and travels by pickle: the
 check's functions are module-level and go by name. It makes its own `Site` there (checkout, state folder,
@@ -47,7 +47,7 @@ class Executor(Protocol):
         """Stop what runs; every job still comes out of `collect`, as INTERRUPTED if it was stopped."""
 
     def close(self) -> None:
-        """Give up what still runs and free what the executor holds."""
+        """Abandon running jobs and release all resources."""
 
 
 @dataclass(kw_only=True)
@@ -98,7 +98,7 @@ class LocalExecutor:
             except queue.Empty:
                 break
             wait = 0.0
-            # What was given up may come back later; its outcome has been told already.
+            # An abandoned job may still end; its outcome has been reported already.
             if self._running.get(running.job.task.key) is running:
                 del self._running[running.job.task.key]
                 finished.append(outcome)

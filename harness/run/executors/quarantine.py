@@ -1,12 +1,12 @@
-"""Hosts that keep failing for reasons of their own get no work until a task has shown that they are well."""
+"""Hosts with repeated infrastructure errors get no work until a canary task succeeds there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-#: So many infrastructure errors in a row are no accident: with 1 in 20 tasks failing so by chance (more than
-#: anybody would bear with), three in a row are 1 in 8,000.
+#: Infrastructure errors in a row before a host is paused. If 1 in 20 tasks failed by chance, three in a row
+#: would happen once in 8,000 tasks.
 ERRORS_IN_A_ROW = 3
 #: The first pause, doubled each time the host fails its canary again.
 FIRST_PAUSE_SECONDS = 120.0

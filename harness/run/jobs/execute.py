@@ -1,4 +1,4 @@
-"""Executes one job and always comes back with an outcome, whatever the check does."""
+"""Executes one job; there is always an outcome, even if the check fails in an unforeseen way."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Result:
 
 
 def execute(job: Job, site: JobSite, handle: JobHandle | None = None) -> Outcome:
-    """Run the job's check and return what came of it; never raises, whatever the check raises.
+    """Run the check of the job and return its outcome; never raises.
 
     InfrastructureError becomes `State.ERROR` (and is what may be retried), running out of time
     `State.TIMEOUT`, being stopped `State.INTERRUPTED`, everything else `State.ERROR` with its traceback in
@@ -81,13 +81,13 @@ def abandoned_job_outcome(
     failure = Failure(
         kind="Hang",
         message=message,
-        fix="let the check run its work in a program of its own, which can be stopped",
+        fix="let the check do its work in a separate program, which can be stopped",
     )
     return _outcome(job, _failed(job.task, state, failure), log, started, time.time())
 
 
 def lost_job_outcome(job: Job, error: HarnessError, log: ArtifactRef | None = None) -> Outcome:
-    """The outcome of a job that never came to an end for a reason that is not its own."""
+    """The outcome of a job that was lost for a reason outside the job."""
     now = time.time()
     return _outcome(job, _failed(job.task, State.ERROR, _failure(error)), log, now, now)
 
@@ -192,7 +192,7 @@ def _error_text(error: BaseException) -> str:
     try:
         return str(readable(str(error)))
     except Exception:  # noqa: BLE001 - an error whose text fails is one of the check all the same
-        return "its text cannot be shown"
+        return "its message cannot be shown"
 
 
 def _storable(check: Check, measured: Measured) -> Measured[Mapping[str, Any]]:

@@ -26,7 +26,7 @@ ROOM = DiskSpace(free=1, needed=1, free_on=lambda _folder: 1, images=1)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long a loaded machine takes to start the programs of these tests."""
     for limit in (
-        "container_service.SECONDS_TO_ASK",
+        "container_service.INFO_TIMEOUT_S",
         "inventory.NPU_SMI_TIMEOUT_S",
         "card_network.TOOL_TIMEOUT_S",
     ):
@@ -198,7 +198,7 @@ def test_a_device_that_a_damaged_table_names_twice_counts_once_and_only_if_fit(m
 def test_a_table_without_cards_is_not_told_as_cards(machine):
     text = "| npu-smi 25.5.0    Version: 25.5.0    |\n"
     finding = found(inspect_host(machine(text, [])), "NPU")
-    assert "tells of no card it could read, but /dev/davinci_manager" in finding.what
+    assert "reports no readable card, but /dev/davinci_manager" in finding.what
 
 
 def test_a_card_that_npu_smi_tells_nothing_of_is_named(machine):

@@ -247,7 +247,7 @@ def test_a_reference_is_found_across_the_pieces_a_file_is_read_in(
 
 
 def test_a_tag_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(junit_stream, "MOST_TAG_BYTES", 1 << 16)
+    monkeypatch.setattr(junit_stream, "MAX_TAG_BYTES", 1 << 16)
     monkeypatch.setattr(junit_stream, "CHUNK_BYTES", 1 << 12)
     merged, _root = merge(
         tmp_path, '<testsuite name="' + "x" * (1 << 18) + '"><testcase name="x"/></testsuite>'

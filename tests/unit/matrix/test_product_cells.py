@@ -42,7 +42,7 @@ def test_a_cell_made_from_shared_parts_is_the_cell_made_alone(
     monkeypatch: pytest.MonkeyPatch, rule: tuple[str, ...], tails: int
 ) -> None:
     first, value, second, other = rule
-    monkeypatch.setattr(product_cells, "TAILS", tails)
+    monkeypatch.setattr(product_cells, "MAX_TAIL_COMBINATIONS", tails)
     matrix = parse_matrix(MATRIX.format(first=first, value=value, second=second, other=other))
     cells = matrix.cells("default").cells
     (selection,) = matrix.profiles["default"].select
