@@ -61,7 +61,7 @@ def test_a_combination_of_a_cell_is_in(matrix):
         ("verll=1", "unknown axis 'verll'"),
         ("verl", "no value"),
         ("verl=", "no value"),
-        ("cann=x", "no value of cann"),
+        ("cann=x", "not a valid value of cann"),
     ],
 )
 def test_words_that_are_no_values(matrix, word, message):
