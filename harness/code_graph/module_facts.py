@@ -142,10 +142,10 @@ def _mentions_only(value: object) -> bool:
 
 def read_module(source: bytes, module: str) -> ModuleFacts:
     """The facts of one module; SyntaxError when it is no Python."""
-    return _Reader(module, source).read(ast.parse(source))
+    return _ModuleReader(module, source).read(ast.parse(source))
 
 
-class _Reader:
+class _ModuleReader:
     def __init__(self, module: str, source: bytes) -> None:
         self.module = module
         self.facts = ModuleFacts()
@@ -314,7 +314,7 @@ class _Reader:
 class _Scan:
     """The references and the digest of some statements, in one pass over their syntax."""
 
-    def __init__(self, reader: _Reader, statements: list[ast.stmt]) -> None:
+    def __init__(self, reader: _ModuleReader, statements: list[ast.stmt]) -> None:
         self._reader = reader
         self._statements = statements
         self.references: set[str] = set()

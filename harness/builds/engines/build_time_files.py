@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness.builds.engines.engine import BUILD_TIME_FOLDER, BuildTimeFiles, Mount
 from harness.builds.engines.image_layers import INSTALLER
-from harness.builds.lock.cell_lock import SourcePackage
+from harness.builds.lock.cell_lock import LockedSource
 from harness.sources.git.mirrors import MIRRORS, find_mirror
 from harness.sources.packages.index_settings import IndexSettings, local_path
 
@@ -50,7 +50,7 @@ def build_time_files(
     settings: IndexSettings,
     uv: Path,
     *,
-    sources: Sequence[SourcePackage] = (),
+    sources: Sequence[LockedSource] = (),
     environ: Mapping[str, str] = os.environ,
     cache: Path | None = None,
 ) -> BuildTimeFiles:
@@ -112,7 +112,7 @@ def _certificates(variables: Mapping[str, str]) -> bytes:
     return place.read_bytes() if place.is_file() else b""
 
 
-def _mirrors(sources: Sequence[SourcePackage], environ: Mapping[str, str]) -> Iterator[Mount]:
+def _mirrors(sources: Sequence[LockedSource], environ: Mapping[str, str]) -> Iterator[Mount]:
     folder = environ.get(MIRRORS, "")
     if not folder:
         return

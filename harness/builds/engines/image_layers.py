@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.builds.lock.cell_lock import TOOLS_OF, CellLock, SourcePackage
+from harness.builds.lock.cell_lock import TOOLS_OF, CellLock, LockedSource
 from harness.builds.lock.layer_contents import LayerContent, fetch_commands, layer_contents, requirements_text
 from harness.digest import digest_bytes, digest_json
 
@@ -109,7 +109,7 @@ def _install(alone: str = "--no-deps ") -> str:
     )
 
 
-def _from_source(source: SourcePackage, python: str) -> tuple[str, ...]:
+def _from_source(source: LockedSource, python: str) -> tuple[str, ...]:
     """Fetch from a mounted mirror where there is one; the clone is removed at the end of the layer."""
     place, mirror = f"/tmp/source-{source.package}", f"/run/npu-matrix/git/{source.package}"  # noqa: S108 - in the image
     return (
@@ -122,7 +122,7 @@ def _from_source(source: SourcePackage, python: str) -> tuple[str, ...]:
     )
 
 
-def _by_its_script(source: SourcePackage, python: str, place: str) -> tuple[str, ...]:
+def _by_its_script(source: LockedSource, python: str, place: str) -> tuple[str, ...]:
     """Commands for a package whose repository has its own build script; () for others."""
     made = source.wheel(python, _install(alone=""))
     if not made:

@@ -42,7 +42,7 @@ SAFE = re.compile(r"[A-Za-z0-9][\w.+:/@~-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourcePackage:
+class LockedSource:
     """A package built from a repository at a commit or tag, with the environment its build needs.
 
     tree: the id of the commit's tree, "" when no mirror has the commit. It stays the same when history is
@@ -115,7 +115,7 @@ class CellLock:
     image: str
     image_digest: str
     packages: tuple[LockedPackage, ...]
-    from_source: tuple[SourcePackage, ...]
+    from_source: tuple[LockedSource, ...]
     overrides: tuple[str, ...]
     patches: tuple[PatchFile, ...]
     build_env: Mapping[str, str]
@@ -239,7 +239,7 @@ def make_lock(
     unneeded = omitted_packages(packages, "sim") if simulated else {}
     image, digest = _reference(base_image or _image(cell["axes"], str(platform["python"])))
     source = tuple(
-        SourcePackage(
+        LockedSource(
             package=_safe(normal_name(item["package"])),
             version=_safe(item["version"]),
             commit=_safe(item["commit"]),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from harness.builds.lock.cell_lock import CellLock, SourcePackage
+from harness.builds.lock.cell_lock import CellLock, LockedSource
 from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.errors import InputError
 from harness.sources.git.git_repository import Repository
@@ -29,7 +29,7 @@ def add_tree_ids(lock: CellLock, mirrors: Path | None) -> CellLock:
     return replace(lock, from_source=tuple(_with_tree(source, mirrors) for source in lock.from_source))
 
 
-def _with_tree(source: SourcePackage, mirrors: Path) -> SourcePackage:
+def _with_tree(source: LockedSource, mirrors: Path) -> LockedSource:
     repository = find_repository(source, mirrors)
     if repository is None:
         return source
@@ -38,12 +38,12 @@ def _with_tree(source: SourcePackage, mirrors: Path) -> SourcePackage:
     return replace(source, tree=str(found.id), commit=commit if source.abbreviated else source.commit)
 
 
-def find_repository(source: SourcePackage, mirrors: Path) -> Repository | None:
+def find_repository(source: LockedSource, mirrors: Path) -> Repository | None:
     """The repository below `mirrors` that has the commit or tag of a source package, or None."""
     return find_mirror(mirrors, source.commit) or _with_tag(mirrors, source)
 
 
-def _with_tag(mirrors: Path, source: SourcePackage) -> Repository | None:
+def _with_tag(mirrors: Path, source: LockedSource) -> Repository | None:
     """The mirror of the package's own repository, with its tag; others can have tags of the same name."""
     name = source.repository.removesuffix(".git").rstrip("/").rpartition("/")[2]
     for folder in sorted(git_folders(mirrors)):
@@ -83,7 +83,7 @@ def add_upstream_tree_ids(
     return replace(lock, from_source=tuple(found)), tuple(notices)
 
 
-def _fetch_commit(source: SourcePackage, environ: Mapping[str, str]) -> tuple[SourcePackage, str]:
+def _fetch_commit(source: LockedSource, environ: Mapping[str, str]) -> tuple[LockedSource, str]:
     with temporary_folder() as folder:
         said = _git(folder, environ, "init", "-q", "--bare", "asked")
         if said.returncode:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.builds.lock.cell_lock import LAYERS, CellLock, SourcePackage
+from harness.builds.lock.cell_lock import LAYERS, CellLock, LockedSource
 from harness.sources.packages.lockfile import LockedPackage
 
 
@@ -17,7 +17,7 @@ class LayerContent:
 
     name: str
     packages: tuple[LockedPackage, ...]
-    sources: tuple[SourcePackage, ...]
+    sources: tuple[LockedSource, ...]
     compiled: tuple[str, ...]
 
 
@@ -37,7 +37,7 @@ def layer_contents(lock: CellLock) -> tuple[LayerContent, ...]:
     )
 
 
-def _layer_of(source: SourcePackage) -> str:
+def _layer_of(source: LockedSource) -> str:
     return source.package if source.package in {"vllm", "vllm-ascend", "verl"} else "training"
 
 
@@ -50,7 +50,7 @@ def requirements_text(packages: tuple[LockedPackage, ...]) -> str:
     return "".join(entries)
 
 
-def fetch_commands(git: str, repository: str, source: SourcePackage) -> tuple[str, ...]:
+def fetch_commands(git: str, repository: str, source: LockedSource) -> tuple[str, ...]:
     """Commands that check out the commit of a source package. An abbreviated id needs the whole history."""
     fetch = f'{git} -c safe.directory="*" fetch -q'
     if source.abbreviated:

@@ -14,7 +14,7 @@ SPECIAL_WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class SettingValue:
+class ScriptValue:
     """The text of a setting and where it was set.
 
     unknown: the shell variable without a known value that the text contains, or "".
@@ -43,8 +43,8 @@ class JobSettings:
 
     name: str
     where: Location
-    overrides: Mapping[str, SettingValue]
-    env: Mapping[str, SettingValue]
+    overrides: Mapping[str, ScriptValue]
+    env: Mapping[str, ScriptValue]
     entry: str = ""
     device: str = "npu"
     nodes: int = 0
@@ -53,7 +53,7 @@ class JobSettings:
     model: str = ""
     added: frozenset[str] = frozenset()
     removed: frozenset[str] = frozenset()
-    missing_values: Mapping[str, SettingValue] = field(default_factory=dict)
+    missing_values: Mapping[str, ScriptValue] = field(default_factory=dict)
     facts: Mapping[str, FactValue] = field(default_factory=dict)
 
     @property
@@ -71,7 +71,7 @@ class JobSettings:
             bare = key.lstrip("+")
             if bare != key:
                 added.add(bare)
-            overrides[bare] = SettingValue(
+            overrides[bare] = ScriptValue(
                 text=hydra_text(value), where=where, unknown=_unresolved_variable(hydra_text(value))
             )
         return cls(
@@ -79,7 +79,7 @@ class JobSettings:
             where=where,
             overrides=overrides,
             env={
-                name: SettingValue(text=str(text), where=where) for name, text in facet.get("env", {}).items()
+                name: ScriptValue(text=str(text), where=where) for name, text in facet.get("env", {}).items()
             },
             entry=str(facet.get("entry", "")),
             device=device,
@@ -119,7 +119,7 @@ def hydra_text(value: Any) -> str:
     return str(value)
 
 
-def _default_config(overrides: Mapping[str, SettingValue]) -> str:
+def _default_config(overrides: Mapping[str, ScriptValue]) -> str:
     """Megatron's configuration for a recipe that names none and sets Megatron's keys."""
     return "ppo_megatron_trainer" if any(".megatron." in key for key in overrides) else ""
 

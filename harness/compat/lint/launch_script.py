@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.compat.lint.job_settings import JobSettings, SettingValue
+from harness.compat.lint.job_settings import JobSettings, ScriptValue
 from harness.compat.lint.lint_measurements import ScriptNote
 from harness.compat.lint.shell_words import (
     ASSIGNMENT,
@@ -118,7 +118,7 @@ def _read_command(state: _ScriptState, words: list[ShellWord]) -> None:
     exports = exporting and words[0].raw == "export"
     if exporting:
         words = words[1:]
-    assigned: dict[str, SettingValue] = {}
+    assigned: dict[str, ScriptValue] = {}
     while words and (match := ASSIGNMENT.match(words[0].raw)):
         assigned[match["name"]] = _assign(state, words[0], match)
         words = words[1:]
@@ -129,7 +129,7 @@ def _read_command(state: _ScriptState, words: list[ShellWord]) -> None:
     _read_launch(state, words, assigned)
 
 
-def _assign(state: _ScriptState, word: ShellWord, match: re.Match[str]) -> SettingValue:
+def _assign(state: _ScriptState, word: ShellWord, match: re.Match[str]) -> ScriptValue:
     name = match["name"]
     value = expand(_without_prefix(word, match.end()), state.variables)
     if match["append"] and name in state.variables:
@@ -137,7 +137,7 @@ def _assign(state: _ScriptState, word: ShellWord, match: re.Match[str]) -> Setti
         value = Expansion(text=before.text + value.text, unknown=before.unknown or value.unknown)
     place = Location(state.file, word.line, word.column)
     state.variables[name], state.locations[name] = value, place
-    return SettingValue(text=value.text, where=place, unknown=value.unknown)
+    return ScriptValue(text=value.text, where=place, unknown=value.unknown)
 
 
 def _without_prefix(word: ShellWord, count: int) -> ShellWord:
@@ -152,14 +152,14 @@ def _without_prefix(word: ShellWord, count: int) -> ShellWord:
     return ShellWord(parts=tuple(parts), line=word.line, column=word.column, quoted=word.quoted)
 
 
-def _read_launch(state: _ScriptState, words: Sequence[ShellWord], prefixed: dict[str, SettingValue]) -> None:
+def _read_launch(state: _ScriptState, words: Sequence[ShellWord], prefixed: dict[str, ScriptValue]) -> None:
     entry, rest = _python_entry(words)
     if not entry:
         return
-    overrides: dict[str, SettingValue] = {}
+    overrides: dict[str, ScriptValue] = {}
     added: set[str] = set()
     removed: set[str] = set()
-    missing_values: dict[str, SettingValue] = {}
+    missing_values: dict[str, ScriptValue] = {}
     config = ""
     for position, word in enumerate(rest):
         raw = word.raw
@@ -175,7 +175,7 @@ def _read_launch(state: _ScriptState, words: Sequence[ShellWord], prefixed: dict
         elif match["equals"]:
             value = expand(_without_prefix(word, match.end()), state.variables)
             place = Location(state.file, word.line, word.column)
-            overrides[key] = SettingValue(text=value.text, where=place, unknown=value.unknown)
+            overrides[key] = ScriptValue(text=value.text, where=place, unknown=value.unknown)
             added |= {key} if match["prefix"] else set()
             if raw == match[0] and _is_bare_word(rest[position + 1 : position + 2]):
                 missing_values[key] = overrides[key]
@@ -210,11 +210,11 @@ def _job_settings(
     start: ShellWord,
     entry: str,
     config: str,
-    overrides: dict[str, SettingValue],
-    prefixed: dict[str, SettingValue],
+    overrides: dict[str, ScriptValue],
+    prefixed: dict[str, ScriptValue],
 ) -> JobSettings:
     exported = {
-        name: SettingValue(
+        name: ScriptValue(
             text=state.variables[name].text,
             where=state.locations[name],
             unknown=state.variables[name].unknown,
@@ -238,6 +238,6 @@ def _job_settings(
     )
 
 
-def _count(value: SettingValue | None) -> int:
+def _count(value: ScriptValue | None) -> int:
     plain = value.parsed() if value else 0
     return plain if isinstance(plain, int) and not isinstance(plain, bool) else 0

@@ -14,7 +14,7 @@ from harness.compat.lint.hydra_config import (
     find_unknown_keys,
     read_config,
 )
-from harness.compat.lint.job_settings import JobSettings, SettingValue
+from harness.compat.lint.job_settings import JobSettings, ScriptValue
 from harness.compat.lint.launch_script import LaunchScript, read_script
 from harness.compat.lint.lint_measurements import (
     LintFinding,
@@ -67,7 +67,7 @@ class JobFacts:
         setting = self.setting(name)
         return setting is not None and setting.parsed() is not UNSET
 
-    def setting(self, name: str) -> SettingValue | None:
+    def setting(self, name: str) -> ScriptValue | None:
         """The job's setting of `name`, or None when it uses the default."""
         if name.startswith("env."):
             return self._job.env.get(name[4:])

@@ -110,7 +110,7 @@ def read_junit(path: Path) -> JUnitFile:
 
     InputError when there is no such file.
     """
-    reader = _Reader()
+    reader = _JUnitReader()
     problem = parse(path, reader) or reader.problem
     return JUnitFile(cases=tuple(reader.cases), problem=problem)
 
@@ -152,7 +152,7 @@ def _clean(text: str) -> str:
     return FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-class _Reader:
+class _JUnitReader:
     """Collects cases from events; of each it keeps its marks and the beginning of their texts."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 from test_image_layers import lock
 
 from harness.builds.export.lock_formats import EXPORTS
-from harness.builds.lock.cell_lock import SourcePackage
+from harness.builds.lock.cell_lock import LockedSource
 from harness.builds.lock.commit_trees import add_upstream_tree_ids
 
 # Nothing of who runs the tests decides how git answers.
@@ -45,8 +45,8 @@ class Upstream:
         )
         return done.stdout.strip()
 
-    def source(self, commit: str) -> SourcePackage:
-        return SourcePackage(
+    def source(self, commit: str) -> LockedSource:
+        return LockedSource(
             package="vllm", version="1", commit=commit, repository=f"file://{self.folder}", env={}
         )
 
@@ -56,7 +56,7 @@ def upstream(tmp_path: Path) -> Upstream:
     return Upstream(tmp_path / "upstream")
 
 
-def asked(source: SourcePackage) -> tuple[SourcePackage, tuple[str, ...]]:
+def asked(source: LockedSource) -> tuple[LockedSource, tuple[str, ...]]:
     made, told = add_upstream_tree_ids(lock(from_source=(source,)), ENVIRON)
     return made.from_source[0], told
 
@@ -101,7 +101,7 @@ def test_a_commit_that_its_repository_does_not_have_stays_open_and_is_told(
 
 
 def test_a_repository_that_does_not_answer_is_told(tmp_path: Path) -> None:
-    source = SourcePackage(
+    source = LockedSource(
         package="vllm", version="1", commit="v1", repository=f"file://{tmp_path}/nothing", env={}
     )
     found, told = asked(source)

@@ -18,7 +18,7 @@ from harness.builds.engines.container_command import contained_command, parse_si
 from harness.builds.engines.container_run import PREFIX, ContainedCommand, run_contained
 from harness.builds.engines.engine import BUILD_TIME_FOLDER, ContainerExit, ContainerSpec
 from harness.builds.engines.memory_engine import MemoryEngine, MemoryProcess
-from harness.builds.lock.cell_lock import SourcePackage
+from harness.builds.lock.cell_lock import LockedSource
 from harness.cell_program.built_environment import CellContainer, CellDevice, EnvironmentLocation
 from harness.errors import InputError
 from harness.sources.packages.index_settings import IndexSettings
@@ -183,7 +183,7 @@ def test_a_mirror_with_the_commit_is_lent(folders: Path) -> None:
     commit = subprocess.run(
         [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
     ).stdout.strip()
-    source = SourcePackage(
+    source = LockedSource(
         package="verl", version="1", commit=commit, repository="https://g.example/verl", env={}
     )
     environ = {"NPU_MATRIX_MIRRORS": str(folders / "mirrors")}

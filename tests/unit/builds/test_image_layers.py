@@ -22,7 +22,7 @@ from harness.builds.engines.image_layers import (
     image_layers,
 )
 from harness.builds.engines.memory_engine import KILLED, MemoryEngine, MemoryProcess
-from harness.builds.lock.cell_lock import TOOLS_OF, CellLock, PatchFile, SourcePackage
+from harness.builds.lock.cell_lock import TOOLS_OF, CellLock, LockedSource, PatchFile
 from harness.digest import digest_bytes
 from harness.errors import InfrastructureError, InputError
 from harness.sources.packages.lockfile import LockedPackage
@@ -111,7 +111,7 @@ def test_cells_cost_their_distinct_layers(engine: MemoryEngine, tmp_path: Path) 
 
 
 def test_layers_go_from_what_changes_seldom_to_what_changes_often() -> None:
-    source = SourcePackage(
+    source = LockedSource(
         package="vllm", version="0.11.0", commit="v0.11.0", repository="https://git.example/v", env={}
     )
     layers = image_layers(lock(from_source=(source,)), "base", patched())
@@ -261,13 +261,13 @@ def run_layer(commands: tuple[str, ...], folder: Path, tools: tuple[str, ...]) -
     return (log.read_text() if log.exists() else ""), said
 
 
-def repository_with_script(folder: Path) -> SourcePackage:
+def repository_with_script(folder: Path) -> LockedSource:
     (folder / "ci").mkdir(parents=True)
     (folder / "ci/build.sh").write_text(BUILD)
     git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for argv in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"], ["tag", "v7"]):
         subprocess.run([*git, *argv], check=True, env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull})
-    return SourcePackage(package="torch-npu", version="2.6.0", commit="v7", repository=str(folder), env={})
+    return LockedSource(package="torch-npu", version="2.6.0", commit="v7", repository=str(folder), env={})
 
 
 NEEDED = (
