@@ -17,7 +17,6 @@ from harness.builds.engines.engine import BuildTimeFiles, EngineResource, no_per
 from harness.builds.engines.image_build import base_notices, build_image, find_base_image
 from harness.builds.engines.image_layers import Layer
 from harness.builds.engines.memory_engine import MemoryEngine
-from harness.builds.engines.sdk_engine import _read_image
 from harness.errors import HarnessError, InfrastructureError, InputError
 
 
@@ -68,6 +67,9 @@ def test_a_base_image_without_a_digest_is_used_and_told(memory: MemoryEngine):
 
 
 def test_a_digest_of_this_host_alone_is_none_of_a_registry():
+    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
+    from harness.builds.engines.sdk_engine import _read_image
+
     facts = {"Id": "sha256:a", "Architecture": "amd64", "RepoDigests": ["localhost/base@sha256:b"]}
     assert base_notices("localhost/base:1", _read_image(facts))
     facts["RepoDigests"].append("localhost:5000/base@sha256:b")

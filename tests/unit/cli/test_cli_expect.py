@@ -129,7 +129,7 @@ def test_two_kinds_of_line_ends_are_left_alone(checkout):
     whole = MATRIX.replace("\n", "\r\n", 1).encode()
     checkout.file.write_bytes(whole)
     run(checkout.settings, {"verl-0-6-1": BAD, "verl-0-9-1": BAD})
-    with pytest.raises(InputError, match="two ways"):
+    with pytest.raises(InputError, match="mixes LF and CRLF"):
         checkout("update", *SAID)
     assert checkout.file.read_bytes() == whole
 
