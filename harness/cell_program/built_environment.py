@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from harness.evidence import DeviceFacts
-from harness.measurements import MeasurementFormat, measurement_format
+from harness.measurements import measurement_format, read_shape
 from harness.outcome import Outcome
 
 
@@ -216,7 +216,6 @@ ENVIRONMENT_FORMAT = measurement_format(
     # Version 0 stored the members of a failed build for every environment, empty where it was built.
     unused=("probe.device.launcher", "probe.schema", "reason", "step", "tail", "unsupported"),
 )
-_LOCATION_FORMAT = MeasurementFormat[EnvironmentLocation]((EnvironmentLocation,), 1)
 
 
 def read_cell_device(facet: Mapping[str, Any]) -> CellDevice:
@@ -235,4 +234,4 @@ def environment_location(environment: Outcome) -> EnvironmentLocation:
 
     OldMeasurementsError when the outcome does not say.
     """
-    return _LOCATION_FORMAT.read(environment.measurements)
+    return read_shape(EnvironmentLocation, environment.measurements)
