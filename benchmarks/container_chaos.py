@@ -21,8 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-
-from daemon import Daemon
+from typing import TYPE_CHECKING
 
 from benchmarks.chaos_driver import plan_of
 from benchmarks.figures import ROOT, CannotRunError, Figure
@@ -36,6 +35,9 @@ from harness.builds.ownership.owner_labels import ProcessView
 from harness.errors import HarnessError
 from harness.ledger.store import Ledger
 from harness.outcome import State
+
+if TYPE_CHECKING:
+    from daemon import Daemon
 
 REMEDY = (
     "run as root with docker.io, after `mmdebstrap --variant=essential "
@@ -183,6 +185,9 @@ def figures() -> Iterator[Figure]:
     base = os.environ.get("NPU_MATRIX_BENCH_BASE_TAR", "")
     if os.geteuid() or not shutil.which("dockerd") or not base:
         raise CannotRunError("it needs root, dockerd, and a root file system as a tar file", REMEDY)
+    # Both import the Docker SDK, which is an extra.
+    from daemon import Daemon
+
     from harness.builds.engines.docker_engine import DockerEngine
 
     with tempfile.TemporaryDirectory(prefix="npu-matrix-chaos-") as name, contextlib.ExitStack() as stack:
