@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ import harness
 from harness.builds.cell.bundle import make_bundle
 from harness.builds.cell.cell_command import cell_command
 from harness.cell_program.built_environment import environment_location
+from harness.check import Completed
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome
 from harness.plan.tasks.task import Task
@@ -51,8 +53,31 @@ class BuiltCell:
         bundle = make_bundle(Path(harness.__file__).parent, self.settings.cache)
         return cell_command(environment_location(self.environment), bundle, module, args, faults)
 
+    def run(
+        self,
+        folder: Path,
+        module: str,
+        *args: str,
+        faults: Faults = (),
+        python_path: Sequence[Path] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> Completed:
+        """Run a module in the cell, in `folder`. The modules in `python_path` hide those of the cell."""
+        argv, variables = self.command(module, *args, faults=faults)
+        variables["PYTHONPATH"] = os.pathsep.join([*map(str, python_path), variables["PYTHONPATH"]])
+        done = subprocess.run(
+            argv,
+            env={**os.environ, **variables, **(env or {})},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return Completed(argv=tuple(argv), returncode=0, tail=done.stdout, seconds=0.0)
+
     def execute(self, check: str, folder: Path, faults: Faults = ()) -> Outcome:
-        """The task of `check` on a device with faults, in a state folder of its own: nothing of it is stored."""
+        """Run the task of `check` with these faults of the device; its state folder is private to the test."""
 
         def enter(_outcome: Outcome, module: str, args: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             return self.command(module, *args, faults=faults)

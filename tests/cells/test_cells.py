@@ -55,7 +55,7 @@ def test_the_tests_of_devices_and_losses_pass_inside_the_cell(cell, pytest_folde
 
 def test_the_unit_tests_that_need_torch_pass_inside_the_cell(cell, pytest_folder, tmp_path):
     unit = REPOSITORY / "tests" / "unit"
-    names = ("policy", "train", "trainer_gap", "trainer_sampler")
+    names = ("tiny_policy", "smoke_program", "probability_gap", "sampler")
     losses = "test_a_right_loss_passes_and_a_wrong_one_fails_with_its_reasons"
     _launched, variables = cell.command("pytest")
     # They compute on the CPU, where verl must not find torch_npu: its kernels know no CPU tensors.
@@ -68,7 +68,7 @@ def test_the_unit_tests_that_need_torch_pass_inside_the_cell(cell, pytest_folder
         [
             cell.environment.measurements["python"],
             *("-c", "import sys; sys.modules['torch_npu'] = None; import pytest; sys.exit(pytest.main())"),
-            *(str(unit / "convergence" / f"test_convergence_{name}.py") for name in names),
+            *(str(unit / "convergence" / f"test_{name}.py") for name in names),
             f"{unit / 'fixtures' / 'test_fixtures_plugin.py'}::{losses}",
             *("-q", "-c", os.devnull, "--rootdir", str(tmp_path), "-p", "no:cacheprovider"),
         ],

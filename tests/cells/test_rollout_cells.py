@@ -22,7 +22,7 @@ def test_attention_in_bf16_is_found_though_every_token_is_right(engine_cell, tmp
     assert judgement.status is Status.FAIL
     text = " ".join(judgement.reasons)
     assert "log-probabilities are off" in text
-    assert "operator npu::npu_fused_infer_attention_score is wrong" in text
+    assert "Operator npu::npu_fused_infer_attention_score is wrong" in text
     assert "npu_swiglu" not in text
 
 
@@ -55,7 +55,7 @@ def test_experts_with_the_wrong_sign_are_found_by_their_operator(experts_cell, t
     assert judgement.status is Status.FAIL
     text = " ".join(judgement.reasons)
     assert "qwen3_moe bf16: log-probabilities are off" in text
-    assert f"operator {EXPERTS} is wrong" in text
+    assert f"Operator {EXPERTS} is wrong" in text
     assert text.count("is wrong") == 1
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from harness.convergence.trainer import one_step_check
-from harness.convergence.trainer.trainer_check import PROGRAM, judge
+from harness.convergence.trainer.trainer_check import PROGRAM, judge, read_run
+from harness.convergence.trainer.trainer_measurements import TrainerMeasurements
 from harness.outcome import Evidence, State, Status
 from harness.sources.git.mirrors import find_mirror, mirrors_folder
 from harness.verdict.verdict import judge_outcome
@@ -68,21 +67,21 @@ def one_step_cell(twin_cells):
     return found, mirror.tree(COMMIT)
 
 
-def run_program(cell, folder, *arguments, faults=(), path=""):
-    """What the trainer's program wrote, and what it printed; path: a folder that modules are first looked for in."""
+def run_program(cell, folder, *arguments, faults=(), python_path=()) -> TrainerMeasurements:
+    """Run the trainer's program in the cell, as its checks do."""
     task, out = folder / "task", folder / "run.json"
     task.mkdir()
-    argv, variables = cell.command(
-        PROGRAM, "--device", "npu", "--folder", str(task), "--out", str(out), *arguments, faults=faults
+    completed = cell.run(
+        folder,
+        PROGRAM,
+        *("--device", "npu", "--folder", str(task), "--out", str(out), *arguments),
+        faults=faults,
+        python_path=python_path,
     )
-    if path:
-        variables["PYTHONPATH"] = os.pathsep.join([str(path), variables["PYTHONPATH"]])
-    done = subprocess.run(
-        argv, env={**os.environ, **variables}, cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
     assert processes_of(folder) == []
-    return {**json.loads(out.read_text()), "tail": done.stdout[-4000:]}
+    found = read_run(out, completed)
+    assert isinstance(found, TrainerMeasurements), found
+    return found
 
 
 def processes_of(folder: Path) -> list[str]:
@@ -127,9 +126,9 @@ def test_a_trainer_that_stands_still_is_ended_and_says_where(trainer_cell, tmp_p
         trainer_cell, tmp_path, "--algorithm", ALGORITHM, "--step-seconds", "15", faults=[hang]
     )
 
-    assert found["state"] == "hung"
-    assert "harness/devices/sim" in found["where"], found["where"]
-    assert found["swept"] > 3
+    assert found.state == "hung"
+    assert "harness/devices/sim" in found.where, found.where
+    assert found.swept > 3
 
 
 @MINUTES
@@ -145,12 +144,12 @@ def test_a_transfer_queue_that_nobody_has_processors_for_is_ended_and_says_where
     )
     judgement = judge(found, {})
 
-    assert found["state"] == "hung"
-    assert found["returncode"] is None
-    assert "transfer_queue/" in found["where"], (found["where"], found["stacks"])
+    assert found.state == "hung"
+    assert found.returncode is None
+    assert "transfer_queue/" in found.where, (found.where, found.stacks)
     assert judgement.status is Status.FAIL
     assert "before its first step" in judgement.reasons[0]
-    assert found["where"] in judgement.reasons[0]
+    assert found.where in judgement.reasons[0]
 
 
 def test_one_step_off_policy_training_stops_without_our_patch(one_step_cell, tmp_path):
@@ -166,11 +165,11 @@ def test_one_step_off_policy_training_stops_without_our_patch(one_step_cell, tmp
         cell,
         tmp_path,
         *("--algorithm", "grpo", "--one-step-off", "--steps", "2"),
-        path=tmp_path / "unpatched",
+        python_path=[tmp_path / "unpatched"],
     )
     judgement = judge(found, {})
 
-    assert found["state"] == "crashed"
+    assert found.state == "crashed"
     assert judgement.status is Status.FAIL
     assert "HCCL" in judgement.reasons[1] or "NCCL" in judgement.reasons[1], judgement.reasons
 
@@ -184,7 +183,7 @@ def test_without_a_group_it_stops_and_says_so(queue_cell, tmp_path):
     )
     judgement = judge(found, {})
 
-    assert found["state"] == "crashed"
+    assert found.state == "crashed"
     assert judgement.status is Status.FAIL
     assert "Checkpoint engine nccl not registered" in judgement.reasons[1], judgement.reasons
 
@@ -195,11 +194,11 @@ def test_weights_that_never_reach_the_rollout_turn_it_red_by_the_gap(queue_cell,
         queue_cell,
         tmp_path,
         *("--algorithm", "grpo", "--one-step-off", "--steps", "12", "--set", f"{ENGINE}=lost_weights"),
-        path=Path(__file__).parent,
+        python_path=[Path(__file__).parent],
     )
-    judgement = one_step_check.CHECK.judge(found, {})
+    judgement = one_step_check.judge(found, {})
 
-    assert found["state"] == "measured"
+    assert found.state == "measured"
     assert judgement.status is Status.FAIL
     assert "more than the 3.66 that one-step staleness explains" in judgement.reasons[0], judgement.reasons
     assert "weight sync" in judgement.remedies[0]

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
 from harness.convergence.trainer import vllm_check, vllm_one_step_check, vllm_rollout
+from harness.convergence.trainer.trainer_check import PROGRAM, read_run
+from harness.convergence.trainer.trainer_measurements import GapLimits, TrainerMeasurements
+from harness.measurements import read_shape
 from harness.outcome import Evidence, State, Status
 from harness.sources.git.mirrors import find_mirror, mirrors_folder
 from harness.verdict.verdict import judge_outcome
@@ -42,6 +42,26 @@ act({"verl.workers.rollout.vllm_rollout.bucketed_weight_transfer": forget})
 """
 
 
+def run_program(cell, folder, *arguments, python_path=()) -> TrainerMeasurements:
+    """Run the trainer's program in the cell, with the settings of the checks with vLLM."""
+    task, out = folder / "task", folder / "run.json"
+    task.mkdir()
+    completed = cell.run(
+        folder,
+        PROGRAM,
+        *("--device", "npu", "--folder", str(task), "--out", str(out), *arguments),
+        python_path=python_path,
+        env={
+            **vllm_rollout.ENVIRONMENT,
+            "HF_HOME": str(folder / "hf"),
+            "VLLM_CACHE_ROOT": str(folder / "vllm"),
+        },
+    )
+    found = read_run(out, completed)
+    assert isinstance(found, TrainerMeasurements), found
+    return found
+
+
 def test_the_two_agree_on_a_clean_device(engine_cell, tmp_path):
     outcome = engine_cell.execute(CHECK, tmp_path)
     judgement = judge_outcome(engine_cell.tasks[CHECK].check, outcome)
@@ -58,32 +78,35 @@ def test_attention_in_bf16_in_the_rollout_alone_is_found(engine_cell, tmp_path):
     assert outcome.state is State.COMPLETED
     assert outcome.evidence is Evidence.SIMULATED
     assert judgement.status is Status.FAIL
-    assert "In step 1 rollout and trainer lie" in judgement.reasons[0], judgement.reasons
+    assert "In step 1 the token probabilities of rollout and trainer differ" in judgement.reasons[0], (
+        judgement.reasons
+    )
 
 
 def test_a_weight_that_an_update_forgets_is_found(engine_cell, tmp_path):
     clean = engine_cell.tasks[CHECK].check
-    (tmp_path / "forgetful.py").write_text(FORGETFUL, encoding="utf-8")
-    folder, out, limits = tmp_path / "task", tmp_path / "run.json", tmp_path / "limits.json"
-    folder.mkdir()
-    _in_cell(
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "forgetful.py").write_text(FORGETFUL, encoding="utf-8")
+    found = run_program(
         engine_cell,
         tmp_path,
-        "harness.convergence.trainer.trainer_program",
-        *("--algorithm", ALGORITHM, "--device", "npu", "--steps", str(vllm_check.STEPS)),
-        *("--folder", str(folder), "--out", str(out), *vllm_rollout.arguments(), "--plugin", "forgetful"),
+        *("--algorithm", ALGORITHM, "--steps", str(vllm_check.STEPS)),
+        *vllm_rollout.arguments(),
+        *("--plugin", "forgetful"),
+        python_path=[plugins],
     )
-    _in_cell(engine_cell, tmp_path, vllm_check.LIMITS_PROGRAM, "--folder", str(folder), "--out", str(limits))
-    found = {
-        **json.loads(out.read_text("utf-8")),
-        "limits": json.loads(limits.read_text("utf-8")),
-        "tail": "",
-    }
+    limits = tmp_path / "limits.json"
+    engine_cell.run(
+        tmp_path, vllm_check.LIMITS_PROGRAM, "--folder", str(tmp_path / "task"), "--out", str(limits)
+    )
 
-    judgement = clean.judge(found, {})
-    assert found["state"] == "measured"
+    judgement = clean.judge(replace(found, limits=read_shape(GapLimits, limits)), {})
+    assert found.state == "measured"
     assert judgement.status is Status.FAIL
-    assert "In step 1 rollout and trainer lie" in judgement.reasons[0], judgement.reasons
+    assert "In step 1 the token probabilities of rollout and trainer differ" in judgement.reasons[0], (
+        judgement.reasons
+    )
 
 
 @pytest.fixture
@@ -116,34 +139,15 @@ def test_one_step_off_stops_without_our_patch(one_step_cell, tmp_path):
         if path.startswith(RECIPE):
             (unpatched / path).parent.mkdir(parents=True, exist_ok=True)
             (unpatched / path).write_bytes(tree.read(path))
-    folder, out = tmp_path / "task", tmp_path / "run.json"
-    folder.mkdir()
-    said = _in_cell(
+    found = run_program(
         one_step_cell,
         tmp_path,
-        vllm_check.check.PROGRAM,
-        *("--algorithm", "grpo", "--device", "npu", "--steps", "1", "--folder", str(folder)),
-        *("--out", str(out), *vllm_one_step_check.OPTIONS, *vllm_rollout.arguments()),
-        first=unpatched,
+        *("--algorithm", "grpo", "--steps", "1", *vllm_one_step_check.OPTIONS),
+        *vllm_rollout.arguments(),
+        python_path=[unpatched],
     )
-    found = {**json.loads(out.read_text("utf-8")), "tail": said[-4000:]}
     judgement = vllm_check.judge(found, {})
 
-    assert found["state"] == "crashed"
+    assert found.state == "crashed"
     assert judgement.status is Status.FAIL
     assert "HCCL is not registered" in judgement.reasons[1], judgement.reasons
-
-
-def _in_cell(cell, folder: Path, module: str, *arguments: str, first: Path | None = None) -> str:
-    """What the program printed; first: a folder that modules are looked for in before the cell's."""
-    argv, variables = cell.command(module, *arguments)
-    variables["PYTHONPATH"] += os.pathsep + str(folder)
-    if first is not None:
-        variables["PYTHONPATH"] = f"{first}{os.pathsep}{variables['PYTHONPATH']}"
-    environment = {**os.environ, **variables, **vllm_rollout.ENVIRONMENT, "HF_HOME": str(folder / "hf")}
-    environment["VLLM_CACHE_ROOT"] = str(folder / "vllm")
-    done = subprocess.run(
-        argv, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=900
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
