@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from harness.serialisation import as_object
+from harness.serialisation import encode_object
 
 CHUNK_BYTES = 1 << 20
 
@@ -21,7 +21,7 @@ def canonical_json(value: Any) -> str:
         separators=(",", ":"),
         ensure_ascii=False,
         allow_nan=False,
-        default=as_object,
+        default=encode_object,
     )
 
 

@@ -1,33 +1,27 @@
-"""What checks measure, as typed values: how they are written to JSON and read back.
+"""What checks measure, as typed values with a version. `harness.serialisation` encodes and decodes them.
 
 A check declares the shapes of its measurements with `measurement_format`: frozen dataclasses of plain values
 (str, int, float, bool, None, enums, tuples, mappings with text keys, other dataclasses). The program that
 measures, the judge, the report and the tests import these classes, so that a renamed field is a type error.
-Writing needs the standard library only and works inside cells; reading validates with pydantic, on the host.
 """
 
 from __future__ import annotations
 
-import enum
 import functools
 import json
+import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import Any, Generic, TypeVar, cast, overload
 
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    from pydantic import TypeAdapter
+from harness.serialisation import JsonValue, json_object, to_json, type_adapter
 
 M = TypeVar("M")
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
-
-JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
 VERSION_FIELD = "measurements_version"
 """The member of the stored JSON that holds the format's version; outcomes without it are of version 0."""
@@ -102,34 +96,6 @@ def measurement_format(*shapes: type, version: int, unused: Iterable[str] = ()) 
     return MeasurementFormat(shapes, version, frozenset(unused))
 
 
-def to_json(value: object) -> JsonValue:
-    """A measured value as JSON: dataclasses become objects, enums their values, numpy scalars numbers.
-
-    TypeError for anything else.
-    """
-    if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, enum.Enum)):
-        return value
-    if isinstance(value, enum.Enum):
-        return to_json(value.value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(name): to_json(member) for name, member in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [to_json(member) for member in value]
-    if callable(item := getattr(value, "item", None)):
-        return to_json(item())
-    raise TypeError(f"a {type(value).__name__} cannot be measured: it has no form in JSON")
-
-
-def json_object(value: object) -> dict[str, JsonValue]:
-    """`to_json` of a dataclass; TypeError when it is none."""
-    written = to_json(value)
-    if not isinstance(written, dict):
-        raise TypeError(f"a {type(value).__name__} is no dataclass")
-    return written
-
-
 def _dropped_member(stored: object, read: object, unused: frozenset[str], place: str = "") -> str:
     """The first member of stored JSON that is not among what was read of it, or ""."""
     if isinstance(stored, Mapping) and isinstance(read, Mapping):
@@ -159,16 +125,8 @@ def _validated(shapes: tuple[type, ...], values: Mapping[str, Any], otherwise: s
     from pydantic import ValidationError
 
     try:
-        return _adapter(shapes).validate_python(values)
+        return type_adapter(functools.reduce(operator.or_, shapes)).validate_python(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise OldMeasurementsError(f"{otherwise} ({place}: {first['msg']})") from error
-
-
-@functools.cache
-def _adapter(shapes: tuple[type, ...]) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
-
-    kind: Any = functools.reduce(lambda one, other: one | other, cast("tuple[Any, ...]", shapes))
-    return TypeAdapter(kind)

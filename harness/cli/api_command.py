@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED
-from harness.measurements import JsonValue, json_object
+from harness.serialisation import JsonValue, json_object
 from harness.settings import Settings
 from harness.workspace.downloads import run_quietly
 from harness.workspace.planning.open_plan import facet_inputs, open_matrix

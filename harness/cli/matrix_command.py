@@ -9,7 +9,7 @@ import click
 
 from harness.cli.migrations_command import migrations, retire
 from harness.errors import InputError, Problem
-from harness.measurements import json_object
+from harness.serialisation import json_object
 from harness.settings import Settings
 from harness.workspace.planning.open_plan import open_matrix
 

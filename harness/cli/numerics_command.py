@@ -11,8 +11,9 @@ import click
 
 from harness.cell_program.program_run import ProgramFailure
 from harness.errors import EXIT_INCOMPLETE, EXIT_UNEXPECTED, InputError
-from harness.measurements import VERSION_FIELD, json_object
+from harness.measurements import VERSION_FIELD
 from harness.numerics.loss.loss_measurements import LOSS_FORMAT, LossCaseOutcome, LossMeasured
+from harness.serialisation import json_object
 from harness.settings import Settings
 from harness.workspace.execution.numerics_measurement import calibration_file_name, measure_numerics
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.check import Check, TaskContext
-from harness.measurements import to_json
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status, Tier
 from harness.patchstack.apply.patch_verdict import MeasuredPatch, PatchVerdict
 from harness.patchstack.patch_measurements import (
@@ -18,6 +17,7 @@ from harness.patchstack.patch_measurements import (
     PatchesMeasured,
 )
 from harness.patchstack.stacks.upstream_tree import TreeNotFoundError, TreeSource, upstream_tree
+from harness.serialisation import to_json
 from harness.sources.git.mirrors import COMMIT_REMEDY, find_mirror, mirrors_folder
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from harness.cell_program.built_environment import (
     ProbedDevice,
 )
 from harness.evidence import Runtime
-from harness.measurements import json_object
+from harness.serialisation import json_object
 
 GOOD_PROBE = EnvironmentProbe(
     packages={"torch": "2.13.0+cpu", "Ray": "2.0"},

@@ -12,7 +12,8 @@ from harness.convergence.trainer.trainer_measurements import TrainerRun, Trainer
 from harness.convergence.trainer.trainer_recipe import RECIPES
 from harness.digest import canonical_json
 from harness.evidence import DeviceFacts
-from harness.measurements import MeasurementFormat, json_object
+from harness.measurements import MeasurementFormat
+from harness.serialisation import json_object
 
 SIMULATED = DeviceFacts(device="npu:0", kind="npu", simulated=True)
 QUIET = MachineLoad(id="0123456789abcdef", load=0.5, others=0.0)

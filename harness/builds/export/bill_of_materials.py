@@ -9,7 +9,7 @@ from harness import __version__
 from harness.builds.engines.image_build import BuiltImage
 from harness.builds.lock.cell_lock import CellLock
 from harness.cell_program.built_environment import CellImage
-from harness.measurements import to_json
+from harness.serialisation import to_json
 from harness.sources.packages.lockfile import normal_name
 
 STATEMENT = "https://in-toto.io/Statement/v1"

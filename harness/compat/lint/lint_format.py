@@ -9,7 +9,7 @@ from typing import Any
 from harness import __version__
 from harness.compat.lint.lint_measurements import LintFinding, LintResult
 from harness.compat.lint.ruleset import load_ruleset
-from harness.measurements import json_object
+from harness.serialisation import json_object
 
 GITHUB_LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
 SCHEMA = {"name": "npu-matrix.lint", "version": 1}

@@ -16,7 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from harness.code_graph.stored_facts import code_digest
 from harness.digest import digest_json
-from harness.measurements import JsonValue
+from harness.serialisation import JsonValue
 
 WAIT_S = 30.0
 #: Variables in one statement; every version of SQLite allows 999.

@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from harness.check import TaskContext
 from harness.errors import EXIT_BAD_INPUT, InfrastructureError, InputError
-from harness.measurements import read_shape, to_json
+from harness.measurements import read_shape
 from harness.package import IMPORT_ROOT
+from harness.serialisation import to_json
 
 REQUEST_FILE = "request.json"
 RESULT_FILE = "result.json"

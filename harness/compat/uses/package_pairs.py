@@ -16,7 +16,7 @@ from harness.compat.uses.use import Use
 from harness.compat.uses.use_check import UseFinding, check_uses
 from harness.compat.uses.use_visitor import uses_in_file
 from harness.digest import digest_bytes, digest_file, digest_json
-from harness.measurements import to_json
+from harness.serialisation import to_json
 
 #: Top-level names of all packages whose uses are ever looked up, so that a consumer is read once for all.
 PROVIDERS = frozenset({"ray", "tensordict", "torch", "torch_npu", "transformers", "vllm"})

@@ -15,7 +15,7 @@ from harness.compat.uses.operator_calls import OperatorCall, find_operator_calls
 from harness.compat.uses.use import Use
 from harness.compat.uses.use_visitor import own_imports_in_file, uses_in_file
 from harness.digest import digest_bytes, digest_json
-from harness.measurements import JsonValue, to_json
+from harness.serialisation import JsonValue, to_json
 
 NOT_SHIPPED = ("tests", "test", "examples", "docs", "benchmarks", "tools")
 

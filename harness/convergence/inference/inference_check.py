@@ -20,8 +20,8 @@ from harness.convergence.inference.inference_measurements import (
 )
 from harness.errors import EXIT_NOTHING_SELECTED
 from harness.evidence import evidence_of
-from harness.measurements import to_json
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
+from harness.serialisation import to_json
 
 PROGRAM = "harness.convergence.inference.inference_program"
 TIMEOUT_S = 300.0

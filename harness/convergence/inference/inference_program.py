@@ -25,7 +25,7 @@ from harness.convergence.smoke.smoke_program import versions
 from harness.convergence.smoke.training_device import open_device
 from harness.convergence.telemetry.series import encode
 from harness.errors import HarnessError
-from harness.measurements import to_json
+from harness.serialisation import to_json
 
 SEED = 0
 VOCABULARY, HIDDEN, LAYERS, HEADS, EXPERTS, WINDOW = 32, 64, 2, 4, 4, 4

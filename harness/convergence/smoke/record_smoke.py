@@ -19,7 +19,7 @@ from harness.convergence.telemetry.machine_load import largest_load
 from harness.convergence.telemetry.series import read
 from harness.convergence.telemetry.training_records import MachineLoad
 from harness.errors import HarnessError, InfrastructureError
-from harness.measurements import to_json
+from harness.serialisation import to_json
 
 
 def main(argv: Sequence[str] | None = None) -> int:

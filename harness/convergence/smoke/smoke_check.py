@@ -22,8 +22,9 @@ from harness.convergence.smoke.smoke_measurements import SmokeHeader, SmokeMeasu
 from harness.convergence.telemetry.training_records import EarlyStop
 from harness.errors import InfrastructureError
 from harness.evidence import DeviceFacts, evidence_of
-from harness.measurements import OldMeasurementsError, read_shape, to_json
+from harness.measurements import OldMeasurementsError, read_shape
 from harness.outcome import Evidence, Judgement, Measured, Status
+from harness.serialisation import to_json
 
 if TYPE_CHECKING:
     from harness.convergence.decision.decision import Decision

@@ -24,7 +24,7 @@ from harness.convergence.smoke.smoke_recipe import TinyRecipe
 from harness.convergence.telemetry.machine_load import OtherProcesses, machine_load
 from harness.convergence.telemetry.series import SCHEMA, encode
 from harness.errors import HarnessError
-from harness.measurements import to_json
+from harness.serialisation import to_json
 
 _PACKAGES = ("torch", "torch_npu", "verl", "numpy", "transformers", "tensordict")
 

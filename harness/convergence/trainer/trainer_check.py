@@ -21,8 +21,9 @@ from harness.convergence.trainer.trainer_measurements import (
     TrainerProgramFailure,
 )
 from harness.evidence import evidence_of
-from harness.measurements import read_shape, to_json
+from harness.measurements import read_shape
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
+from harness.serialisation import to_json
 
 if TYPE_CHECKING:
     from harness.convergence.decision.decision import Decision

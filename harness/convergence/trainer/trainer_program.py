@@ -43,7 +43,7 @@ from harness.convergence.trainer.trainer_recipe import (
 )
 from harness.digest import digest_json
 from harness.errors import HarnessError, InfrastructureError, InputError
-from harness.measurements import to_json
+from harness.serialisation import to_json
 
 SCHEMA = {"name": "npu-matrix/trainer-run", "version": 1}
 # Start-up is 4 to 6 processes that import torch and verl: 35 s on two cores, more on a crowded machine.

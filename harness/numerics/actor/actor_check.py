@@ -24,7 +24,7 @@ from harness.cell_program.program_run import (
 from harness.cell_program.self_test import judge_self_test
 from harness.check import TaskContext
 from harness.evidence import evidence_of
-from harness.measurements import json_object, read_shape
+from harness.measurements import read_shape
 from harness.numerics.actor.actor_compare import compare
 from harness.numerics.actor.actor_measurements import ActorDeviceRun, ActorMeasured, OtherPath, PackedRows
 from harness.numerics.actor.gradient_resolution import (
@@ -34,6 +34,7 @@ from harness.numerics.actor.gradient_resolution import (
 )
 from harness.numerics.arithmetic.unbounded_operators import agreement_reason, caveat_reason, judge_guessed
 from harness.outcome import Evidence, Judgement, Measured, Status
+from harness.serialisation import json_object
 
 PROGRAM = "harness.numerics.actor.actor_program"
 REFERENCE_TIMEOUT_S = 240.0

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.cell_program.torch_device import device_facts
-from harness.measurements import json_object
 from harness.numerics.actor.actor_case import ActorCase, Arrays
 from harness.numerics.actor.actor_faults import ACTOR_FAULTS, GRADIENT_SIGN, ActorFault
 from harness.numerics.actor.actor_measurements import (
@@ -41,6 +40,7 @@ from harness.numerics.actor.tensor_recorder import (
     json_number,
 )
 from harness.numerics.arithmetic.precision_contract import BF16_IO
+from harness.serialisation import json_object
 
 PACKED_FAULT = GRADIENT_SIGN
 NO_FUSED_ATTENTION = "there is no fused attention on a CPU"

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.measurements import json_object, read_shape
+from harness.measurements import read_shape
 from harness.numerics.actor.actor_case import ActorCase, Arrays
 from harness.numerics.actor.actor_measurements import ActorReference, ActorReferenceFacts
 from harness.numerics.actor.actor_update import CONTRACTS, TensorPlacement, run_update, start_torch
@@ -26,6 +26,7 @@ from harness.numerics.actor.tensor_recorder import (
     tolerances,
 )
 from harness.numerics.loss.cases.loss_case import read_npz, write_npz
+from harness.serialisation import json_object
 
 ACTOR_REFERENCE_FORMAT = "npu-matrix-actor-reference/2"
 SAMPLES = 8

@@ -14,7 +14,7 @@ from typing import Any
 from harness.cell_program.program_run import ProgramFailure, Unsupported, cell_device, run_in_cell
 from harness.check import Check, TaskContext
 from harness.errors import InfrastructureError
-from harness.measurements import json_object, read_shape
+from harness.measurements import read_shape
 from harness.numerics.calibration.calibration_measurements import (
     CALIBRATION_FORMAT,
     BudgetGroup,
@@ -26,6 +26,7 @@ from harness.numerics.checks import FACETS
 from harness.numerics.loss import loss_check
 from harness.numerics.loss.loss_measurements import LossCaseOutcome, LossMeasured, LossStatus
 from harness.outcome import Judgement, Measured, Status, Tier
+from harness.serialisation import json_object
 
 ARTIFACT = "calibration.json"
 CONSTANTS_PROGRAM = "harness.numerics.calibration.constants_program"

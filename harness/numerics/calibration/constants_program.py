@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from harness.cell_program.torch_device import device_facts
-from harness.measurements import json_object
 from harness.numerics.arithmetic.precision_contract import FP32, Array
 from harness.numerics.calibration.calibration_measurements import DeviceConstant, DeviceConstants
+from harness.serialisation import json_object
 
 POINTS = 1 << 16
 LENGTHS = (16, 256, 4096, 65536)

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.measurements import read_shape, to_json
+from harness.measurements import read_shape
 from harness.numerics.loss.cases.loss_case import LossCase, read_npz, write_npz
 from harness.numerics.loss.loss_measurements import LossProgramFacts
+from harness.serialisation import to_json
 
 FORMAT = "npu-matrix-loss-results/1"
 LONGEST_MESSAGE = 400

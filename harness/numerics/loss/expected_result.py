@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.measurements import read_shape, to_json
+from harness.measurements import read_shape
 from harness.numerics.arithmetic.error_bounds import Bounded
 from harness.numerics.arithmetic.precision_contract import Array, Mask, round_to
 from harness.numerics.loss.cases.loss_case import read_npz, write_npz
 from harness.numerics.loss.loss_measurements import LossReferenceFacts
+from harness.serialisation import to_json
 
 FORMAT = "npu-matrix-loss-reference/1"
 

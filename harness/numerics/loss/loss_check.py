@@ -19,10 +19,10 @@ from harness.cell_program.self_test import judge_self_test, self_test_summary
 from harness.check import TaskContext
 from harness.errors import InfrastructureError
 from harness.evidence import evidence_of
-from harness.measurements import json_object
 from harness.numerics.loss.loss_measurements import LossCaseOutcome, LossMeasured, LossStatus
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.package import IMPORT_ROOT
+from harness.serialisation import json_object
 
 MAX_REASONS = 8
 PROGRAM_TIMEOUT_S = 300.0

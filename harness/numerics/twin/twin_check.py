@@ -21,7 +21,7 @@ from harness.cell_program.program_run import (
 from harness.cell_program.self_test import judge_self_test, self_test_summary
 from harness.check import TaskContext
 from harness.evidence import evidence_of
-from harness.measurements import json_object, read_shape
+from harness.measurements import read_shape
 from harness.numerics.actor.actor_check import not_measured
 from harness.numerics.actor.tensor_recorder import FORWARD, error_budget
 from harness.numerics.arithmetic.unbounded_operators import (
@@ -40,6 +40,7 @@ from harness.numerics.twin.twin_measurements import (
     TwinRefused,
 )
 from harness.outcome import Evidence, Judgement, Measured, Status
+from harness.serialisation import json_object
 
 PROGRAM = "harness.numerics.twin.twin_program"
 REFERENCE_TIMEOUT_S = 900.0

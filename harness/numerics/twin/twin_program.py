@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from harness.cell_program.torch_device import device_facts
 from harness.errors import InputError, NothingSelectedError
-from harness.measurements import json_object, read_shape
+from harness.measurements import read_shape
 from harness.numerics.actor.actor_case import PROMPT, Arrays
 from harness.numerics.actor.actor_update import ProgramFacts, TensorPlacement, run_role, start_torch
 from harness.numerics.actor.tensor_recorder import PARAMETER, json_number, require_comparable, tolerances
@@ -45,6 +45,7 @@ from harness.numerics.twin.twin_measurements import (
     TwinReferenceFacts,
 )
 from harness.numerics.twin.twin_steps import TwinRun, Values, run_twin
+from harness.serialisation import json_object
 
 TWIN_REFERENCE_FORMAT = "npu-matrix-twin-reference/2"
 SAMPLES = 6

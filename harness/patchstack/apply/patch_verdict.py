@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from harness.measurements import JsonValue, json_object
+from harness.serialisation import JsonValue, json_object
 from harness.sources.tree import TreeFile
 
 

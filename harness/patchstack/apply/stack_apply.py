@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from harness.digest import digest_bytes
-from harness.measurements import JsonValue, to_json
 from harness.patchstack.apply.classify import LoadedPatch, classify
 from harness.patchstack.apply.patch_verdict import ClassifiedPatch, FileDigests, PatchVerdict
+from harness.serialisation import JsonValue, to_json
 from harness.sources.tree import HasBlobs, OverlayTree, Tree, TreeFile
 
 

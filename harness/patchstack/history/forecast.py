@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.measurements import JsonValue
 from harness.patchstack.apply.classify import LoadedPatch
 from harness.patchstack.apply.patch_verdict import PatchVerdict
 from harness.patchstack.apply.stack_apply import StackResult, apply_stack
 from harness.patchstack.history.breakage import Breakage, find_breakage
+from harness.serialisation import JsonValue
 from harness.sources.git.commit_history import Commit, one_commit
 from harness.sources.git.git_repository import Repository
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from harness.errors import InfrastructureError
-from harness.measurements import JsonValue
 from harness.patchstack.apply.classify import LoadedPatch, classify
 from harness.patchstack.apply.patch_verdict import SEVERITY, ClassifiedPatch, PatchVerdict
 from harness.patchstack.stacks.patch_selection import VariantGroup
+from harness.serialisation import JsonValue
 from harness.sources.git.commit_history import FOLDER, Commit, PathEntry, PathFinder, commits_in, one_commit
 from harness.sources.git.git_repository import Repository
 from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK, Tree

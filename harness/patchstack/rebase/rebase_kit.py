@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import InputError, Location
-from harness.measurements import JsonValue
 from harness.patchstack.apply.classify import LoadedPatch, classify
 from harness.patchstack.apply.line_merge import MARKER, merge_lines, split_lines
 from harness.patchstack.apply.patch_apply import HunkMismatch, place_hunks
@@ -18,6 +17,7 @@ from harness.patchstack.format.diff import FilePatch
 from harness.patchstack.format.diff_writer import diff_files, render_patch
 from harness.patchstack.history.breakage import Breakage
 from harness.patchstack.rebase.worktree import WorktreeFile, changed_files, make_worktree
+from harness.serialisation import JsonValue
 from harness.sources.git.git_repository import Repository
 from harness.sources.tree import Tree, TreeFile, path_problem
 

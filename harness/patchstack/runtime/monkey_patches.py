@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from harness.digest import digest_bytes
-from harness.measurements import JsonValue
 from harness.patchstack.python_source.source_outline import SourceDefinition, definitions, outline
+from harness.serialisation import JsonValue
 from harness.sources.tree import Tree
 
 _REEXPORTS = 8

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.measurements import JsonValue
 from harness.outcome import Status
 from harness.patchstack.apply.classify import LoadedPatch
 from harness.patchstack.apply.stack_apply import apply_stack
+from harness.serialisation import JsonValue
 from harness.sources.tree import HasBlobs, Tree
 
 NEEDED = "needed"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.measurements import JsonValue
 from harness.patchstack.apply.classify import LoadedPatch, classify
 from harness.patchstack.apply.patch_verdict import PatchVerdict
 from harness.patchstack.python_source.source_outline import SourceDefinition, outline
+from harness.serialisation import JsonValue
 from harness.sources.tree import HasBlobs, Tree, TreeFile
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.errors import Location, Problem
-from harness.measurements import JsonValue
 from harness.patchstack.apply.classify import read_patch
 from harness.patchstack.apply.patch_verdict import ClassifiedPatch
 from harness.patchstack.apply.stack_apply import apply_stack
 from harness.patchstack.stacks.change_summary import summarise_changes
 from harness.patchstack.stacks.stack_import import ImportedPatch, ImportedStack
 from harness.patchstack.stacks.summary_claims import disagreements
+from harness.serialisation import JsonValue
 from harness.sources.git.git_repository import FULL_ID, MIN_ABBREVIATION, Repository
 
 

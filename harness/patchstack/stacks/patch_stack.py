@@ -10,8 +10,8 @@ from typing import Any
 
 from harness.digest import digest_bytes
 from harness.errors import InputError, Location, Problem
-from harness.measurements import JsonValue
 from harness.patchstack.format.patch_header import FILE_NAME, ID, PatchHeader, in_range, parse_header
+from harness.serialisation import JsonValue
 
 SERIES = "series"
 

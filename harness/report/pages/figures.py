@@ -14,7 +14,7 @@ from harness.compat.lint.lint_measurements import LintFinding, LintMeasured
 from harness.convergence.smoke.smoke_measurements import SmokeMeasurements, SmokeRun
 from harness.convergence.telemetry.training_records import CurveBand, StoredNumber, StoredSeries
 from harness.convergence.trainer.trainer_measurements import TrainerMeasurements
-from harness.measurements import VERSION_FIELD, JsonValue, json_object
+from harness.measurements import VERSION_FIELD
 from harness.numerics.loss.loss_measurements import LossMeasured, LossStatus
 from harness.patchstack.apply.patch_verdict import HunkPlace, MeasuredPatch
 from harness.patchstack.patch_measurements import PatchesMeasured
@@ -30,6 +30,7 @@ from harness.report.pages.measurement_blocks import (
     label,
     table,
 )
+from harness.serialisation import JsonValue, json_object
 
 
 def figures(measurements: Mapping[str, Any], check: str = "") -> tuple[Block, ...]:

@@ -17,7 +17,7 @@ from harness.cell_program.program_run import (
 from harness.check import Check, Completed, TaskContext
 from harness.errors import EXIT_NOTHING_SELECTED, InfrastructureError
 from harness.evidence import evidence_of
-from harness.measurements import read_shape, to_json
+from harness.measurements import read_shape
 from harness.numerics.checks import FACETS
 from harness.outcome import Evidence, M, Measured, Tier
 from harness.rollout.generation import generation_judge
@@ -40,6 +40,7 @@ from harness.rollout.generation.generation_measurements import (
     UnmeasuredFault,
 )
 from harness.rollout.operators.operator_result import OperatorMeasurement
+from harness.serialisation import to_json
 
 # The limits are for hung programs: with a load of 14 on two cores the longest took 211 s and 30 s.
 GROUP_TIMEOUT_S = 1200.0

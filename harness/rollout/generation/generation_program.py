@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.cell_program.unsimulated_operators import unsimulated_operators
-from harness.measurements import to_json
 from harness.rollout.generation import engine_workers, vllm_engine
 from harness.rollout.generation.generation_measurements import CaseRun, FaultRun, GenerationFile
 from harness.rollout.operators.operator_result import OperatorMeasurement
+from harness.serialisation import to_json
 
 FORMAT = "npu-matrix-generation/1"
 PACKAGES = ("vllm", "vllm-ascend", "torch", "torch-npu", "transformers", "numpy")

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.cell_program.unsimulated_operators import unsimulated_operators
-from harness.measurements import to_json
 from harness.rollout.generation import vllm_engine
 from harness.rollout.generation.generation_measurements import (
     BytesInUse,
@@ -32,6 +31,7 @@ from harness.rollout.generation.generation_measurements import (
 )
 from harness.rollout.generation.generation_program import LAST_LINES, PACKAGES, simulated
 from harness.rollout.generation.tiny_checkpoints import make_checkpoint
+from harness.serialisation import to_json
 
 FORMAT = "npu-matrix-plumbing/1"
 KIND, DTYPE = "qwen2", "float32"

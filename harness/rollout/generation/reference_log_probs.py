@@ -20,7 +20,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from harness.measurements import to_json
 from harness.numerics.arithmetic import stochastic_arithmetic
 from harness.numerics.arithmetic.precision_contract import FP32
 from harness.rollout.generation.bf16_rounding import AnotherRounding
@@ -36,6 +35,7 @@ from harness.rollout.generation.generation_measurements import (
     ReferenceRounds,
     Rounds,
 )
+from harness.serialisation import to_json
 
 FORMAT = "npu-matrix-generation-reference/1"
 SAMPLES = 8

@@ -33,8 +33,8 @@ from types import ModuleType
 from typing import Any
 
 from harness.evidence import DeviceFacts, Runtime, runtime_kind
-from harness.measurements import to_json
 from harness.rollout.imports.import_measurements import BrokenImport, ImportedPackage, ImportReport
+from harness.serialisation import to_json
 
 # Far above any import, so that only a hang reaches them: one module takes seconds, all together a minute.
 SECONDS_PER_MODULE = 120.0

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from harness.errors import InputError, Location
-from harness.measurements import JsonValue
+from harness.serialisation import JsonValue
 from harness.sources.git.git_repository import Repository
 
 FOLDER = "040000"

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 from urllib.request import url2pathname
 
 from harness.errors import InfrastructureError, InputError
-from harness.measurements import JsonValue
+from harness.serialisation import JsonValue
 from harness.sources.packages.pip_config import merged_settings
 from harness.sources.redact import redact_text, redact_url
 

@@ -122,10 +122,10 @@ def _own_environment(settings: Settings, check: Check, options: Mapping[str, Any
     """The job in a Python environment of the user."""
     from harness.cell_program.built_environment import EnvironmentLocation, read_cell_device
     from harness.digest import digest_json
-    from harness.measurements import json_object
     from harness.outcome import Evidence, Outcome, State, Tier
     from harness.plan.tasks.task import Task
     from harness.run.jobs.job import Job
+    from harness.serialisation import json_object
 
     device = {"kind": options["device"]}
     if device["kind"] == "sim":

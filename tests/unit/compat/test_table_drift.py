@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from harness.compat.table_drift import compatible, find_drift
 from harness.matrix.model.versions import Scheme
 from harness.matrix.reading.load_matrix import load_matrix
-from harness.measurements import json_object
+from harness.serialisation import json_object
 
 MATRIX = Path(__file__).parents[3] / "matrix.yaml"
 

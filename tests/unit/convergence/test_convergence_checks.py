@@ -19,8 +19,8 @@ from harness.convergence.smoke.smoke_measurements import SMOKE_FORMAT
 from harness.convergence.smoke.smoke_recipe import RECIPES
 from harness.convergence.telemetry.series import encode
 from harness.digest import canonical_json
-from harness.measurements import json_object
 from harness.outcome import Evidence, Status
+from harness.serialisation import json_object
 
 SIMULATED = json_object(training_samples.SIMULATED)
 

@@ -11,8 +11,8 @@ from harness.check import Completed
 from harness.convergence.inference import inference_check
 from harness.convergence.inference.inference_measurements import INFERENCE_FORMAT, UnsupportedInference
 from harness.evidence import DeviceFacts
-from harness.measurements import json_object
 from harness.outcome import Evidence, Status
+from harness.serialisation import json_object
 
 SIMULATED = {"device": "npu:0", "kind": "npu", "simulated": True}
 

@@ -13,8 +13,9 @@ from harness.convergence.decision.decide import decide
 from harness.convergence.decision.decision import Decision
 from harness.convergence.decision.decision_rule import FEATURES, Rule
 from harness.digest import canonical_json
-from harness.measurements import json_object, read_shape, to_json
+from harness.measurements import read_shape
 from harness.outcome import Status
+from harness.serialisation import json_object, to_json
 
 
 def test_healthy_runs_pass_and_cost_little(references, rng, make_curve):

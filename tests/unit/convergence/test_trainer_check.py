@@ -18,8 +18,8 @@ from harness.convergence.trainer.record_trainer import FOLDER, content, load, re
 from harness.convergence.trainer.trainer_measurements import TRAINER_FORMAT
 from harness.convergence.trainer.trainer_recipe import RECIPES
 from harness.errors import InputError
-from harness.measurements import json_object
 from harness.outcome import Evidence, Status
+from harness.serialisation import json_object
 
 STEPS = RECIPES["gspo"].steps
 

@@ -15,7 +15,6 @@ from mutants import MUTANTS, REGRESSIONS
 
 from harness.check import Completed
 from harness.evidence import DeviceFacts
-from harness.measurements import json_object
 from harness.numerics.calibration.calibration_measurements import DeviceConstant, DeviceConstants
 from harness.numerics.loss.candidate import Candidate, CandidateResult, evaluate, save_results
 from harness.numerics.loss.cases.loss_battery import default_battery
@@ -26,6 +25,7 @@ from harness.numerics.loss.loss_measurements import LossProgramFacts, LossRefere
 from harness.numerics.loss.loss_reference_program import references
 from harness.numerics.loss.plain_losses import PlainCandidate
 from harness.numerics.loss.release_objectives import release_objective
+from harness.serialisation import json_object
 
 AS_FAULTS = {
     "gradient-sign": MUTANTS["gradient-sign"],

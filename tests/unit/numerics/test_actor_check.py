@@ -16,7 +16,6 @@ from harness.check import Completed
 from harness.digest import canonical_json
 from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, InfrastructureError
 from harness.evidence import DeviceFacts
-from harness.measurements import json_object
 from harness.numerics.actor.actor_case import BATCH, PROMPT, RESPONSE, ActorCase
 from harness.numerics.actor.actor_check import judge, run
 from harness.numerics.actor.actor_faults import ACTOR_FAULTS
@@ -35,6 +34,7 @@ from harness.numerics.actor.clip_decisions import clip_margin
 from harness.numerics.actor.tensor_recorder import TensorEvent, require_comparable
 from harness.numerics.arithmetic.precision_contract import BF16_AUTOCAST, FP32
 from harness.outcome import Evidence, Status
+from harness.serialisation import json_object
 
 HEAD_GRADIENT = TensorEvent(kind="gradient", name="lm_head.weight")
 NORM_GRADIENT = TensorEvent(kind="gradient", name="model.norm.weight")

@@ -18,7 +18,6 @@ from harness.check import Completed
 from harness.digest import canonical_json
 from harness.errors import EXIT_BAD_INPUT, EXIT_NOTHING_SELECTED, InfrastructureError, InputError
 from harness.evidence import DeviceFacts
-from harness.measurements import json_object
 from harness.numerics.actor.actor_case import PROMPT, RESPONSE
 from harness.numerics.actor.clip_decisions import clip_margin
 from harness.numerics.twin.twin_case import GROUP, STOP, TwinCase, cannot_compare_reason
@@ -36,6 +35,7 @@ from harness.numerics.twin.twin_measurements import (
 from harness.numerics.twin.twin_program import case_of, horizon, rounding_growth, save_twin_reference
 from harness.numerics.twin.twin_steps import TwinRun
 from harness.outcome import Evidence, Status
+from harness.serialisation import json_object
 
 STEPS = 10
 PLACES = {

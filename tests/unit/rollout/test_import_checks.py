@@ -13,7 +13,6 @@ from environments import GOOD
 from harness.check import Completed
 from harness.digest import canonical_json
 from harness.evidence import Runtime
-from harness.measurements import json_object, to_json
 from harness.outcome import Evidence, Status
 from harness.rollout.imports import import_checks, import_program
 from harness.rollout.imports.import_measurements import (
@@ -22,6 +21,7 @@ from harness.rollout.imports.import_measurements import (
     ImportedPackage,
     ImportReport,
 )
+from harness.serialisation import json_object, to_json
 
 
 class Cell:

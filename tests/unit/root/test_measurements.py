@@ -12,16 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.check import Check
-from harness.measurements import (
-    VERSION_FIELD,
-    OldMeasurementsError,
-    json_object,
-    measurement_format,
-    read_shape,
-    to_json,
-)
+from harness.measurements import VERSION_FIELD, OldMeasurementsError, measurement_format, read_shape
 from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
 from harness.plan.tasks.check_registry import all_checks
+from harness.serialisation import json_object, to_json
 from harness.verdict.verdict import judge_outcome
 
 

@@ -16,7 +16,7 @@ from harness.convergence.decision.reference_set import load
 from harness.convergence.trainer.trainer_recipe import RECIPES
 from harness.digest import canonical_json
 from harness.errors import InfrastructureError, NothingSelectedError
-from harness.measurements import json_object
+from harness.serialisation import json_object
 from harness.workspace.execution.reference_recording import (
     SEEDS,
     record_references,

@@ -20,7 +20,7 @@ from harness.convergence.telemetry.machine_load import largest_load
 from harness.convergence.telemetry.series import Series, decode_series
 from harness.convergence.trainer.trainer_measurements import TrainerRun
 from harness.errors import InfrastructureError
-from harness.measurements import to_json
+from harness.serialisation import to_json
 
 # With the same seed, a healthy stack trains the same curve except for rounding. The curves of these seeds lie
 # inside the bands of both reference sets (measured); with another seed a second run may be needed. Without a
