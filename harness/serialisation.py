@@ -1,4 +1,4 @@
-"""Dataclasses as JSON and back: the one encoder and decoder of what this program stores, prints and exchanges.
+"""Dataclasses as JSON and back: the one encoder and decoder of all data that this program stores or prints.
 
 Writing needs the standard library only and works on Python 3.10, because the programs that run inside cells
 write their measurements with it. Reading validates with pydantic, on the host. Pydantic is imported on first
