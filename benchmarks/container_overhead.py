@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.figures import ROOT, CannotRunError, Figure, timed
+from harness.builds.cell.cell_command import cell_launcher
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State
 from harness.plan.tasks.task import Task
 from harness.run.jobs.execute import execute
 from harness.run.jobs.job import Job, JobSite
 from harness.settings import Settings, load_settings
-from harness.workspace.execution.run_setup import cell_launcher
 from harness.workspace.planning.open_plan import open_plan
 
 RUNS = 7

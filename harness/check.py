@@ -22,6 +22,10 @@ class Completed:
     timed_out: bool = False
 
 
+#: (outcome of the check `environment`, module, its arguments) -> (command line, environment variables to add)
+CellCommand = Callable[[Outcome, str, Sequence[str]], tuple[Sequence[str], Mapping[str, str]]]
+
+
 class TaskContext(Protocol):
     """Everything that a running check may access; tests have an implementation of their own."""
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness.builds.cell.cell_command import cell_launcher
 from harness.cli.run_output import print_summary
 from harness.errors import EXIT_INTERRUPTED, InfrastructureError, InputError
 from harness.settings import Settings
 from harness.workspace.execution.run_setup import (
-    cell_launcher,
     exclusive_run,
     host_record,
     local_site,

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 from conftest import REPOSITORY, not_built
 
+from harness.builds.cell.cell_command import cell_launcher
 from harness.code_graph.module_facts import ModuleFacts
 from harness.code_graph.reachable_code import (
     AS_PROGRAM,
@@ -42,7 +43,6 @@ from harness.run.jobs.execute import execute
 from harness.run.jobs.job import Job, JobSite
 from harness.run.jobs.task_context import RunContext
 from harness.settings import load_settings
-from harness.workspace.execution.run_setup import cell_launcher
 from harness.workspace.planning.open_plan import open_plan
 
 TRACER = Path(__file__).parent / "code_tracer"

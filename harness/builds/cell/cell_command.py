@@ -6,9 +6,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.builds.cell.bundle import make_bundle
 from harness.builds.engines.container_command import contained_command
-from harness.cell_program.built_environment import EnvironmentLocation
+from harness.builds.ownership.cache_use import CacheUse
+from harness.cell_program.built_environment import EnvironmentLocation, environment_location
+from harness.check import CellCommand
 from harness.devices.sim.start.sim_environment import LAUNCHER, simulated_environment
+from harness.outcome import Outcome
+from harness.package import PACKAGE_ROOT
+
+
+def cell_launcher(cache: Path) -> CellCommand:
+    """A function that returns the command and environment variables to start a module inside a built cell.
+
+    While the function exists, the cache is marked as used, so that `cleanup` keeps its entries.
+    """
+    use = CacheUse(cache)
+
+    def command_of(
+        environment: Outcome, module: str, args: Sequence[str]
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
+        bundle = make_bundle(PACKAGE_ROOT, use.cache)
+        return cell_command(environment_location(environment), bundle, module, args)
+
+    return command_of
 
 
 def cell_command(

@@ -19,9 +19,11 @@ from harness.builds.cell.venv_environment import FINISHED
 from harness.builds.engines.engine import Engine, EngineResource
 from harness.builds.ownership.owner_labels import OWNER, PARENT, ProcessOwner, ProcessView, is_orphaned
 from harness.builds.ownership.temporary_folders import (
+    ABANDONED_AFTER_S,
     PREFIX,
+    is_folder_orphaned,
+    last_change_time,
     list_temporary_folders,
-    read_folder_owner,
     remove_temporary_folder,
 )
 from harness.errors import HarnessError
@@ -31,8 +33,6 @@ UNFINISHED = (
     *("bundle/.bundle-*", "sim/.build-*", "sim/*/toolkit/.toolkit-*", ".libraries-*"),
     *("sources/.fetching-*", "sources/.asking-*"),
 )
-# Longer than the longest build of a layer, which has a limit of one hour.
-ABANDONED_AFTER_S = 2 * 3600.0
 UNUSED_AFTER_S = 14 * 86400.0
 
 
@@ -140,7 +140,7 @@ def judge_unfinished_folders(cache: Path, policy: CleanupPolicy) -> tuple[Cleanu
     """Incomplete folders that are too old to be completed."""
     found = []
     for folder in [folder for pattern in UNFINISHED for folder in sorted(cache.glob(pattern))]:
-        used = _last_used(folder)
+        used = last_change_time(folder)
         if used is None:
             continue
         age = policy.now - used
@@ -160,22 +160,13 @@ def judge_unfinished_folders(cache: Path, policy: CleanupPolicy) -> tuple[Cleanu
 def judge_temporary_folders(
     view: ProcessView, temporary: Path | None = None, prefix: str = PREFIX
 ) -> tuple[CleanupCandidate, ...]:
-    """Temporary folders: those whose owner is dead can be removed, and old ones without an owner."""
+    """Decide which temporary folders of this user to remove."""
     found = []
     for folder in list_temporary_folders(temporary or Path(tempfile.gettempdir()), prefix):
-        owner = read_folder_owner(folder)
-        if owner is not None:
-            state = view.state(owner)
-            named = f"its owner, process {owner.pid}, is {state}"
-            goes, reason = state == "dead", named if state in ("alive", "dead") else state
-        else:
-            # Its creator was killed before it wrote the owner, is about to write it, or removes the folder.
-            used = _last_used(folder)
-            if used is None:
-                continue
-            age = time.time() - used
-            goes = age > ABANDONED_AFTER_S
-            reason = f"it names no owner, and was used {age / 3600:.1f} hours ago"
+        decided = is_folder_orphaned(folder, view)
+        if decided is None:
+            continue
+        goes, reason = decided
         found.append(
             CleanupCandidate(
                 kind="scratch",
@@ -189,19 +180,12 @@ def judge_temporary_folders(
     return tuple(found)
 
 
-def remove_orphaned_folders(temporary: Path | None = None, prefix: str = PREFIX) -> None:
-    """Remove the temporary folders of dead processes; `cleanup` reports those that cannot be removed."""
-    for found in judge_temporary_folders(ProcessView(), temporary, prefix):
-        if found.removable:
-            remove_candidate(found, None)
-
-
 def judge_bytecode_folders(cache: Path, policy: CleanupPolicy) -> tuple[CleanupCandidate, ...]:
     """Compiled modules of images; they are removed when no outcome refers to the image."""
     needed = {image.removeprefix("sha256:")[:BYTECODE_CHARACTERS] for image in policy.images if image}
     found = []
     for folder in sorted((cache / "bytecode").glob("*")):
-        used = _last_used(folder)
+        used = last_change_time(folder)
         if used is None:
             continue
         age = policy.now - used
@@ -366,14 +350,6 @@ def _last_use(folder: Path) -> float:
             status = (folder / name).stat()
             times += [status.st_mtime, status.st_atime]
     return max(times)
-
-
-def _last_used(folder: Path) -> float | None:
-    """When a file was last added or removed; None when the folder no longer exists."""
-    try:
-        return folder.lstat().st_mtime
-    except FileNotFoundError:
-        return None
 
 
 def walk_contents(entry: Path) -> Iterator[Path]:

@@ -8,14 +8,17 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.builds.ownership.owner_labels import ProcessOwner, this_process
+from harness.builds.ownership.owner_labels import ProcessOwner, ProcessView, this_process
 
 # Short, because paths of Unix sockets have at most 107 characters.
 PREFIX = "npmx-"
 OWNER_FILE = ".owner"
+# Longer than the longest build of a layer, which has a limit of one hour.
+ABANDONED_AFTER_S = 2 * 3600.0
 
 
 @contextlib.contextmanager
@@ -70,6 +73,42 @@ def read_folder_owner(folder: Path) -> ProcessOwner | None:
         return ProcessOwner.parse((folder / OWNER_FILE).read_text("utf-8"))
     except (OSError, UnicodeDecodeError):
         return None
+
+
+def last_change_time(folder: Path) -> float | None:
+    """When a file was last added or removed; None when the folder no longer exists."""
+    try:
+        return folder.lstat().st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def is_folder_orphaned(folder: Path, view: ProcessView) -> tuple[bool, str] | None:
+    """Whether a temporary folder can be removed, and why or why not; None when it no longer exists.
+
+    It can be removed if its owner is dead, or if it has no owner and has not changed for two hours.
+    """
+    owner = read_folder_owner(folder)
+    if owner is not None:
+        state = view.state(owner)
+        if state in ("alive", "dead"):
+            return state == "dead", f"its owner, process {owner.pid}, is {state}"
+        return False, state
+    # Its creator was killed before it wrote the owner, is about to write it, or removes the folder.
+    used = last_change_time(folder)
+    if used is None:
+        return None
+    age = time.time() - used
+    return age > ABANDONED_AFTER_S, f"it names no owner, and was used {age / 3600:.1f} hours ago"
+
+
+def remove_orphaned_folders(temporary: Path | None = None, prefix: str = PREFIX) -> None:
+    """Remove the temporary folders of dead processes; `cleanup` reports those that cannot be removed."""
+    for folder in list_temporary_folders(temporary or Path(tempfile.gettempdir()), prefix):
+        decided = is_folder_orphaned(folder, ProcessView())
+        if decided is not None and decided[0]:
+            with contextlib.suppress(OSError):
+                remove_temporary_folder(folder)
 
 
 def remove_temporary_folder(folder: Path) -> None:

@@ -1,19 +1,23 @@
-"""The code part of a key: a digest of all code of this project that can shape what a check finds.
+"""The code part of a key: a digest of all code of this project that can change what a check finds.
 
-It is computed from the source files (`harness.code_graph`), definition by definition, and starts at
-- the check's `run`, `judge`, `holds` and `applies`, and those of the checks it needs: a lock that is resolved
-  otherwise makes another environment, and another environment another loss;
-- modules that its parameters name;
-- the task's context, through which it starts programs and reads the artifacts of checks it needs (`CONTEXT`):
-  what the programs' environment, limits and cards are is decided there. The objects that the context is made
-  with are named too, because their classes are referred to where they are made. How an outcome is then
-  stored, scheduled or sent between hosts is not part of it: it changes no completed measurement, and would
-  renew every outcome for each change of the scheduler;
-- for a check on a cell's device, how a program is started in a cell (`CELL`).
+It is computed from the source files (`harness.code_graph`), definition by definition. It includes the code
+that can be reached from
+- `run`, `judge`, `holds` and `applies` of the check;
+- `run` of the checks it needs: other code for resolving makes another lock, thus another environment, which
+  can give another loss. Their judges decide whether the check is run, not what it measures, and are not
+  included;
+- the modules that its parameters name;
+- the task context (`CONTEXT`), which starts programs, sets their environment, limits and cards, and reads the
+  artifacts of needed checks. The classes of the objects that the context is constructed with are listed too,
+  because a reference to a class stands where the object is made. Code that schedules tasks, sends them to
+  other
+  hosts or stores outcomes is not included: it does not change what a completed check measured, and each
+  change of the scheduler would renew all outcomes;
+- for a check on the device of a cell: the code that starts a program in a cell (`CELL`).
 
-The simulated device is not part of it, or outcomes of hardware would depend on the simulator. It has a digest
-of its own, which is part of the facet `device` of simulated cells. `SIMULATED_DEVICE` is where it begins:
-what is reached through these modules is in that digest, and everything else in the code part.
+The simulated device is not included, because outcomes of hardware must not depend on the simulator. It has a
+digest of its own, which is part of the facet `device` of simulated cells. That digest includes everything
+that is reached through the modules `SIMULATED_DEVICE`; the code part stops at these modules.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ CONTEXT = (
     "harness.run.jobs.task_cards:task_cards_leased",
     "harness.run.jobs.task_context:RunContext",
 )
-CELL = ("harness.workspace.execution.run_setup:cell_launcher",)
+CELL = ("harness.builds.cell.cell_command:cell_launcher",)
 #: Modules by which the simulated device is built and entered. A module that is missing here costs reruns on
 #: hardware when the simulator changes; it leaves no gap.
 SIMULATED_DEVICE = (
@@ -78,9 +82,7 @@ def code_of_checks(
     for check in checks:
         code = reached[check.name]
         inputs = [(need, dict(by_name[need].params)) for need in check.needs if need in by_name]
-        outside = [
-            name for one in (check, *_needed(check, by_name)) for name in _functions(one) if _foreign(name)
-        ]
+        outside = [name for name in _functions(check, by_name) if _is_foreign(name)]
         found[check.name] = ReachedCode(
             digest=digest_json([code.digest, inputs, outside]), modules=code.modules
         )
@@ -114,8 +116,8 @@ def check_roots(checks: Iterable[Check]) -> dict[str, tuple[str, ...]]:
     roots = {}
     for check in checks:
         found = set(CONTEXT)
+        found |= {name for name in _functions(check, by_name) if not _is_foreign(name)}
         for one in (check, *_needed(check, by_name)):
-            found |= {name for name in _functions(one) if not _foreign(name)}
             found |= set(mentions(canonical_json(dict(one.params))))
             found |= set(CELL if one.device else ())
         roots[check.name] = tuple(sorted(found))
@@ -134,12 +136,14 @@ def _needed(check: Check, by_name: Mapping[str, Check]) -> list[Check]:
     return [found[name] for name in sorted(found)]
 
 
-def _functions(check: Check) -> list[str]:
-    """What the check calls, as `module:definition`."""
+def _functions(check: Check, by_name: Mapping[str, Check]) -> list[str]:
+    """What the check calls, and what measures the checks it needs, as `module:definition`."""
     shapes = check.measurements.shapes if check.measurements else ()
-    called = (check.run, check.judge, check.holds, check.applies, *shapes)
-    found = [name for one in called for name in _named(one)]
-    return list(dict.fromkeys(found))
+    called = (
+        *(check.run, check.judge, check.holds, check.applies, *shapes),
+        *(need.run for need in _needed(check, by_name)),
+    )
+    return list(dict.fromkeys(name for one in called for name in _named(one)))
 
 
 def _named(function: Any) -> list[str]:
@@ -161,5 +165,5 @@ def _named(function: Any) -> list[str]:
     return found
 
 
-def _foreign(name: str) -> bool:
+def _is_foreign(name: str) -> bool:
     return name.partition(":")[0].split(".")[0] != PACKAGE

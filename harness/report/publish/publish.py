@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness.builds.cleanup.cleanup_candidates import remove_orphaned_folders
+from harness.builds.ownership.temporary_folders import remove_orphaned_folders
 from harness.errors import InfrastructureError, InputError, Location
 from harness.report.formats.badge import write_badges
 from harness.report.formats.csv_export import results_csv

@@ -19,14 +19,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.builds.cleanup.cleanup_candidates import remove_orphaned_folders
 from harness.builds.ownership.owner_labels import ProcessView, this_process
 from harness.builds.ownership.temporary_folders import (
     PREFIX,
     claim_temporary_folder,
     make_temporary_folder,
+    remove_orphaned_folders,
     remove_temporary_folder,
 )
+from harness.check import CellCommand
 from harness.code_graph.reachable_code import is_code
 from harness.devices.cards.device_nodes import DEV, davinci_numbers
 from harness.digest import digest_tree
@@ -39,7 +40,7 @@ from harness.run.executors.executor import PATIENCE_SECONDS
 from harness.run.executors.quarantine import Quarantine
 from harness.run.executors.shipment import Delivery, Parcel, pack, run_parcel, unpack
 from harness.run.jobs.execute import INFRASTRUCTURE, lost_job_outcome
-from harness.run.jobs.job import CellCommand, Job
+from harness.run.jobs.job import Job
 from harness.run.programs.scrub import ESCAPES
 
 NAMESPACE = "npu-matrix"

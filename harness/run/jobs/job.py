@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.check import CellCommand
 from harness.devices.cards.device_nodes import DEV
 from harness.ledger.artifacts import ArtifactStore
 from harness.outcome import Outcome
 from harness.plan.tasks.task import Task
 from harness.run.programs.task_log import CAP_BYTES, TaskLog
-
-# (outcome of the cell's environment, module, its arguments) -> (argument list, environment variables to add)
-CellCommand = Callable[[Outcome, str, Sequence[str]], tuple[Sequence[str], Mapping[str, str]]]
 
 
 @dataclass(frozen=True, kw_only=True)

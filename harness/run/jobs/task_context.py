@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.builds.engines.container_command import MEMORY_VARIABLE, parse_size
-from harness.builds.ownership.temporary_folders import make_temporary_folder, remove_temporary_folder
+from harness.builds.ownership.temporary_folders import (
+    make_temporary_folder,
+    remove_orphaned_folders,
+    remove_temporary_folder,
+)
 from harness.check import Completed
 from harness.devices.cards.card_leases import FOLDER_VARIABLE, CardLeases
 from harness.devices.cards.device_nodes import visible_devices
@@ -213,8 +217,6 @@ class RunContext:
         goes with the next one. Cards stay leased in the folder that is common to all.
         """
         if self._scratch is None:
-            from harness.builds.cleanup.cleanup_candidates import remove_orphaned_folders
-
             # Those of killed runs go before new ones come.
             remove_orphaned_folders()
             self._scratch = make_temporary_folder()

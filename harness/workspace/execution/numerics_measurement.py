@@ -19,9 +19,9 @@ from harness.workspace.planning.open_plan import open_plan
 from harness.workspace.planning.plan_selection import unknown_name
 
 if TYPE_CHECKING:
-    from harness.check import Check
+    from harness.check import CellCommand, Check
     from harness.outcome import Judgement, Outcome
-    from harness.run.jobs.job import CellCommand, Job
+    from harness.run.jobs.job import Job
 
 
 def calibration_file_name(record: CalibrationRecord, evidence: Evidence) -> str:

@@ -15,10 +15,9 @@ from harness.errors import InfrastructureError, Location, NothingSelectedError
 from harness.measurements import read_shape
 
 if TYPE_CHECKING:
-    from harness.check import Completed
+    from harness.check import CellCommand, Completed
     from harness.outcome import Outcome
     from harness.plan.tasks.task import Plan
-    from harness.run.jobs.job import CellCommand
     from harness.run.scheduling.run_result import RunResult
 
 PROGRAM = "harness.convergence.smoke.record_smoke"

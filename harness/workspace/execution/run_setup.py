@@ -7,20 +7,18 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from harness.builds.cell.cell_command import cell_launcher
 from harness.errors import InputError
-from harness.package import PACKAGE_ROOT
 from harness.settings import Settings
 from harness.workspace.planning.open_plan import PlanContext, host_kind
 
 if TYPE_CHECKING:
-    from harness.outcome import Outcome
     from harness.run.executors.executor import LocalExecutor
     from harness.run.executors.ray_executor import RayExecutor
-    from harness.run.jobs.job import CellCommand, JobSite
+    from harness.run.jobs.job import JobSite
 
 LOGGER = logging.getLogger(__name__)
 
@@ -106,22 +104,3 @@ def host_record(context: PlanContext) -> dict[str, str]:
         "cann": context.host.cann or "none",
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-
-
-def cell_launcher(cache: Path) -> CellCommand:
-    """A function that gives the command and environment to start a module inside a built cell."""
-    from harness.builds.cell.bundle import make_bundle
-    from harness.builds.cell.cell_command import cell_command
-    from harness.builds.ownership.cache_use import CacheUse
-    from harness.cell_program.built_environment import environment_location
-
-    # The function below holds this marker, so that `cleanup` keeps the cache entries of a running process.
-    use = CacheUse(cache)
-
-    def enter(
-        environment: Outcome, module: str, args: Sequence[str]
-    ) -> tuple[Sequence[str], Mapping[str, str]]:
-        bundle = make_bundle(PACKAGE_ROOT, use.cache)
-        return cell_command(environment_location(environment), bundle, module, args)
-
-    return enter

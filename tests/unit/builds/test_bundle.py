@@ -13,7 +13,10 @@ from harness.builds.cell.bundle import make_bundle
 from harness.builds.cell.cell_command import cell_command
 from harness.builds.cell.interpreter import find_interpreter
 from harness.cell_program.built_environment import CellDevice, EnvironmentLocation
+from harness.code_graph.reachable_code import MISSING, WHOLE, CodeGraph
 from harness.errors import InfrastructureError
+from harness.plan.keys.code_digests import check_nodes, simulator_nodes
+from harness.plan.tasks.check_registry import all_checks
 
 SOURCE = Path(harness.__file__).parent
 
@@ -25,6 +28,28 @@ def test_a_bundle_holds_what_runs_in_cells_and_nothing_of_the_host(tmp_path: Pat
     assert {path.name for path in (bundle / "harness/devices").iterdir()} == {"__init__.py", "sim"}
     assert not list(bundle.rglob("*.pyc"))
     assert list(bundle.rglob("*.c"))
+
+
+def test_programs_of_cells_reach_nothing_outside_the_bundle(tmp_path: Path) -> None:
+    """The programs are those that the code of in-cell checks names: with `-m`, as plugins, in configurations.
+
+    Seen to fail without `evidence.py` in the bundle.
+    """
+    bundle = make_bundle(SOURCE, tmp_path) / "harness"
+    graph, checks = CodeGraph(SOURCE), all_checks()
+    nodes = check_nodes(graph, checks)
+    reached = simulator_nodes(graph).union(*(nodes[check.name] for check in checks if check.device))
+    programs = {module for kind, module, _name in reached if kind == WHOLE}
+    in_cells = {module for module in programs if (bundle / graph.file(module).relative_to(SOURCE)).is_file()}
+    assert programs - in_cells == {
+        "harness.builds.engines.container_run",
+        "harness.run.programs.supervise",
+    }, "programs outside the bundle can run on the host only: if this one does, add it here"
+    # The host compiles the simulated device.
+    in_cells = {module for module in in_cells if not module.startswith("harness.devices.sim.runtime_build.")}
+    assert len(in_cells) > 30
+    missing = [node for node in CodeGraph(bundle).reach(in_cells) if node[0] == MISSING]
+    assert not missing, "add these modules or data files to the bundle, or do not use them in cells"
 
 
 def test_the_same_content_is_the_same_folder_and_a_change_another(tmp_path: Path) -> None:

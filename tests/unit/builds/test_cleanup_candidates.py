@@ -26,7 +26,6 @@ from harness.builds.cleanup.cleanup_candidates import (
     judge_unfinished_folders,
     removal_order,
     remove_candidate,
-    remove_orphaned_folders,
     stored_environments,
 )
 from harness.builds.engines.engine import BuildTimeFiles, ContainerSpec, EngineResource
@@ -37,6 +36,7 @@ from harness.builds.ownership.owner_labels import OWNER, ProcessView, make_label
 from harness.builds.ownership.temporary_folders import (
     OWNER_FILE,
     make_temporary_folder,
+    remove_orphaned_folders,
     remove_temporary_folder,
 )
 
@@ -240,7 +240,7 @@ def test_a_folder_that_its_owner_removes_meanwhile_is_nothing_that_was_left(
     def too_late(folder: Path) -> None:
         remove_temporary_folder(folder)
 
-    monkeypatch.setattr("harness.builds.cleanup.cleanup_candidates.read_folder_owner", too_late)
+    monkeypatch.setattr("harness.builds.ownership.temporary_folders.read_folder_owner", too_late)
     assert judge_temporary_folders(ProcessView(), tmp_path) == ()
     assert not going.exists()
 

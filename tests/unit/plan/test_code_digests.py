@@ -121,10 +121,15 @@ def test_a_check_without_a_device_does_not_count_how_cells_are_entered(nodes):
             assert entry in nodes[check.name]
 
 
-def test_the_code_of_what_a_check_needs_is_its_own(nodes):
+def test_what_measures_a_dependency_is_in_the_key_and_what_judges_it_is_not(nodes):
+    graph, by_name = CodeGraph(), {check.name: check for check in CHECKS}
     for check in CHECKS:
         for need in check.needs:
-            assert nodes[need] <= nodes[check.name]
+            run = by_name[need].run
+            measured = graph.reach([f"{run.__module__}:{run.__qualname__}"], stop=SIMULATED_DEVICE)
+            assert measured <= nodes[check.name]
+    judge = (DEFINITION, "harness.builds.checks", "_judge_environment")
+    assert [name for name in NAMES if judge in nodes[name]] == ["environment"]
 
 
 def test_other_parameters_of_a_need_are_another_key():
@@ -167,11 +172,11 @@ def test_checks_read_the_package_through_the_data_helpers(nodes):
         if node[0] == DEFINITION and folder in {one for _marked, one in graph.neighbours(node)}
     }
     assert users <= {
+        "harness.builds.cell.cell_command",
         "harness.builds.cell.cell_probe",
         "harness.code_graph.reachable_code",
         "harness.code_graph.stored_facts",
         "harness.package",
-        "harness.workspace.execution.run_setup",
     }
 
 
