@@ -1,4 +1,4 @@
-"""Content digests: the one way in which anything here is identified."""
+"""Digests of content. Everything that this project stores or compares by content uses these functions."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from harness.serialisation import encode_object
 
 CHUNK_BYTES = 1 << 20
 
 
-def canonical_json(value: Any) -> str:
-    """The one JSON text of `value`: sorted keys, no spaces; NaN is a ValueError."""
+def canonical_json(value: object) -> str:
+    """The canonical JSON text of `value`: sorted keys, no spaces. ValueError for NaN and infinity."""
     return json.dumps(
         value,
         sort_keys=True,
@@ -30,7 +29,7 @@ def digest_bytes(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def digest_json(value: Any) -> str:
+def digest_json(value: object) -> str:
     """Digest of the canonical JSON of `value`."""
     return digest_bytes(canonical_json(value).encode())
 
@@ -45,6 +44,6 @@ def digest_file(path: Path) -> str:
 
 
 def digest_tree(root: Path, files: Iterable[Path]) -> str:
-    """Digest of files by their path relative to `root` and their content; order does not matter."""
+    """Digest of the files' contents and of their paths relative to `root`; independent of the order."""
     entries = sorted((path.relative_to(root).as_posix(), digest_file(path)) for path in files)
     return digest_json(entries)

@@ -1,4 +1,4 @@
-"""Where this package is installed."""
+"""The folder in which this package is installed, and the data files in it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ PACKAGE_ROOT = Path(__file__).resolve().parent
 """The folder `harness`."""
 
 IMPORT_ROOT = PACKAGE_ROOT.parent
-"""The folder that has to be on PYTHONPATH for a program of this package to start elsewhere."""
+"""The folder that must be on PYTHONPATH to run a program of this package in another interpreter."""
 
 
 def data_folder(name: str) -> Path:
-    """A folder of files that come with this package, named from the folder `harness` with slashes.
+    """A folder of data files of this package; `name` is its path relative to the folder `harness`.
 
-    Its name must be a literal: what is in the folder is then part of the key of every check that can read it
-    (`harness.code_graph`).
+    Pass a literal. `harness.code_graph` looks for such calls and adds the folder's files to the key of every
+    check that can reach the call.
     """
     return PACKAGE_ROOT / name
 
 
 def data_file(name: str) -> Path:
-    """A file that comes with this package; see `data_folder`."""
+    """A data file of this package; see `data_folder`."""
     return PACKAGE_ROOT / name

@@ -1,18 +1,18 @@
 """What the check `environment` measures: where the environment of a cell is, and what was found in it.
 
-Every check that starts a program in the environment reads `EnvironmentLocation`. The probes that run inside
-the cell (`harness.fixtures.environment_probe`, `harness.fixtures.patch_probe`) write their parts of these
-types.
+Every check that starts a program in the environment reads `EnvironmentLocation`. Two programs run inside the
+cell and write a part of these types: `harness.fixtures.environment_probe` writes `EnvironmentProbe`, and
+`harness.fixtures.patch_probe` writes `PatchProbeReport`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from harness.evidence import DeviceFacts
-from harness.measurements import measurement_format, read_shape
+from harness.measurements import JsonValue, measurement_format, read_shape
 from harness.outcome import Outcome
 
 
@@ -21,8 +21,8 @@ class CellDevice:
     """The device a cell is planned for: its `device` facet.
 
     soc: SoC name as torch_npu reports it. cann: CANN version. count: number of devices. memory_gb: memory of
-    a simulated device, 0 for the default. engine, base_image: container engine and base image, "" for a
-    virtual environment. simulator: digest of the simulated device's code, "" for other devices.
+    a simulated device in GiB, 0 for the default. engine, base_image: container engine and base image, "" for
+    a virtual environment. simulator: digest of the simulated device's code, "" for other devices.
     """
 
     kind: Literal["sim", "npu", "cpu"]
@@ -47,8 +47,8 @@ class ImageLayer:
 class CellContainer:
     """What is needed to start a container of a cell.
 
-    engine: `docker` or `podman`. image: the image's id. cell: digest of the environment. bytecode: folder of
-    this host for compiled modules of the image.
+    engine: `docker` or `podman`. image: the image's id. cell: digest of the environment. bytecode: folder on
+    this host in which the image's modules are stored after Python compiled them.
     """
 
     engine: str
@@ -61,9 +61,10 @@ class CellContainer:
 class CellImage(CellContainer):
     """The image of a cell and how it was built.
 
-    version, builder: of the engine. base: the base image as it was requested; base_id, base_digests: which
-    image that was. notices: warnings about the base image. built: names of the layers that this task built.
-    layer_seconds: how long each of them took.
+    version: the engine's version. builder: the engine's build backend (`buildkit` or `steps`). base: name of
+    the base image as it was requested. base_id, base_digests: id and digests of the image with that name.
+    notices: warnings about the base image. built: names of the layers that this task built. layer_seconds:
+    how long each of them took.
     """
 
     version: str
@@ -82,9 +83,9 @@ class CellImage(CellContainer):
 class EnvironmentLocation:
     """What is needed to start a program in a built environment.
 
-    python, prefix: the interpreter and its prefix, inside the image where there is one. runtime: folder of
-    the simulated CANN runtime, "" without one. container: how containers of it start, None for a virtual
-    environment.
+    python, prefix: paths of the interpreter and of its prefix; paths inside the image if there is one.
+    runtime: folder of the simulated CANN runtime, "" without one. container: how to start a container of the
+    environment, None for a virtual environment.
     """
 
     requested_device: CellDevice
@@ -96,7 +97,7 @@ class EnvironmentLocation:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedModule:
-    """A module that could be imported in the cell: its version, "" when it has none, and its file."""
+    """A module that could be imported in the cell. version: its `__version__`, "" when it has none."""
 
     version: str = ""
     file: str
@@ -116,8 +117,8 @@ class FailedImport:
 class ProbedDevice(DeviceFacts):
     """The device as torch sees it in the environment.
 
-    name: as torch_npu names it. sum_of_ones: four ones added on the device; None when there is no device.
-    error: why the device did not respond, "" when it did.
+    name: the name that torch_npu gives it. sum_of_ones: the sum of four ones, computed on the device; None
+    when there is no device. error: why the device did not respond, "" when it did.
     """
 
     name: str = ""
@@ -129,10 +130,10 @@ class ProbedDevice(DeviceFacts):
 class PatchedFile:
     """The file that the cell's import system finds for a patched path.
 
-    module: the module of the path, None when it is none. expected, digest: SHA-256 of the patched file, None
-    where the patches remove it, and of the file that was found. state: `patched` and `removed` are right;
-    `unpatched` is the original file, `other` another one, `absent` none; `stale-code` is the patched file
-    with an outdated compiled one.
+    module: the name under which the path is imported, None when it is not a module. expected: SHA-256 of the
+    patched file, None when the patches remove it. file, digest: the file that was found and its SHA-256, None
+    when there is none. state: `patched` and `removed` are correct. `unpatched` is the original file, `other`
+    any other file, `absent` no file, and `stale-code` the patched file with an outdated compiled file.
     """
 
     path: str
@@ -154,8 +155,9 @@ class PatchProbeReport:
 class EnvironmentProbe:
     """What `harness.fixtures.environment_probe` finds in an environment.
 
-    packages: name as the metadata spells it -> version. files: patched path -> SHA-256 of the file on disk,
-    "" when it is missing. patched: what the import system finds for each patched path, None without patches.
+    packages: name as the package's metadata spells it -> version. files: patched path -> SHA-256 of the file
+    on disk, "" when it is missing. modules: name -> the result of importing it. python: facts about the
+    interpreter. patched: what the import system finds for each patched path, None without patches.
     """
 
     packages: Mapping[str, str]
@@ -168,12 +170,12 @@ class EnvironmentProbe:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentBuilt(EnvironmentLocation):
-    """An environment that was built, or found built, and probed.
+    """An environment that was built now or by an earlier task, and that was probed.
 
-    digest: names its content. reused: it was built by an earlier task. expected: locked packages and their
-    versions. left_out: locked packages that this device does not need, and why. built_here: packages that
-    were built from their source package. patched: patched path -> SHA-256 of the patched file, "" where the
-    patches remove it. seconds: duration of each step.
+    digest: digest of its content. reused: whether an earlier task built it. expected: locked packages and
+    their versions. left_out: locked packages that this device does not need, and why. built_here: packages
+    that were built from source. patched: patched path -> SHA-256 of the patched file, "" where the patches
+    remove it. seconds: duration of each step.
     """
 
     built: Literal[True] = True
@@ -193,8 +195,8 @@ class EnvironmentBuilt(EnvironmentLocation):
 class EnvironmentNotBuilt:
     """An environment that could not be built.
 
-    step: the step that failed. tail: the end of its output. unsupported: this host cannot build such an
-    environment, which says nothing about the cell. The other fields are those of `EnvironmentBuilt`.
+    step: the step that failed. tail: the end of its output. unsupported: True when this host cannot build
+    such an environment, which says nothing about the cell. The other fields are those of `EnvironmentBuilt`.
     """
 
     built: Literal[False] = False
@@ -213,15 +215,14 @@ ENVIRONMENT_FORMAT = measurement_format(
     EnvironmentBuilt,
     EnvironmentNotBuilt,
     version=1,
-    # Version 0 stored the members of a failed build for every environment, empty where it was built.
+    # Version 0 stored the members of a failed build for every environment; they were empty after a success.
     unused=("probe.device.launcher", "probe.schema", "reason", "step", "tail", "unsupported"),
 )
 
 
-def read_cell_device(facet: Mapping[str, Any]) -> CellDevice:
-    """The `device` facet of a cell; members that are not named in `CellDevice` are ignored."""
-    known = CellDevice.__dataclass_fields__
-    return CellDevice(**{name: value for name, value in facet.items() if name in known})
+def read_cell_device(facet: Mapping[str, JsonValue]) -> CellDevice:
+    """The `device` facet of a cell; members that `CellDevice` does not have are ignored."""
+    return read_shape(CellDevice, facet)
 
 
 def is_built(environment: Outcome) -> bool:
@@ -232,6 +233,6 @@ def is_built(environment: Outcome) -> bool:
 def environment_location(environment: Outcome) -> EnvironmentLocation:
     """How to start a program in the environment that this outcome of the check `environment` describes.
 
-    OldMeasurementsError when the outcome does not say.
+    OldMeasurementsError when the outcome has another form.
     """
     return read_shape(EnvironmentLocation, environment.measurements)

@@ -1,7 +1,7 @@
-"""Running a program of this project inside a cell, and the form in which its end is measured.
+"""Runs a program of this project inside a cell and classifies how it ended.
 
-A program that hangs or crashes is a measurement of the cell. A program that says that it could not be set up
-(exit codes 2 and 4) is an error of the infrastructure.
+A hang or a crash is a measurement of the cell. Exit codes 2 and 4 mean that the program could not be set up,
+which is an infrastructure error.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ CPU_REFERENCE = "the CPU reference"
 class ProgramFailure:
     """A program that hung or crashed.
 
-    tail: the end of its output. during: what it was working on, or "". on: the device or the reference it
-    ran on, or "".
+    tail: the end of its output. during: what it was working on, "" if unknown. on: the device, or
+    `CPU_REFERENCE`, on which it ran, "" if that does not matter.
     """
 
     state: Literal["hung", "crashed"]
@@ -37,19 +37,19 @@ class ProgramFailure:
 
     @property
     def ending(self) -> str:
-        """`hung`, or `ended with exit code 1`: what follows the program's name in a sentence."""
+        """A predicate for the program's name in a sentence: `hung` or `ended with exit code 1`."""
         return "hung" if self.state == "hung" else f"ended with exit code {self.returncode}"
 
     @property
     def last_line(self) -> tuple[str, ...]:
-        """The last line of its output as a sentence for a reason; nothing when it printed nothing."""
+        """A reason that quotes the last line of its output; empty when it printed nothing."""
         lines = [line.strip() for line in self.tail.splitlines() if line.strip()]
         return (f"Its last line of output: {lines[-1]}",) if lines else ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unsupported:
-    """A program that has nothing to measure: the cell's packages lack what the check asks about."""
+    """A program that has nothing to measure, because the cell's packages lack what the check tests."""
 
     state: Literal["unsupported"] = "unsupported"
     why: str
@@ -66,11 +66,7 @@ def run_in_cell(
     on: str = "",
     progress: Path | None = None,
 ) -> Completed | ProgramFailure | Unsupported:
-    """Run `python -m module args` in the cell, which writes `out`. `what` names it in an error message.
-
-    on: the device. progress: a file in which the program notes what it is working on.
-    InfrastructureError when the program could not be set up.
-    """
+    """Run `python -m module args` in the cell; see `program_end` for the result and the other arguments."""
     completed = context.in_cell(module, *args, env=env, timeout=timeout)
     return program_end(completed, out=out, what=what, on=on, progress=progress)
 
@@ -84,9 +80,9 @@ def run_reference(
     timeout: float,
     env: Mapping[str, str] | None = None,
 ) -> Completed | ProgramFailure | Unsupported:
-    """Run `python -m module args` with the cell's packages on the CPU, without its device.
+    """Run `python -m module args` with the cell's packages on the CPU; see `program_end` for the result.
 
-    torch would otherwise load torch_npu by itself.
+    The environment keeps torch from loading torch_npu, which it otherwise does by itself.
     """
     environment = environment_location(context.inputs["environment"])
     variables = {
@@ -95,7 +91,8 @@ def run_reference(
         "PYTHONNOUSERSITE": "1",
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         "OMP_NUM_THREADS": "1",
-        # Stubs for NVIDIA's libraries: a CUDA build of torch does not start without them.
+        # This folder also has the stubs of NVIDIA's libraries, without which a CUDA build of torch cannot
+        # load.
         **({"LD_LIBRARY_PATH": environment.runtime} if environment.runtime else {}),
         **(env or {}),
     }
@@ -106,9 +103,10 @@ def run_reference(
 def program_end(
     completed: Completed, *, out: Path, what: str, on: str = "", progress: Path | None = None
 ) -> Completed | ProgramFailure | Unsupported:
-    """How a program that should write `out` ended: `completed` itself when it did.
+    """How a program ended: `completed` itself when it succeeded and wrote the file `out`.
 
-    InfrastructureError when the program said that it could not be set up.
+    what: the program's name for an error message. on: the device on which it ran. progress: a file in which
+    the program notes what it is working on. InfrastructureError when the program could not be set up.
     """
     if completed.timed_out:
         return _failure(completed, on, progress)

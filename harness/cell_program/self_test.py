@@ -12,7 +12,9 @@ from harness.outcome import Judgement, Status
 class SelfTestFault:
     """One fault of a self-test.
 
-    legal: what was injected is within tolerance, so that it must not be reported; it counts as caught then.
+    fault: its name. what: what it does. caught: whether the check passed this part of the self-test. legal:
+    True when the injected deviation is within tolerance. The check must then not report it, and `caught` is
+    True when it did not.
     """
 
     fault: str
@@ -22,7 +24,10 @@ class SelfTestFault:
 
 
 def judge_self_test(faults: Sequence[SelfTestFault], *extra_missed: str) -> Judgement | None:
-    """Inconclusive when a fault was missed or none was injected, else None. `extra_missed`: names of more."""
+    """Inconclusive when a fault was missed or none was injected, else None.
+
+    extra_missed: names of missed faults in addition to those in `faults`.
+    """
     missed = [fault.fault for fault in faults if not fault.caught and not fault.legal]
     missed += extra_missed
     reported = [fault.fault for fault in faults if not fault.caught and fault.legal]
@@ -42,7 +47,7 @@ def judge_self_test(faults: Sequence[SelfTestFault], *extra_missed: str) -> Judg
 
 
 def self_test_summary(faults: Sequence[SelfTestFault]) -> str:
-    """A clause for a pass: how many injected faults were caught."""
+    """A clause for the reasons of a pass: how many injected faults were caught."""
     injected = sum(not fault.legal for fault in faults)
     legal = len(faults) - injected
     caught = (

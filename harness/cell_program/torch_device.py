@@ -1,4 +1,4 @@
-"""What a program reports of the device that it runs on."""
+"""What a program reports about the device on which it runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from harness.evidence import FACTS_VARIABLE, DeviceFacts, Runtime, read_device_f
 
 
 def device_facts(device: str, environ: Mapping[str, str] = os.environ) -> DeviceFacts:
-    """Facts about `device` ("cpu", "npu:0", ...), with what the simulated device's launcher published.
+    """Facts about `device` ("cpu", "npu:0", ...).
 
-    An NPU counts as simulated when its launcher says so or when no CANN runtime drives it. A launcher's claim
-    that it is not simulated is not trusted.
+    They include what the launcher of the simulated device published in the environment variable
+    `FACTS_VARIABLE`. An NPU counts as simulated when the launcher published that, or when no CANN runtime
+    drives the NPU. A published claim that the NPU is real is not trusted.
     """
     kind = device.split(":", maxsplit=1)[0]
     published = _published(environ)
@@ -27,8 +28,8 @@ def device_facts(device: str, environ: Mapping[str, str] = os.environ) -> Device
         simulated=published.simulated or (kind == "npu" and runtime is not Runtime.CANN),
         runtime=runtime,
         soc=published.soc or (_soc(device) if kind == "npu" else ""),
-        torch=_version("torch"),
-        torch_npu=_version("torch-npu"),
+        torch=package_version("torch"),
+        torch_npu=package_version("torch-npu"),
     )
 
 
@@ -40,7 +41,8 @@ def _published(environ: Mapping[str, str]) -> DeviceFacts:
     return read_device_facts(facts) if isinstance(facts, dict) else DeviceFacts()
 
 
-def _version(distribution: str) -> str:
+def package_version(distribution: str) -> str:
+    """Version of an installed package, "" when it is not installed."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -48,6 +50,7 @@ def _version(distribution: str) -> str:
 
 
 def _soc(device: str) -> str:
+    # torch is installed in cells only, and this module is also imported on the host.
     import torch
 
     npu = getattr(torch, "npu", None)

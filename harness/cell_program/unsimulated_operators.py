@@ -10,7 +10,7 @@ from harness.outcome import Judgement, Status
 
 _NAME = r"(\w+(?:::?\w+)*(?:\.\w+)*)"
 _PATTERNS = (
-    # A worker's error comes quoted, in the middle of a sentence.
+    # These patterns are not anchored, because a worker's error may be quoted within another message.
     re.compile(rf"not simulated: {_NAME}"),
     re.compile(rf"the simulated device does not compute {_NAME}"),
     re.compile(r"(aclnn\w+) or \w+GetWorkspaceSize not in"),
@@ -19,12 +19,12 @@ _PATTERNS = (
 
 
 def unsimulated_operators(text: str) -> list[str]:
-    """The operators that an error's text reports as not simulated; none where it is another error."""
+    """The operators that an error message reports as not simulated; empty for any other error."""
     return sorted({match for pattern in _PATTERNS for match in pattern.findall(text)})
 
 
 def judge_unsimulated(operators: Sequence[str]) -> Judgement:
-    """Inconclusive: that the simulated device lacks operators says nothing about the cell."""
+    """Inconclusive: an operator that the simulated device lacks says nothing about the cell."""
     return Judgement(
         status=Status.INCONCLUSIVE,
         reasons=tuple(f"not simulated: {operator}" for operator in operators),
@@ -33,6 +33,6 @@ def judge_unsimulated(operators: Sequence[str]) -> Judgement:
 
 
 def judge_unsimulated_error(device: DeviceFacts, text: str) -> Judgement | None:
-    """Inconclusive when an error on a simulated device is about operators it lacks, else None."""
+    """Inconclusive when the error is about operators that the simulated device lacks, else None."""
     operators = unsimulated_operators(text) if device.simulated else []
     return judge_unsimulated(operators) if operators else None
