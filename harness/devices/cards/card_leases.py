@@ -1,11 +1,12 @@
-"""Exclusive use of a host's cards among all its processes and users, in the order in which they asked.
+"""Leases of a host's cards: exclusive use, in the order of the requests, among all processes and users.
 
-A card is a file; who holds its lock has the card. The kernel takes a lock back when its holder dies, so a
-dead holder's lease is free at once and a live one's never is. Who waits holds the lock of a ticket; tickets
-are numbered, and only the first that is still held may take cards: nobody is overtaken, a cell of eight cards
-not even by eight cells of one. The files say who, what for and since when (`npu-matrix doctor` shows it).
+Each card has a lock file, and the process that holds its lock (`flock`) has leased the card. The kernel
+releases the lock when the process ends, however it ends. A process that waits for cards holds the lock of a
+numbered ticket file. Only the process with the lowest ticket may lease cards, so eight requests for one card
+cannot overtake an earlier request for eight cards. The files also record who leased a card, for what and
+since when; `npu-matrix doctor` shows this.
 
-`harness.fixtures.cell_leases` locks the same files from inside a cell.
+`harness.fixtures.cell_leases` locks the same card files from inside a cell, without tickets.
 """
 
 from __future__ import annotations
@@ -26,13 +27,17 @@ from harness.errors import InfrastructureError, InterruptedRunError, Location
 FOLDER_VARIABLE = "NPU_MATRIX_LEASES"
 FOLDER_NAME = "npu-matrix-leases"
 POLL_SECONDS = 0.1
-#: Everybody on the host locks these files, whoever made them.
+#: File modes: every user of the host must be able to lock the files, whoever created them.
 SHARED_FILE, SHARED_FOLDER = 0o666, 0o1777
 
 
 @dataclass(frozen=True, kw_only=True)
 class CardLease:
-    """A card that is leased, or a place in the queue (`card` is None): by whom, what for, since when."""
+    """A leased card, or a request in the queue (`card` is None).
+
+    pid, user: who holds it. what: what it is for. since: Unix time in seconds. count: how many cards the
+    request was for.
+    """
 
     card: int | None
     pid: int
@@ -50,7 +55,7 @@ class CardLeases:
 
     @staticmethod
     def of_host(environ: Mapping[str, str]) -> CardLeases:
-        """The host's own, or the one the environment names."""
+        """The leases of this host, in the folder that NPU_MATRIX_LEASES names or in the temporary folder."""
         return CardLeases(Path(environ.get(FOLDER_VARIABLE) or Path(tempfile.gettempdir()) / FOLDER_NAME))
 
     @contextlib.contextmanager
@@ -63,21 +68,22 @@ class CardLeases:
         stopped: Callable[[], bool] = lambda: False,
         waiting: Callable[[str], None] = lambda _text: None,
     ) -> Iterator[tuple[int, ...]]:
-        """Lease `count` neighbouring cards of `cards` while the `with` block runs; waits for its turn.
+        """Lease `count` neighbouring cards of `cards` while the `with` block runs; waits until they are free.
 
-        waiting: called once with a text that says who holds the cards. InfrastructureError when the host has
-        fewer cards or the folder cannot be used, InterruptedRunError when `stopped()` becomes true during the
-        wait.
+        waiting: called once if it has to wait, with a text that says who has leased the cards.
+        InfrastructureError when the host has fewer cards or the folder cannot be used. InterruptedRunError
+        when `stopped()` becomes true during the wait.
         """
         if count > len(cards):
             raise InfrastructureError(
-                f"{count} cards are wanted and {len(cards)} can be used here", fix="see `npu-matrix doctor`"
+                f"{count} cards were requested, but only {len(cards)} can be used here",
+                fix="run `npu-matrix doctor` to see the cards of this host",
             )
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as locks:
             number, ticket = self._ticket(what, count)
-            held.enter_context(ticket)
+            locks.enter_context(ticket)
             notified = False
-            while (taken := self._try(number, cards, count, what)) is None:
+            while (leased := self._try(number, cards, count, what)) is None:
                 if stopped():
                     raise InterruptedRunError("the run was stopped while it waited for cards")
                 if not notified:
@@ -85,20 +91,18 @@ class CardLeases:
                     waiting(self._describe_others(what))
                 time.sleep(POLL_SECONDS)
             ticket.close()
-            held.enter_context(taken[1])
-            yield taken[0]
+            locks.enter_context(leased[1])
+            yield leased[0]
 
     def list_leases(self) -> tuple[CardLease, ...]:
-        """Who has which card, then who waits in which order; nothing when nobody ever leased one."""
+        """The leased cards by number, then the requests in the order of the queue."""
         cards = [
-            _read(path, number)
+            lease
             for path in self._files("card-*.lock")
-            if (number := _number(path)) is not None
+            if (number := _number(path)) is not None and (lease := _read(path, number))
         ]
-        queue = [_read(path, None) for path in self._files("ticket-*.lock")]
-        return tuple(sorted((one for one in cards if one), key=lambda one: one.card or 0)) + tuple(
-            one for one in queue if one
-        )
+        queue = [lease for path in self._files("ticket-*.lock") if (lease := _read(path, None))]
+        return (*sorted(cards, key=lambda lease: lease.card or 0), *queue)
 
     def _try(
         self, number: int, cards: Sequence[int], count: int, what: str
@@ -110,13 +114,13 @@ class CardLeases:
             ):
                 return None
             free = [card for card in cards if not _is_held(self._card(card))]
-            chosen = closest_cards(free, count)
-            if chosen is None:
+            selected = closest_cards(free, count)
+            if selected is None:
                 return None
             locks = contextlib.ExitStack()
-            for card in chosen:
+            for card in selected:
                 locks.enter_context(_locked(self._card(card), _note(what, count)))
-            return chosen, locks
+            return selected, locks
 
     def _ticket(self, what: str, count: int) -> tuple[int, contextlib.ExitStack]:
         with self._exclusive():
@@ -128,16 +132,16 @@ class CardLeases:
             return number, ticket
 
     def _describe_others(self, what: str) -> str:
-        others = [one for one in self.list_leases() if (one.pid, one.what) != (os.getpid(), what)]
+        others = [lease for lease in self.list_leases() if (lease.pid, lease.what) != (os.getpid(), what)]
         return "; ".join(
-            f"{'card ' + str(one.card) if one.card is not None else 'before us in the queue'}: "
-            f"{one.what} ({one.user}, pid {one.pid})"
-            for one in others
+            f"{'earlier in the queue' if lease.card is None else f'card {lease.card}'}: "
+            f"{lease.what} ({lease.user}, pid {lease.pid})"
+            for lease in others
         )
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """One process at a time looks and takes; held for milliseconds."""
+        """Keep every other process from changing leases; takes milliseconds."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(PermissionError):
@@ -149,8 +153,8 @@ class CardLeases:
                 "cards cannot be leased",
                 where=Location(error.filename or self.folder),
                 why=error.strerror or str(error),
-                fix="make the folder writable for everybody and remove what is no file there, or name "
-                f"another one in {FOLDER_VARIABLE}",
+                fix="make the folder writable for all users and remove everything in it that is not a file, "
+                f"or set {FOLDER_VARIABLE} to another folder",
             ) from error
 
     def _card(self, card: int) -> Path:
@@ -161,10 +165,10 @@ class CardLeases:
 
 
 def closest_cards(free: Sequence[int], count: int) -> tuple[int, ...] | None:
-    """`count` of the free cards that lie closest together, None when there are not so many.
+    """The `count` free cards whose numbers are closest together, None when fewer cards are free.
 
-    Cards next to each other share the fast links. Of equally close ones those that start at a multiple of
-    `count` come first: that leaves the others whole.
+    Neighbouring cards share the fast links. Of equally close groups, one that starts at a multiple of `count`
+    is preferred, so that the remaining cards stay neighbours.
     """
     ordered = sorted(free)
     windows = [tuple(ordered[start : start + count]) for start in range(len(ordered) - count + 1)]
@@ -179,11 +183,11 @@ def _note(what: str, count: int) -> dict[str, object]:
 
 @contextlib.contextmanager
 def _locked(path: Path, note: Mapping[str, object], *, wait: bool = False) -> Iterator[None]:
-    # A link that somebody put there is not followed: the folder is everybody's.
+    # Every user can write to the folder, so a symbolic link in it is not followed.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, SHARED_FILE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        # The umask took the bits of others away; who did not make the file cannot and need not set them.
+        # The umask removed the permissions of other users. Only the owner of the file can add them again.
         with contextlib.suppress(PermissionError):
             os.fchmod(descriptor, SHARED_FILE)
         if note:
@@ -195,7 +199,7 @@ def _locked(path: Path, note: Mapping[str, object], *, wait: bool = False) -> It
 
 
 def _is_held(path: Path, *, tidy: bool = False) -> bool:
-    """Whether a live process holds the file's lock; with `tidy` one that nobody holds is removed."""
+    """Whether a process holds the file's lock. With `tidy`, a file that no process holds is deleted."""
     try:
         with _locked(path, {}) if path.exists() else contextlib.nullcontext():
             if tidy:
@@ -206,7 +210,7 @@ def _is_held(path: Path, *, tidy: bool = False) -> bool:
 
 
 def _read(path: Path, card: int | None) -> CardLease | None:
-    """Who holds the file; None when nobody does, or it went meanwhile."""
+    """The lease that a file records; None when no process holds the file, or it was deleted meanwhile."""
     try:
         if not _is_held(path):
             return None
@@ -231,6 +235,6 @@ def _user(uid: int) -> str:
 
 
 def _number(path: Path) -> int | None:
-    """The number in a file's name; None in a name that is none of ours: the folder is everybody's."""
+    """The number in a file's name; None for a name that this module does not write."""
     digits = path.stem.rpartition("-")[2]
     return int(digits) if digits.isascii() and digits.isdecimal() else None

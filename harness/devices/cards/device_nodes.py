@@ -1,4 +1,4 @@
-"""The device nodes of cards: `/dev/davinciN` for each, and those that every card needs."""
+"""The device nodes of cards: `/dev/davinciN` for each card, and the manager nodes that all cards need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEV = Path("/dev")
 
 
 def davinci_numbers(dev: Path = DEV) -> tuple[int, ...]:
-    """N of each `davinciN` in that folder, in order."""
+    """The numbers N of the nodes `davinciN` in the folder, in ascending order."""
     if not dev.is_dir():
         return ()
     numbers = (re.fullmatch(r"davinci(\d{1,6})", entry.name) for entry in dev.iterdir())
@@ -21,40 +21,33 @@ def davinci_numbers(dev: Path = DEV) -> tuple[int, ...]:
 
 
 def card_nodes(visible: str, dev: Path = DEV) -> tuple[tuple[str, ...], str]:
-    """The nodes a container needs for those cards, and what makes them visible inside it.
+    """The nodes to pass to a container, and `ASCEND_RT_VISIBLE_DEVICES` for the programs inside it.
 
-    visible: `ASCEND_RT_VISIBLE_DEVICES` of this host, "" for every card. No card is given that was not asked
-    for: the driver refuses a card to a second container. Inside, devices count from 0.
+    visible: `ASCEND_RT_VISIBLE_DEVICES` of this host, "" for all cards. Other cards are not passed, because
+    the driver does not allow a card in two containers. The driver numbers the cards inside from 0 by
+    ascending number; the second result keeps the order of `visible`.
     """
     nodes = davinci_numbers(dev)
-    places = [int(place) for place in visible.split(",") if place.isdecimal()]
-    cards = [nodes[place] if place < len(nodes) else place for place in places] or list(nodes)
+    indices = [int(index) for index in visible.split(",") if index.isdecimal()]
+    cards = [nodes[index] if index < len(nodes) else index for index in indices] or list(nodes)
     managers = [name for name in MANAGER_NODES if (dev / name).exists()]
     names = [*(f"davinci{card}" for card in cards), *managers]
-    return tuple(str(dev / name) for name in names), visible_devices_inside(cards)
-
-
-def visible_devices_inside(cards: Sequence[int]) -> str:
-    """`ASCEND_RT_VISIBLE_DEVICES` where there are these cards alone, in the order given.
-
-    The driver counts by number, so a list that is not in order keeps its order by its places.
-    """
-    ordered = sorted(cards)
-    return ",".join(str(ordered.index(card)) for card in cards)
+    ascending = sorted(cards)
+    return tuple(str(dev / name) for name in names), ",".join(str(ascending.index(card)) for card in cards)
 
 
 def visible_devices(cards: Sequence[int], dev: Path = DEV) -> str:
     """`ASCEND_RT_VISIBLE_DEVICES` for these davinci numbers.
 
-    The runtime counts the devices it can see from 0, whatever their numbers: in a container that was given
-    davinci5 alone, that one is device 0. A card without a node keeps its number.
+    The runtime numbers the visible devices from 0: in a container with davinci5 only, davinci5 is device 0.
+    A card without a node keeps its number.
     """
     nodes = davinci_numbers(dev)
     return ",".join(str(nodes.index(card) if card in nodes else card) for card in cards)
 
 
 DAEMON_SETTINGS = Path("/etc/docker/daemon.json")
-#: What the container guides of vllm-ascend and verl mount beside the nodes (`docker run -v` in both).
+#: Files that the container guides of vllm-ascend and verl mount in addition to the nodes (`docker run -v`).
 DRIVER_FILES = (
     "/usr/local/Ascend/driver",
     "/usr/local/dcmi",
@@ -65,10 +58,11 @@ DRIVER_FILES = (
 
 @dataclass(frozen=True, kw_only=True)
 class CardPassthrough:
-    """`runtime`: Ascend Docker Runtime is registered with the daemon. `missing`: driver files not there.
+    """Whether cards can be passed into containers.
 
-    Cells are started with plain devices and mounts, which both ways allow: the runtime of Ascend does nothing
-    for a container without ASCEND_VISIBLE_DEVICES.
+    runtime: whether Ascend Docker Runtime is registered with the daemon. missing: driver files that this host
+    does not have. Cells get their cards by plain devices and mounts. This also works with Ascend Docker
+    Runtime, which ignores containers without ASCEND_VISIBLE_DEVICES.
     """
 
     runtime: bool
@@ -76,7 +70,7 @@ class CardPassthrough:
 
 
 def inspect_card_passthrough(root: Path = Path("/")) -> CardPassthrough:
-    """What the host below `root` has."""
+    """Inspect the host whose file system is at `root`."""
     return CardPassthrough(
         runtime=_registered(root / DAEMON_SETTINGS.relative_to("/")),
         missing=tuple(path for path in DRIVER_FILES if not (root / path.lstrip("/")).exists()),
@@ -84,14 +78,14 @@ def inspect_card_passthrough(root: Path = Path("/")) -> CardPassthrough:
 
 
 def driver_files() -> list[str]:
-    """Those of this host that are there."""
+    """The driver files that this host has."""
     return [path for path in DRIVER_FILES if Path(path).exists()]
 
 
 def _registered(settings: Path) -> bool:
     try:
-        found = json.loads(settings.read_text(encoding="utf-8"))
+        content = json.loads(settings.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    runtimes = found.get("runtimes") if isinstance(found, dict) else None
+    runtimes = content.get("runtimes") if isinstance(content, dict) else None
     return isinstance(runtimes, dict) and "ascend" in runtimes

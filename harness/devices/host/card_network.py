@@ -1,4 +1,4 @@
-"""The cards' own network, which HCCL uses between hosts: `hccn_tool -i N -ip -g` and `-link -g`."""
+"""The network ports of the cards, which HCCL uses between hosts, as `hccn_tool` reports them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: Where the driver puts it, when it is not on PATH.
+#: Where the driver installs hccn_tool, below /usr/local/Ascend; used when it is not on PATH.
 TOOL = Path("driver/tools/hccn_tool")
 TOOL_TIMEOUT_S = 5.0
 ADDRESS = re.compile(r"ipaddr\s*:\s*(\S+)")
@@ -17,9 +17,10 @@ LINK = re.compile(r"link status\s*:\s*(\w+)", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class CardNetwork:
-    """`links`: davinci number -> "" where the port is up and has an address, otherwise what is wrong.
+    """The state of the cards' ports.
 
-    error: why nothing can be output of any card, "" when something can.
+    links: davinci number -> "" when the port is up and has an address, otherwise the problem. error: why
+    hccn_tool could not report about all cards, "" when it could.
     """
 
     links: Mapping[int, str] = field(default_factory=dict)
@@ -27,32 +28,32 @@ class CardNetwork:
 
     @property
     def up(self) -> tuple[int, ...]:
-        """Cards that can talk to other hosts."""
+        """Cards that can reach other hosts."""
         return tuple(card for card, problem in self.links.items() if not problem)
 
 
 def query_card_network(
     cards: Sequence[int], ascend: Path, which: Callable[[str], str | None], environ: Mapping[str, str]
 ) -> CardNetwork:
-    """Ask hccn_tool for each card; stops at the first one that it does not answer for."""
+    """Run hccn_tool for each card; stops at the first card about which it reports nothing."""
     program = which("hccn_tool") or (str(ascend / TOOL) if (ascend / TOOL).is_file() else None)
     if program is None:
-        return CardNetwork(error="hccn_tool is not here")
+        return CardNetwork(error="hccn_tool is not installed on this host")
     links: dict[int, str] = {}
     for card in cards:
-        output = _ask(program, card, "ip", environ)
+        output = _run_tool(program, card, "ip", environ)
         if output is None:
-            return CardNetwork(links=links, error=f"hccn_tool does not answer for card {card}")
+            return CardNetwork(links=links, error=f"hccn_tool could not be run for card {card}")
         if not ADDRESS.search(output):
             links[card] = "no address"
             continue
-        link = LINK.search(_ask(program, card, "link", environ) or "")
+        link = LINK.search(_run_tool(program, card, "link", environ) or "")
         state = link.group(1).upper() if link else "unknown"
         links[card] = "" if state == "UP" else f"link is {state}"
     return CardNetwork(links=links)
 
 
-def _ask(program: str, card: int, what: str, environ: Mapping[str, str]) -> str | None:
+def _run_tool(program: str, card: int, what: str, environ: Mapping[str, str]) -> str | None:
     try:
         done = subprocess.run(
             [program, "-i", str(card), f"-{what}", "-g"],

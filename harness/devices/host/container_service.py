@@ -1,4 +1,4 @@
-"""The container engines of this host: do they answer, and where do they keep images?"""
+"""The container engines of this host: whether they can be used, and where they store images."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 INFO_TIMEOUT_S = 20.0
 INFO = ("info", "--format", "{{json .}}")
-#: Where the containerd of the system keeps images by default; a daemon may leave them to it.
+#: Default image folder of the system's containerd. A Docker daemon can let containerd store its images.
 CONTAINERD_FOLDER = Path("/var/lib/containerd")
 CONTAINERD_STORE = "io.containerd.snapshotter.v1"
 SYSTEM_CONTAINERD_SOCKETS = ("/run/containerd/", "/var/run/containerd/")
-#: The setting of each engine for the folder of its images.
+#: The setting with which each engine's image folder can be moved.
 STORAGE_SETTINGS = {"docker": "`data-root` in daemon.json", "podman": "`graphroot` in storage.conf"}
 
 
@@ -24,8 +23,8 @@ STORAGE_SETTINGS = {"docker": "`data-root` in daemon.json", "podman": "`graphroo
 class EngineState:
     """An engine whose program is installed.
 
-    problem: why it cannot be used from here, or "". storage: the folder of this machine that takes its
-    images, None where that cannot be setting.
+    problem: why it cannot be used, "" when it can. storage: the folder on this machine in which it stores
+    images, None when that is unknown.
     """
 
     name: str
@@ -34,7 +33,7 @@ class EngineState:
 
 
 def query_engine(program: str) -> EngineState:
-    """What `program info` says; docker wants daemon and group."""
+    """Run `PROGRAM info`, which fails for example when the daemon is down or the user may not use it."""
     try:
         done = subprocess.run(
             [program, *INFO],
@@ -45,13 +44,15 @@ def query_engine(program: str) -> EngineState:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        problem = f"`{program} info` does not end within {INFO_TIMEOUT_S:g} s"
+        problem = f"`{program} info` did not finish within {INFO_TIMEOUT_S:g} s"
         return EngineState(name=program, problem=problem)
     except OSError as error:
         return EngineState(name=program, problem=str(error))
     if done.returncode:
         messages = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        problem = messages[-1][:200] if messages else f"`{program} info` fails with code {done.returncode}"
+        problem = (
+            messages[-1][:200] if messages else f"`{program} info` failed with exit code {done.returncode}"
+        )
         return EngineState(name=program, problem=problem)
     try:
         info = json.loads(done.stdout)
@@ -60,14 +61,13 @@ def query_engine(program: str) -> EngineState:
     return EngineState(name=program, storage=storage_folder(info) if isinstance(info, dict) else None)
 
 
-def storage_folder(info: Mapping[str, Any], host: str | None = None) -> Path | None:
-    """Where an engine keeps images, from what `docker info` or `podman info` answers.
+def storage_folder(info: Mapping[str, object], host: str | None = None) -> Path | None:
+    """The folder in which an engine stores images, from the output of `docker info` or `podman info`.
 
-    None for an engine of another machine or of a virtual one, whose folders are not those of this host:
-    `host` is the name of this one.
+    None for an engine on another machine or in a virtual machine, whose folders are not on this host. host:
+    the name of this host.
     """
-    own = _mapping(info.get("host"))
-    name = info.get("Name") or own.get("hostname")
+    name = info.get("Name") or _mapping(info.get("host")).get("hostname")
     root = info.get("DockerRootDir") or _mapping(info.get("store")).get("graphRoot")
     if name != (host or socket.gethostname()) or not isinstance(root, str):
         return None
@@ -78,20 +78,21 @@ def storage_folder(info: Mapping[str, Any], host: str | None = None) -> Path | N
 
 
 def storage_remedy(engine: str) -> str:
-    """What helps when the disk of an engine's images is full."""
+    """What to do when the disk with an engine's images is full."""
     setting = f" ({STORAGE_SETTINGS[engine]})" if engine in STORAGE_SETTINGS else ""
     return (
-        f"`npu-matrix cleanup` removes what no outcome needs; then `{engine} system prune`, "
-        f"or give it a disk with more room{setting}"
+        f"run `npu-matrix cleanup`, which removes what no outcome needs, then `{engine} system prune`; "
+        f"or store the images on a larger disk{setting}"
     )
 
 
-def _uses_system_containerd(info: Mapping[str, Any]) -> bool:
-    """Whether the images are with the containerd of the system; one of the daemon's own is below its root."""
-    status = info.get("DriverStatus") or ()
+def _uses_system_containerd(info: Mapping[str, object]) -> bool:
+    """Whether the system's containerd stores the images, not one that the daemon started for itself."""
+    status = info.get("DriverStatus")
     address = str(_mapping(info.get("Containerd")).get("Address", ""))
-    return any(CONTAINERD_STORE in pair for pair in status) and address.startswith(SYSTEM_CONTAINERD_SOCKETS)
+    pairs = status if isinstance(status, list) else []
+    return any(CONTAINERD_STORE in pair for pair in pairs) and address.startswith(SYSTEM_CONTAINERD_SOCKETS)
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""Looks at the machine this runs on: NPUs, their driver and network, CANN, compiler, tools."""
+"""Inspects the machine on which this runs: NPUs, their driver and network, CANN, compiler, tools."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMPILERS = ("cc", "gcc", "clang")
 
 @dataclass(frozen=True, kw_only=True)
 class HostView:
-    """Where to look; tests point it at a folder of their own. `root` is where `etc` and `usr` are."""
+    """The folders and variables to inspect, which tests replace. root: the folder with `etc` and `usr`."""
 
     dev: Path = Path("/dev")
     ascend: Path = Path("/usr/local/Ascend")
@@ -40,10 +40,12 @@ class HostView:
 
 @dataclass(frozen=True, kw_only=True)
 class HostReport:
-    """The facts about a host. `npu_error`: why its cards cannot be used; `npu_fix`: how to repair that.
+    """The facts about a host.
 
-    driver: the driver's version, also if npu-smi fails. passthrough: how cards are passed into containers;
-    None on a host without cards. shm_bytes: size of the shared memory, None if it is unknown.
+    npu: the output of npu-smi, None when there is none. npu_error, npu_fix: why the cards cannot be used, and
+    what to do. davinci: numbers of the device nodes. missing_nodes: manager nodes that do not exist. driver:
+    the driver's version, known even if npu-smi fails. passthrough: whether cards can be passed into
+    containers, None on a host without cards. shm_bytes: size of the shared memory, None if it is unknown.
     """
 
     npu: NpuReport | None
@@ -62,18 +64,18 @@ class HostReport:
 
     @property
     def usable_chips(self) -> tuple[int, ...]:
-        """davinci numbers of healthy chips with a device node and no foreign process."""
+        """davinci numbers of healthy chips that have a device node and that no process uses."""
         if self.npu is None or self.missing_nodes:
             return ()
         busy = {(process.card, process.chip) for process in self.npu.processes}
         unfit = {chip.index for chip in self.npu.chips if not chip.healthy or (chip.card, chip.chip) in busy}
-        # A damaged table may name a device twice, as fit and as unfit.
-        named = dict.fromkeys(chip.index for chip in self.npu.chips)
-        return tuple(index for index in named if index in self.davinci and index not in unfit)
+        # A damaged table may list a device twice, once healthy and once not.
+        listed = dict.fromkeys(chip.index for chip in self.npu.chips)
+        return tuple(index for index in listed if index in self.davinci and index not in unfit)
 
     @property
     def soc(self) -> str:
-        """Family of the cards, "" when there are none or nobody here knows them."""
+        """SoC family of the cards, "" when there are none or the family is unknown."""
         if self.npu is None or not self.npu.chips:
             return ""
         first = self.npu.chips[0]
@@ -82,7 +84,7 @@ class HostReport:
 
 
 def inspect_host(view: HostView) -> HostReport:
-    """Look at the host; never raises for what is missing."""
+    """Inspect the host. Missing parts are reported, never raised."""
     nodes = davinci_numbers(view.dev)
     npu, error, fix = read_npu_smi(view)
     has_npu = npu is not None or bool(error)
@@ -105,17 +107,17 @@ def inspect_host(view: HostView) -> HostReport:
 
 
 def inspect_card_network(view: HostView, cards: Sequence[int]) -> CardNetwork:
-    """The cards' network; asks a program once or twice for each card, so only `doctor` does."""
+    """State of the cards' ports. Slow, because it starts a program once or twice for each card."""
     return query_card_network(cards, view.ascend, view.which, view.environ)
 
 
 def lost_cards(cards: Sequence[int], view: HostView) -> dict[int, str]:
-    """Those of `cards` (davinci numbers) that cannot be used any more, and what became of each.
+    """The cards (davinci numbers) that can no longer be used, each with the reason.
 
-    Where npu-smi is not at hand only the device nodes tell.
+    Without npu-smi only the device nodes are checked.
     """
     nodes = davinci_numbers(view.dev)
-    lost = {card: f"{view.dev}/davinci{card} is gone" for card in cards if card not in nodes}
+    lost = {card: f"{view.dev}/davinci{card} no longer exists" for card in cards if card not in nodes}
     if view.which("npu-smi") is None:
         return lost
     npu, error, _ = read_npu_smi(view)
@@ -124,19 +126,19 @@ def lost_cards(cards: Sequence[int], view: HostView) -> dict[int, str]:
     chips = {chip.index: chip for chip in npu.chips}
     for card in cards:
         if card not in chips:
-            lost.setdefault(card, "npu-smi lists it no more")
+            lost.setdefault(card, "npu-smi no longer lists it")
         elif not chips[card].healthy:
-            lost.setdefault(card, f"npu-smi calls it {chips[card].health}")
+            lost.setdefault(card, f"npu-smi reports its health as {chips[card].health}")
     return lost
 
 
 def read_npu_smi(view: HostView) -> tuple[NpuReport | None, str, str]:
-    """What npu-smi reports, or why it does not and what helps; two empty texts where there is no NPU."""
+    """The report of npu-smi, or None with the error and what to do; both are "" on a host without NPUs."""
     nodes = davinci_numbers(view.dev)
     program = view.which("npu-smi")
     if program is None:
         fix = "install the driver, or mount npu-smi and the driver into this container"
-        return None, *(("device nodes but no npu-smi on PATH", fix) if nodes else ("", ""))
+        return None, *(("there are device nodes, but npu-smi is not on PATH", fix) if nodes else ("", ""))
     try:
         done = subprocess.run(
             [program, "info"],
@@ -148,8 +150,8 @@ def read_npu_smi(view: HostView) -> tuple[NpuReport | None, str, str]:
             env={**view.environ, "LC_ALL": "C"},
         )
     except subprocess.TimeoutExpired:
-        why = f"npu-smi did not answer within {NPU_SMI_TIMEOUT_S:g} s; the driver may hang"
-        return None, why, "see `dmesg`; reset the card with `npu-smi set -t reset`, or reboot"
+        why = f"npu-smi did not finish within {NPU_SMI_TIMEOUT_S:g} s; the driver may hang"
+        return None, why, "check `dmesg`; reset the card with `npu-smi set -t reset`, or reboot"
     except OSError as problem:
         return None, f"npu-smi cannot be run: {problem}", "make it executable for this user"
     try:
@@ -161,9 +163,9 @@ def read_npu_smi(view: HostView) -> tuple[NpuReport | None, str, str]:
 
 
 def _number_by_nodes(report: NpuReport, nodes: Sequence[int]) -> NpuReport:
-    """With device numbers where the table has none and card numbers are slots: then the order tells.
+    """The report with device numbers from the nodes, if the table has none and its card numbers are slots.
 
-    npu-smi lists cards in the order in which the driver counts them.
+    This is possible because npu-smi lists cards in the order in which the driver numbers them.
     """
     numbers = {chip.index for chip in report.chips}
     if report.numbered or numbers & set(nodes) or len(nodes) != len(report.chips):
@@ -173,25 +175,25 @@ def _number_by_nodes(report: NpuReport, nodes: Sequence[int]) -> NpuReport:
 
 
 def _cann(view: HostView) -> str:
-    named = (view.environ.get(name) for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH"))
-    roots = [Path(home) for home in named if home] + [view.ascend / part for part in CANN_ROOTS]
+    homes = (view.environ.get(name) for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH"))
+    roots = [Path(home) for home in homes if home] + [view.ascend / part for part in CANN_ROOTS]
     for root in roots:
         for file in sorted(root.glob("*/ascend_toolkit_install.info")) + sorted(root.glob("version.cfg")):
-            if found := _version(file):
-                return found
+            if version := _version(file):
+                return version
     return ""
 
 
 def _size(folder: Path) -> int | None:
     try:
-        found = os.statvfs(folder)
+        facts = os.statvfs(folder)
     except OSError:
         return None
-    return found.f_blocks * found.f_frsize
+    return facts.f_blocks * facts.f_frsize
 
 
 def _version(file: Path) -> str:
-    """`version=8.5.0`, `Version=25.5.2`, or what follows the colon in `..._version=[7.6.0.1.220:8.0.0]`."""
+    """The version in a line like `Version=25.5.2` or `..._version=[7.6.0.1.220:8.0.0]` (here 8.0.0)."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:

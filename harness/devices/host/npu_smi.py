@@ -1,12 +1,12 @@
-"""Reads the table that `npu-smi info` prints.
+"""Parser of the table that `npu-smi info` prints.
 
-Layouts, from the published source of npu-smi (`print_total_info*` of the driver) and from tables in public
-reports, 23.0.rc3 to 26.0.rc2: a line pair per chip, the card's line first. Where the second line has two
-numbers, the second one is the device's (`Phy-ID` of A3, `Device` of 310 and 310P); A2 and 910 cards have no
-such column, and their card number is the device's. From 25.7 on, 950 cards have a column for the number,
-and no chips. Column widths differ between generations, so cells are taken between bars, never by position.
-A process table follows, one section per card. A card of which npu-smi cannot read the rest has its first
-line alone.
+The layouts come from the published source of npu-smi (`print_total_info*` of the driver) and from tables in
+public reports of versions 23.0.rc3 to 26.0.rc2. Each chip has two lines; the first one describes its card. If
+the second line begins with two numbers, the second number is the device number (`Phy-ID` of A3, `Device` of
+310 and 310P). A2 and 910 cards have no such column, and their card number is the device number. Since 25.7,
+950 cards have a separate column for the card number, and no chip numbers. Column widths differ between
+generations, so lines are split at the bars and never by position. A process table follows, with a section for
+each card. If npu-smi cannot read the details of a card, only the card's first line is printed.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ CHIP = re.compile(r"^(\d{1,9})(?:\s+(\d{1,9}))?$")
 USAGE = re.compile(r"(\d+)\s*/\s*(\d+)\s*$")
 BUS_ID = re.compile(r"^(?:[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]{1,4}|NA|N/A)$")
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-#: What npu-smi says where its table should be, and what helps: `handle_dcmi_initialization` and
-#: `print_mapping_info` of its source, and what MindCluster's documents say of them.
+#: What npu-smi prints instead of its table, what it means, and what to do. Sources:
+#: `handle_dcmi_initialization` and `print_mapping_info` of npu-smi, and the documentation of MindCluster.
 KNOWN_ERRORS = (
     (
         re.compile(r"because the device is used\. ret is -8020"),
-        "other containers hold these cards",
-        "a card can be in one unprivileged container at a time: stop the others, or give other cards",
+        "other containers use these cards",
+        "a card can be in one unprivileged container at a time: stop the other ones, or pass other cards",
     ),
     (
         re.compile(r"dcmi module initialize failed\. ret is -8005"),
         "the driver is not running",
-        "reboot after an update of it; in a container pass its manager nodes; use a user of its group",
+        "reboot after a driver update; in a container, pass the manager nodes; run as a user of its group",
     ),
     (
         re.compile(r"dcmi module initialize failed"),
         "the driver cannot be reached",
-        "see `dmesg` and /var/log/ascend_seclog; firmware and driver have to be of one release",
+        "check `dmesg` and /var/log/ascend_seclog; firmware and driver must be of the same release",
     ),
     (
         re.compile(r"There is no NPU card on this server"),
         "the driver finds no card",
-        "see whether `lspci | grep -i processing` lists them; if so, reload the driver",
+        "check whether `lspci | grep -i processing` lists the cards; if so, reload the driver",
     ),
     (
         re.compile(r"error while loading shared libraries: (\S+?):?\s"),
-        "npu-smi lacks a library of the driver",
-        "put the folders of driver/lib64 into LD_LIBRARY_PATH, or mount the driver into this container",
+        "npu-smi cannot load a library of the driver",
+        "add the folders in driver/lib64 to LD_LIBRARY_PATH, or mount the driver into this container",
     ),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """One chip: a device the runtime can open. `index` is its davinci number; HBM is in MiB."""
+    """One chip, which is one device of the runtime. index: its davinci number. hbm_*: in MiB."""
 
     card: int
     chip: int
@@ -69,13 +69,13 @@ class Chip:
 
     @property
     def healthy(self) -> bool:
-        """True when npu-smi says OK; Warning, Alarm, Critical and UNKNOWN are not."""
+        """Whether npu-smi reports OK, not Warning, Alarm, Critical or UNKNOWN."""
         return self.health.upper() == "OK"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CardProcess:
-    """A process that holds memory of a chip."""
+    """A process that uses memory of a chip."""
 
     card: int
     chip: int
@@ -85,10 +85,11 @@ class CardProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class NpuReport:
-    """What npu-smi match; `version` is the driver's.
+    """The parsed table.
 
-    silent: cards that are listed and told nothing of: the driver lost them, or the table breaks off there.
-    numbered: whether the table tells device numbers; otherwise `Chip.index` is the card's.
+    version: of the driver. silent: cards that are listed without details, because the driver lost them or the
+    table is cut off. numbered: whether the table has device numbers; without them `Chip.index` is the card
+    number.
     """
 
     version: str
@@ -106,7 +107,7 @@ class _CardLine:
 
 
 def parse_npu_smi(text: str) -> NpuReport:
-    """Read the output of `npu-smi info`; InfrastructureError when it is not that table."""
+    """Parse the output of `npu-smi info`; InfrastructureError when it is not a table."""
     text = ESCAPES.sub("", text)
     version = VERSION.search(text)
     if version is None:
@@ -126,11 +127,11 @@ def _no_table(text: str) -> InfrastructureError:
     for pattern, what, fix in KNOWN_ERRORS:
         match = pattern.search(text)
         if match is not None:
-            return InfrastructureError(what, why=f"npu-smi says: {_line_of(text, match.start())}", fix=fix)
+            return InfrastructureError(what, why=f"npu-smi printed: {_line_of(text, match.start())}", fix=fix)
     return InfrastructureError(
-        "npu-smi printed something that is not its table",
-        why=f"no version line in: {_excerpt(text)}",
-        fix="run `npu-smi info` by hand; a driver that is not loaded prints an error instead",
+        "npu-smi printed no table",
+        why=f"no line with a version in: {_excerpt(text)}",
+        fix="run `npu-smi info` by hand; it prints an error if the driver is not loaded",
     )
 
 
@@ -142,23 +143,23 @@ def _cells(line: str) -> list[str]:
 
 
 def _chips(rows: Sequence[Sequence[str]]) -> tuple[tuple[Chip, ...], tuple[int, ...], bool]:
-    """The chips, the cards without any, and whether devices are numbered in the table."""
+    """The chips, the cards without details, and whether the table has device numbers."""
     chips: list[Chip] = []
     silent: list[int] = []
     numbered = False
     head: _CardLine | None = None
     for row in rows:
-        begun = _head(row)
-        place = None if head is None else _place(row)
-        if head is not None and place is not None:
-            chip, device = place
+        next_head = _head(row)
+        numbers = None if head is None else _chip_numbers(row)
+        if head is not None and numbers is not None:
+            chip, device = numbers
             numbered = numbered or device is not None
             index = head.card if device is None else device
             chips.append(_chip(head, chip, index, row))
             head = None
-        elif begun is not None or head is not None:
+        elif next_head is not None or head is not None:
             silent += [head.card] if head else []
-            head = begun
+            head = next_head
     silent += [head.card] if head else []
     return tuple(chips), tuple(dict.fromkeys(silent)), numbered
 
@@ -167,13 +168,13 @@ def _head(row: Sequence[str]) -> _CardLine | None:
     """A card's first line: `0 910B3 | OK | ...`, or `0 | Ascend950PR | OK | ...`."""
     if len(row) == 3 and (card := CARD.match(row[0])) and not BUS_ID.match(row[1]):
         return _CardLine(card=int(card.group(1)), name=card.group(2), health=row[1])
-    # A process has its number where a card has its name.
+    # The second column of the process table is a number, so it is no name of a card.
     if len(row) == 4 and re.fullmatch(r"\d{1,9}", row[0]) and re.fullmatch(r"[A-Za-z]\S*", row[1]):
         return _CardLine(card=int(row[0]), name=row[1], health=row[2])
     return None
 
 
-def _place(row: Sequence[str]) -> tuple[int, int | None] | None:
+def _chip_numbers(row: Sequence[str]) -> tuple[int, int | None] | None:
     """Chip and device number in a card's second line: `0 [5] | 0000:C1:00.0 | ...`, or ` | | bus | ...`."""
     if len(row) == 3 and BUS_ID.match(row[1]) and (chip := CHIP.match(row[0])):
         return int(chip.group(1)), int(chip.group(2)) if chip.group(2) else None
@@ -197,14 +198,14 @@ def _chip(head: _CardLine, chip: int, index: int, row: Sequence[str]) -> Chip:
 
 
 def _processes(rows: Sequence[Sequence[str]]) -> tuple[CardProcess, ...]:
-    """`card chip | pid | name | MiB`; 950 tables have no chip, and may tell the number in the container."""
-    found: list[CardProcess] = []
+    """Rows `card chip | pid | name | MiB`. 950 tables have no chip; some also have the container's pid."""
+    processes: list[CardProcess] = []
     for row in rows:
-        place = CHIP.match(row[0])
-        if len(row) in {4, 5} and place and re.fullmatch(r"\d{1,9}", row[1]):
-            card, chip = int(place.group(1)), int(place.group(2) or 0)
-            found.append(CardProcess(card=card, chip=chip, pid=int(row[1]), name=row[2]))
-    return tuple(found)
+        numbers = CHIP.match(row[0])
+        if len(row) in {4, 5} and numbers and re.fullmatch(r"\d{1,9}", row[1]):
+            card, chip = int(numbers.group(1)), int(numbers.group(2) or 0)
+            processes.append(CardProcess(card=card, chip=chip, pid=int(row[1]), name=row[2]))
+    return tuple(processes)
 
 
 def _excerpt(text: str) -> str:
@@ -212,6 +213,6 @@ def _excerpt(text: str) -> str:
     return repr(first[:120]) if first else "no output"
 
 
-def _line_of(text: str, place: int) -> str:
-    start = text.rfind("\n", 0, place) + 1
+def _line_of(text: str, position: int) -> str:
+    start = text.rfind("\n", 0, position) + 1
     return text[start:].split("\n", 1)[0].strip()[:200]

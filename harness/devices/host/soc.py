@@ -1,13 +1,13 @@
-"""SoC families: what the names that tools print mean, and which driver a CANN release is published with."""
+"""SoC families by the chip names that tools print, and the driver published with each CANN release."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-#: Name patterns of npu-smi and torch_npu -> family. 910B1 to 910B4(-1) are Atlas A2, Ascend910_93xx and the
-#: two-chip `Ascend910` cards Atlas A3, 310P inference cards, 950 the A5 line (vllm-ascend's runner labels and
-#: the tags of the CANN images).
+#: Chip names in npu-smi and torch_npu -> family. 910B1 to 910B4(-1) are Atlas A2; Ascend910_93xx and the
+#: two-chip `Ascend910` cards are Atlas A3; 310P are inference cards; 950 is the A5 line. Sources: the runner
+#: labels of vllm-ascend and the tags of the CANN images.
 FAMILIES = (
     (re.compile(r"^(?:Ascend)?910B\d?(?:-\d)?$", re.IGNORECASE), "a2"),
     (re.compile(r"^(?:Ascend)?910_93\d\d$", re.IGNORECASE), "a3"),
@@ -17,7 +17,7 @@ FAMILIES = (
 
 
 def soc_family(name: str, *, chips_per_card: int = 1) -> str:
-    """`a2`, `a3`, `a5`, `310p`, or "" for an unknown name; a bare `Ascend910` with two chips is A3."""
+    """`a2`, `a3`, `a5`, `310p`, or "" for an unknown name. A plain `Ascend910` with two chips is A3."""
     for pattern, family in FAMILIES:
         if pattern.match(name):
             return family
@@ -28,7 +28,7 @@ def soc_family(name: str, *, chips_per_card: int = 1) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedDriver:
-    """The oldest driver a document names together with a CANN release line."""
+    """The oldest driver that a document names together with a CANN release line. source: the document."""
 
     cann: tuple[int, int]
     driver: tuple[int, int]
@@ -44,19 +44,20 @@ PUBLISHED_DRIVERS = (
 
 
 def driver_misfit(cann: str, driver: str) -> str:
-    """Why a driver is older than the one `cann` is published with, or ""; unknown spellings fit."""
-    wanted, have = _line(cann), _line(driver)
-    if wanted is None or have is None:
+    """A sentence if the driver is older than the one with which `cann` is published, otherwise "".
+
+    Versions that cannot be parsed count as compatible.
+    """
+    cann_line, driver_line = _release_line(cann), _release_line(driver)
+    if cann_line is None or driver_line is None:
         return ""
-    known = [row for row in PUBLISHED_DRIVERS if row.cann <= wanted]
-    if not known or have >= known[-1].driver:
+    published = [row for row in PUBLISHED_DRIVERS if row.cann <= cann_line]
+    if not published or driver_line >= published[-1].driver:
         return ""
-    needed = ".".join(map(str, known[-1].driver))
-    return (
-        f"CANN {cann} is published with driver {needed} or newer, this host has {driver} ({known[-1].source})"
-    )
+    needed, source = ".".join(map(str, published[-1].driver)), published[-1].source
+    return f"CANN {cann} is published with driver {needed} or newer, this host has {driver} ({source})"
 
 
-def _line(version: str) -> tuple[int, int] | None:
+def _release_line(version: str) -> tuple[int, int] | None:
     match = re.match(r"^(\d+)\.(\d+)", version)
     return (int(match.group(1)), int(match.group(2))) if match else None

@@ -180,12 +180,12 @@ ALL = {
 SAYINGS = {
     "dcmi module initialize failed. ret is -8005": "the driver is not running",
     "DrvMngGetConsoleLogLevel failed. (ret=4)\ndcmi module initialize failed. ret is -8005\n": "-8005",
-    "dcmi model initialized failed, because the device is used. ret is -8020": "other containers hold",
+    "dcmi model initialized failed, because the device is used. ret is -8020": "other containers use",
     "dcmi module initialize failed. ret is -9005": "the driver cannot be reached",
     "There is no NPU card on this server.": "the driver finds no card",
     "npu-smi: error while loading shared libraries: libdrvdsmi_host.so: cannot open shared object file: "
-    "No such file or directory": "lacks a library",
-    "npu-smi: 未找到命令": "not its table",
-    "": "not its table",
-    "| npu-smi |": "not its table",
+    "No such file or directory": "cannot load a library",
+    "npu-smi: 未找到命令": "printed no table",
+    "": "printed no table",
+    "| npu-smi |": "printed no table",
 }

@@ -93,7 +93,8 @@ def test_nobody_is_overtaken(book: CardLeases, holder):
     # Card 3 is free, and still the small one waits behind the big one.
     first.kill()
     assert big.stdout.readline() == "0 1 2 3\n"
-    assert small.stdout.readline() == "0\n"
+    # The other process releases its cards one after another, so any of them can be the first free card.
+    assert small.stdout.readline() in {f"{card}\n" for card in range(4)}
 
 
 def test_who_dies_in_the_queue_holds_up_nobody(book: CardLeases, holder):
@@ -120,7 +121,7 @@ def test_waiting_can_be_stopped_and_says_for_whom_it_waits(book: CardLeases, hol
 
 def test_more_cards_than_there_are(book: CardLeases):
     with (
-        pytest.raises(InfrastructureError, match="8 cards are wanted and 4 can be used"),
+        pytest.raises(InfrastructureError, match="8 cards were requested, but only 4 can be used"),
         book.lease(range(4), 8, "x"),
     ):
         pass
@@ -169,7 +170,7 @@ def test_a_folder_in_the_place_of_a_file_is_named(book: CardLeases, name: str):
     with pytest.raises(InfrastructureError) as caught, book.lease([0], 1, "a"):
         pass
     assert name in str(caught.value)
-    assert "remove what is no file" in str(caught.value)
+    assert "remove everything in it that is not a file" in str(caught.value)
 
 
 def test_the_plugin_inside_a_cell_sees_the_same_leases(book: CardLeases, monkeypatch: pytest.MonkeyPatch):

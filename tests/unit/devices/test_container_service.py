@@ -109,12 +109,12 @@ def test_doctor_asks_for_room_where_images_are_kept(tmp_path: Path, monkeypatch:
     host = installed(tmp_path, monkeypatch, said)
     [roomy] = storage(host, 6 * GIB)
     assert (roomy.health, roomy.fix) == (Health.OK, "")
-    assert roomy.what == f"6.0 GiB free where docker keeps images ({tmp_path})"
+    assert roomy.what == f"6.0 GiB free where docker stores images ({tmp_path})"
     [small] = storage(host, GIB)
     assert small.health is Health.LIMITED
     assert (
         small.what
-        == f"1.0 GiB free where docker keeps images ({tmp_path}), the default profile's images need 5 GiB"
+        == f"1.0 GiB free where docker stores images ({tmp_path}), the default profile's images need 5 GiB"
     )
     assert "npu-matrix cleanup" in small.fix
     assert "`data-root` in daemon.json" in small.fix

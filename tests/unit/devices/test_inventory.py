@@ -275,7 +275,10 @@ def test_ascend_docker_runtime_and_missing_driver_files_are_told(machine, tmp_pa
     (tmp_path / "etc/ascend_install.info").touch()
     settings.write_text("not json")
     again = found(inspect_host(replace_root(machine, tmp_path)), "cards in containers")
-    assert (again.health, again.what) == (Health.OK, "nodes and driver files are passed one by one")
+    assert (again.health, again.what) == (
+        Health.OK,
+        "device nodes and driver files are passed into containers one by one",
+    )
 
 
 def replace_root(_machine, tmp_path: Path) -> HostView:
@@ -323,16 +326,16 @@ def test_links_of_the_cards(machine, tmp_path):
 
 def test_without_the_tool_nothing_is_said_of_the_network(tmp_path):
     view = HostView(dev=tmp_path, ascend=tmp_path, environ={}, which=lambda _name: None)
-    assert inspect_card_network(view, (0,)).error == "hccn_tool is not here"
+    assert inspect_card_network(view, (0,)).error == "hccn_tool is not installed on this host"
 
 
 @pytest.mark.parametrize(
     ("text", "nodes", "lost"),
     [
         (layouts.A2_EIGHT, range(8), {}),
-        (layouts.A2_EIGHT, [0, 1, 2], {3: "davinci3 is gone"}),
-        (layouts.A2_UNHEALTHY, range(5), {3: "npu-smi calls it Critical"}),
-        (layouts.A2_FOREIGN, range(8), {3: "npu-smi lists it no more"}),
+        (layouts.A2_EIGHT, [0, 1, 2], {3: "davinci3 no longer exists"}),
+        (layouts.A2_UNHEALTHY, range(5), {3: "reports its health as Critical"}),
+        (layouts.A2_FOREIGN, range(8), {3: "npu-smi no longer lists it"}),
         ("dcmi module initialize failed. ret is -8005", range(8), {0: "not running", 3: "not running"}),
     ],
 )

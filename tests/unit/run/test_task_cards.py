@@ -159,4 +159,4 @@ def test_simulated_and_static_tasks_lease_nothing(site: JobSite):
 def test_more_cards_than_the_host_has(site: JobSite):
     (outcome,) = run(site, job("a", count=8)).values()
     assert outcome.state is State.ERROR
-    assert "8 cards are wanted and 2 can be used here" in outcome.failure.message
+    assert "8 cards were requested, but only 2 can be used here" in outcome.failure.message
