@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from harness.evidence import DeviceFacts
-from harness.measurements import JsonValue, measurement_format, read_shape
+from harness.measurements import measurement_format, read_shape
 from harness.outcome import Outcome
+from harness.serialisation import JsonValue
 
 
 @dataclass(frozen=True, kw_only=True)
