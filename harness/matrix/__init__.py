@@ -1,5 +1,5 @@
-"""matrix.yaml: its form, its meaning, and the cells its profiles select.
+"""Reads matrix.yaml, and computes the cells that its profiles select.
 
-Start with `version_matrix.py`, the class that everything else in the project uses; `reading/load_matrix.py`
-builds it from the file.
+Start with `version_matrix.py`, the class that the rest of the project uses; `reading/load_matrix.py` creates
+it from the file.
 """

@@ -1,4 +1,4 @@
-"""From definitions to cells: the product of axis values, its constraints, and the pins of each cell.
+"""Computes cells: which combinations of a product are feasible, and the pins of each cell.
 
-Start with `product_expansion.py`, which decides what combinations are feasible, then `product_cells.py`.
+Start with `product_expansion.py`, which decides which combinations are feasible, then `product_cells.py`.
 """

@@ -1,39 +1,66 @@
-"""From a cell to the requirements an environment is resolved from."""
+"""Computes the package requirements of a cell, from which its environment is resolved."""
 
 from __future__ import annotations
 
 import re
 import string
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
 
 from harness.matrix.model.cell import Cell, Pin
 from harness.matrix.model.definitions import Axis, PinRule
 from harness.matrix.model.versions import Scheme, Version, parse_version
 
-_COMPARISON = re.compile(r"^\s*(?:==|~=|!=|<=|>=|<|>)")
+_OPERATOR = r"(?:==|~=|!=|<=|>=|<|>)"
+_COMPARISON = re.compile(rf"^\s*{_OPERATOR}")
 _REQUIREMENT = re.compile(
     r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[A-Za-z0-9._, -]+\])?"
-    r" *(?P<comparisons>(?:(?:==|~=|!=|<=|>=|<|>)[^,<>=!~;@\n]+(?:, *|$))*)"
+    rf" *(?P<comparisons>(?:{_OPERATOR}[^,<>=!~;@\n]+(?:, *|$))*)"
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class PinnedSource:
+    """A package built from a repository. commit: a commit or tag; "" if no tag is known for the version."""
+
+    package: str
+    version: str
+    commit: str = ""
+    repository: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinsFacet:
+    """The facet `pins`: the requirements from which the environment of a cell is resolved.
+
+    requirements: packages from the package index. overrides: requirements that replace those of packages.
+    index: additional package indexes. build_env: package -> environment variables that its build needs.
+    Reasons and positions are not part of it, because changing them must not rerun checks.
+    """
+
+    requirements: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    from_source: tuple[PinnedSource, ...] = ()
+    index: tuple[str, ...] = ()
+    build_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
 def placeholders(template: str) -> tuple[str, ...]:
-    """The names in braces; ValueError when the braces hold anything else."""
-    fields = []
+    """The names in braces; ValueError if braces contain anything else."""
+    names = []
     for _, name, spec, conversion in string.Formatter().parse(template):
         if name is None:
             continue
         if not name.isidentifier() or spec or conversion:
             raise ValueError(f"{{{name}}} in {template!r} is not a plain name")
-        fields.append(name)
-    return tuple(dict.fromkeys(fields))
+        names.append(name)
+    return tuple(dict.fromkeys(names))
 
 
 def check_template(template: str, axes: Sequence[str]) -> None:
-    """ValueError unless `template` becomes a requirement (name, extras, comparisons) with values put in.
+    """ValueError unless `template` is a requirement after its placeholders are replaced by versions.
 
-    URLs and environment markers are not for pins, and reading them would import far more.
+    URLs and environment markers are not allowed. `packaging` would have to be imported to parse them.
     """
     match = _REQUIREMENT.fullmatch(template.format_map(dict.fromkeys(axes, "1.0")))
     if not match:
@@ -43,7 +70,7 @@ def check_template(template: str, axes: Sequence[str]) -> None:
 
 
 def resolve_rules(rules: Sequence[PinRule], versions: Mapping[str, Version]) -> tuple[Pin, ...]:
-    """The pins of the rules whose conditions the cell meets, in their order; equal requirements once."""
+    """The pins of the rules that apply to these versions, in the order of the rules, without duplicates."""
     pins: dict[str, Pin] = {}
     for rule in rules:
         if not all(condition.holds(versions) for condition in rule.when):
@@ -55,48 +82,37 @@ def resolve_rules(rules: Sequence[PinRule], versions: Mapping[str, Version]) -> 
     return tuple(pins.values())
 
 
-def pins_facet(cell: Cell, axes: Mapping[str, Axis]) -> dict[str, Any]:
-    """The `pins` facet of a cell: what its environment is resolved from, as JSON.
-
-    requirements: for the package index. overrides: replace what packages ask for. from_source: packages
-    built from a repository at a commit or tag ("" in `commit`: the tag of the version is not known).
-    index: extra package indexes. build_env: package -> environment its installation needs.
-    reasons: requirement -> why. Nothing in it depends on where in the file a value stands.
-    """
-    facet: dict[str, Any] = {
-        "requirements": [],
-        "overrides": [pin.requirement for pin in cell.overrides],
-        "from_source": [],
-        "index": [],
-        "build_env": {},
-        "reasons": {},
-    }
-    stated = f"stated for {cell.stack}: {cell.source}" if cell.stack else "a value of the cell"
+def pins_facet(cell: Cell, axes: Mapping[str, Axis]) -> PinsFacet:
+    """The facet `pins` of a cell."""
+    requirements: list[str] = []
+    from_source: list[PinnedSource] = []
+    indexes: list[str] = []
+    build_env: dict[str, Mapping[str, str]] = {}
     for name, axis in axes.items():
         if name not in cell.axes or not axis.package:
             continue
         version = axis.parse(cell.axes[name])
         if version.ref or not axis.on_index:
-            facet["from_source"].append(_source(axis, version))
+            from_source.append(_pinned_source(axis, version))
         else:
-            requirement = f"{axis.package}=={version.nominal}"
-            facet["requirements"].append(requirement)
-            facet["reasons"][requirement] = f"{axis.title} {version.nominal} is {stated}"
+            requirements.append(f"{axis.package}=={version.nominal}")
         if axis.build_env:
-            facet["build_env"][axis.package] = dict(axis.build_env)
-        facet["index"] += [url for url in axis.extra_index if url not in facet["index"]]
-    facet["requirements"] += [pin.requirement for pin in cell.pins]
-    facet["reasons"] |= {
-        pin.requirement: f"{pin.reason} ({pin.source})" for pin in (*cell.pins, *cell.overrides)
-    }
-    return facet
+            build_env[axis.package] = axis.build_env
+        indexes += axis.extra_index
+    return PinsFacet(
+        requirements=(*requirements, *(pin.requirement for pin in cell.pins)),
+        overrides=tuple(pin.requirement for pin in cell.overrides),
+        from_source=tuple(from_source),
+        index=tuple(dict.fromkeys(indexes)),
+        build_env=build_env,
+    )
 
 
-def _source(axis: Axis, version: Version) -> dict[str, str]:
+def _pinned_source(axis: Axis, version: Version) -> PinnedSource:
     tag = axis.tag.format_map({"version": version.nominal}) if axis.tag else ""
-    return {
-        "package": axis.package,
-        "version": version.nominal,
-        "commit": version.ref or tag,
-        "repository": axis.repository,
-    }
+    return PinnedSource(
+        package=axis.package,
+        version=version.nominal,
+        commit=version.ref or tag,
+        repository=axis.repository,
+    )

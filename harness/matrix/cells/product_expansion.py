@@ -1,4 +1,4 @@
-"""Products of axis values, cut as soon as the values assigned so far decide about the rest."""
+"""Expands products of axis values, except partial combinations that violate a constraint."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from harness.matrix.model.versions import Version
 
 
 class PartialCombination(NamedTuple):
-    """Values of a combination, or of a part of it that decides: by violating `constraint`, or by being valid.
+    """The values of a full combination, or of a part of one for which feasibility is already decided.
 
-    combinations: how many full combinations it stands for (1 for a full one).
+    constraint: the violated constraint; None if the combination is feasible. what: the violation in words.
+    combinations: the number of full combinations that have these values (1 for a full one).
     """
 
     versions: Mapping[str, Version]
@@ -26,54 +27,57 @@ class PartialCombination(NamedTuple):
 def expand_product(
     product: Mapping[str, Sequence[Version]], fixed: Mapping[str, Version], constraints: Sequence[Constraint]
 ) -> Iterator[PartialCombination]:
-    """Every feasible combination, in the order of the lists, and every smallest excluded part of one."""
-    left = unconstrained_axes(product, constraints)
+    """Every feasible full combination, in the order of the lists, and every smallest excluded part of one."""
+    open_axes = unconstrained_axes(product, constraints)
     for part in partial_combinations(product, fixed, constraints):
-        if part.constraint is not None or not left:
+        if part.constraint is not None or not open_axes:
             yield part
             continue
-        for values in itertools.product(*(product[axis] for axis in left)):
-            yield PartialCombination({**part.versions, **dict(zip(left, values, strict=True))})
+        for values in itertools.product(*(product[axis] for axis in open_axes)):
+            yield PartialCombination({**part.versions, **dict(zip(open_axes, values, strict=True))})
 
 
 def partial_combinations(
     product: Mapping[str, Sequence[Version]], fixed: Mapping[str, Version], constraints: Sequence[Constraint]
 ) -> Iterator[PartialCombination]:
-    """The parts of a product, in the order of the lists: excluded, or valid whatever `open_axes` have.
+    """The excluded and the feasible parts of a product, without `unconstrained_axes`, in the lists' order.
 
-    A constraint is looked at once, when the last axis it reads has got its value, so the work grows with the
-    partial combinations that are still undecided and not with the full product.
+    Each constraint is evaluated once per partial combination: when the last axis that it reads gets a value.
+    The cost grows with the number of undecided partial combinations and not with the size of the product.
     """
-    left = unconstrained_axes(product, constraints)
-    axes = [axis for axis in product if axis not in left]
-    due = _due(axes, constraints)
-    remaining = [math.prod(len(product[axis]) for axis in (*axes[at:], *left)) for at in range(len(axes) + 1)]
+    open_axes = unconstrained_axes(product, constraints)
+    axes = [axis for axis in product if axis not in open_axes]
+    decidable = _decidable_constraints(axes, constraints)
+    remaining = [
+        math.prod(len(product[axis]) for axis in (*axes[depth:], *open_axes))
+        for depth in range(len(axes) + 1)
+    ]
     versions = dict(fixed)
 
-    def violated(depth: int) -> PartialCombination | None:
-        for constraint in due[depth]:
+    def find_violation(depth: int) -> PartialCombination | None:
+        for constraint in decidable[depth]:
             what = constraint.violation(versions)
             if what:
                 return PartialCombination(dict(versions), constraint, what, remaining[depth])
         return None
 
     def descend(depth: int) -> Iterator[PartialCombination]:
-        axis, last = axes[depth], depth + 1 == len(axes)
-        has_due = bool(due[depth + 1])
+        axis, is_last = axes[depth], depth + 1 == len(axes)
+        has_constraints = bool(decidable[depth + 1])
         for version in product[axis]:
             versions[axis] = version
-            found = violated(depth + 1) if has_due else None
-            if found:
-                yield found
-            elif last:
+            excluded = find_violation(depth + 1) if has_constraints else None
+            if excluded:
+                yield excluded
+            elif is_last:
                 yield PartialCombination(dict(versions), combinations=remaining[-1])
             else:
                 yield from descend(depth + 1)
         del versions[axis]
 
-    found = violated(0)
-    if found or not axes:
-        yield found or PartialCombination(dict(versions), combinations=remaining[-1])
+    excluded = find_violation(0)
+    if excluded or not axes:
+        yield excluded or PartialCombination(dict(versions), combinations=remaining[-1])
         return
     yield from descend(0)
 
@@ -81,17 +85,17 @@ def partial_combinations(
 def unconstrained_axes(
     product: Mapping[str, Sequence[Version]], constraints: Sequence[Constraint]
 ) -> tuple[str, ...]:
-    """The last axes of the product, none of which any constraint reads."""
-    read = {axis for constraint in constraints for axis in constraint.axes}
-    left = itertools.takewhile(lambda axis: axis not in read, reversed(tuple(product)))
-    return tuple(reversed(tuple(left)))
+    """The last axes of the product, up to the first one (from the end) that a constraint reads."""
+    constrained = {axis for constraint in constraints for axis in constraint.axes}
+    last_axes = itertools.takewhile(lambda axis: axis not in constrained, reversed(tuple(product)))
+    return tuple(reversed(tuple(last_axes)))
 
 
-def _due(axes: Sequence[str], constraints: Sequence[Constraint]) -> list[list[Constraint]]:
-    """For each number of assigned axes: the constraints that can be decided then, and not before."""
+def _decidable_constraints(axes: Sequence[str], constraints: Sequence[Constraint]) -> list[list[Constraint]]:
+    """For each number of axes with a value: the constraints that can be decided then, but not before."""
     depth_of = {axis: depth for depth, axis in enumerate(axes, start=1)}
-    due: list[list[Constraint]] = [[] for _ in range(len(axes) + 1)]
+    decidable: list[list[Constraint]] = [[] for _ in range(len(axes) + 1)]
     for constraint in constraints:
-        # Axes the combination lacks decide nothing, so they are not waited for.
-        due[max((depth_of.get(axis, 0) for axis in constraint.axes), default=0)].append(constraint)
-    return due
+        # A constraint needs no value for axes that the product does not have.
+        decidable[max((depth_of.get(axis, 0) for axis in constraint.axes), default=0)].append(constraint)
+    return decidable

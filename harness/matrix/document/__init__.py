@@ -1,4 +1,4 @@
-"""The text of matrix.yaml: YAML with positions, and the form that its entries must have.
+"""The text of matrix.yaml: YAML with positions, and the schema of its entries.
 
 Start with `matrix_schema.py`, the pydantic models of every entry; `yaml_positions.py` reads the file.
 """

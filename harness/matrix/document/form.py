@@ -20,6 +20,7 @@ from harness.matrix.document.yaml_positions import Document
 from harness.package import IMPORT_ROOT
 
 SCHEMA_FILE = Path("docs/schema/matrix.schema.json")
+JsonSchema = dict[str, Any]
 _ANNOTATIONS = {"title", "description", "default", "$schema", "$defs", "examples"}
 
 
@@ -36,12 +37,14 @@ def check_form(document: Document) -> tuple[dict[str, Any] | None, list[Problem]
     return find_problems(document)
 
 
-def matches_schema(data: Any, node: dict[str, Any], schema: dict[str, Any]) -> bool:
+def matches_schema(data: Any, node: JsonSchema, schema: JsonSchema) -> bool:
     """Whether `data` satisfies `node` of `schema`; also False for an unsupported keyword."""
-    return all(_holds(keyword, node, data, schema) for keyword in node if keyword not in _ANNOTATIONS)
+    return all(
+        _matches_keyword(keyword, node, data, schema) for keyword in node if keyword not in _ANNOTATIONS
+    )
 
 
-def _holds(keyword: str, node: dict[str, Any], data: Any, schema: dict[str, Any]) -> bool:
+def _matches_keyword(keyword: str, node: JsonSchema, data: Any, schema: JsonSchema) -> bool:
     value = node[keyword]
     match keyword:
         case "type":
@@ -66,7 +69,7 @@ def _holds(keyword: str, node: dict[str, Any], data: Any, schema: dict[str, Any]
                 matches_schema(data[name], value[name], schema) for name in value if name in data
             )
         case "additionalProperties" | "patternProperties":
-            return not isinstance(data, dict) or _others_fit(keyword, node, data, schema)
+            return not isinstance(data, dict) or _other_members_match(keyword, node, data, schema)
         case "propertyNames":
             return not isinstance(data, dict) or all(matches_schema(name, value, schema) for name in data)
         case "items":
@@ -78,13 +81,13 @@ def _holds(keyword: str, node: dict[str, Any], data: Any, schema: dict[str, Any]
     return False
 
 
-def _others_fit(keyword: str, node: dict[str, Any], data: dict[str, Any], schema: dict[str, Any]) -> bool:
+def _other_members_match(keyword: str, node: JsonSchema, data: dict[str, Any], schema: JsonSchema) -> bool:
     if keyword == "patternProperties":
         patterns = node[keyword].items()
         return all(
-            matches_schema(item, below, schema)
+            matches_schema(item, subschema, schema)
             for name, item in data.items()
-            for pattern, below in patterns
+            for pattern, subschema in patterns
             if _matches(pattern, name)
         )
     others = [
@@ -93,12 +96,10 @@ def _others_fit(keyword: str, node: dict[str, Any], data: dict[str, Any], schema
         if name not in node.get("properties", {})
         and not any(_matches(pattern, name) for pattern in node.get("patternProperties", {}))
     ]
-    below = node[keyword]
-    return (
-        not others
-        if below is False
-        else below is True or all(matches_schema(item, below, schema) for item in others)
-    )
+    subschema = node[keyword]
+    if isinstance(subschema, bool):
+        return subschema or not others
+    return all(matches_schema(item, subschema, schema) for item in others)
 
 
 def _matches(pattern: str, word: str) -> bool:
@@ -116,14 +117,13 @@ def _is_type(data: Any, names: str | list[str]) -> bool:
         dict: {"object"},
         list: {"array"},
     }
-    wanted = {names} if isinstance(names, str) else set(names)
-    return bool(kinds.get(type(data), set()) & wanted)
+    return not kinds.get(type(data), set()).isdisjoint({names} if isinstance(names, str) else names)
 
 
 @functools.cache
-def _committed_schema() -> dict[str, Any] | None:
+def _committed_schema() -> JsonSchema | None:
     try:
-        schema: dict[str, Any] = json.loads((IMPORT_ROOT / SCHEMA_FILE).read_text(encoding="utf-8"))
+        schema: JsonSchema = json.loads((IMPORT_ROOT / SCHEMA_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return schema

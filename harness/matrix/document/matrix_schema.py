@@ -15,9 +15,11 @@ from pydantic import (
     Tag,
     WithJsonSchema,
 )
+from pydantic.json_schema import JsonSchemaValue
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?$"
 AXIS_PATTERN = r"^[a-z][a-z0-9_]{0,40}$"
+DATE_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 ONE_LINE = r"^[^\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]*$"
 
 
@@ -53,7 +55,7 @@ def _form(value: Any) -> str:
     return "specifiers"
 
 
-_WORD: dict[str, Any] = {"type": ["string", "number"], "minLength": 1, "maxLength": 2000}
+_WORD: JsonSchemaValue = {"type": ["string", "number"], "minLength": 1, "maxLength": 2000}
 
 # Editors read an unquoted 8.10 as a number, the loader keeps its text; both types are accepted.
 Text = Annotated[
@@ -159,7 +161,7 @@ class TableEntry(MatrixEntry):
     source: Source
     date: Annotated[
         str,
-        Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="The date on which the table was read"),
+        Field(pattern=DATE_PATTERN, description="The date on which the table was read"),
     ]
     key: AxisName = Field(description="The column by which rows are looked up; its name is an axis")
     columns: list[Text] = Field(
@@ -371,7 +373,7 @@ class MatrixFile(MatrixEntry):
     migrations: dict[Name, MigrationEntry] = Field({}, description="Version upgrades of stacks")
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema() -> JsonSchemaValue:
     """The JSON schema of matrix.yaml that is committed as `form.SCHEMA_FILE`."""
     schema = MatrixFile.model_json_schema(by_alias=True)
     _close(schema)

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import ErrorDetails
 
 from harness.errors import Problem, did_you_mean
-from harness.matrix.document.matrix_schema import MatrixFile, json_schema
+from harness.matrix.document.matrix_schema import (
+    AXIS_PATTERN,
+    DATE_PATTERN,
+    NAME_PATTERN,
+    MatrixFile,
+    json_schema,
+)
 from harness.matrix.document.yaml_positions import Document, NodePath
 
 _SHOWN = 60
-_PLACEHOLDERS: dict[str, Any] = {
+_PATTERN_RULES = {
+    NAME_PATTERN: "a name has 1 to 50 lower-case letters, digits and dashes, and no dash at its ends",
+    AXIS_PATTERN: "an axis name has 1 to 41 lower-case letters, digits and underscores, and a letter first",
+    DATE_PATTERN: "a date is written as YYYY-MM-DD",
+}
+_PLACEHOLDERS: dict[str, object] = {
     "format": 1,
     "profiles": {"default": {"title": "-", "select": [{"stacks": "all"}]}},
     "pins": {"require": "x", "reason": "-", "source": "-"},
@@ -33,7 +46,9 @@ def find_problems(document: Document) -> tuple[dict[str, Any] | None, list[Probl
         try:
             MatrixFile.model_validate(data)
         except ValidationError as error:
-            places = [(detail, *_place(document.data, detail)) for detail in error.errors(include_url=False)]
+            places = [
+                (detail, *_document_path(document.data, detail)) for detail in error.errors(include_url=False)
+            ]
         else:
             return data, problems
         problems += [_problem(document, detail, path, key=key) for detail, path, key in places]
@@ -42,7 +57,7 @@ def find_problems(document: Document) -> tuple[dict[str, Any] | None, list[Probl
             return None, problems
 
 
-def _place(data: Any, detail: Mapping[str, Any]) -> tuple[NodePath, bool]:
+def _document_path(data: Any, detail: ErrorDetails) -> tuple[NodePath, bool]:
     """The path in the document of a pydantic location, without the tags of union branches."""
     path: list[str | int] = []
     key = detail["type"] == "extra_forbidden"
@@ -59,7 +74,7 @@ def _place(data: Any, detail: Mapping[str, Any]) -> tuple[NodePath, bool]:
     return tuple(path), key
 
 
-def _problem(document: Document, detail: Mapping[str, Any], path: NodePath, *, key: bool) -> Problem:
+def _problem(document: Document, detail: ErrorDetails, path: NodePath, *, key: bool) -> Problem:
     name, kind, context = (path[-1] if path else ""), detail["type"], detail.get("ctx", {})
     where = document.where(path, key=key)
     if kind == "extra_forbidden":
@@ -67,17 +82,20 @@ def _problem(document: Document, detail: Mapping[str, Any], path: NodePath, *, k
     if kind == "missing":
         return Problem(f"key {name!r} is missing", document.where(path[:-1]), fix=f"add '{name}:'")
     if kind in {"string_type", "dict_type", "list_type", "int_type", "bool_type", "model_type"}:
-        wanted = {"string": "text", "dict": "a mapping", "model": "a mapping", "list": "a list"}
-        wanted |= {"int": "a whole number", "bool": "true or false"}
-        what = f"{_name(path)} must be {wanted[kind.removesuffix('_type')]}, not {_shown(detail['input'])}"
+        expected = {"string": "text", "dict": "a mapping", "model": "a mapping", "list": "a list"}
+        expected |= {"int": "a whole number", "bool": "true or false"}
+        what = f"{_name(path)} must be {expected[kind.removesuffix('_type')]}, not {_shown(detail['input'])}"
         return Problem(what, where)
     if kind == "literal_error":
-        expected = [word.strip(" '") for word in context["expected"].replace(" or ", ", ").split(",")]
+        choices = [word.strip(" '") for word in context["expected"].replace(" or ", ", ").split(",")]
         what = f"{_name(path)} must be {context['expected']}, not {_shown(detail['input'])}"
-        return Problem(what, where, fix=did_you_mean(str(detail["input"]), expected))
+        return Problem(what, where, fix=did_you_mean(str(detail["input"]), choices))
     if kind == "string_pattern_mismatch":
-        what = f"{_shown(detail['input'])} is not a valid name here"
-        return Problem(what, where, why=f"it must match {context['pattern']}", fix="rename it")
+        return Problem(
+            f"{_shown(detail['input'])} is not a valid value here",
+            where,
+            why=_PATTERN_RULES[context["pattern"]],
+        )
     if kind in {"too_short", "string_too_short"} and context["min_length"] == 1:
         return Problem(f"{_name(path)} must not be empty", where)
     if kind in {"too_long", "string_too_long"} and isinstance(detail["input"], str):
@@ -112,12 +130,12 @@ def _known_keys(path: NodePath) -> list[str]:
 
 
 @functools.cache
-def _schema() -> dict[str, Any]:
+def _schema() -> JsonSchemaValue:
     return json_schema()
 
 
-def _step(schema: dict[str, Any], node: dict[str, Any], part: str | int) -> list[dict[str, Any]]:
-    places = (
+def _step(schema: JsonSchemaValue, node: JsonSchemaValue, part: str | int) -> list[JsonSchemaValue]:
+    candidates = (
         [node.get("items")]
         if isinstance(part, int)
         else [
@@ -126,11 +144,11 @@ def _step(schema: dict[str, Any], node: dict[str, Any], part: str | int) -> list
             *node.get("patternProperties", {}).values(),
         ]
     )
-    below = next((place for place in places if isinstance(place, dict)), None)
-    return _resolve(schema, below) if below is not None else []
+    subschema = next((candidate for candidate in candidates if isinstance(candidate, dict)), None)
+    return _resolve(schema, subschema) if subschema is not None else []
 
 
-def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> list[dict[str, Any]]:
+def _resolve(schema: JsonSchemaValue, node: JsonSchemaValue) -> list[JsonSchemaValue]:
     if "$ref" in node:
         return _resolve(schema, schema["$defs"][node["$ref"].rpartition("/")[2]])
     branches = [*node.get("anyOf", []), *node.get("oneOf", [])]

@@ -1,4 +1,4 @@
-"""The definitions of matrix.yaml as checked values: versions, constraints, cells, stacks, migrations.
+"""The entries of matrix.yaml as typed values: versions, constraints, cells, stacks, migrations.
 
-Start with `definitions.py`; `versions.py` and `constraints.py` hold the rules for comparing versions.
+Start with `definitions.py`; `versions.py` and `constraints.py` contain the rules for comparing versions.
 """

@@ -1,4 +1,4 @@
-"""Cells: one value for each axis, with a stable id that is safe as a file, label, job and Kubernetes name."""
+"""Cells, with stable ids that are valid names of files, labels, jobs and Kubernetes objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNSAFE = re.compile(r"[^a-z0-9]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Pin:
-    """A requirement of a cell (or an override of what packages ask for), why, and on whose word."""
+    """A package requirement or override of a cell, with its reason, source and position in matrix.yaml."""
 
     requirement: str
     reason: str
@@ -26,7 +26,7 @@ class Pin:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownInconsistency:
-    """A known inconsistency of what is published; `constraint` names the rule that shows it, or is ""."""
+    """A known inconsistency in published versions. constraint: the id of the violated constraint, or ""."""
 
     what: str
     source: str
@@ -37,12 +37,13 @@ class KnownInconsistency:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """One value for each axis, and where each came from. `stack` is "" for a cell of a product.
+    """One combination of versions.
 
-    axes: axis name -> value in normal form. provenance: axis name -> where the value is written.
-    recipe: name of the job, or "". findings: what is known to be inconsistent in the published source.
-    without: ids of patches that are for its versions and not applied: such a cell is only searched for.
-    digest: of the axes as JSON where that is known already, else "".
+    stack: the name of its stack, "" for a cell of a product. axes: axis name -> value in normal form.
+    provenance: axis name -> the value's position in matrix.yaml. recipe: its name, or "".
+    findings: known inconsistencies in the published source. without: ids of patches that are not applied
+    although they match the versions; only a search for the effect of a patch sets it.
+    digest: SHA-256 of `axes` as canonical JSON if it was computed with the id, otherwise "".
     """
 
     id: str
@@ -64,13 +65,13 @@ class Cell:
 
     @property
     def device(self) -> str:
-        """What the cell runs on: `sim`, `npu` or `cpu`; a cell that does not say is for an NPU."""
+        """The kind of device: `sim`, `npu` or `cpu`; a cell without a value for this axis runs on an NPU."""
         return self.axes.get("device", "npu")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Excluded:
-    """Combinations a constraint takes out of a product: those with `axes`, `combinations` of them."""
+    """Excluded combinations of a product: all with the values `axes`; `combinations` is their number."""
 
     axes: Mapping[str, str]
     constraint: str
@@ -83,7 +84,7 @@ class Excluded:
 
 @dataclass(frozen=True, kw_only=True)
 class CellSet:
-    """The cells of a profile, in the order of the file, and what constraints took out."""
+    """The cells of a profile, in the order of the file, and the combinations that constraints exclude."""
 
     profile: str
     cells: tuple[Cell, ...]
@@ -96,20 +97,21 @@ class CellSet:
         return len(self.cells)
 
     def get(self, name: str) -> Cell | None:
-        """The cell with this id, or of this stack."""
+        """The cell whose id or stack is `name`, or None."""
         return next((cell for cell in self.cells if name in {cell.id, cell.stack} and name), None)
 
 
 def cell_id(stack: str, axes: Mapping[str, str]) -> str:
-    """`slug-digest`: at most 63 of [a-z0-9-], starting and ending alphanumeric, one for each set of values.
+    """The id of a cell: `slug-digest`, at most 63 characters of [a-z0-9-], alphanumeric at both ends.
 
-    Only the axes the cell has are digested, so that a new axis or value changes no other cell's id.
+    Different values give different ids. Only axes that the cell has are part of the digest, so that adding
+    an axis or value to the matrix changes no id of another cell.
     """
     return f"{cell_slug(stack, axes)}-{digest_json(dict(axes))[:DIGEST_DIGITS]}"
 
 
 def cell_slug(stack: str, axes: Mapping[str, str]) -> str:
-    """The part of the id that people read: the stack's name, or what the cell has of verl and device."""
+    """The readable part of the id: the name of the stack, or the verl version and the device."""
     words = stack or "-".join(["verl", axes["verl"].partition("@")[0]] if "verl" in axes else ["cell"])
     device = "" if stack else "-" + axes.get("device", "npu")
     slug = _UNSAFE.sub("-", (words + device).lower()).strip("-")[:SLUG_LENGTH].strip("-")

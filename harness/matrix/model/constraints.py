@@ -1,8 +1,8 @@
-"""Constraints: which combinations of versions are out, why, and on whose word."""
+"""Constraints: rules that exclude combinations of versions, each with its reason and source."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.errors import Location
@@ -13,31 +13,30 @@ Versions = Mapping[str, Version]
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """One axis against specifiers of which one must hold."""
+    """The version on one axis must match at least one of the specifiers."""
 
     axis: str
     specifiers: tuple[Specifier, ...]
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Axes the condition reads."""
+        """The axes that the condition reads."""
         return (self.axis,)
 
     def __str__(self) -> str:
         return f"{self.axis} {' or '.join(str(specifier) for specifier in self.specifiers)}"
 
     def holds(self, versions: Versions) -> bool | None:
-        """Whether it holds; None when the axis has no value or its value is not known yet."""
+        """Whether a specifier matches; None if the axis has no value, or a value that is not known yet."""
         version = versions.get(self.axis)
         if version is None:
             return None
-        answers = [specifier.contains(version) for specifier in self.specifiers]
-        return True if True in answers else None if None in answers else False
+        return _matches_any(self.specifiers, version)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AxisAgreement:
-    """Two axes must have the same release, or the same nominal version."""
+    """Two axes must have the same release or, if `part` is `nominal`, the same nominal version."""
 
     axis: str
     other: str
@@ -45,14 +44,14 @@ class AxisAgreement:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Axes the requirement reads."""
+        """The axes that the requirement reads."""
         return (self.axis, self.other)
 
     def __str__(self) -> str:
         return f"{self.axis} has the {self.part} of {self.other}"
 
     def holds(self, versions: Versions) -> bool | None:
-        """Whether it holds; None when either axis has no value."""
+        """Whether the two versions agree; None if either axis has no value."""
         left, right = versions.get(self.axis), versions.get(self.other)
         if left is None or right is None:
             return None
@@ -63,7 +62,7 @@ class AxisAgreement:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
-    """A published table; `rows` are tuples in the order of `columns`, None where a field is empty."""
+    """A published compatibility table. rows: one field per column, None for an empty field."""
 
     name: str
     title: str
@@ -75,16 +74,17 @@ class PublishedTable:
     where: Location = field(compare=False)
 
     def column(self, name: str) -> dict[str, str | None]:
-        """Text of the key column -> text of column `name`."""
-        key, wanted = self.columns.index(self.key), self.columns.index(name)
-        return {row[key] or "": row[wanted] for row in self.rows}
+        """Text of the key column -> text of the column `name`."""
+        key, column = self.columns.index(self.key), self.columns.index(name)
+        return {row[key] or "": row[column] for row in self.rows}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableRequirement:
-    """The value must be what a published table has for the cell's value of the table's key.
+    """The value must be the one that a published table lists for the cell's value on the axis `key`.
 
-    A key the table does not list says nothing; alternatives in a field are separated by ` / `.
+    allowed: version of `key` -> specifiers of which one must match. Versions that the table does not list are
+    not restricted.
     """
 
     axis: str
@@ -94,24 +94,21 @@ class TableRequirement:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Axes the requirement reads."""
+        """The axes that the requirement reads."""
         return (self.axis, self.key)
 
     def __str__(self) -> str:
         return f"{self.axis} as published in table {self.table} for {self.key}"
 
-    def row(self, versions: Versions) -> tuple[Specifier, ...]:
-        """What the table allows beside the cell's key; () when it does not say."""
+    def allowed_for(self, versions: Versions) -> tuple[Specifier, ...]:
+        """The specifiers that the table lists for the cell's value of `key`; () if it lists none."""
         key = versions.get(self.key)
         return () if key is None else self.allowed.get(key.released, ())
 
     def holds(self, versions: Versions) -> bool | None:
-        """Whether it holds; None when the axis has no value or the table no row."""
-        version, row = versions.get(self.axis), self.row(versions)
-        if version is None or not row:
-            return None
-        answers = [specifier.contains(version) for specifier in row]
-        return True if True in answers else None if None in answers else False
+        """Whether the table allows the value; None if the axis has no value or the table no row."""
+        version, specifiers = versions.get(self.axis), self.allowed_for(versions)
+        return None if version is None or not specifiers else _matches_any(specifiers, version)
 
 
 Requirement = Condition | AxisAgreement | TableRequirement
@@ -119,7 +116,7 @@ Requirement = Condition | AxisAgreement | TableRequirement
 
 @dataclass(frozen=True, kw_only=True)
 class Constraint:
-    """Combinations for which `when` holds must meet `require`, or must not meet all of `forbid`."""
+    """A rule for combinations that meet all of `when`: they must meet `require`, or not all of `forbid`."""
 
     id: str
     when: tuple[Condition, ...]
@@ -131,12 +128,12 @@ class Constraint:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Every axis it reads, each once."""
+        """The axes that the constraint reads, each once."""
         rules: tuple[Requirement, ...] = (*self.when, *self.require, *self.forbid)
         return tuple(dict.fromkeys(axis for rule in rules for axis in rule.axes))
 
     def violation(self, versions: Versions) -> str:
-        """What is wrong with the combination, or "". An axis without a value violates nothing."""
+        """The violation in words, or "". An axis without a value violates nothing."""
         if not all(condition.holds(versions) for condition in self.when):
             return ""
         if self.forbid and all(condition.holds(versions) for condition in self.forbid):
@@ -150,7 +147,10 @@ class Constraint:
 def table_requirement(
     table: PublishedTable, axis: str, column: str, schemes: Mapping[str, Scheme]
 ) -> TableRequirement:
-    """The requirement that `axis` follows `column` of `table`; ValueError names the first bad field."""
+    """The requirement that `axis` has the value in `column` of `table`.
+
+    A field can contain alternatives, separated by ` / `. ValueError names the first invalid field.
+    """
     allowed: dict[Version, tuple[Specifier, ...]] = {}
     for key, text in table.column(column).items():
         if text is None or not key:
@@ -166,9 +166,15 @@ def table_requirement(
     return TableRequirement(axis=axis, table=table.name, key=table.key, allowed=allowed)
 
 
+def _matches_any(specifiers: Sequence[Specifier], version: Version) -> bool | None:
+    """Whether one of the specifiers matches; None if none does and one cannot be decided."""
+    matches = [specifier.contains(version) for specifier in specifiers]
+    return True if True in matches else None if None in matches else False
+
+
 def _explain(rule: Requirement, versions: Versions) -> str:
     if isinstance(rule, TableRequirement):
-        options = " or ".join(str(specifier).removeprefix("==") for specifier in rule.row(versions))
+        options = " or ".join(str(specifier).removeprefix("==") for specifier in rule.allowed_for(versions))
         published = f"{_state(versions, (rule.key,))} is published with {rule.axis} {options}"
         return f"{published}, not {versions[rule.axis].short}"
     if isinstance(rule, AxisAgreement):

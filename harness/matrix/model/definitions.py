@@ -1,4 +1,4 @@
-"""What matrix.yaml says, checked: axes, stacks, recipes, profiles, runners, expectations."""
+"""The entries of matrix.yaml as typed values: axes, stacks, recipes, profiles, runners, expectations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Scalar = str | int | bool | None
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """One versioned part. `values` lists the only ones allowed, each with facts; empty means any version."""
+    """One versioned component of a cell. values: allowed value -> facts about it; empty: any version."""
 
     name: str
     title: str
@@ -33,13 +33,13 @@ class Axis:
     where: Location = field(compare=False)
 
     def parse(self, text: str) -> Version:
-        """The value written as `text`; ValueError says why it is none of this axis."""
+        """The version that `text` denotes; ValueError says why it is not a valid value of this axis."""
         return parse_version(self.scheme, text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """A named cell as its authors state it; `axes` holds values in normal form."""
+    """A cell with a name, as its authors publish it. axes: axis name -> value in normal form."""
 
     name: str
     title: str
@@ -54,9 +54,10 @@ class Stack:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A job: `entry` is the Python module (or program) started with `overrides` on `nodes` x `cards`.
+    """A training or inference job, which runs on `nodes` with `cards` each.
 
-    bases: the recipes whose overrides and env it starts from, which are already merged in.
+    entry: the Python module or script that is started. overrides: configuration, as on its command line.
+    bases: the recipes that it extends; `overrides` and `env` already include theirs.
     """
 
     name: str
@@ -78,7 +79,7 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class PinRule:
-    """Requirement (or override) `template` for the cells that meet `when`; `{axis}` is the cell's value."""
+    """A pin or override of the cells that meet `when`. template: a requirement with placeholders `{axis}`."""
 
     when: tuple[Condition, ...]
     template: str
@@ -90,7 +91,10 @@ class PinRule:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Part of a profile: named stacks, or a product of axis values with fixed ones beside it."""
+    """Some cells of a profile: named stacks, or a product of axis values.
+
+    fixed: axis -> the version that all cells of the product have.
+    """
 
     stacks: tuple[str, ...]
     product: Mapping[str, tuple[str, ...]]
@@ -102,7 +106,7 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class OmittedCheck:
-    """A check that a profile does not run, and why; naming it on the command line runs it all the same."""
+    """A check that a profile does not run, and why. The command line can still select it by name."""
 
     check: str
     reason: str
@@ -111,7 +115,7 @@ class OmittedCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """What one command plans."""
+    """A selection of cells and checks that one command plans."""
 
     name: str
     title: str
@@ -122,7 +126,7 @@ class Profile:
 
 @dataclass(frozen=True, kw_only=True)
 class Runner:
-    """A place that can execute tasks, and the kinds of device it has."""
+    """A machine or cluster that can execute tasks, and the kinds of devices that it has."""
 
     name: str
     title: str
@@ -134,11 +138,11 @@ class Runner:
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """An outcome known to differ from pass. Whether one came true is not judged here.
+    """A declared expected failure. `harness.verdict` compares it with outcomes.
 
-    cells: a glob over cell ids and stack names, or "" when `conditions` select them.
-    because: texts; each reason of the failure has to contain one of them. Empty: any failure of that state.
-    until: a date, or a condition: cells that meet it are no longer covered.
+    cells: a glob pattern for cell ids and stack names, or "" if `conditions` select the cells.
+    because: each reason of the failure must contain one of these texts. Empty: any failure of that state.
+    until_date, until_version: when it ends; cells that meet `until_version` are no longer covered.
     """
 
     id: str
@@ -155,7 +159,7 @@ class Expectation:
     where: Location = field(compare=False)
 
     def covers(self, cell: Cell, versions: Mapping[str, Version]) -> bool:
-        """Whether it speaks of this cell, whatever the date."""
+        """Whether the expectation applies to this cell, regardless of the date."""
         if self.until_version is not None and self.until_version.holds(versions):
             return False
         if self.cells:
@@ -163,5 +167,5 @@ class Expectation:
         return all(condition.holds(versions) for condition in self.conditions)
 
     def expired(self, today: dt.date) -> bool:
-        """Whether its date has passed; one that ends with a version never expires by itself."""
+        """Whether the end date has passed; always False for an expectation that ends with a version."""
         return self.until_date is not None and today > self.until_date

@@ -1,7 +1,7 @@
-"""A version bump as an object: the old row and the new one are both planned until the new one is green.
+"""Migrations: version upgrades in progress. The old and the new stack are planned until the new one passes.
 
-What a migration waits for is not written here: a check of the new row that is known to fail stands among the
-expectations like any other, which are strict. So a migration is done when its row needs no excuse any more.
+Checks of the new stack that are known to fail are listed under `expectations:`, like those of other stacks. A
+migration is finished when its stack needs no expectations any more.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from harness.matrix.model.definitions import Stack
 
 @dataclass(frozen=True, kw_only=True)
 class Migration:
-    """Row `stack` moves to other values; `name` is the new row until the move is done.
+    """An upgrade of the stack `stack`; until it is finished, `name` is the stack with the new versions.
 
-    to: axis -> value in normal form. follows: axis -> a ref that moves, such as `main`, of values whose
-    commit planning has to look up; their entry in `to` is the nominal version. until: when to be done.
+    to: axis -> new value in normal form. follows: axis -> a branch such as `main` whose current commit is
+    looked up for each plan; `to` then has the nominal version. until: the date by which to finish.
     """
 
     name: str
@@ -35,29 +35,29 @@ class Migration:
     where: Location = field(compare=False)
 
     def overdue(self, today: dt.date) -> bool:
-        """Whether its date has passed."""
+        """Whether the date by which to finish has passed."""
         return self.until is not None and today > self.until
 
-    def row(self, old: Stack, commits: Mapping[str, str] | None = None) -> Stack | None:
-        """The new row; `commits` says axis -> commit of what it follows, None while one of them is unknown.
+    def new_stack(self, old: Stack, commits: Mapping[str, str]) -> Stack | None:
+        """The stack with the new versions; None if the commit of a followed branch is not known.
 
-        What is known to be inconsistent in the published source of the old row is no finding of the new one.
+        commits: axis -> commit of the branch that it follows. The findings of the old stack do not apply to
+        the new one.
         """
-        found = commits or {}
-        if set(self.follows) - set(found):
+        if self.follows.keys() - commits.keys():
             return None
-        moved = {
-            axis: f"{value}@{found[axis]}" if axis in self.follows else value
+        new_values = {
+            axis: f"{value}@{commits[axis]}" if axis in self.follows else value
             for axis, value in self.to.items()
         }
         return Stack(
             name=self.name,
             title=self.title,
             source=self.source,
-            axes={**old.axes, **moved},
+            axes={**old.axes, **new_values},
             recipe=old.recipe,
             findings=(),
-            notes=(f"moves {old.name} on: {self.reason}",),
+            notes=(f"upgrades the stack {old.name}: {self.reason}",),
             provenance={**old.provenance, **self.provenance},
             where=self.where,
         )

@@ -1,8 +1,8 @@
-"""Versions of the stack's parts, each with a total order, and specifiers such as `>=8.3.RC1,<9` over them.
+"""Versions on an axis, their order, and version specifiers such as `>=8.3.RC1,<9`.
 
-A value may name the exact source it means: `0.6.1@d62da4950573` is that commit, whose place in the order is
-that of 0.6.1. Two commits of one nominal version are neither smaller than the other.
-Comparison is plain: `<0.8` holds for 0.8.0.dev0 and 0.8.0rc1, because both come before 0.8.0.
+A version can name an exact commit: `0.6.1@d62da4950573` is that commit and is ordered like 0.6.1. Two commits
+of the same nominal version compare as equal. Unlike in pip, specifiers treat pre-releases like other
+versions: `<0.8` matches 0.8.0.dev0 and 0.8.0rc1, because both come before 0.8.0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from packaging.version import InvalidVersion
 from packaging.version import Version as Pep440
 
-# The interpreter that runs the harness; its version is known only where cells are built.
+# The interpreter that runs npu-matrix. Its version is not known when the matrix is read.
 HOST = "host"
 MAX_LENGTH = 200
 MOVING_REFS = ("main", "master", "HEAD", "head", "latest", "nightly", "develop", "dev", "trunk")
@@ -36,7 +36,7 @@ _INFINITE = 1 << 30
 
 
 class Scheme(str, enum.Enum):
-    """How the values of an axis are written and ordered; names have no order."""
+    """How versions of an axis are written and ordered. Names have no order."""
 
     PEP440 = "pep440"
     CANN = "cann"
@@ -46,9 +46,10 @@ class Scheme(str, enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """One value of an axis: `nominal` in normal form and, after `@`, the `ref` (commit or tag) it stands for.
+    """One value of an axis.
 
-    `order` is the sort key of the nominal version, None for values that have no order (names, `host`).
+    nominal: the version in normal form. ref: the commit or tag after `@`, or "".
+    order: sort key of the nominal version; None for values without an order (names, `host`).
     """
 
     scheme: Scheme
@@ -61,12 +62,12 @@ class Version:
 
     @property
     def commit(self) -> str:
-        """The commit the value is pinned to, or ""."""
+        """The commit that the value is pinned to, or ""."""
         return self.ref if _COMMIT.fullmatch(self.ref) else ""
 
     @property
     def short(self) -> str:
-        """For people: a commit is cut to 12 digits."""
+        """The version for display, with the commit abbreviated to 12 digits."""
         return f"{self.nominal}@{self.commit[:12]}" if self.commit else str(self)
 
     @property
@@ -83,7 +84,7 @@ class Version:
         return Pep440(self.nominal).base_version if self.order else self.nominal
 
     def compare(self, other: Version) -> int:
-        """-1, 0 or 1 by the order of the nominal versions; ValueError when either has no order."""
+        """-1, 0 or 1, by the order of the nominal versions; ValueError if either has no order."""
         if self.scheme is not other.scheme or self.order is None or other.order is None:
             raise ValueError(f"{self} and {other} have no order")
         return (self.order > other.order) - (self.order < other.order)
@@ -103,9 +104,10 @@ class Version:
 
 @functools.lru_cache(maxsize=4096)
 def parse_version(scheme: Scheme, text: str) -> Version:
-    """The version written as `text`; ValueError says why it is not one.
+    """The version that `text` denotes; ValueError says why it is invalid.
 
-    PEP 440 values may start with `v`; `rc` is read in any case. `host` is a value of every Python axis.
+    PEP 440 versions may start with `v`, and `rc` may be written in upper or lower case. `host` is a valid
+    value of a Python axis.
     """
     if len(text) > MAX_LENGTH:
         raise ValueError(f"{text[:20]!r}... is longer than {MAX_LENGTH} characters")
@@ -118,7 +120,9 @@ def parse_version(scheme: Scheme, text: str) -> Version:
 
 def _check_ref(ref: str) -> None:
     if ref in MOVING_REFS:
-        raise ValueError(f"{ref!r} moves: what is tested today is gone tomorrow; write the commit")
+        raise ValueError(
+            f"{ref!r} is a moving branch, so a test could not be repeated; write a commit or tag instead"
+        )
     if not _REF.fullmatch(ref) or ".." in ref:
         raise ValueError(f"{ref!r} after '@' is neither a commit nor a tag")
 
@@ -146,7 +150,7 @@ def _parse_cann(text: str) -> tuple[str, tuple[Any, ...] | None]:
             f"{text!r} is not a CANN version, such as 8.5.0, 8.3.RC1, 8.3.RC1.alpha002 or 9.0.0-beta.2"
         )
     release = [int(part) for part in match["release"].split(".")]
-    # An RC comes before the release of its number; a pre-release before what it leads to.
+    # A release candidate precedes its release, and a pre-release precedes the version that it leads to.
     candidate = (int(match["rc"]), int(match["fix"] or 0)) if match["rc"] else (_INFINITE, 0)
     kind = (match["kind"] or "").lower()
     pre = (("alpha", "beta", "").index(kind), int(match["number"] or 0))
@@ -171,7 +175,7 @@ _PARSERS: dict[Scheme, Callable[[str], tuple[str, tuple[Any, ...] | None]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Clause:
-    """One comparison; `prefix` is the release prefix of `==2.7.*`, then `version` is None."""
+    """One comparison. For `==2.7.*`, `prefix` is `2.7` and `version` is None."""
 
     operator: str
     version: Version | None
@@ -181,7 +185,7 @@ class Clause:
         return f"{self.operator}{self.prefix + '.*' if self.version is None else self.version}"
 
     def contains(self, candidate: Version) -> bool:
-        """Whether `candidate` satisfies it; ValueError when an order is asked of names."""
+        """Whether `candidate` satisfies it; ValueError if names would have to be ordered."""
         if self.operator in {"==", "!="}:
             return self._equals(candidate) == (self.operator == "==")
         if self.version is None:
@@ -203,7 +207,7 @@ class Clause:
 
 @dataclass(frozen=True, kw_only=True)
 class Specifier:
-    """Clauses joined by commas, all of which must hold; `*` (no clause) holds for every value."""
+    """Comparisons that must all hold. `*` has no comparisons and matches every version."""
 
     clauses: tuple[Clause, ...]
 
@@ -211,7 +215,7 @@ class Specifier:
         return ",".join(str(clause) for clause in self.clauses) or "*"
 
     def contains(self, candidate: Version) -> bool | None:
-        """Whether `candidate` satisfies every clause; None when that is not known (Python `host`)."""
+        """Whether `candidate` satisfies every comparison; None if that is not known (Python `host`)."""
         if candidate.scheme is Scheme.PYTHON and candidate.nominal == HOST and self.clauses:
             return None
         return all(clause.contains(candidate) for clause in self.clauses)
@@ -219,7 +223,7 @@ class Specifier:
 
 @functools.lru_cache(maxsize=4096)
 def parse_specifier(scheme: Scheme, text: str) -> Specifier:
-    """The specifier written as `text`; a bare value means `==`. ValueError says why it is none."""
+    """The specifier that `text` denotes; a bare version means `==`. ValueError if it is invalid."""
     if text.strip() == "*":
         return Specifier(clauses=())
     return Specifier(clauses=tuple(_parse_clause(scheme, part) for part in text.split(",")))
@@ -232,10 +236,10 @@ def _parse_clause(scheme: Scheme, text: str) -> Clause:
     operator, value = match["operator"] or "==", match["value"]
     if value.endswith(".*") and scheme is not Scheme.NAME:
         if operator not in {"==", "!="}:
-            raise ValueError(f"{text.strip()!r}: '.*' goes with == and != only")
+            raise ValueError(f"{text.strip()!r}: '.*' can only be used with == and !=")
         prefix = parse_version(scheme, value[:-2])
         if prefix.ref or prefix.order is None or prefix.nominal != prefix.release:
-            raise ValueError(f"{text.strip()!r}: '.*' follows release numbers only")
+            raise ValueError(f"{text.strip()!r}: '.*' must follow a release number such as 2.7")
         return Clause(operator=operator, version=None, prefix=prefix.nominal)
     version = parse_version(scheme, value)
     if version.order is None and operator not in {"==", "!="}:

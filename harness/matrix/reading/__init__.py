@@ -1,4 +1,4 @@
 """Reads matrix.yaml into a `Matrix` and reports every problem with its position.
 
-Start with `load_matrix.py`; `resolve_names.py` collects the problems of names and versions.
+Start with `load_matrix.py`; `resolve_names.py` resolves names and versions.
 """

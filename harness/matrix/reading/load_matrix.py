@@ -6,7 +6,6 @@ import datetime as dt
 import functools
 import re
 from pathlib import Path
-from typing import Any
 
 from harness.errors import InputError, Problem
 from harness.matrix.cells.pins import placeholders
@@ -19,12 +18,11 @@ from harness.matrix.model.versions import Scheme
 from harness.matrix.reading.read_migrations import read_migration
 from harness.matrix.reading.read_profiles import read_profile
 from harness.matrix.reading.read_rules import read_constraint, read_pin_rule, read_table
-from harness.matrix.reading.resolve_names import NameResolver, mapping, text, texts
+from harness.matrix.reading.resolve_names import Entry, NameResolver, mapping, text, texts
 from harness.matrix.version_matrix import Matrix
 
 MAX_PROBLEMS = 100
 _UNTIL = re.compile(r"(?P<axis>[a-z][a-z0-9_]*)\s+(?P<specifier>\S.*)")
-Entry = dict[str, Any]
 
 
 def load_matrix(path: Path) -> Matrix:
@@ -117,18 +115,25 @@ class _MatrixLoader(NameResolver):
         )
         if axis.tag and (self.attempt((*path, "tag"), lambda: placeholders(axis.tag)) or ()) != ("version",):
             self.problem(
-                (*path, "tag"), f"tag {axis.tag!r} must contain {{version}}", fix="such as v{version}"
+                (*path, "tag"),
+                f"tag {axis.tag!r} must contain {{version}}",
+                fix="write a pattern such as v{version}",
             )
         if axis.package and not axis.on_index and not axis.repository:
             self.problem(
                 path,
                 f"axis {name!r} is not on the package index and has no repository",
-                fix="add 'repository:'",
+                fix="add 'repository:', so that it can be built from source",
             )
         for value in axis.values:
             version = self.attempt((*path, "values", value), functools.partial(axis.parse, value), key=True)
             if version is not None and str(version) != value:
-                self.problem((*path, "values", value), f"write {value!r} as {version}", key=True)
+                self.problem(
+                    (*path, "values", value),
+                    f"{value!r} is not in normal form",
+                    fix=f"write {version}",
+                    key=True,
+                )
         return axis
 
     def _stack(self, name: str, entry: Entry) -> Stack:
@@ -188,7 +193,11 @@ class _MatrixLoader(NameResolver):
             at: NodePath = ("recipes", chain[-1], "base")
             if base in chain:
                 if name == chain[-1]:
-                    self.problem(at, f"recipes extend each other in a cycle: {' -> '.join([*chain, base])}")
+                    self.problem(
+                        at,
+                        f"recipes extend each other in a cycle: {' -> '.join([*chain, base])}",
+                        fix="remove 'base' from one of them",
+                    )
                 break
             if not self.known(at, "recipe", base, self.names("recipes")) or base not in recipes:
                 break
@@ -215,7 +224,7 @@ class _MatrixLoader(NameResolver):
             conditions=() if isinstance(cells, str) else self.conditions((*path, "cells"), cells),
             check=text(entry["check"]),
             state=entry["state"],
-            because=tuple(text(word) for word in entry.get("because", ())),
+            because=tuple(texts(entry.get("because", []))),
             reason=text(entry["reason"]),
             source=text(entry["source"]),
             owner=text(entry["owner"]),

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from typing import Any
 
 from harness.matrix.document.yaml_positions import NodePath
 from harness.matrix.model.migration import Migration
 from harness.matrix.model.versions import MOVING_REFS
-from harness.matrix.reading.resolve_names import NameResolver, text
+from harness.matrix.reading.resolve_names import Entry, NameResolver, text
 
 
-def read_migration(resolver: NameResolver, name: str, entry: Mapping[str, Any]) -> Migration:
+def read_migration(resolver: NameResolver, name: str, entry: Entry) -> Migration:
     """The migration in `entry`, which satisfies the schema; problems are added to `resolver`."""
     path: NodePath = ("migrations", name)
     stacks = resolver.names("stacks")
@@ -21,9 +20,11 @@ def read_migration(resolver: NameResolver, name: str, entry: Mapping[str, Any]) 
             path, f"there is already a stack {name!r}", fix="choose another name for the migration", key=True
         )
     known = resolver.known((*path, "stack"), "stack", entry["stack"], stacks)
-    words = {axis: text(word) for axis, word in entry["to"].items()}
-    follows = {axis: ref for axis, word in words.items() if (ref := word.partition("@")[2]) in MOVING_REFS}
-    nominal = {axis: word.partition("@")[0] if axis in follows else word for axis, word in words.items()}
+    written = {axis: text(value) for axis, value in entry["to"].items()}
+    follows = {
+        axis: ref for axis, value in written.items() if (ref := value.partition("@")[2]) in MOVING_REFS
+    }
+    nominal = {axis: value.partition("@")[0] if axis in follows else value for axis, value in written.items()}
     to = {axis: str(value) for axis, value in resolver.values((*path, "to"), nominal).items()}
     for axis in follows:
         if axis in to and not resolver.axes[axis].repository:
@@ -33,7 +34,7 @@ def read_migration(resolver: NameResolver, name: str, entry: Mapping[str, Any]) 
                 fix="write a version",
             )
     if known and not follows:
-        _changes_something(resolver, path, entry["stack"], to)
+        _require_change(resolver, path, entry["stack"], to)
     return Migration(
         name=name,
         stack=entry["stack"],
@@ -49,11 +50,12 @@ def read_migration(resolver: NameResolver, name: str, entry: Mapping[str, Any]) 
     )
 
 
-def _changes_something(resolver: NameResolver, path: NodePath, stack: str, to: Mapping[str, str]) -> None:
+def _require_change(resolver: NameResolver, path: NodePath, stack: str, to: Mapping[str, str]) -> None:
+    """Record a problem if the stack already has the versions of the migration."""
     entry = (resolver.document.data.get("stacks") or {}).get(stack)
     written = entry.get("axes") if isinstance(entry, dict) else None
-    now = {axis: text(word) for axis, word in written.items()} if isinstance(written, dict) else {}
-    if to and all(now.get(axis) == value for axis, value in to.items()):
+    current = {axis: text(value) for axis, value in written.items()} if isinstance(written, dict) else {}
+    if to and all(current.get(axis) == value for axis, value in to.items()):
         resolver.problem(
             path,
             f"stack {stack!r} already has these versions",

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from harness.errors import Location
 from harness.matrix.document.yaml_positions import NodePath
 from harness.matrix.model.definitions import OmittedCheck, Profile, Selection
-from harness.matrix.reading.resolve_names import NameResolver, text, texts
-
-Entry = dict[str, Any]
+from harness.matrix.reading.resolve_names import Entry, NameResolver, text, texts
 
 
 def read_profile(resolver: NameResolver, name: str, entry: Entry, stacks: list[str]) -> Profile:
@@ -37,15 +33,17 @@ def read_profile(resolver: NameResolver, name: str, entry: Entry, stacks: list[s
 
 def _selection(resolver: NameResolver, path: NodePath, entry: Entry, stacks: list[str]) -> Selection:
     if ("stacks" in entry) == ("product" in entry):
-        resolver.problem(path, "a selection needs either 'stacks' or 'product'")
+        resolver.problem(
+            path, "a selection needs either 'stacks' or 'product'", fix="use one entry for each of them"
+        )
     if "stacks" in entry and ("with" in entry or "recipe" in entry):
         resolver.problem(path, "'with' and 'recipe' can only be used with 'product'; stacks define their own")
-    wanted = entry.get("stacks", [])
-    for index, stack in enumerate(wanted if isinstance(wanted, list) else []):
+    selected = entry.get("stacks", [])
+    for index, stack in enumerate(selected if isinstance(selected, list) else []):
         resolver.known((*path, "stacks", index), "stack", stack, resolver.names("stacks"))
-    if isinstance(wanted, str) and wanted != "all":
+    if isinstance(selected, str) and selected != "all":
         resolver.problem(
-            (*path, "stacks"), f"'stacks' must be a list or all, not {wanted!r}", fix=f"[{wanted}]"
+            (*path, "stacks"), f"'stacks' must be a list or all, not {selected!r}", fix=f"write [{selected}]"
         )
     product, provenance = _product(resolver, (*path, "product"), entry)
     fixed = resolver.values((*path, "with"), entry.get("with"))
@@ -56,7 +54,7 @@ def _selection(resolver: NameResolver, path: NodePath, entry: Entry, stacks: lis
                 (*path, "with", axis), f"{axis!r} is in both 'product' and 'with'", fix="remove one of them"
             )
     return Selection(
-        stacks=tuple(stacks if wanted == "all" else texts(wanted)),
+        stacks=tuple(stacks if selected == "all" else texts(selected)),
         product=product,
         fixed={axis: str(version) for axis, version in fixed.items()},
         recipe=resolver.recipe(path, entry),

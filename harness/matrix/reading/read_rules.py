@@ -16,9 +16,7 @@ from harness.matrix.model.constraints import (
     table_requirement,
 )
 from harness.matrix.model.definitions import Axis, PinRule
-from harness.matrix.reading.resolve_names import NameResolver, text, texts
-
-Entry = dict[str, Any]
+from harness.matrix.reading.resolve_names import Entry, NameResolver, text, texts
 
 
 def read_table(resolver: NameResolver, name: str, entry: Entry) -> PublishedTable:
@@ -40,12 +38,20 @@ def read_table(resolver: NameResolver, name: str, entry: Entry) -> PublishedTabl
     for index, row in enumerate(table.rows):
         at: NodePath = (*path, "rows", index)
         if len(row) != len(table.columns):
-            what = f"the row has {len(row)} fields, the table {len(table.columns)} columns"
-            resolver.problem(at, what, fix=f"columns: {', '.join(table.columns)}; null for an empty field")
+            what = f"the row has {len(row)} fields, but the table has {len(table.columns)} columns"
+            resolver.problem(
+                at, what, fix=f"give a value for each of {', '.join(table.columns)}; null means no value"
+            )
             continue
         key = row[table.columns.index(table.key)]
         if key in seen or key is None:
-            resolver.problem(at, f"a second row for {key!r}" if key else f"the row has no {table.key}")
+            resolver.problem(
+                at,
+                f"another row above also has {table.key} {key!r}"
+                if key
+                else f"the row has no value for the key column {table.key!r}",
+                fix="each row needs its own value in the key column",
+            )
         seen.add(key)
     return table
 
@@ -56,7 +62,12 @@ def read_constraint(
     """The constraint in `entry`; it may refer to `tables`."""
     path: NodePath = ("constraints", name)
     if ("require" in entry) == ("forbid" in entry):
-        resolver.problem(path, f"constraint {name!r} needs either 'require' or 'forbid'", key=True)
+        resolver.problem(
+            path,
+            f"constraint {name!r} needs either 'require' or 'forbid'",
+            fix="split it into two constraints if it needs both",
+            key=True,
+        )
     return Constraint(
         id=name,
         when=resolver.conditions((*path, "when"), entry.get("when")),

@@ -13,6 +13,8 @@ from harness.matrix.model.definitions import Axis
 from harness.matrix.model.versions import Specifier, Version, parse_specifier
 
 T = TypeVar("T")
+#: An entry of matrix.yaml that satisfies the schema.
+Entry = Mapping[str, Any]
 
 
 def text(value: str | int) -> str:
@@ -62,7 +64,7 @@ class NameResolver:
         self.problem(path, f"unknown {kind} {name!r}", fix=did_you_mean(name, known), key=key)
         return False
 
-    def recipe(self, path: NodePath, entry: Mapping[str, Any]) -> str:
+    def recipe(self, path: NodePath, entry: Entry) -> str:
         """The recipe of the entry at `path`, or ""."""
         name = entry.get("recipe", "")
         if name:
@@ -88,7 +90,7 @@ class NameResolver:
                 values[name] = version
         return values
 
-    def conditions(self, path: NodePath, words: Mapping[str, Any] | None) -> tuple[Condition, ...]:
+    def conditions(self, path: NodePath, words: Entry | None) -> tuple[Condition, ...]:
         """A mapping of axes to specifiers, or to lists of specifiers of which one must match."""
         conditions = []
         for name, options in (words or {}).items():

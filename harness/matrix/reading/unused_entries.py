@@ -36,18 +36,20 @@ def _values(matrix: Matrix) -> Iterator[Problem]:
     axes_used = {axis for axis, _ in used}
     for axis in matrix.axes.values():
         if axis.name not in axes_used:
-            yield Problem(f"axis {axis.name!r} has no value in any cell", axis.where)
+            yield Problem(f"axis {axis.name!r} has no value in any cell", axis.where, fix="remove it")
             continue
         for value in axis.values:
             if (axis.name, value) not in used:
-                yield Problem(f"no cell uses value {value!r} of axis {axis.name!r}", axis.where)
+                yield Problem(
+                    f"no cell uses value {value!r} of axis {axis.name!r}", axis.where, fix="remove it"
+                )
 
 
 def _products(matrix: Matrix) -> Iterator[Problem]:
     """Values of a product for which the constraints exclude every cell."""
     for profile in matrix.profiles.values():
-        found = matrix.cells(profile.name)
-        used = {pair for cell in found.cells if not cell.stack for pair in cell.axes.items()}
+        cell_set = matrix.cells(profile.name)
+        used = {pair for cell in cell_set.cells if not cell.stack for pair in cell.axes.items()}
         listed = {pair: where for part in profile.select for pair, where in part.provenance.items()}
         if listed and not used:
             yield Problem(
@@ -56,7 +58,7 @@ def _products(matrix: Matrix) -> Iterator[Problem]:
             continue
         for (axis, value), where in listed.items():
             if (axis, value) not in used:
-                rules = {part.constraint for part in found.excluded if part.axes.get(axis) == value}
+                rules = {part.constraint for part in cell_set.excluded if part.axes.get(axis) == value}
                 yield Problem(
                     f"no cell of profile {profile.name!r} has {axis} {value}",
                     where,
@@ -67,7 +69,7 @@ def _products(matrix: Matrix) -> Iterator[Problem]:
 def _constraints(matrix: Matrix) -> Iterator[Problem]:
     for constraint in matrix.constraints.values():
         if not _excludes_something(matrix, constraint):
-            yield Problem(f"constraint {constraint.id!r} excludes nothing", constraint.where)
+            yield Problem(f"constraint {constraint.id!r} excludes nothing", constraint.where, fix="remove it")
 
 
 def _excludes_something(matrix: Matrix, constraint: Constraint) -> bool:
@@ -82,8 +84,8 @@ def _excludes_something(matrix: Matrix, constraint: Constraint) -> bool:
                 for axis, texts in selection.product.items()
                 if axis in constraint.axes
             }
-            found = expand_product(product, matrix.versions(selection.fixed), [constraint])
-            if product and any(part.constraint is not None for part in found):
+            parts = expand_product(product, matrix.versions(selection.fixed), [constraint])
+            if product and any(part.constraint is not None for part in parts):
                 return True
     return False
 
@@ -92,11 +94,11 @@ def _stacks_and_recipes(matrix: Matrix) -> Iterator[Problem]:
     selections = [selection for profile in matrix.profiles.values() for selection in profile.select]
     selected = {name for selection in selections for name in selection.stacks}
     for stack in matrix.stacks.values():
-        moved = matrix.migrations.get(stack.name)
-        if (moved.stack if moved else stack.name) not in selected:
-            yield Problem(f"stack {stack.name!r} is in no profile", stack.where)
-    wanted = {stack.recipe for stack in matrix.stacks.values()} | {one.recipe for one in selections}
-    built_on = {base for name in wanted if name for base in matrix.recipes[name].bases}
+        migration = matrix.migrations.get(stack.name)
+        if (migration.stack if migration else stack.name) not in selected:
+            yield Problem(f"stack {stack.name!r} is in no profile", stack.where, fix="add it to a profile")
+    used = {stack.recipe for stack in matrix.stacks.values()} | {one.recipe for one in selections}
+    extended = {base for name in used if name for base in matrix.recipes[name].bases}
     for recipe in matrix.recipes.values():
-        if recipe.name not in wanted | built_on:
-            yield Problem(f"no cell uses recipe {recipe.name!r}", recipe.where)
+        if recipe.name not in used | extended:
+            yield Problem(f"no cell uses recipe {recipe.name!r}", recipe.where, fix="remove it")

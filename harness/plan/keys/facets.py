@@ -11,6 +11,7 @@ from harness.errors import Location
 from harness.matrix.cells.pins import pins_facet
 from harness.matrix.model.cell import Cell, Pin
 from harness.matrix.model.definitions import Axis, Recipe
+from harness.measurements import to_json
 
 HOST_PYTHON = "host"
 #: The axes whose upstreams we have patches for, in the order in which these are applied.
@@ -88,9 +89,7 @@ def _recipe(cell: Cell, inputs: FacetInputs) -> Any:
 
 
 def _pins(cell: Cell, inputs: FacetInputs) -> Any:
-    facet = pins_facet(cell, inputs.axes)
-    # Reasons are prose for people (`explain` shows them); rewording one must not make work.
-    return {name: value for name, value in facet.items() if name != "reasons"}
+    return to_json(pins_facet(cell, inputs.axes))
 
 
 def _tree(upstream: str) -> Callable[[Cell, FacetInputs], Any]:

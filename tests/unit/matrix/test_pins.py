@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from harness.matrix.cells.pins import check_template, placeholders
+from harness.matrix.cells.pins import PinnedSource, PinsFacet, check_template, pins_facet, placeholders
 from harness.matrix.reading.load_matrix import parse_matrix
 from harness.matrix.version_matrix import Matrix
 
@@ -36,62 +34,47 @@ def matrix(text: str = TEXT) -> Matrix:
     return parse_matrix(text, "m.yaml")
 
 
-def facet(stack: str) -> dict[str, object]:
+def facet(stack: str) -> PinsFacet:
     loaded = matrix()
     cell = loaded.cells("default").get(stack) or loaded.cells("default").cells[-1]
-    return loaded.requirements(cell)
+    return pins_facet(cell, loaded.axes)
 
 
 def test_a_row_is_split_into_index_and_source() -> None:
     row = facet("row")
-    assert row["requirements"] == [
+    assert row.requirements == (
         "torch==2.7.1",
         "vllm==0.11.0",
         "torch-npu==2.7.1",
         "transformers<5",
         "x==2.7.1",
-    ]
-    assert row["from_source"] == [
-        {
-            "package": "verl",
-            "version": "0.6.1",
-            "commit": "d62da4950573",
-            "repository": "https://example.org/verl",
-        },
-        {
-            "package": "mindspeed",
-            "version": "2.2.0",
-            "commit": "v2.2.0",
-            "repository": "https://example.org/ms",
-        },
-    ]
-    assert row["overrides"] == ["torch==2.7.1"]
-    assert row["index"] == ["https://example.org/simple"]
-    assert row["build_env"] == {"vllm": {"VLLM_TARGET_DEVICE": "empty"}}
+    )
+    assert row.from_source == (
+        PinnedSource(
+            package="verl", version="0.6.1", commit="d62da4950573", repository="https://example.org/verl"
+        ),
+        PinnedSource(
+            package="mindspeed", version="2.2.0", commit="v2.2.0", repository="https://example.org/ms"
+        ),
+    )
+    assert row.overrides == ("torch==2.7.1",)
+    assert row.index == ("https://example.org/simple",)
+    assert row.build_env == {"vllm": {"VLLM_TARGET_DEVICE": "empty"}}
 
 
-def test_every_requirement_has_a_reason() -> None:
-    row = facet("row")
-    reasons = row["reasons"]
-    assert isinstance(reasons, dict)
-    assert set(row["requirements"]) | set(row["overrides"]) == set(reasons)
-    assert reasons["transformers<5"] == "it imports what 5 dropped (an import)"
-    assert reasons["vllm==0.11.0"] == "vLLM 0.11.0 is stated for row: a document"
+def test_every_pin_has_a_reason_and_a_source() -> None:
+    pin = next(pin for pin in matrix().stack_cell("row").pins if pin.requirement == "transformers<5")
+    assert (pin.reason, pin.source) == ("it imports what 5 dropped", "an import")
 
 
 def test_rules_apply_to_the_cells_that_meet_them() -> None:
-    assert facet("product")["requirements"] == [
-        "verl==0.9.1",
-        "torch==2.13.0",
-        "transformers>=5",
-        "x==2.13.0",
-    ]
-    assert facet("product")["overrides"] == []
+    assert facet("product").requirements == ("verl==0.9.1", "torch==2.13.0", "transformers>=5", "x==2.13.0")
+    assert facet("product").overrides == ()
 
 
-def test_the_facet_is_json_and_does_not_depend_on_the_place_in_the_file() -> None:
+def test_the_facet_does_not_depend_on_the_position_in_the_file() -> None:
     moved = matrix(TEXT.replace("format: 1\n", "# moved\n\nformat: 1\n"))
-    assert json.dumps(moved.requirements(moved.stack_cell("row"))) == json.dumps(facet("row"))
+    assert pins_facet(moved.stack_cell("row"), moved.axes) == facet("row")
 
 
 def test_a_pin_knows_where_it_is_written() -> None:

@@ -75,7 +75,7 @@ def test_the_old_row_keeps_its_identity():
         (("until: 2099-01-01\n", "until: soon\n"), "'soon' is not a date"),
         (("  moving:\n    stack", "  other:\n    stack"), "there is already a stack 'other'"),
         (("torch: 2.7.1}", "torch: 2.7.1@main}"), "has no repository"),
-        (("0.9.0  #", "0.9.0@main  #"), "'main' moves"),
+        (("0.9.0  #", "0.9.0@main  #"), "'main' is a moving branch"),
     ],
 )
 def test_what_is_refused(change: tuple[str, str], said: str):

@@ -112,22 +112,6 @@ def test_an_unknown_profile_is_bad_usage() -> None:
     assert "did you mean 'default'?" in str(caught.value)
 
 
-def test_the_nearest_cells_are_found_by_id_and_by_stack() -> None:
-    matrix = load()
-    good = matrix.stack_cell("good").id
-    assert matrix.nearest("goood")[0] == good
-    assert matrix.nearest(good[:-2])[0] == good
-    assert matrix.nearest("verl-0-9-1-sim")[0].startswith("verl-0-9-1-sim-")
-    assert matrix.nearest("zzzzzzzz") == ()
-
-
-def test_facts_of_a_value() -> None:
-    matrix = load()
-    assert matrix.fact("soc", matrix.stack_cell("odd"), "soc_name") == "Ascend910_9392"
-    assert matrix.fact("soc", matrix.stack_cell("odd"), "unknown") == ""
-    assert matrix.fact("device", matrix.stack_cell("odd"), "soc_name") == ""
-
-
 def test_the_same_cell_with_two_recipes_is_refused() -> None:
     again = PROFILES.replace(
         "      - {stacks: all}",

@@ -119,7 +119,7 @@ def test_a_tag_is_a_ref_and_no_commit() -> None:
         (Scheme.CANN, "8..3", "is not a CANN version"),
         (Scheme.CANN, "", "is not a CANN version"),
         (Scheme.PEP440, "core_v0.12.1", "is not a version"),
-        (Scheme.PEP440, "0.6.1@main", "moves"),
+        (Scheme.PEP440, "0.6.1@main", "is a moving branch"),
         (Scheme.PEP440, "0.6.1@", "neither a commit nor a tag"),
         (Scheme.PEP440, "0.6.1@a..b", "neither a commit nor a tag"),
         (Scheme.PEP440, "0.6.1@-x", "neither a commit nor a tag"),
