@@ -11,7 +11,7 @@ from harness.errors import Location
 from harness.matrix.cells.pins import pins_facet
 from harness.matrix.model.cell import Cell, Pin
 from harness.matrix.model.definitions import Axis, Recipe
-from harness.measurements import to_json
+from harness.serialisation import to_json
 
 HOST_PYTHON = "host"
 #: The axes whose upstreams we have patches for, in the order in which these are applied.
