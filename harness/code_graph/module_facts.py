@@ -1,7 +1,7 @@
-"""What one source file defines and refers to: its top-level definitions, its imports, what runs on import.
+"""Reads one source file: its top-level definitions, what they refer to, its imports and what runs on import.
 
-Digests are of the syntax tree without comments, docstrings and layout, so that prose changes no key. They do
-not depend on the version of Python that reads the file. Everything here is plain JSON, to be stored.
+Digests are computed from the syntax tree without comments, docstrings and layout, so that a change of prose
+changes no key. They do not depend on the version of Python that reads the file.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PACKAGE = "harness"
-#: A module of ours named in a text: a program to start, a plugin to load, `python -c` code.
+#: The name of a module of this project in a text: a program to start, a plugin to load, `python -c` code.
 MENTION = re.compile(rf"(?<![\w./-]){PACKAGE}(?:\.[A-Za-z_]\w*)+")
 DATA_HELPERS = ("data_folder", "data_file")
 DATA_HELPER_MODULE = f"{PACKAGE}.package"
-IMPORTERS = ("import_module", "__import__")
+
 CHECK_CLASS = f"{PACKAGE}.check:Check"
-#: Keywords of a check that planning does not call: `applies` is the one it does.
+#: Arguments of `Check` with functions that planning does not call. It calls only `applies`.
 RUN_LATER = ("run", "judge", "holds")
-#: Decorators that call nothing of the function they decorate, by the last part of their name. Any other
-#: decorator may register it somewhere: then the definition counts as soon as its module is imported.
+#: Decorators that neither call nor register the function they decorate, by the last part of their name. A
+#: function with any other decorator is counted as reached as soon as its module is imported.
 PURE_DECORATORS = frozenset(
     {
         "abstractmethod",
@@ -46,10 +46,10 @@ PURE_DECORATORS = frozenset(
         "wraps",
     }
 )
-#: Calls that keep a function for later instead of calling it.
-KEEPS_FUNCTION = frozenset({"partial", "field", "getattr", "isinstance", "cast", "MappingProxyType"})
+#: Functions that do not call the functions passed to them.
+STORES_FUNCTION = frozenset({"partial", "field", "getattr", "isinstance", "cast", "MappingProxyType"})
 FUNCTION, CLASS, ASSIGNMENT = "function", "class", "assignment"
-# Fields of syntax nodes that only some versions of Python have, or that say nothing of what the code does.
+# Fields of syntax nodes that only some versions of Python have, or that do not affect what the code does.
 _IGNORED_FIELDS = frozenset({"ctx", "kind", "type_comment", "type_ignores", "type_params"})
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -58,31 +58,41 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 class Definition:
     """A top-level function, class or assignment.
 
-    references: what it refers to, each as `Reference` texts of this module. called_on_import: what evaluating
-    the definition calls, whether anybody uses the name or not. lines: the first and the last one.
+    references: what it refers to, in the notation that `ModuleFacts` describes.
+    called_on_import: what is called when the module is imported and this definition is evaluated:
+        `c:a.b` for a function that is called, `a:a.b` for a function that is passed to a call.
+    first_line, last_line: where it stands in the file, decorators included.
     """
 
     kind: str
     digest: str
     references: list[str] = field(default_factory=list)
     called_on_import: list[str] = field(default_factory=list)
-    lines: tuple[int, int] = (0, 0)
+    first_line: int = 0
+    last_line: int = 0
 
 
 @dataclass(kw_only=True)
 class ModuleFacts:
-    """What a file says.
+    """What was read of one source file.
 
-    imports: modules (`harness.a`) and names (`harness.a:b`) of ours imported at module level.
-    bindings: local name -> the module or name of ours that an import binds it to.
-    on_import: the statements that are no definitions; they run when the module is imported.
+    imports: modules (`harness.a`) and names (`harness.a:b`) of this project that are imported at module
+    level.
+    bindings: local name -> the module or name of this project that an import binds it to.
+    on_import: the statements that are not definitions. They run when the module is imported.
     as_program: the block under `if __name__ == "__main__"`.
-    problems: what cannot be followed, with its line.
+    bound_on_import: names that other statements than assignments define, for example a loop at module level.
+    problems: code whose references cannot be followed, with its line.
 
-    A reference is a text: `name.attribute` within the module, `=harness.a:name.attribute` through an import
-    inside a function, `!harness.a` for such an import itself, `@harness.a.b` for a module that a text names,
-    `*harness.?.b:NAME` for a pattern of module names, `/folder/file` for package data, `.` for the module
-    itself as a program. A leading `~` marks what a check runs and planning does not.
+    A reference is a text in one of these forms:
+        `name.attribute`             a name within the module
+        `=harness.a:name.attribute`  a name that is imported inside a function
+        `!harness.a`                 an import inside a function
+        `@harness.a.b`               a module that a text names
+        `*harness.?.b:NAME`          a name in all modules that match a pattern
+        `/folder/file`               package data
+        `.`                          the module itself, as a program
+    A leading `~` marks a reference that is used when a check is run, but not when it is planned.
     """
 
     imports: list[str] = field(default_factory=list)
@@ -96,52 +106,28 @@ class ModuleFacts:
 
 def facts_to_json(facts: ModuleFacts) -> dict[str, Any]:
     """The facts as JSON, for `facts_from_json`."""
-
-    def encode(one: Definition) -> list[Any]:
-        return [one.kind, one.digest, one.references, one.called_on_import, list(one.lines)]
-
     return {
-        "imports": facts.imports,
-        "bindings": facts.bindings,
-        "on_import": encode(facts.on_import),
-        "as_program": encode(facts.as_program),
-        "definitions": {name: encode(one) for name, one in facts.definitions.items()},
-        "bound_on_import": facts.bound_on_import,
-        "problems": facts.problems,
+        **vars(facts),
+        "on_import": vars(facts.on_import),
+        "as_program": vars(facts.as_program),
+        "definitions": {name: vars(definition) for name, definition in facts.definitions.items()},
     }
 
 
 def facts_from_json(data: dict[str, Any]) -> ModuleFacts:
-    """What `facts_to_json` wrote; KeyError, TypeError or ValueError for anything else."""
-
-    def decode(one: Any) -> Definition:
-        kind, digest, references, called, (first, last) = one
-        return Definition(
-            kind=kind, digest=digest, references=references, called_on_import=called, lines=(first, last)
-        )
-
-    return ModuleFacts(
-        imports=data["imports"],
-        bindings=data["bindings"],
-        on_import=decode(data["on_import"]),
-        as_program=decode(data["as_program"]),
-        definitions={name: decode(one) for name, one in data["definitions"].items()},
-        bound_on_import=data["bound_on_import"],
-        problems=data["problems"],
-    )
+    """The facts that `facts_to_json` wrote; KeyError, TypeError or AttributeError for other JSON."""
+    definitions = {name: Definition(**definition) for name, definition in data["definitions"].items()}
+    pieces = {name: Definition(**data[name]) for name in ("on_import", "as_program")}
+    return ModuleFacts(**{**data, **pieces, "definitions": definitions})
 
 
 def mentions(text: str) -> list[str]:
-    """The modules of ours that a text names, or could name."""
+    """The names in a text that may be modules of this project."""
     return sorted(set(MENTION.findall(text))) if PACKAGE in text else []
 
 
-def _mentions_only(value: object) -> bool:
-    return isinstance(value, str) and mentions(value) == [value]
-
-
 def read_module(source: bytes, module: str) -> ModuleFacts:
-    """The facts of one module; SyntaxError when it is no Python."""
+    """The facts of one module; SyntaxError when the source is not valid Python."""
     return _ModuleReader(module, source).read(ast.parse(source))
 
 
@@ -149,8 +135,8 @@ class _ModuleReader:
     def __init__(self, module: str, source: bytes) -> None:
         self.module = module
         self.facts = ModuleFacts()
-        self._top: set[str] = set()
-        # Most definitions import nothing. To look for imports in their syntax takes a third of the time.
+        self.top_level_names: set[str] = set()
+        # Most definitions contain no import; searching their syntax for one would take a third of the time.
         self._import_lines = [
             number for number, line in enumerate(source.splitlines(), 1) if b"import" in line
         ]
@@ -162,14 +148,14 @@ class _ModuleReader:
                 programs.append(statement)
             else:
                 body.append(statement)
-        # Names first: a definition may refer to one that comes later.
+        # Collect all names first: a definition may refer to a name that is defined further down.
         for statement in body:
             self._bind(statement)
-        self._top |= {*self.facts.bindings, *self.facts.bound_on_import}
+        self.top_level_names |= {*self.facts.bindings, *self.facts.bound_on_import}
         names: dict[str, list[ast.stmt]] = {}
         for statement in body:
             defined = _defined_names(statement)
-            self._top |= set(defined)
+            self.top_level_names |= set(defined)
             for name in defined:
                 names.setdefault(name, []).append(statement)
         for statement in body:
@@ -186,19 +172,19 @@ class _ModuleReader:
         return self.facts
 
     def may_import(self, scope: ast.stmt) -> bool:
-        """Whether the word `import` stands in the lines of a function or class."""
-        place = bisect.bisect_left(self._import_lines, scope.lineno)
-        lines = self._import_lines[place : place + 1]
+        """Whether the lines of a function or class contain the word `import`."""
+        index = bisect.bisect_left(self._import_lines, scope.lineno)
+        lines = self._import_lines[index : index + 1]
         return bool(lines) and lines[0] <= (scope.end_lineno or 0)
 
     def _bind(self, statement: ast.stmt) -> None:
-        """Note the imports and names of a statement, those of its branches too."""
+        """Record the imports and names of a statement, also those in its branches."""
         if isinstance(statement, _SCOPES):
             return
         simple = bool(_defined_names(statement))
         for node in _same_scope(statement):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
-                for local, target, imported in self._imported(node):
+                for local, target, imported in self.imported(node):
                     self.facts.imports.append(imported)
                     self.facts.bindings[local] = target
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and not simple:
@@ -206,8 +192,8 @@ class _ModuleReader:
             elif isinstance(node, _SCOPES):
                 self.facts.bound_on_import.append(node.name)
 
-    def _imported(self, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str, str]]:
-        """(local name, what it stands for, what is executed) of an import of ours."""
+    def imported(self, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str, str]]:
+        """(local name, what it is bound to, what is executed) of each import from this project."""
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] != PACKAGE:
@@ -217,36 +203,33 @@ class _ModuleReader:
                 )
             return
         if node.level:
-            self._problem(node, "a relative import; name the module in full")
+            self.note_problem(node, "a relative import; write the full name of the module")
             return
         if (node.module or "").split(".")[0] != PACKAGE:
             return
         for alias in node.names:
             if alias.name == "*":
-                self._problem(node, "a star import; name what is imported")
+                self.note_problem(node, "a star import; list the imported names")
                 continue
             target = f"{node.module}:{alias.name}"
             yield alias.asname or alias.name, target, target
 
     @staticmethod
     def _outside(node: ast.Import | ast.ImportFrom) -> ast.stmt | None:
-        """The part of an import that is not ours: it fails where the package is not installed."""
+        """The part of an import that is not of this project; it fails if that package is not installed."""
         if isinstance(node, ast.ImportFrom):
             return None if (node.module or "").split(".")[0] in {PACKAGE, "__future__"} else node
         others = [alias for alias in node.names if alias.name.split(".")[0] != PACKAGE]
         return ast.Import(names=others, lineno=node.lineno) if others else None
 
     def _is_registered(self, statement: ast.stmt) -> bool:
-        """Whether a decorator may call the definition, or keep it where others find it."""
+        """Whether a decorator may call the definition or register it somewhere."""
         decorators = getattr(statement, "decorator_list", [])
-        return any(not self._is_pure(_called(one)) for one in decorators)
+        return not all(self._is_pure(decorator) for decorator in decorators)
 
     def _is_pure(self, decorator: ast.expr) -> bool:
-        chain = _chain(decorator)
-        return bool(chain) and chain[0] not in self._own() and chain[-1] in PURE_DECORATORS
-
-    def _own(self) -> set[str]:
-        return self._top
+        chain = _chain(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        return bool(chain) and chain[0] not in self.top_level_names and chain[-1] in PURE_DECORATORS
 
     def _definition(self, statements: list[ast.stmt], name: str) -> Definition:
         if not statements:
@@ -262,30 +245,29 @@ class _ModuleReader:
         if name:
             for statement in statements:
                 self._called_on_import(statement, called)
-        lines = [getattr(one, "lineno", 0) for one in statements]
-        lines += [one.lineno for node in statements for one in getattr(node, "decorator_list", [])]
+        lines = [statement.lineno for statement in statements]
+        lines += [
+            decorator.lineno for node in statements for decorator in getattr(node, "decorator_list", [])
+        ]
         return Definition(
             kind=kind,
             digest=scan.digest(),
             references=sorted(scan.references),
             called_on_import=list(called),
-            lines=(min(lines), max(getattr(one, "end_lineno", 0) or 0 for one in statements)),
+            first_line=min(lines),
+            last_line=max(getattr(statement, "end_lineno", 0) or 0 for statement in statements),
         )
 
     def _called_on_import(self, node: ast.AST, found: dict[str, None], *, in_call: bool = False) -> None:
-        """Note what evaluating a definition calls: `c:` for what is called, `a:` for what it may call."""
+        """Record what is called when a definition is evaluated, see `Definition.called_on_import`."""
         if isinstance(node, ast.Lambda) and not in_call:
             return
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for decorator in node.decorator_list:
                 chain = _chain(decorator)
-                if chain and chain[0] in self._own():
+                if chain and chain[0] in self.top_level_names:
                     found[f"c:{'.'.join(chain)}"] = None
-            parts = [
-                *node.decorator_list,
-                *node.args.defaults,
-                *(one for one in node.args.kw_defaults if one),
-            ]
+            parts = [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)]
             for part in parts:
                 self._called_on_import(part, found, in_call=in_call)
             return
@@ -296,23 +278,24 @@ class _ModuleReader:
             return
         if isinstance(node, ast.Call):
             chain = _chain(node.func)
-            if chain and chain[0] in self._own():
+            if chain and chain[0] in self.top_level_names:
                 found[f"c:{'.'.join(chain)}"] = None
-            elif not chain or chain[-1] not in KEEPS_FUNCTION:
-                for argument in (*node.args, *(one.value for one in node.keywords)):
+            elif not chain or chain[-1] not in STORES_FUNCTION:
+                for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
                     passed = _chain(argument)
-                    if passed and passed[0] in self._own():
+                    if passed and passed[0] in self.top_level_names:
                         found[f"a:{'.'.join(passed)}"] = None
             in_call = True
         for child in ast.iter_child_nodes(node):
             self._called_on_import(child, found, in_call=in_call)
 
-    def _problem(self, node: ast.AST, what: str) -> None:
+    def note_problem(self, node: ast.AST, what: str) -> None:
+        """Record code whose references cannot be followed."""
         self.facts.problems.append(f"line {getattr(node, 'lineno', 0)}: {what}")
 
 
 class _Scan:
-    """The references and the digest of some statements, in one pass over their syntax."""
+    """Collects the references and the digest of statements in one pass over their syntax."""
 
     def __init__(self, reader: _ModuleReader, statements: list[ast.stmt]) -> None:
         self._reader = reader
@@ -332,12 +315,12 @@ class _Scan:
     def _local_imports(self, scope: ast.AST) -> None:
         for node in ast.walk(scope):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
-                for local, target, imported in self._reader._imported(node):  # noqa: SLF001
+                for local, target, imported in self._reader.imported(node):
                     self._local[local] = target
                     self.references.add(f"!{imported}")
 
     def _visit(self, node: ast.AST, *, in_class: bool, follow: bool) -> None:
-        """Write a node into the text that is digested, and note what it refers to if `follow`."""
+        """Append a node to the digested text and, if `follow`, record what it refers to."""
         kind = type(node)
         if kind is ast.Constant:
             self._constant(node, follow=follow)
@@ -394,36 +377,36 @@ class _Scan:
     def _run_later(self, keyword: ast.keyword) -> None:
         known = set(self.references)
         self._visit(keyword, in_class=False, follow=True)
-        new = self.references - known
-        self.references = known | {f"~{one}" for one in new}
+        self.references = known | {f"~{reference}" for reference in self.references - known}
 
     def _constant(self, node: Any, *, follow: bool) -> None:
         self._text.append(repr(node.value))
         if follow and isinstance(node.value, str):
             self.references.update(f"@{name}" for name in mentions(node.value))
-            # The front of an f-string is seen as a pattern instead.
+            # The beginning of an f-string is handled as part of a pattern of module names.
             in_pattern = getattr(node, "in_pattern", False)
             if not in_pattern and re.fullmatch(rf"{PACKAGE}(\.\w+)*\.", node.value):
-                self._reader._problem(node, "a module name put together from parts")  # noqa: SLF001
+                self._reader.note_problem(node, "a module name that is put together from parts")
 
     def _name(self, chain: list[str]) -> None:
         local = self._local.get(chain[0])
         if local is not None:
             module, _, name = local.partition(":")
             self.references.add(f"={module}:{'.'.join([*([name] if name else []), *chain[1:]])}")
-        if chain[0] in self._reader._own():  # noqa: SLF001
+        if chain[0] in self._reader.top_level_names:
             self.references.add(".".join(chain))
         elif chain[0] in {"__spec__", "__file__"} or (chain[0] == "__name__" and local is None):
             self.references.add(".")
 
     def _target(self, function: ast.expr) -> str:
-        """What a called name stands for, as `harness.a:name`, or its last part for what is not ours."""
+        """The called function as `harness.a:name`, or the last part of its name if it is of other projects."""
         chain = _chain(function)
         if not chain:
             return ""
         bound = self._local.get(chain[0]) or self._reader.facts.bindings.get(chain[0])
         if bound is None:
-            return f"{self._reader.module}:{chain[0]}" if chain[0] in self._reader._own() else chain[-1]  # noqa: SLF001
+            is_own = chain[0] in self._reader.top_level_names
+            return f"{self._reader.module}:{chain[0]}" if is_own else chain[-1]
         if len(chain) == 1:
             return bound
         return f"{bound.replace(':', '.')}:{chain[-1]}"
@@ -438,16 +421,16 @@ class _Scan:
             if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
                 self.references.add(f"/{argument.value.strip('/')}")
             elif self._reader.module != DATA_HELPER_MODULE:
-                self._reader._problem(node, "package data that is not named by a literal")  # noqa: SLF001
+                self._reader.note_problem(node, "package data whose name is not a literal")
 
     def _imported_attribute(self, node: ast.Attribute) -> bool:
-        """`import_module("harness.a").name` refers to that name alone."""
+        """Record `import_module("harness.a").name` as a reference to that name; False for other code."""
         call = node.value
         if not (isinstance(call, ast.Call) and call.args and _chain(call.func)[-1:] == ["import_module"]):
             return False
         module = call.args[0]
-        if isinstance(module, ast.Constant) and _mentions_only(module.value):
-            name = str(module.value)
+        name = module.value if isinstance(module, ast.Constant) else None
+        if isinstance(name, str) and mentions(name) == [name]:
             self.references |= {f"!{name}", f"={name}:{node.attr}"}
             return True
         if isinstance(module, ast.JoinedStr):
@@ -455,7 +438,7 @@ class _Scan:
         return False
 
     def _pattern(self, node: Any, attribute: str) -> bool:
-        """An f-string that begins with a module of ours stands for all modules of that form."""
+        """Record an f-string that begins with `harness.` as a reference to all modules that match it."""
         parts = [str(part.value) if isinstance(part, ast.Constant) else "?" for part in node.values]
         for part in node.values:
             if isinstance(part, ast.Constant):
@@ -468,7 +451,7 @@ class _Scan:
 
 
 def _executed(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements that run on import: not what is for type checkers, nor texts that stand for themselves."""
+    """The statements that do something on import, without blocks for type checkers and docstrings."""
     for statement in body:
         if isinstance(statement, ast.If) and _is_type_checking(statement.test):
             yield from _executed(statement.orelse)
@@ -514,7 +497,7 @@ def _defined_names(statement: ast.stmt) -> list[str]:
 
 
 def _same_scope(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and everything below it, without the insides of functions and classes."""
+    """The node and everything below it, without the bodies of functions and classes."""
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _SCOPES):
@@ -523,12 +506,8 @@ def _same_scope(node: ast.AST) -> Iterator[ast.AST]:
             yield from _same_scope(child)
 
 
-def _called(node: ast.expr) -> ast.expr:
-    return node.func if isinstance(node, ast.Call) else node
-
-
 def _chain(node: ast.AST) -> list[str]:
-    """`a.b.c` as its parts; empty when it does not begin with a name."""
+    """The parts of `a.b.c`; empty if the expression does not begin with a name."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

@@ -1,9 +1,9 @@
-"""What code a starting point can reach, definition by definition, and a digest of it.
+"""Computes which definitions can be reached from a starting point, and a digest of them.
 
-A definition reaches what it refers to. The module it lies in is imported for it, so what runs on import there
-counts too, and so do the modules that are imported for that. Definitions of such a module that nobody refers
-to do not count. What cannot be told apart without running the code counts as reached: a module that a text
-names, a module object that is passed on, whatever a call on import may call.
+A definition reaches what it refers to. Its module is imported first, so the code that runs on import of this
+module is reached too, and that of the modules it imports. Other definitions of these modules are not reached
+unless something refers to them. Where only running the code would tell, it counts as reached: a module that a
+text names, all names of a module object that is passed on, and functions that a call on import may call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from harness.code_graph.module_facts import (
 )
 from harness.package import PACKAGE_ROOT
 
-#: Files that say nothing of what the code does: compiled copies and prose.
+#: Files that cannot change what the code does: compiled copies and prose.
 IGNORED_SUFFIXES = frozenset({".pyc", ".pyo", ".md"})
 ON_IMPORT, AS_PROGRAM, WHOLE, DEFINITION, DATA, MISSING = (
     "import",
@@ -38,26 +38,26 @@ ON_IMPORT, AS_PROGRAM, WHOLE, DEFINITION, DATA, MISSING = (
     "data",
     "missing",
 )
-#: (what kind of piece, module or file, name)
+#: (one of the kinds above, module or data file, name of the definition)
 Node = tuple[str, str, str]
 MODULE_DIGITS = 12
 
 
 class FactsStore(Protocol):
-    """Keeps what was read of a file, by the digest of its content."""
+    """Stores the facts of files by the digest of their content."""
 
     def get(self, digest: str) -> ModuleFacts | None:
-        """What was read of a file with this content."""
+        """The stored facts of a file with this content, or None."""
 
     def put(self, digest: str, facts: ModuleFacts) -> None:
-        """Keep it."""
+        """Store the facts of a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReachedCode:
-    """What a starting point reaches.
+    """The code that can be reached from a starting point.
 
-    digest: of all of it. modules: module or data file -> digest of what is reached of it.
+    digest: digest of all of this code. modules: module or data file -> digest of the part that is reached.
     """
 
     digest: str
@@ -65,12 +65,12 @@ class ReachedCode:
 
 
 def is_code(file: Path) -> bool:
-    """Whether a file can decide what the code does: compiled copies and prose cannot."""
+    """Whether a file can change what the code does; compiled copies and prose cannot."""
     return file.suffix not in IGNORED_SUFFIXES and "__pycache__" not in file.parts
 
 
 class CodeGraph:
-    """The definitions of a package `harness` and what they refer to; files are read when they are reached."""
+    """The definitions of a package `harness` and their references. Files are read when they are reached."""
 
     def __init__(self, root: Path = PACKAGE_ROOT, store: FactsStore | None = None) -> None:
         self.root = root
@@ -82,20 +82,20 @@ class CodeGraph:
         self._modules: list[str] | None = None
 
     def modules(self) -> list[str]:
-        """Every module of the package; folders of package data are not among them."""
+        """Every module of the package; folders of package data are not modules."""
         if self._modules is None:
             self._modules = sorted(_modules_in(self.root, PACKAGE))
         return self._modules
 
     def facts(self, module: str) -> ModuleFacts | None:
-        """What the file of a module says, None when there is no such module."""
+        """The facts of a module; None if it does not exist."""
         if module not in self._facts:
             file = self.file(module)
             self._facts[module] = self._read(file, module) if file else None
         return self._facts[module]
 
     def file(self, module: str) -> Path | None:
-        """The file of a module."""
+        """The file of a module; None if it does not exist."""
         first, *rest = module.split(".")
         if first != PACKAGE:
             return None
@@ -107,7 +107,7 @@ class CodeGraph:
 
     def _read(self, file: Path, module: str) -> ModuleFacts:
         content = file.read_bytes()
-        # Facts name the module they are of, for what refers to itself.
+        # The facts contain the module's name where code refers to its own module.
         digest = hashlib.sha256(module.encode() + b"\0" + content).hexdigest()
         known = self._store.get(digest) if self._store else None
         if known is not None:
@@ -115,19 +115,20 @@ class CodeGraph:
         try:
             facts = read_module(content, module)
         except (SyntaxError, ValueError):
-            # It cannot be imported either. Whatever is in it counts.
+            # It cannot be imported either. All of its content counts.
             broken = Definition(kind=ASSIGNMENT, digest=digest)
-            facts = ModuleFacts(on_import=broken, problems=["it is no Python of this version"])
+            facts = ModuleFacts(on_import=broken, problems=["it is not valid for this version of Python"])
         if self._store:
             self._store.put(digest, facts)
         return facts
 
     def reach(self, roots: Iterable[str], *, stop: Collection[str] = (), checks: bool = True) -> set[Node]:
-        """Every piece of code that the roots reach.
+        """Every piece of code that can be reached from the roots.
 
-        roots: `harness.a.b:name` (a definition), `harness.a.b` (a module, all of it, and as a program), or a
+        roots: `harness.a.b:name` (a definition), `harness.a.b` (all of a module, also run as a program), or a
             pattern of module names (`harness.a.*`).
-        stop: modules that are not entered. checks: follow what a declared check runs.
+        stop: modules that are not followed.
+        checks: whether to follow the functions that a declared check runs after planning.
         """
         waiting = [node for root in roots for node in self._root(root)]
         found: set[Node] = set()
@@ -158,11 +159,11 @@ class CodeGraph:
         }
         whole = hashlib.sha256(json.dumps(modules).encode()).hexdigest()
         return ReachedCode(
-            digest=whole, modules={place: one[:MODULE_DIGITS] for place, one in modules.items()}
+            digest=whole, modules={place: digest[:MODULE_DIGITS] for place, digest in modules.items()}
         )
 
     def data_files(self, place: str) -> list[Path]:
-        """The files of a folder or file of package data, named from the package's folder."""
+        """The files of package data. place: a folder or file, relative to the folder of the package."""
         path = self.root / place
         if path.is_file():
             return [path]
@@ -179,7 +180,7 @@ class CodeGraph:
         if facts is None:
             return "missing"
         if kind == ON_IMPORT:
-            # The name of a module that does nothing on import counts for nothing.
+            # A module that does nothing on import has no digest here and is left out.
             return facts.on_import.digest
         return facts.as_program.digest if kind == AS_PROGRAM else facts.definitions[name].digest
 
@@ -194,18 +195,18 @@ class CodeGraph:
     def _follow(self, node: Node) -> None:
         now: dict[Node, None] = {}
         later: dict[Node, None] = {}
-        for marked, found in self.neighbours(node):
-            (later if marked else now)[found] = None
+        for is_run_later, reached in self.neighbours(node):
+            (later if is_run_later else now)[reached] = None
         self._edges[node] = tuple(now)
-        self._later[node] = tuple(one for one in later if one not in now)
+        self._later[node] = tuple(reached for reached in later if reached not in now)
 
     def neighbours(self, node: Node) -> Iterator[tuple[bool, Node]]:
-        """What a piece of code reaches directly; marked is what a declared check runs later."""
+        """What a piece of code refers to directly. The flag marks what a check runs after planning."""
         kind, place, name = node
         if kind == MISSING:
             return
         if kind == DATA:
-            yield from ((False, one) for one in self._mentioned(place))
+            yield from ((False, reached) for reached in self._mentioned(place))
             return
         facts = self.facts(place)
         if facts is None:
@@ -213,32 +214,33 @@ class CodeGraph:
             return
         if kind == WHOLE:
             yield False, (AS_PROGRAM, place, "")
-            yield from ((False, (DEFINITION, place, one)) for one in facts.definitions)
+            yield from ((False, (DEFINITION, place, definition)) for definition in facts.definitions)
         if kind != ON_IMPORT:
             yield False, (ON_IMPORT, place, "")
         if kind == ON_IMPORT:
-            yield from ((False, one) for one in self._imported(place, facts))
+            yield from ((False, reached) for reached in self._imported(place, facts))
         piece = {ON_IMPORT: facts.on_import, AS_PROGRAM: facts.as_program}.get(kind)
         if kind == DEFINITION:
             piece = facts.definitions[name]
         for reference in piece.references if piece else ():
-            marked = reference.startswith("~")
-            yield from ((marked, one) for one in self._referred(place, reference.lstrip("~")))
+            is_run_later = reference.startswith("~")
+            nodes = self._referred(place, reference.lstrip("~"))
+            yield from ((is_run_later, reached) for reached in nodes)
 
     def _imported(self, module: str, facts: ModuleFacts) -> Iterator[Node]:
-        """What importing a module runs, beside its own statements."""
+        """What else runs when a module is imported: its parents, its imports, and what definitions call."""
         if "." in module:
             yield ON_IMPORT, module.rpartition(".")[0], ""
         for imported in facts.imports:
             yield from self._import(imported)
         for name, definition in facts.definitions.items():
             for called in definition.called_on_import:
-                how, _, chain = called.partition(":")
+                call, _, chain = called.partition(":")
                 for node in self._resolve(module, chain.split(".")):
                     if node[0] == DEFINITION:
                         kind = self._kind(node)
-                        if kind == FUNCTION or (how == "c" and kind == ASSIGNMENT):
-                            # What it is called with counts, too.
+                        if kind == FUNCTION or (call == "c" and kind == ASSIGNMENT):
+                            # The arguments of the call are reached, too.
                             yield node
                             yield DEFINITION, module, name
                         elif kind == CLASS:
@@ -300,13 +302,13 @@ class CodeGraph:
             yield DATA, file.relative_to(self.root).as_posix(), ""
 
     def _mentioned(self, place: str) -> Iterator[Node]:
-        """Modules that a data file names: an entry point, a configuration."""
+        """Modules that a data file names, for example as an entry point."""
         text = (self.root / place).read_bytes().decode("utf-8", "replace")
         for name in mentions(text):
             yield from self._named(name)
 
     def _named(self, dotted: str) -> Iterator[Node]:
-        """The module that a text names, or in which what it names lies; nothing when there is none."""
+        """The module that a dotted name names or lies in; nothing if there is no such module."""
         parts = dotted.split(".")
         while len(parts) > 1:
             if self.file(".".join(parts)):
@@ -320,7 +322,7 @@ class CodeGraph:
             yield MISSING, module, ".".join(chain)
             return
         if not chain:
-            # A module object that is passed on: any of its names may be used.
+            # The module object itself is passed on: any of its names may be used.
             yield WHOLE, module, ""
             return
         name, rest = chain[0], chain[1:]

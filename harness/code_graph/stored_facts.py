@@ -1,4 +1,4 @@
-"""What was read of source files, kept in the cache folder: a command reads only files that changed since."""
+"""Stores what was read of source files in the cache folder, so that a command reads only changed files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from harness.package import PACKAGE_ROOT
 
 FOLDER = "code"
 FACTS_FILE = "facts.json"
-#: Two revisions of the package are about 1,300 files: comparing them back and forth reads none twice.
+#: Two revisions of the package have about 1,300 files together; both stay stored while they are compared.
 MOST_FACTS = 4000
-MOST_ANSWERS = 40
+MOST_RESULTS = 40
 
 
 @functools.cache
 def analyser_digest() -> str:
-    """Digest of the code of this package: facts that other code read are not used."""
+    """Digest of the code of this package. Stored facts are used only if the same code wrote them."""
     files = sorted((PACKAGE_ROOT / "code_graph").glob("*.py"))
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
@@ -37,27 +37,30 @@ def reached_code(
     root: Path = PACKAGE_ROOT,
     cache: Path | None = None,
 ) -> Mapping[str, ReachedCode]:
-    """What each group of roots reaches, by the group's name. A cache folder saves reading files again."""
-    answers = StoredAnswers(cache, root, json.dumps([roots, stop], sort_keys=True)) if cache else None
-    known = answers.get() if answers else None
+    """Name of a group of roots -> the code that can be reached from them.
+
+    cache: the cache folder, in which the result and what was read of the files are stored.
+    """
+    results = StoredResults(cache, root, json.dumps([roots, stop], sort_keys=True)) if cache else None
+    known = results.get() if results else None
     if known is not None and known.keys() == roots.keys():
         return known
     facts = StoredFacts(cache) if cache else None
     graph = CodeGraph(root, facts)
-    reached = {name: graph.digest(graph.reach(one, stop=stop)) for name, one in roots.items()}
-    if facts and answers:
+    reached = {name: graph.digest(graph.reach(group, stop=stop)) for name, group in roots.items()}
+    if facts and results:
         facts.save()
-        answers.put(reached)
+        results.put(reached)
     return reached
 
 
 def code_digest(*roots: str, cache: Path | None = None) -> str:
-    """Digest of all code that the roots reach, for what is kept of their results."""
+    """Digest of all code that can be reached from the roots, as a part of the name of a cached result."""
     return reached_code({"": roots}, cache=cache)[""].digest
 
 
 class StoredFacts:
-    """The facts of files by content, in one file of the cache. A damaged or foreign one counts as empty."""
+    """The facts of files by content, in one file of the cache. A damaged file counts as empty."""
 
     def __init__(self, cache: Path) -> None:
         self._file = cache / FOLDER / FACTS_FILE
@@ -65,15 +68,15 @@ class StoredFacts:
         self._changed = False
 
     def get(self, digest: str) -> ModuleFacts | None:
-        """What was read of a file with this content."""
+        """The facts of a file with this content; None if they are not stored."""
         data = self._load().get(digest)
         try:
             return facts_from_json(data) if data is not None else None
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, AttributeError):
             return None
 
     def put(self, digest: str, facts: ModuleFacts) -> None:
-        """Keep what was read; `save` writes it."""
+        """Add the facts of a file; `save` writes them."""
         known = self._load()
         known[digest] = facts_to_json(facts)
         while len(known) > MOST_FACTS:
@@ -81,7 +84,7 @@ class StoredFacts:
         self._changed = True
 
     def save(self) -> None:
-        """Write what is new. A cache that cannot be written is none: nothing depends on it."""
+        """Write the file if facts were added. A cache that cannot be written is not an error."""
         if self._changed:
             write_json(self._file, {"of": analyser_digest(), "facts": self._known})
             self._changed = False
@@ -94,49 +97,38 @@ class StoredFacts:
         return self._known
 
 
-class StoredAnswers:
-    """What was reached in a tree of this content, one file per tree and question."""
+class StoredResults:
+    """The reachable code of the tree at `root`, one file for each content of the tree and each `question`."""
 
     def __init__(self, cache: Path, root: Path, question: str) -> None:
         self._folder = cache / FOLDER
-        asked = hashlib.sha256(f"{analyser_digest()} {question}".encode()).hexdigest()[:16]
-        self._file = self._folder / f"reached-{tree_digest(root)[:24]}-{asked}.json"
+        question_digest = hashlib.sha256(f"{analyser_digest()} {question}".encode()).hexdigest()[:16]
+        self._file = self._folder / f"reached-{tree_digest(root)[:24]}-{question_digest}.json"
 
     def get(self) -> dict[str, ReachedCode] | None:
-        """The answer, None when there is none that can be read."""
+        """The stored result; None if there is none or it cannot be read."""
         stored = read_json(self._file)
         try:
-            return {
-                name: ReachedCode(digest=str(one["digest"]), modules=dict(one["modules"]))
-                for name, one in stored["reached"].items()
-            }
-        except (KeyError, TypeError, ValueError, AttributeError):
+            return {name: ReachedCode(**reached) for name, reached in stored["reached"].items()}
+        except (KeyError, TypeError, AttributeError):
             return None
 
     def put(self, reached: Mapping[str, ReachedCode]) -> None:
-        """Keep the answer, and let the oldest ones go."""
-        write_json(
-            self._file,
-            {
-                "reached": {
-                    name: {"digest": one.digest, "modules": dict(one.modules)}
-                    for name, one in reached.items()
-                }
-            },
-        )
+        """Store the result and remove the oldest results."""
+        write_json(self._file, {"reached": {name: vars(code) for name, code in reached.items()}})
         with contextlib.suppress(OSError):
             files = sorted(self._folder.glob("reached-*.json"), key=lambda file: file.stat().st_mtime)
-            for file in files[:-MOST_ANSWERS]:
+            for file in files[:-MOST_RESULTS]:
                 file.unlink()
 
 
 def tree_digest(root: Path) -> str:
-    """Digest of every file of a package that can decide what its code does."""
+    """Digest of every file of a package that can change what its code does."""
     sha = hashlib.sha256()
     for file in sorted(_files(str(root))):
         path = Path(file)
         if is_code(path):
-            with open(file, "rb") as stream:  # noqa: PTH123 - three times as fast for hundreds of files
+            with open(file, "rb") as stream:  # noqa: PTH123 - three times as fast as Path.read_bytes
                 content = hashlib.sha256(stream.read()).digest()
             sha.update(file[len(str(root)) :].encode("utf-8", "surrogateescape") + b"\0" + content)
     return sha.hexdigest()
@@ -155,7 +147,7 @@ def _files(folder: str) -> list[str]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object in a file, empty when there is none that can be read."""
+    """The JSON object in a file; empty if there is none or it cannot be read."""
     try:
         data = json.loads(file.read_bytes())
     except (OSError, ValueError):
@@ -164,7 +156,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def write_json(file: Path, data: Mapping[str, Any]) -> None:
-    """Replace a file at once, so that nobody reads half of it."""
+    """Replace a file atomically. A file that cannot be written is not an error."""
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=".new-")

@@ -146,7 +146,7 @@ def nodes_at(module: str, facts: ModuleFacts, line: int) -> list[Node]:
     found = [
         (DEFINITION, module, name)
         for name, one in facts.definitions.items()
-        if one.lines[0] <= line <= one.lines[1]
+        if one.first_line <= line <= one.last_line
     ]
     return found or [(ON_IMPORT, module, ""), (AS_PROGRAM, module, "")]
 

@@ -11,7 +11,7 @@ that can be reached from
   artifacts of needed checks. The classes of the objects that the context is constructed with are listed too,
   because a reference to a class stands where the object is made. Code that schedules tasks, sends them to
   other
-  hosts or stores outcomes is not included: it does not change what a completed check measured, and each
+  hosts or stores outcomes is left out. It does not change what a completed check measured, and each
   change of the scheduler would renew all outcomes;
 - for a check on the device of a cell: the code that starts a program in a cell (`CELL`).
 
