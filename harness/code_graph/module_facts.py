@@ -19,7 +19,6 @@ PACKAGE = "harness"
 MENTION = re.compile(rf"(?<![\w./-]){PACKAGE}(?:\.[A-Za-z_]\w*)+")
 DATA_HELPERS = ("data_folder", "data_file")
 DATA_HELPER_MODULE = f"{PACKAGE}.package"
-
 CHECK_CLASS = f"{PACKAGE}.check:Check"
 #: Arguments of `Check` with functions that planning does not call. It calls only `applies`.
 RUN_LATER = ("run", "judge", "holds")
@@ -399,7 +398,7 @@ class _Scan:
             self.references.add(".")
 
     def _target(self, function: ast.expr) -> str:
-        """The called function as `harness.a:name`, or the last part of its name if it is of other projects."""
+        """The called function as `harness.a:name`, or the last part of its name if it is foreign."""
         chain = _chain(function)
         if not chain:
             return ""
