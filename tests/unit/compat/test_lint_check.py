@@ -33,7 +33,7 @@ def judged(context: Any, recipe: Any) -> tuple[LintMeasured, Any]:
 def test_an_error_fails_with_its_reason_and_remedy(context: Any) -> None:
     found, judgement = judged(context, RECIPE)
     assert judgement.status is Status.FAIL
-    assert judgement.reasons[0].startswith("error GROUP-1: GRPO with groups of 1")
+    assert judgement.reasons[0].startswith("error GROUP-1: the GRPO group size is 1")
     assert "rollout.n=8" in judgement.remedies[0]
     assert found.findings[0].file == "recipe r"
 

@@ -19,7 +19,7 @@ def result() -> LintResult:
 
 def test_text_reads_like_a_compilers(result: LintResult) -> None:
     text = FORMATS["text"](result)
-    assert "a,b:c%.sh:3:3: error GROUP-1: GRPO with groups of 1\n  why: a group of one" in text
+    assert "a,b:c%.sh:3:3: error GROUP-1: the GRPO group size is 1\n  why: a group of one" in text
     assert "line 1: not understood" in text
     assert "not decided: MOE-WAKE needs" in text or "not decided" in text
     assert text.splitlines()[-1].startswith("2 errors") or "errors" in text.splitlines()[-1]
@@ -28,7 +28,7 @@ def test_text_reads_like_a_compilers(result: LintResult) -> None:
 def test_github_commands_are_escaped(result: LintResult) -> None:
     line = next(line for line in FORMATS["github"](result).splitlines() if "GROUP-1" in line)
     assert line.startswith(
-        "::error file=a%2Cb%3Ac%25.sh,line=3,title=GROUP-1,col=3::GRPO with groups of 1%0Awhy"
+        "::error file=a%2Cb%3Ac%25.sh,line=3,title=GROUP-1,col=3::the GRPO group size is 1%0Awhy"
     )
 
 
