@@ -31,7 +31,8 @@ from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.package_pairs import ConsumerAnalysis, Package
 from harness.compat.uses.package_uses import find_uses
 from harness.compat.uses.use import Use
-from harness.compat.uses.use_check import UseFinding, check_uses
+from harness.compat.uses.use_check import check_uses
+from harness.compat.uses.use_finding import UseFinding
 from harness.sources.packages.release_sources import fetch_sources
 from harness.workspace.downloads import run_quietly
 

@@ -16,32 +16,19 @@ from harness.compat.uses.package_pairs import ConsumerAnalysis, Package
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackageFile:
-    """A package and the zip with its sources. `changes`: file -> its text after our patches."""
-
-    name: str
-    version: str
-    file: str
-    changes: Mapping[str, str] = field(default_factory=dict)
-
-    def package(self) -> Package:
-        """The package to analyse."""
-        return Package(name=self.name, version=self.version, file=Path(self.file), changes=self.changes)
-
-
-@dataclass(frozen=True, kw_only=True)
 class ApiRequest:
     """What to analyse.
 
-    cache, code: of the `AnalysisCache`. patches: file -> ids of our patches that change it.
+    cache: the cache folder of all checks. code: as in `AnalysisCache`.
     made_for: consumer -> the providers it was published for, where the cell has another version of them.
+    patches: file -> ids of our patches that change it.
     not_read, misfits: as in `ApiMeasured`.
     """
 
-    cache: str
+    cache: Path
     code: str
-    packages: tuple[PackageFile, ...]
-    made_for: Mapping[str, tuple[PackageFile, ...]] = field(default_factory=dict)
+    packages: tuple[Package, ...]
+    made_for: Mapping[str, tuple[Package, ...]] = field(default_factory=dict)
     patches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     not_read: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
@@ -49,8 +36,8 @@ class ApiRequest:
 
 def examine(request: ApiRequest) -> ApiMeasured:
     """Check each consumer in the request against each of its providers."""
-    cache = AnalysisCache(folder=Path(request.cache) / "pairs", code=request.code)
-    packages = {item.name: item.package() for item in request.packages}
+    cache = AnalysisCache(folder=request.cache / "pairs", code=request.code)
+    packages = {package.name: package for package in request.packages}
     pairs: list[CheckedPair] = []
     findings: list[ApiFinding] = []
     uses: Counter[str] = Counter()
@@ -62,7 +49,7 @@ def examine(request: ApiRequest) -> ApiMeasured:
             continue
         analysis = ConsumerAnalysis(package, cache)
         imported = analysis.imported_modules(consumer.roots)
-        made_for = {item.name: item.package() for item in request.made_for.get(package.name, ())}
+        made_for = {provider.name: provider for provider in request.made_for.get(package.name, ())}
         for provider in providers:
             result = analysis.check_provider(provider, made_for.get(provider.name))
             pairs.append(CheckedPair(package.name, package.version, provider.name, provider.version))
@@ -70,20 +57,12 @@ def examine(request: ApiRequest) -> ApiMeasured:
             unparsed.update(result.unparsed)
             findings += (
                 ApiFinding(
-                    kind=found.kind,
-                    file=found.file,
-                    line=found.line,
-                    provider=found.provider,
-                    name=found.name,
-                    text=found.text,
-                    guarded=found.guarded,
-                    at_import=found.at_import,
-                    breaks=found.breaks,
+                    **vars(finding),
                     consumer=package.name,
-                    always=found.breaks and found.at_import and _module(found.file) in imported,
-                    patches=request.patches.get(found.file, ()),
+                    always=finding.breaks and finding.at_import and _module(finding.file) in imported,
+                    patches=request.patches.get(finding.file, ()),
                 )
-                for found in result.findings
+                for finding in result.findings
             )
     return ApiMeasured(
         pairs=tuple(pairs),

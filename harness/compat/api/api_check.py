@@ -14,7 +14,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from harness.check import TaskContext
-from harness.compat.api.api_analysis import ApiRequest, PackageFile
+from harness.compat.api.api_analysis import ApiRequest
 from harness.compat.api.api_measurements import ApiFinding, ApiMeasured
 from harness.compat.api.consumers import CONSUMERS
 from harness.compat.api.last_release import last_releases_with
@@ -22,6 +22,7 @@ from harness.compat.api.patched_sources import apply_patches
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.uses.analysis_cache import analysis_code
 from harness.compat.uses.analysis_process import analyse
+from harness.compat.uses.package_pairs import Package
 from harness.errors import InputError
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.sources.git.mirrors import COMMIT_REMEDY, mirrors_folder
@@ -72,12 +73,10 @@ def gather(
     found = {name: file for name, file in files.items() if file}
     patched = _apply_our_patches(facets, found, root)
     return ApiRequest(
-        cache=str(source.cache),
+        cache=source.cache,
         code=analysis_code(),
         packages=tuple(
-            PackageFile(
-                name=name, version=versions[name], file=str(file), changes=patched.texts.get(name, {})
-            )
+            Package(name=name, version=versions[name], file=file, changes=patched.texts.get(name, {}))
             for name, file in found.items()
         ),
         made_for=_made_for(versions, commits, source),
@@ -91,16 +90,16 @@ def gather(
 
 def _made_for(
     versions: Mapping[str, str], commits: Mapping[str, str], source: SourceFetcher
-) -> dict[str, tuple[PackageFile, ...]]:
+) -> dict[str, tuple[Package, ...]]:
     """Consumer -> the providers it was published for, where the cell has another version of them."""
-    found: dict[str, tuple[PackageFile, ...]] = {}
+    found: dict[str, tuple[Package, ...]] = {}
     for consumer in CONSUMERS:
         if consumer.package not in versions or commits.get(consumer.package):
             continue
         for name, version in consumer.made_for(versions[consumer.package]).items():
             file = source.fetch(name, version) if name in versions and versions[name] != version else None
             if file:
-                provider = PackageFile(name=name, version=version, file=str(file))
+                provider = Package(name=name, version=version, file=file)
                 found[consumer.package] = (*found.get(consumer.package, ()), provider)
     return found
 

@@ -6,28 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from harness.compat.uses.use_finding import UseFinding
 from harness.measurements import measurement_format
 
 
 @dataclass(frozen=True, kw_only=True)
-class ApiFinding:
-    """A use that the pinned version of a provider does not support; see `UseFinding` for the first fields.
+class ApiFinding(UseFinding):
+    """A use of a consumer of the cell that the pinned version of the provider does not support.
 
-    breaks: whether the line fails when it runs.
-    always: whether it runs in every training, because the modules that every training imports contain it.
+    always: whether the line fails in every training, because a module that every training imports contains it.
     patches: ids of our patches that change the file.
     last: the last earlier release of the provider that had the name, "" when it was not looked up.
     """
 
-    kind: str
-    file: str
-    line: int
-    provider: str
-    name: str
-    text: str
-    guarded: str
-    at_import: bool
-    breaks: bool
     consumer: str
     always: bool
     patches: tuple[str, ...] = ()
@@ -55,8 +46,10 @@ class CheckedPair(NamedTuple):
 class ApiMeasured:
     """The uses of all consumers of the cell.
 
-    uses: consumer -> how many uses were checked. unparsed: files that this Python version cannot parse.
-    not_read: packages whose sources are not available. misfits: ids of our patches that do not apply.
+    uses: consumer -> the number of uses that were checked.
+    unparsed: files that this Python version cannot parse.
+    not_read: packages whose sources are not available.
+    misfits: ids of our patches that do not apply.
     """
 
     pairs: tuple[CheckedPair, ...]

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.compat.operators.operator_measurements import ChangedDefault, CheckedConsumer, TorchNpuMisuse
+from harness.compat.operators.operator_measurements import (
+    ChangedDefault,
+    CheckedConsumer,
+    OperatorsMeasured,
+    PackageVersion,
+    TorchNpuMisuse,
+)
 from harness.compat.operators.operator_schema import (
     OperatorSchemas,
     SchemaChange,
@@ -28,50 +34,32 @@ OTHER_CHIPS = ("_310p",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerFile:
-    """A consumer and the zip with its sources.
+class TorchNpuConsumer:
+    """A package that uses torch_npu.
 
-    pinned: the torch_npu version that it requires, or "". pinned_file: the sources of that version, or ""
-    when they are not available or it is the version under test.
+    pinned: the torch_npu version that it requires, or "".
+    pinned_sources: the sources of the pinned version; None when it is the version under test, or is not
+    available.
     """
 
-    package: str
-    version: str
-    file: str
+    package: Package
     pinned: str
-    pinned_file: str
+    pinned_sources: Path | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorRequest:
-    """What to analyse: a torch_npu and its consumers. cache, code: of the `AnalysisCache`."""
+    """What to analyse: a torch_npu with its sources, and its consumers.
 
-    version: str
-    file: str
-    consumers: tuple[ConsumerFile, ...]
-    cache: str
+    not_read: as in `OperatorsMeasured`. cache: the cache folder of all checks. code: as in `AnalysisCache`.
+    """
+
+    torch_npu: PackageVersion
+    sources: Path
+    consumers: tuple[TorchNpuConsumer, ...]
+    not_read: tuple[str, ...]
+    cache: Path
     code: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class OperatorResult:
-    """What the analysis found; see `OperatorsMeasured`."""
-
-    consumers: tuple[CheckedConsumer, ...]
-    uses: tuple[TorchNpuMisuse, ...]
-    silent: tuple[ChangedDefault, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class OperatorFinding:
-    """A call of an operator that is missing or has another signature."""
-
-    kind: str
-    operator: str
-    file: str
-    line: int
-    text: str
-    guarded: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,18 +101,7 @@ def read_torch_npu_uses(consumer: Package, cache: AnalysisCache) -> TorchNpuUses
 
 def find_misuses(consumer: str, uses: TorchNpuUses, torch_npu: TorchNpuApi) -> tuple[TorchNpuMisuse, ...]:
     """Uses that this torch_npu does not support, sorted by place."""
-    found = [
-        TorchNpuMisuse(
-            consumer=consumer,
-            kind=finding.kind,
-            name=finding.operator,
-            file=finding.file,
-            line=finding.line,
-            text=finding.text,
-            guarded=finding.guarded or _is_for_other_chip(finding.file),
-        )
-        for finding in check_calls(uses.calls, torch_npu.operators)
-    ]
+    found = [*check_calls(consumer, uses.calls, torch_npu.operators)]
     provider = {"torch_npu": (f"torch_npu {torch_npu.version}", torch_npu.surface)}
     # A name directly in torch_npu that is not a module may be defined by the C extension during the import.
     names = [use for use in uses.names if torch_npu.surface.has_module(".".join(use.target.split(".")[:2]))]
@@ -177,54 +154,66 @@ def _passes_argument(call: OperatorCall, argument: str, operators: OperatorSchem
     )
 
 
-def check_calls(calls: tuple[OperatorCall, ...], operators: OperatorSchemas) -> tuple[OperatorFinding, ...]:
+def check_calls(
+    consumer: str, calls: tuple[OperatorCall, ...], operators: OperatorSchemas
+) -> Iterator[TorchNpuMisuse]:
     """Calls that fit no overload, and missing operators; names that are defined at run time are skipped."""
-    return tuple(finding for call in calls if (finding := _finding(call, operators)))
+    for call in calls:
+        overloads = operators.schemas.get(call.operator)
+        if overloads is None:
+            if call.operator in operators.unsigned or not call.operator.startswith(OPERATOR_PREFIXES):
+                continue
+            kind, text = "missing", f"{call.operator} is not in this torch_npu"
+        elif call.positional is None or call.unpacks_keywords:
+            continue
+        else:
+            problems = [overload.problem(call.positional, call.keywords) for overload in overloads]
+            if not all(problems):
+                continue
+            kind, text = "arguments", f"{call.operator} {problems[0]}"
+        yield TorchNpuMisuse(
+            consumer=consumer,
+            kind=kind,
+            name=call.operator,
+            file=call.file,
+            line=call.line,
+            text=text,
+            guarded=call.guarded or _is_for_other_chip(call.file),
+        )
 
 
-def _finding(call: OperatorCall, operators: OperatorSchemas) -> OperatorFinding | None:
-    overloads = operators.schemas.get(call.operator)
-    if overloads is None:
-        if call.operator in operators.unsigned or not call.operator.startswith(OPERATOR_PREFIXES):
-            return None
-        kind, text = "missing", f"{call.operator} is not in this torch_npu"
-    elif call.positional is None or call.unpacks_keywords:
-        return None
-    else:
-        problems = [overload.problem(call.positional, call.keywords) for overload in overloads]
-        if not all(problems):
-            return None
-        kind, text = "arguments", f"{call.operator} {problems[0]}"
-    return OperatorFinding(
-        kind=kind, operator=call.operator, file=call.file, line=call.line, text=text, guarded=call.guarded
-    )
-
-
-def examine(request: OperatorRequest) -> OperatorResult:
+def examine(request: OperatorRequest) -> OperatorsMeasured:
     """Check each consumer in the request against torch_npu, and against the torch_npu that it pins."""
-    torch_npu = read_torch_npu_api(request.version, Path(request.file))
-    cache = AnalysisCache(folder=Path(request.cache) / "pairs", code=request.code)
+    torch_npu = read_torch_npu_api(request.torch_npu.version, request.sources)
+    cache = AnalysisCache(folder=request.cache / "pairs", code=request.code)
     consumers: list[CheckedConsumer] = []
     misuses: list[TorchNpuMisuse] = []
     changed: list[ChangedDefault] = []
-    for item in request.consumers:
-        package = Package(name=item.package, version=item.version, file=Path(item.file))
+    for consumer in request.consumers:
+        package, pinned = consumer.package, consumer.pinned
         uses = read_torch_npu_uses(package, cache)
-        found: Sequence[TorchNpuMisuse] = find_misuses(item.package, uses, torch_npu)
-        if item.pinned == request.version:
-            found = [replace(use, own=True) for use in found]
-        elif item.pinned_file:
-            pinned = read_torch_npu_api(item.pinned, Path(item.pinned_file))
-            own = {(use.file, use.line, use.name) for use in find_misuses(item.package, uses, pinned)}
-            found = [replace(use, own=(use.file, use.line, use.name) in own) for use in found]
-            changed += find_changed_defaults(item.package, uses, pinned, torch_npu)
-        misuses += found
+        found = find_misuses(package.name, uses, torch_npu)
+        if pinned == request.torch_npu.version:
+            misuses += [replace(use, own=True) for use in found]
+        elif consumer.pinned_sources:
+            pinned_api = read_torch_npu_api(pinned, consumer.pinned_sources)
+            own = {(use.file, use.line, use.name) for use in find_misuses(package.name, uses, pinned_api)}
+            misuses += [replace(use, own=(use.file, use.line, use.name) in own) for use in found]
+            changed += find_changed_defaults(package.name, uses, pinned_api, torch_npu)
+        else:
+            misuses += found
         consumers.append(
             CheckedConsumer(
-                package=item.package, version=item.version, pinned=item.pinned, calls=len(uses.calls)
+                package=package.name, version=package.version, pinned=pinned, calls=len(uses.calls)
             )
         )
-    return OperatorResult(consumers=tuple(consumers), uses=tuple(misuses), silent=tuple(changed))
+    return OperatorsMeasured(
+        torch_npu=request.torch_npu,
+        consumers=tuple(consumers),
+        uses=tuple(misuses),
+        silent=tuple(changed),
+        not_read=request.not_read,
+    )
 
 
 if __name__ == "__main__":

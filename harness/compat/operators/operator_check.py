@@ -7,7 +7,6 @@ combination of versions: it is reported, but does not fail the cell.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from harness.check import TaskContext
-from harness.compat.operators.operator_analysis import ConsumerFile, OperatorRequest, OperatorResult
+from harness.compat.operators.operator_analysis import OperatorRequest, TorchNpuConsumer
 from harness.compat.operators.operator_measurements import OperatorsMeasured, PackageVersion
 from harness.compat.uses.analysis_cache import analysis_code
 from harness.compat.uses.analysis_process import analyse
+from harness.compat.uses.package_pairs import Package
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.sources.git.mirrors import COMMIT_REMEDY, mirrors_folder
 from harness.sources.packages.pip_download import ReleaseNotFoundError
@@ -62,39 +62,35 @@ def run(ctx: TaskContext) -> Measured[OperatorsMeasured]:
             continue
         pinned = pinned_torch_npu(sources)
         consumers.append(
-            ConsumerFile(
-                package=package,
-                version=tree.version,
-                file=str(sources),
+            TorchNpuConsumer(
+                package=Package(name=package, version=tree.version, file=sources),
                 pinned=pinned,
-                pinned_file=_pinned_sources(ctx, package, pinned, torch_npu.version),
+                pinned_sources=_pinned_sources(ctx, package, pinned, torch_npu.version),
             )
         )
-    measured = OperatorsMeasured(torch_npu=torch_npu, not_read=tuple(not_read))
-    if consumers:
-        request = OperatorRequest(
-            version=torch_npu.version,
-            file=str(file),
-            consumers=tuple(consumers),
-            cache=str(ctx.cache),
-            code=analysis_code(),
-        )
-        found = analyse(ctx, "harness.compat.operators.operator_analysis", request, OperatorResult)
-        measured = replace(measured, consumers=found.consumers, uses=found.uses, silent=found.silent)
+    request = OperatorRequest(
+        torch_npu=torch_npu,
+        sources=file,
+        consumers=tuple(consumers),
+        not_read=tuple(not_read),
+        cache=ctx.cache,
+        code=analysis_code(),
+    )
+    measured = analyse(ctx, "harness.compat.operators.operator_analysis", request, OperatorsMeasured)
     for use in measured.uses:
         ctx.log(str(use))
     return Measured(measurements=measured, evidence=Evidence.STATIC)
 
 
-def _pinned_sources(ctx: TaskContext, package: str, pinned: str, version: str) -> str:
-    """The sources of the torch_npu that a package pins, where it is not `version`; "" without any."""
+def _pinned_sources(ctx: TaskContext, package: str, pinned: str, version: str) -> Path | None:
+    """The sources of the torch_npu that a package pins; None when it is `version` or is not available."""
     if not pinned or pinned == version:
-        return ""
+        return None
     try:
-        return str(fetch_sources(PROVIDER, pinned, cache=ctx.cache, command=ctx.command))
+        return fetch_sources(PROVIDER, pinned, cache=ctx.cache, command=ctx.command)
     except ReleaseNotFoundError:
         ctx.log(f"{package} pins torch_npu {pinned}, which is not on the package index")
-        return ""
+        return None
 
 
 def _sources(ctx: TaskContext, package: str, tree: PackageVersion) -> tuple[str, Path | None]:

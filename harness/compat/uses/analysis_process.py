@@ -1,13 +1,14 @@
-"""Run an analysis in a process of its own: analyses run in parallel, and their memory is freed at the end."""
+"""Run an analysis in a process of its own: analyses run in parallel, and the memory of each is freed."""
 
 from __future__ import annotations
 
 import gc
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
+
+from pydantic import TypeAdapter
 
 from harness.check import TaskContext
 from harness.errors import EXIT_BAD_INPUT, InfrastructureError, InputError
@@ -26,7 +27,7 @@ def analyse(ctx: TaskContext, program: str, request: object, result: type[Result
 
     InputError when the program reports one, InfrastructureError when it ends without a result.
     """
-    ctx.workdir.joinpath(REQUEST_FILE).write_text(json.dumps(to_json(request)), encoding="utf-8")
+    _write(ctx.workdir / REQUEST_FILE, request)
     done = ctx.command(
         [sys.executable, "-m", program, REQUEST_FILE, RESULT_FILE],
         env={"PYTHONPATH": str(IMPORT_ROOT)},
@@ -46,15 +47,22 @@ def analyse(ctx: TaskContext, program: str, request: object, result: type[Result
 def serve(
     request_type: type[Request], examine: Callable[[Request], object], request_file: str, result_file: str
 ) -> int:
-    """The main function of an analysis program: read the request, examine it, write the result."""
-    # Syntax trees are millions of objects without reference cycles. Looking for cycles takes half of the time
-    # and frees no memory.
+    """The main function of an analysis program: read the request, run `examine` on it, write the result.
+
+    Returns the exit code.
+    """
+    # Syntax trees are millions of objects without reference cycles. The search for cycles would take half of
+    # the time and free no memory.
     gc.disable()
     request = read_shape(request_type, Path(request_file))
     try:
-        found = examine(request)
+        result = examine(request)
     except InputError as error:
         print(error)
         return EXIT_BAD_INPUT
-    Path(result_file).write_text(json.dumps(to_json(found)), encoding="utf-8")
+    _write(Path(result_file), result)
     return 0
+
+
+def _write(file: Path, value: object) -> None:
+    file.write_bytes(TypeAdapter(type(value)).dump_json(value))

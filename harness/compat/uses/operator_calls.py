@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from harness.compat.surface.module_names import dotted
 from harness.compat.surface.syntax_walk import SyntaxVisitor, walk
+from harness.compat.uses.guards import caught_errors
 
-GUARD_ERRORS = ("AttributeError", "ImportError", "ModuleNotFoundError", "Exception", "RuntimeError")
+GUARD_ERRORS = frozenset(
+    {"AttributeError", "ImportError", "ModuleNotFoundError", "Exception", "RuntimeError"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorCall:
     """One call of an operator.
 
-    positional: how many positional arguments, None with `*args`. unpacks_keywords: whether it has `**kwargs`.
-    guarded: whether the call is in a `try` that handles a missing operator, or behind a `hasattr`.
+    positional: the number of positional arguments, None when the call passes `*args`.
+    unpacks_keywords: whether the call passes `**kwargs`.
+    guarded: whether the call is in a `try` that handles a missing operator, or in the body of an `if hasattr`.
     """
 
     operator: str
@@ -27,11 +30,6 @@ class OperatorCall:
     keywords: tuple[str, ...]
     unpacks_keywords: bool
     guarded: bool
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> OperatorCall:
-        """Read the cached form; KeyError or TypeError for anything else."""
-        return cls(**{**data, "keywords": tuple(data["keywords"])})
 
 
 def find_operator_calls(tree: ast.Module, file: str) -> tuple[OperatorCall, ...]:
@@ -59,7 +57,9 @@ class _OperatorVisitor(SyntaxVisitor, ast.NodeVisitor):
             self._operators |= {alias.asname or alias.name: alias.name for alias in node.names}
 
     def visit_Try(self, node: ast.Try) -> None:
-        self._visit_guarded(node.body, any(_catches(handler) for handler in node.handlers))
+        self._visit_guarded(
+            node.body, any(GUARD_ERRORS.intersection(caught_errors(handler)) for handler in node.handlers)
+        )
         for handler in node.handlers:
             self.visit(handler)
         self._visit_guarded([*node.orelse, *node.finalbody], False)
@@ -94,7 +94,7 @@ class _OperatorVisitor(SyntaxVisitor, ast.NodeVisitor):
     def _operator(self, function: ast.expr) -> str:
         if isinstance(function, ast.Name):
             return self._operators.get(function.id, "")
-        path = _dotted(function)
+        path = dotted(function)
         for module in self._modules:
             if path.startswith(f"{module}.") and path.count(".") == 1:
                 return path.rpartition(".")[2]
@@ -105,18 +105,3 @@ class _OperatorVisitor(SyntaxVisitor, ast.NodeVisitor):
 
 def _is_hasattr(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and node.id == "hasattr"
-
-
-def _dotted(node: ast.expr) -> str:
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
-
-
-def _catches(handler: ast.ExceptHandler) -> bool:
-    if handler.type is None:
-        return True
-    names = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(_dotted(name).rpartition(".")[2] in GUARD_ERRORS for name in names)

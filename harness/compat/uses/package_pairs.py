@@ -6,19 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.surface.syntax_walk import parse
-from harness.compat.uses.analysis_cache import AnalysisCache, JsonForm
-from harness.compat.uses.package_uses import PACKAGE_USES, PackageUses, find_uses, imported_modules
+from harness.compat.uses.analysis_cache import AnalysisCache
+from harness.compat.uses.package_uses import PackageUses, find_uses, imported_modules
 from harness.compat.uses.use import Use
-from harness.compat.uses.use_check import UseFinding, check_uses
+from harness.compat.uses.use_check import check_uses
+from harness.compat.uses.use_finding import UseFinding
 from harness.compat.uses.use_visitor import uses_in_file
 from harness.digest import digest_bytes, digest_file, digest_json
-from harness.serialisation import to_json
 
-#: Top-level names of all packages whose uses are ever looked up, so that a consumer is read once for all.
+#: Top-level names of all providers. A consumer is searched for uses of all of them at once.
 PROVIDERS = frozenset({"ray", "tensordict", "torch", "torch_npu", "transformers", "vllm"})
 
 
@@ -61,7 +60,7 @@ class Package:
         return cache.get(
             "uses",
             [self.digest, *sorted(PROVIDERS)],
-            PACKAGE_USES,
+            PackageUses,
             lambda: find_uses(self.surface, PROVIDERS, cache),
         )
 
@@ -70,25 +69,12 @@ class Package:
 class PairResult:
     """The uses of a provider that were checked.
 
-    uses: how many. unparsed: files of the consumer that this Python version cannot parse.
+    uses: the number of these uses. unparsed: files of the consumer that this Python version cannot parse.
     """
 
     uses: int
     unparsed: tuple[str, ...]
     findings: tuple[UseFinding, ...]
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> PairResult:
-        """Read the cached form; KeyError or TypeError for anything else."""
-        return cls(
-            uses=data["uses"],
-            unparsed=tuple(data["unparsed"]),
-            findings=tuple(UseFinding(**finding) for finding in data["findings"]),
-        )
-
-
-PAIR_RESULT = JsonForm(write=to_json, read=PairResult.from_json)
-MODULES = JsonForm[frozenset[str]](write=lambda modules: to_json(sorted(modules)), read=frozenset)
 
 
 class ConsumerAnalysis:
@@ -105,18 +91,18 @@ class ConsumerAnalysis:
     def check_provider(self, provider: Package, made_for: Package | None) -> PairResult:
         """Check the consumer, with our patches applied, against one provider.
 
-        made_for: the version of the provider that the consumer was published for, where it is another one.
+        made_for: the version of the provider that the consumer was published for; None when it is `provider`.
         """
         consumer = self._consumer
         inputs = [consumer.digest, provider.label, provider.digest, made_for.digest if made_for else ""]
-        found = self._cache.get("pair", inputs, PAIR_RESULT, lambda: self._check(provider, made_for))
+        found = self._cache.get("pair", inputs, PairResult, lambda: self._check(provider, made_for))
         if not consumer.changes:
             return found
         changed = [[member, digest_bytes(text.encode())] for member, text in sorted(consumer.changes.items())]
         patched = self._cache.get(
             "patched",
             [*inputs, digest_json(changed)],
-            PAIR_RESULT,
+            PairResult,
             lambda: self._check_changes(provider, made_for),
         )
         unchanged = [finding for finding in found.findings if finding.file not in consumer.changes]
@@ -149,7 +135,7 @@ class ConsumerAnalysis:
         return self._cache.get(
             "imported",
             [self._consumer.digest, *roots],
-            MODULES,
+            frozenset[str],
             lambda: imported_modules(self._consumer.surface, roots, self._uses.imports),
         )
 

@@ -1,4 +1,4 @@
-"""Find everything that a package uses from other packages. Each file is parsed once for all questions."""
+"""Find everything that a package uses from other packages. Each file is parsed only once."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.surface.syntax_walk import parse
-from harness.compat.uses.analysis_cache import AnalysisCache, JsonForm
+from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.operator_calls import OperatorCall, find_operator_calls
 from harness.compat.uses.use import Use
 from harness.compat.uses.use_visitor import own_imports_in_file, uses_in_file
 from harness.digest import digest_bytes, digest_json
-from harness.serialisation import JsonValue, to_json
 
 NOT_SHIPPED = ("tests", "test", "examples", "docs", "benchmarks", "tools")
 
@@ -24,9 +22,9 @@ NOT_SHIPPED = ("tests", "test", "examples", "docs", "benchmarks", "tools")
 class PackageUses:
     """What a package, or one file of it, uses.
 
-    unparsed: files that name a provider and that this Python version cannot parse.
-    calls: calls of NPU operators. imports: module -> what it imports from its own package when it is
-    imported.
+    unparsed: files that mention a provider and that this Python version cannot parse.
+    calls: calls of NPU operators.
+    imports: module -> the modules and names of its own package that it imports when it is imported.
     """
 
     uses: tuple[Use, ...]
@@ -34,35 +32,13 @@ class PackageUses:
     calls: tuple[OperatorCall, ...]
     imports: Mapping[str, tuple[str, ...]]
 
-    def to_json(self) -> JsonValue:
-        """A compact form for the cache: a package has tens of thousands of uses."""
-        return {
-            "uses": [use.to_json() for use in self.uses],
-            "unparsed": to_json(self.unparsed),
-            "calls": to_json(self.calls),
-            "imports": to_json(self.imports),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> PackageUses:
-        """The inverse; ValueError, KeyError or TypeError for anything else."""
-        return cls(
-            uses=tuple(map(Use.from_json, data["uses"])),
-            unparsed=tuple(data["unparsed"]),
-            calls=tuple(map(OperatorCall.from_json, data["calls"])),
-            imports={module: tuple(targets) for module, targets in data["imports"].items()},
-        )
-
-
-PACKAGE_USES = JsonForm(write=PackageUses.to_json, read=PackageUses.from_json)
-
 
 def find_uses(
     consumer: ApiSurface, providers: Collection[str], cache: AnalysisCache | None = None
 ) -> PackageUses:
     """Every use of the `providers` (top-level names) in a package's own modules.
 
-    cache: where the uses of single files are stored, by their text, name and providers.
+    cache: stores the uses of each file, by its text, its name and the providers.
     """
     names_provider = re.compile(
         rb"\b(?:%s)\b" % b"|".join(re.escape(name).encode() for name in sorted(providers))
@@ -78,7 +54,7 @@ def find_uses(
     if cache is None:
         found = {key: compute() for key, compute in computations.items()}
     else:
-        found = cache.get_many(PACKAGE_USES, computations)
+        found = cache.get_many(PackageUses, computations)
     parts = [found[key] for key in computations]
     return PackageUses(
         uses=tuple(use for part in parts for use in part.uses),

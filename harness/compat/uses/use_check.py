@@ -11,39 +11,10 @@ from harness.compat.surface.api_surface import ApiDefinition, ApiSurface, NameLo
 from harness.compat.surface.call_signature import CallSignature
 from harness.compat.uses.method_overrides import missing_abstract_methods, override_problem
 from harness.compat.uses.use import Use
+from harness.compat.uses.use_finding import UseFinding
 
 # Names that torch_npu adds to torch when it is imported (`rename_privateuse1_backend`, `is_hccl_available`).
 NPU_NAME = re.compile(r"(?i)npu|hccl|cann|ascend")
-
-
-@dataclass(frozen=True, kw_only=True)
-class UseFinding:
-    """A use that this version of the provider does not support.
-
-    kind: one of
-    - `missing`: an import or attribute.
-    - `arguments`: a call whose arguments do not fit.
-    - `override`: the provider calls a method with arguments that the consumer's override does not accept.
-    - `abstract`: a class with abstract methods that cannot be instantiated.
-    - `lost-patch`: an assignment to a name that exists only in the version the consumer was written for.
-    - `patch`: an assignment to another missing name, which some code reads.
-    - `dead-patch`: an assignment to a missing name that no code reads.
-    guarded, at_import: as in `Use`.
-    """
-
-    kind: str
-    file: str
-    line: int
-    provider: str
-    name: str
-    text: str
-    guarded: str
-    at_import: bool
-
-    @property
-    def breaks(self) -> bool:
-        """Whether the line fails when it runs."""
-        return not self.guarded and self.kind not in ("patch", "dead-patch")
 
 
 def check_uses(
@@ -84,6 +55,7 @@ def check_uses(
                     text=text,
                     guarded=use.guarded,
                     at_import=use.at_import,
+                    breaks=not use.guarded and kind not in ("patch", "dead-patch"),
                 )
             )
     # A missing name makes every use of it fail; only the first is reported.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import zipfile
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.surface.syntax_walk import parse
 from harness.compat.uses.analysis_cache import AnalysisCache, SqliteCache
 from harness.compat.uses.package_pairs import Package
-from harness.compat.uses.package_uses import PackageUses, find_uses
+from harness.compat.uses.package_uses import find_uses
 
 USER = {
     "user/__init__.py": "",
@@ -70,7 +69,6 @@ def test_one_parse_answers_every_question(tmp_path: Path) -> None:
     assert (call.operator, call.keywords, call.guarded) == ("npu_cast", ("x",), True)
     assert found.imports == {"user.a": ("user.b",), "user.b": (), "user.broken": ()}
     assert found.unparsed == ("user/broken.py",)
-    assert PackageUses.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
 @pytest.mark.parametrize("damage", ["not a database", "another table", "a folder"])
@@ -86,13 +84,13 @@ def test_a_damaged_shelf_is_an_empty_one(tmp_path: Path, damage: str) -> None:
         database.close()
     with SqliteCache(file, "1") as shelf:
         assert shelf.get(["a"]) == {}
-        shelf.put({"a": [1]})
+        shelf.put({"a": "1"})
     with SqliteCache(file, "1") as shelf:
-        assert shelf.get(["a"]) == ({"a": [1]} if damage == "not a database" else {})
+        assert shelf.get(["a"]) == ({"a": "1"} if damage == "not a database" else {})
 
 
 def test_many_answers_of_two_kinds_do_not_mix(tmp_path: Path) -> None:
-    wanted = {str(number): number for number in range(1200)}
+    wanted = {str(number): str(number) for number in range(1200)}
     with SqliteCache(tmp_path / "files.sqlite", "one") as shelf:
         shelf.put(wanted)
         assert shelf.get(wanted) == wanted

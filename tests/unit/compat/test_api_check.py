@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from harness.cli.app import main
-from harness.compat.api.api_analysis import ApiRequest, PackageFile
+from harness.compat.api.api_analysis import ApiRequest
 from harness.compat.api.api_check import judge, run, stated_versions
 from harness.compat.api.api_diff import api_changes
 from harness.compat.api.api_measurements import API_FORMAT, ApiMeasured, CheckedPair
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.uses.analysis_process import analyse
+from harness.compat.uses.package_pairs import Package
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Status
 
@@ -183,10 +184,8 @@ def test_the_command_names_what_is_no_release(
 
 def test_a_broken_package_is_bad_input_and_no_traceback(context: Any, tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(b"no archive")
-    broken = tuple(
-        PackageFile(name=name, version="1", file=str(tmp_path / "x.zip")) for name in ("verl", "ray")
-    )
-    request = ApiRequest(cache=str(tmp_path / "cache"), code="x", packages=broken)
+    broken = tuple(Package(name=name, version="1", file=tmp_path / "x.zip") for name in ("verl", "ray"))
+    request = ApiRequest(cache=tmp_path / "cache", code="x", packages=broken)
     with pytest.raises(InputError, match="cannot be read"):
         analyse(context({}), "harness.compat.api.api_analysis", request, ApiMeasured)
 

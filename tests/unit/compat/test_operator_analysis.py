@@ -64,7 +64,7 @@ def calls_in(source: str) -> tuple[OperatorCall, ...]:
 
 def problems(source: str, operators: OperatorSchemas) -> list[str]:
     calls = calls_in(f"import torch, torch_npu\n{source}")
-    return [finding.text for finding in check_calls(calls, operators)]
+    return [finding.text for finding in check_calls("verl", calls, operators)]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_an_operator_of_another_version_is_missing_or_understood_by_version(
     ],
 )
 def test_guards_are_seen(source: str, guarded: bool, old: OperatorSchemas) -> None:
-    [finding] = check_calls(calls_in(f"import torch_npu\n{source}"), old)
+    [finding] = check_calls("verl", calls_in(f"import torch_npu\n{source}"), old)
     assert finding.guarded is guarded
 
 
@@ -166,7 +166,7 @@ def test_calls_are_read_from_a_packages_sources_and_broken_ones_said(
         archive.writestr("verl/broken.py", "def torch_npu(:\n")
         archive.writestr("verl/data.bin", b"npu")
     found = find_uses(ApiSurface(path), {"torch_npu"})
-    [finding] = check_calls(found.calls, old)
+    [finding] = check_calls("verl", found.calls, old)
     assert found.unparsed == ("verl/broken.py",)
     assert (finding.file, finding.line, finding.kind) == ("verl/a.py", 2, "missing")
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from harness.compat.surface.api_surface import ApiSurface, Presence
 from harness.compat.surface.syntax_walk import parse
 from harness.compat.uses.package_uses import find_uses
-from harness.compat.uses.use_check import UseFinding, check_uses
+from harness.compat.uses.use_check import check_uses
+from harness.compat.uses.use_finding import UseFinding
 from harness.compat.uses.use_visitor import uses_in_file
 from harness.errors import InputError
 

@@ -15,7 +15,8 @@ from harness.compat.api.patched_sources import apply_patches
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.surface.package_text import PackageText
 from harness.compat.uses.package_uses import find_uses
-from harness.compat.uses.use_check import UseFinding, check_uses
+from harness.compat.uses.use_check import check_uses
+from harness.compat.uses.use_finding import UseFinding
 
 LIB = {
     "lib/__init__.py": "from .core import *\n",
