@@ -1,4 +1,8 @@
-"""The checks of this package. They import what runs them only when they run, so that planning stays fast."""
+"""The checks of this package.
+
+Planning imports this module. The functions below import the code that runs and judges a check, because its
+import would double the start time of `npu-matrix plan`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ def _run_resolve(ctx: TaskContext) -> Measured[ResolveMeasured]:
     return resolve_check.run(ctx)
 
 
-def _judge_resolve(measurements: ResolveMeasured, params: Mapping[str, Any]) -> Judgement:
+def _judge_resolve(measurements: ResolveMeasured, params: Mapping[str, object]) -> Judgement:
     from harness.compat.resolve import resolve_check
 
     return resolve_check.judge(measurements, params)
@@ -37,7 +41,7 @@ def _run_lint(ctx: TaskContext) -> Measured[LintMeasured]:
     return lint_check.run(ctx)
 
 
-def _judge_lint(measurements: LintMeasured, params: Mapping[str, Any]) -> Judgement:
+def _judge_lint(measurements: LintMeasured, params: Mapping[str, object]) -> Judgement:
     from harness.compat.lint import lint_check
 
     return lint_check.judge(measurements, params)
@@ -49,7 +53,7 @@ def _run_npu_ops(ctx: TaskContext) -> Measured[OperatorsMeasured]:
     return operator_check.run(ctx)
 
 
-def _judge_npu_ops(measurements: OperatorsMeasured, params: Mapping[str, Any]) -> Judgement:
+def _judge_npu_ops(measurements: OperatorsMeasured, params: Mapping[str, object]) -> Judgement:
     from harness.compat.operators import operator_check
 
     return operator_check.judge(measurements, params)
@@ -61,7 +65,7 @@ def _run_api(ctx: TaskContext) -> Measured[ApiMeasured]:
     return api_check.run(ctx)
 
 
-def _judge_api(measurements: ApiMeasured, params: Mapping[str, Any]) -> Judgement:
+def _judge_api(measurements: ApiMeasured, params: Mapping[str, object]) -> Judgement:
     from harness.compat.api import api_check
 
     return api_check.judge(measurements, params)

@@ -1,7 +1,8 @@
 """Check `api`: do the pinned packages have the names that verl, vllm-ascend and our patches use from them?
 
 A use fails the cell when it breaks the import of a module that every training imports. A use that breaks only
-when some function is called is reported but does not fail: the sources do not show which recipes call it.
+when a function is called is reported and does not fail the cell, because the sources do not show which
+recipes call the function.
 """
 
 from __future__ import annotations
@@ -28,10 +29,15 @@ from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.sources.git.mirrors import COMMIT_REMEDY, mirrors_folder
 from harness.sources.packages.lockfile import normal_name
 from harness.sources.packages.pip_download import ReleaseNotFoundError
-from harness.sources.packages.release_sources import SourceFetcher, newest_version, release_requirements
+from harness.sources.packages.release_sources import (
+    SourceFetcher,
+    exact_version,
+    newest_version,
+    release_requirements,
+)
 
 MAX_REPORTED = 12
-#: Package -> the facet with our patches for it.
+#: Consumer -> the facet with our patches for it, and the facet with its version.
 PATCHES = {"verl": "patches[verl]", "vllm-ascend": "patches[vllm_ascend]"}
 TREES = {"verl": "verl_tree", "vllm-ascend": "vllm_ascend"}
 
@@ -40,7 +46,8 @@ TREES = {"verl": "verl_tree", "vllm-ascend": "vllm_ascend"}
 class PatchedFiles:
     """Our patches applied to the sources of the consumers.
 
-    texts: consumer -> file -> text. patches: file -> ids of the patches that change it.
+    texts: consumer -> file -> its text with the patches.
+    patches: file -> ids of the patches that change it.
     misfits: ids of patches that do not apply.
     """
 
@@ -52,7 +59,7 @@ class PatchedFiles:
 def gather(
     packages: Mapping[str, str], facets: Mapping[str, Any], source: SourceFetcher, root: Path
 ) -> ApiRequest:
-    """The request for `packages` (name -> version); the sources of consumers and providers are fetched."""
+    """Fetch the sources of consumers and providers. `packages`: name -> version; `root`: the checkout."""
     versions = {normal_name(name): version for name, version in packages.items()}
     commits = {
         normal_name(str(item["package"])): str(item.get("commit") or "")
@@ -120,35 +127,32 @@ def _apply_our_patches(facets: Mapping[str, Any], files: Mapping[str, Path], roo
         ) -> str | None:
             return surface.source(modules[path]).decode("utf-8", "replace") if path in modules else None
 
-        bodies = [
+        diffs = [
             (patch["id"], (root / patch["file"]).read_bytes().decode("utf-8", "replace"))
             for patch in selected
         ]
-        texts[package], changed_by, failed = apply_patches(bodies, read)
+        texts[package], changed_by, failed = apply_patches(diffs, read)
         patches |= {path: tuple(ids) for path, ids in changed_by.items()}
         misfits += failed
     return PatchedFiles(texts=texts, patches=patches, misfits=tuple(misfits))
 
 
-def stated_versions(pins: Mapping[str, Any]) -> dict[str, str]:
+def pinned_versions(pins: Mapping[str, Any]) -> dict[str, str]:
     """Package -> the exact version in the facet `pins`; overrides replace requirements."""
     found = {}
     for text in (*pins["requirements"], *pins["overrides"]):
         requirement = Requirement(text)
-        exact = [
-            one.version for one in requirement.specifier if one.operator == "==" and "*" not in one.version
-        ]
-        if exact:
-            found[normal_name(requirement.name)] = exact[0]
+        if version := exact_version(requirement):
+            found[normal_name(requirement.name)] = version
     return found
 
 
 def with_newest(
     packages: Mapping[str, str], pins: Mapping[str, Any], tree: Mapping[str, Any], source: SourceFetcher
 ) -> dict[str, str]:
-    """`packages`, and the newest version of the providers for which verl and the pins state only a range.
+    """Add to `packages` the newest version of each provider for which verl and the pins state only a range.
 
-    A resolution selects that version too, unless a third package requires an older one.
+    A resolution selects the same version, unless a third package requires an older one.
     """
     file = source.fetch("verl", tree["version"], tree.get("commit", ""))
     ranges: dict[str, list[str]] = {name: [] for name in CONSUMERS[0].ranged if name not in packages}
@@ -182,7 +186,7 @@ def run(ctx: TaskContext) -> Measured[ApiMeasured]:
     """Compare the packages of the facet `pins` with each other."""
     source = SourceFetcher(cache=ctx.cache, command=ctx.command, mirrors=mirrors_folder())
     tree = ctx.facets["verl_tree"]
-    packages = stated_versions(ctx.facets["pins"])
+    packages = pinned_versions(ctx.facets["pins"])
     if source.fetch("verl", tree["version"], tree.get("commit", "")):
         packages = with_newest(packages, ctx.facets["pins"], tree, source)
     request = gather(packages, ctx.facets, source, ctx.root)
@@ -194,9 +198,9 @@ def run(ctx: TaskContext) -> Measured[ApiMeasured]:
 
 
 def with_last_releases(measured: ApiMeasured, source: SourceFetcher, *, everything: bool) -> ApiMeasured:
-    """Look up for missing names the last earlier release that had them; releases may be fetched for that.
+    """Look up the last earlier release that had each missing name. May fetch releases.
 
-    everything: for all findings without a guard, otherwise only for those that fail the cell.
+    everything: look up all findings without a guard, otherwise only those that fail the cell.
     """
     kinds = ("missing", "lost-patch", "patch", "dead-patch")
 
@@ -220,8 +224,8 @@ def with_last_releases(measured: ApiMeasured, source: SourceFetcher, *, everythi
     return replace(measured, findings=findings)
 
 
-def judge(measurements: ApiMeasured, _params: Mapping[str, Any]) -> Judgement:
-    """Fail when every training breaks, not-run when a package could not be read, otherwise pass."""
+def judge(measurements: ApiMeasured, _params: Mapping[str, object]) -> Judgement:
+    """Fail when every training would fail, not-run when a package could not be read, otherwise pass."""
     breaking = [finding for finding in measurements.findings if finding.breaks]
     always = [finding for finding in breaking if finding.always]
     unread = [f"Not checked: the sources of {text} are not available." for text in measurements.not_read]
@@ -242,7 +246,7 @@ def judge(measurements: ApiMeasured, _params: Mapping[str, Any]) -> Judgement:
             *(f"{finding}." for finding in always),
             *unread,
             *([] if always else [checked]),
-            *(f"Checked without our patch {one}, which does not apply." for one in measurements.misfits),
+            *(f"Checked without our patch {patch}, which does not apply." for patch in measurements.misfits),
             *([f"Not checked, because this Python version cannot parse it: {unparsed}."] if unparsed else []),
             *later,
         ),

@@ -77,37 +77,39 @@ def _node_changes(name: str, old: ast.stmt, new: ast.stmt) -> Iterator[ApiChange
         return
     if not isinstance(old, ast.ClassDef) or not isinstance(new, ast.ClassDef):
         return
-    methods = {
-        one.name: one
-        for one in flat_statements(new.body)
-        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
-    for one in flat_statements(old.body):
-        if not isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if one.name in methods:
-            yield from _node_changes(f"{name}.{one.name}", one, methods[one.name])
-        elif not one.name.startswith("_"):
+    new_methods = _methods(new)
+    for method, node in _methods(old).items():
+        if method in new_methods:
+            yield from _node_changes(f"{name}.{method}", node, new_methods[method])
+        elif not method.startswith("_"):
             # A base class may define it now.
-            yield ApiChange(name=f"{name}.{one.name}", text="no longer defined here", breaking=False)
+            yield ApiChange(name=f"{name}.{method}", text="no longer defined here", breaking=False)
+
+
+def _methods(node: ast.ClassDef) -> dict[str, ast.stmt]:
+    return {
+        statement.name: statement
+        for statement in flat_statements(node.body)
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
 
 
 def signature_changes(name: str, old: CallSignature, new: CallSignature) -> Iterator[ApiChange]:
     """The differences between two signatures of a function."""
-    places_old = (*old.positional_only, *old.positional)
-    places_new = (*new.positional_only, *new.positional)
-    known = {*places_new, *new.keyword_only}
-    for parameter in (*places_old, *old.keyword_only):
+    old_positional = (*old.positional_only, *old.positional)
+    new_positional = (*new.positional_only, *new.positional)
+    known = {*new_positional, *new.keyword_only}
+    for parameter in (*old_positional, *old.keyword_only):
         if parameter not in known:
             yield ApiChange(name=name, text=f"parameter {parameter} removed", breaking=not new.var_keywords)
-        elif parameter in places_old and parameter in new.keyword_only:
+        elif parameter in old_positional and parameter in new.keyword_only:
             yield ApiChange(name=name, text=f"parameter {parameter} became keyword-only", breaking=True)
-    for parameter in (*places_new, *new.keyword_only):
+    for parameter in (*new_positional, *new.keyword_only):
         if parameter in new.needed and parameter not in old.needed:
             yield ApiChange(name=name, text=f"parameter {parameter} is now required", breaking=True)
-        elif parameter not in (*places_old, *old.keyword_only):
+        elif parameter not in (*old_positional, *old.keyword_only):
             yield ApiChange(name=name, text=f"parameter {parameter} added", breaking=False)
-    kept_old = [parameter for parameter in places_old if parameter in places_new]
-    kept_new = [parameter for parameter in places_new if parameter in places_old]
-    if kept_old != kept_new:
-        yield ApiChange(name=name, text=f"positional order is now {', '.join(places_new)}", breaking=True)
+    common_old = [parameter for parameter in old_positional if parameter in new_positional]
+    common_new = [parameter for parameter in new_positional if parameter in old_positional]
+    if common_old != common_new:
+        yield ApiChange(name=name, text=f"positional order is now {', '.join(new_positional)}", breaking=True)

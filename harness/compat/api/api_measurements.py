@@ -14,7 +14,7 @@ from harness.measurements import measurement_format
 class ApiFinding(UseFinding):
     """A use of a consumer of the cell that the pinned version of the provider does not support.
 
-    always: whether the line fails in every training, because a module that every training imports contains it.
+    always: whether it fails every training, because a module that every training imports contains it.
     patches: ids of our patches that change the file.
     last: the last earlier release of the provider that had the name, "" when it was not looked up.
     """

@@ -18,12 +18,11 @@ AVAILABLE = re.compile(r"^Available versions: (?P<versions>.+)$", re.MULTILINE)
 
 
 def last_version_with(versions: Sequence[str], has: Callable[[str], bool | None]) -> str:
-    """The last of `versions` (oldest first) for which `has` is true while it is false for the next one, or
-    "".
+    """The last version with a name that later versions do not have, or "". `versions`: oldest first.
 
-    Goes back in growing steps and then bisects, so few versions are examined. If the name came and went
-    several times, one of these places is found. None from `has`, for a version that is not known, counts as
-    false.
+    Searches backwards in growing steps and then bisects, so that `has` is called for few versions. If the
+    name was removed several times, the version before any of these removals is returned. None from `has`
+    (unknown) counts as False.
     """
     high, low, step = len(versions), len(versions) - 1, 1
     while low >= 0 and not has(versions[low]):

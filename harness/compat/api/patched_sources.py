@@ -1,7 +1,7 @@
 """Apply our patches to a package's sources, without fuzz.
 
-The check `patches` decides whether and how a patch applies. Here a patch that does not match exactly is left
-out and reported.
+Whether a patch applies is decided by the check `patches`. This module skips a patch that does not match
+exactly, and reports it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from unidiff.errors import UnidiffParseError
 
 
 def apply_patches(
-    bodies: Sequence[tuple[str, str]], read: Callable[[str], str | None]
+    patches: Sequence[tuple[str, str]], read: Callable[[str], str | None]
 ) -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
     """Apply patches (id, text) in order. `read` returns the text of a file, None when it does not exist.
 
@@ -22,8 +22,8 @@ def apply_patches(
     texts: dict[str, str] = {}
     changed_by: dict[str, list[str]] = {}
     misfits = []
-    for patch_id, body in bodies:
-        changes = _changes(body, texts, read)
+    for patch_id, diff in patches:
+        changes = _changes(diff, texts, read)
         if changes is None:
             misfits.append(patch_id)
             continue
@@ -33,9 +33,9 @@ def apply_patches(
     return texts, changed_by, misfits
 
 
-def _changes(body: str, texts: Mapping[str, str], read: Callable[[str], str | None]) -> dict[str, str] | None:
+def _changes(diff: str, texts: Mapping[str, str], read: Callable[[str], str | None]) -> dict[str, str] | None:
     try:
-        files = PatchSet(body)
+        files = PatchSet(diff)
     except UnidiffParseError:
         return None
     changes = {}
@@ -56,7 +56,7 @@ def _patched(file: PatchedFile, text: str | None) -> str | None:
     position = 0
     for hunk in file:
         before = [line.value for line in hunk if not line.is_added]
-        start = _place(lines, before, hunk, position)
+        start = _hunk_start(lines, before, hunk, position)
         if start is None:
             return None
         result += lines[position:start]
@@ -65,11 +65,15 @@ def _patched(file: PatchedFile, text: str | None) -> str | None:
     return "".join([*result, *lines[position:]])
 
 
-def _place(lines: list[str], before: list[str], hunk: Hunk, position: int) -> int | None:
-    """The line of the hunk's old text: as stated in the hunk, otherwise the only place that has this text."""
-    stated: int = max(0, hunk.source_start - 1)
-    if lines[stated : stated + len(before)] == before and stated >= position:
-        return stated
+def _hunk_start(lines: list[str], before: list[str], hunk: Hunk, position: int) -> int | None:
+    """The index of the first line of the hunk's old text, at or after `position`.
+
+    This is the line in the hunk's header, otherwise the only line where the old text occurs; None without
+    one.
+    """
+    expected: int = max(0, hunk.source_start - 1)
+    if lines[expected : expected + len(before)] == before and expected >= position:
+        return expected
     last = len(lines) - len(before)
-    places = [at for at in range(position, last + 1) if lines[at : at + len(before)] == before]
-    return places[0] if len(places) == 1 else None
+    starts = [start for start in range(position, last + 1) if lines[start : start + len(before)] == before]
+    return starts[0] if len(starts) == 1 else None

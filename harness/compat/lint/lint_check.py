@@ -171,7 +171,7 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
     )
 
 
-def judge(measurements: LintMeasured, _params: Mapping[str, Any]) -> Judgement:
+def judge(measurements: LintMeasured, _params: Mapping[str, object]) -> Judgement:
     """Errors fail; warnings pass and are reported."""
     if measurements.recipe is None:
         return Judgement(status=Status.UNSUPPORTED, reasons=("The cell has no recipe to lint.",))

@@ -6,13 +6,14 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation, ValidationError
 
-from harness.compat.lint.rule_expression import ExpressionError, ExpressionNode, names_in, parse_expression
+from harness.compat.lint.rule_expression import ExpressionNode, names_in, parse_expression
 from harness.errors import InputError, Location
 from harness.matrix.model.versions import Scheme, Specifier, parse_specifier
 from harness.package import data_folder
@@ -37,15 +38,25 @@ JOB_NAMES = ("cards", "config", "device", "entry", "nodes")
 PREFIXES = ("env.", "fact.", "model.")
 
 
-Data = TypeVar("Data", bound=BaseModel)
+class _RuleFileModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
 
-class _RuleData(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+Entry = TypeVar("Entry", bound=_RuleFileModel)
+
+
+class LintRule(_RuleFileModel):
+    """A rule. It reports where `condition` is true, at the first setting of `at` that the job sets.
+
+    verified: how the rule is known: from the `code` or documentation (`doc`) of the package, an `issue`, a
+    measurement (`measured`), or the list of cases that this project started from (`seed`).
+    """
 
     id: str
     severity: Literal["error", "warning", "note"]
-    when: str
+    condition: Annotated[SkipValidation[ExpressionNode], BeforeValidator(parse_expression)] = Field(
+        alias="when"
+    )
     at: tuple[str, ...] = ()
     message: str
     why: str
@@ -54,57 +65,28 @@ class _RuleData(BaseModel):
     verified: Literal["code", "doc", "issue", "measured", "seed"]
 
 
-class _DefaultData(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class ConfigDefault(_RuleFileModel):
+    """The default value of a configuration key in some versions of verl (`versions` None: in all).
+
+    same_as: another key whose value is the default, or "".
+    """
 
     key: str
     value: bool | int | float | str | None = None
     same_as: str = ""
-    verl: str = ""
+    versions: Annotated[
+        SkipValidation[Specifier] | None, BeforeValidator(partial(parse_specifier, Scheme.PEP440))
+    ] = Field(default=None, alias="verl")
 
 
-class ModelFacts(BaseModel):
+class ModelFacts(_RuleFileModel):
     """An entry of models.yaml: facts from the config.json of the models whose names contain `match`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     match: str
     query_groups: int
     heads: int
     experts: int
     source: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class LintRule:
-    """A rule. It reports where `condition` is true, at the first setting of `at` that the job sets.
-
-    verified: how the rule is known: from the `code` or documentation (`doc`) of the package, an `issue`, a
-    measurement (`measured`), or the list of cases that this project started from (`seed`).
-    """
-
-    id: str
-    severity: str
-    condition: ExpressionNode
-    at: tuple[str, ...]
-    message: str
-    why: str
-    fix: str
-    source: str
-    verified: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConfigDefault:
-    """The default value of a configuration key in some versions of verl (`versions` None: in all).
-
-    same_as: the key whose value it takes, or "".
-    """
-
-    key: str
-    value: bool | int | float | str | None
-    same_as: str
-    versions: Specifier | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +115,7 @@ def load_ruleset(folder: Path = RULES_FOLDER) -> Ruleset:
     return Ruleset(
         rules=tuple(loaded),
         names=names,
-        defaults=tuple(_default(data) for data in _validated(folder / "defaults.yaml", _DefaultData)),
+        defaults=tuple(_validated(folder / "defaults.yaml", ConfigDefault)),
         models=tuple(_validated(folder / "models.yaml", ModelFacts)),
     )
 
@@ -145,27 +127,19 @@ def _read(file: Path) -> Any:
         raise InputError("these rules cannot be read", where=Location(file), why=str(error)) from error
 
 
-def _validated(file: Path, kind: type[Data]) -> list[Data]:
+def _validated(file: Path, entry: type[Entry]) -> list[Entry]:
     try:
-        return [kind.model_validate(item) for item in _read(file)]
+        return [entry.model_validate(item) for item in _read(file)]
     except ValidationError as error:
         raise InputError("this file of rules is not valid", where=Location(file), why=str(error)) from error
 
 
 def _rules(file: Path, names: Mapping[str, str]) -> list[LintRule]:
-    rules = []
-    for data in _validated(file, _RuleData):
-        try:
-            condition = parse_expression(data.when)
-        except ExpressionError as error:
-            raise InputError(
-                f"the condition of {data.id} cannot be read", where=Location(file), why=str(error)
-            ) from error
-        written = PLACEHOLDER.findall(" ".join((data.message, data.why, data.fix)))
-        for name in {*names_in(condition), *data.at, *written}:
-            _require_name(name, names, data.id, file)
-        fields = data.model_dump(exclude={"when"})
-        rules.append(LintRule(condition=condition, **fields))
+    rules = _validated(file, LintRule)
+    for rule in rules:
+        placeholders = PLACEHOLDER.findall(" ".join((rule.message, rule.why, rule.fix)))
+        for name in {*names_in(rule.condition), *rule.at, *placeholders}:
+            _require_name(name, names, rule.id, file)
     return rules
 
 
@@ -177,8 +151,3 @@ def _require_name(name: str, names: Mapping[str, str], rule: str, file: Path) ->
         where=Location(file),
         fix="add it to names.yaml",
     )
-
-
-def _default(data: _DefaultData) -> ConfigDefault:
-    versions = parse_specifier(Scheme.PEP440, data.verl) if data.verl else None
-    return ConfigDefault(key=data.key, value=data.value, same_as=data.same_as, versions=versions)

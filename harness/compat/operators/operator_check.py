@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -24,6 +23,7 @@ from harness.sources.git.mirrors import COMMIT_REMEDY, mirrors_folder
 from harness.sources.packages.pip_download import ReleaseNotFoundError
 from harness.sources.packages.release_sources import (
     commit_sources,
+    exact_version,
     fetch_sources,
     release_requirements,
     tree_requirements,
@@ -36,11 +36,8 @@ CONSUMERS = {"verl_tree": "verl", "vllm_ascend": "vllm-ascend"}
 def pinned_torch_npu(sources: Path) -> str:
     """The exact torch_npu version that a release or commit requires, or ""."""
     for requirement in map(Requirement, (*release_requirements(sources), *tree_requirements(sources))):
-        exact = [
-            one.version for one in requirement.specifier if one.operator == "==" and "*" not in one.version
-        ]
-        if canonicalize_name(requirement.name) == PROVIDER and exact:
-            return exact[0]
+        if canonicalize_name(requirement.name) == PROVIDER and (version := exact_version(requirement)):
+            return version
     return ""
 
 
@@ -110,7 +107,7 @@ def holds(measurements: OperatorsMeasured) -> str:
     return "there is a folder of mirrors now" if commits and mirrors_folder() else ""
 
 
-def judge(measurements: OperatorsMeasured, _params: Mapping[str, Any]) -> Judgement:
+def judge(measurements: OperatorsMeasured, _params: Mapping[str, object]) -> Judgement:
     """Fail on unsupported uses without a guard and on changed defaults; `own` uses are only reported.
 
     Not-run when a package could not be read and the others have no such use.

@@ -1,7 +1,7 @@
-"""What the archives of locked packages declare and uv does not enforce.
+"""Metadata in the archives of locked packages that uv does not take into account.
 
-uv ignores upper limits of Requires-Python and reads requirements from the index. pip enforces the limits,
-and what gets installed is the archive.
+uv ignores upper limits of Requires-Python and reads requirements from the package index. pip enforces these
+limits, and the installed package has the metadata of its archive.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ BUILT_FOR = re.compile(r"__(?:device_type|soc_version)__\s*=\s*['\"](\w+)['\"]")
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveMetadata:
-    """What a package's archive declares.
+    """The metadata in a package's archive.
 
-    requires_python: "" for any version. built_for: the chip that its kernels are built for, "" for any or
-    unknown. differences: requirements that only the archive or only the index states, as sentences.
+    requires_python: "" for any version.
+    built_for: the chip that the kernels are built for, "" for any chip or if it is unknown.
+    differences: descriptions of requirements that only the archive or only the index has.
     """
 
     name: str
@@ -45,8 +46,8 @@ class ArchiveMetadata:
         refusals = []
         if self.requires_python and not _allows(self.requires_python, python):
             refusals.append(
-                f"{self.name} {self.version} requires Python {self.requires_python}, and the cell has "
-                f"{python}: uv installs it nevertheless, pip refuses."
+                f"{self.name} {self.version} requires Python {self.requires_python}, but the cell has Python "
+                f"{python}. uv installs the package nevertheless, pip refuses."
             )
         if self.differences:
             refusals.append(
@@ -99,12 +100,14 @@ def _allows(requires: str, python: str) -> bool:
 
 
 def _differences(archive: Message, index: Message) -> tuple[str, ...]:
-    own, theirs = _requirements(archive), _requirements(index)
-    found = [f"only the archive requires {text}" for text in sorted(own - theirs)]
-    found += [f"only the index requires {text}" for text in sorted(theirs - own)]
+    in_archive, on_index = _requirements(archive), _requirements(index)
+    found = [f"only the archive requires {text}" for text in sorted(in_archive - on_index)]
+    found += [f"only the index requires {text}" for text in sorted(on_index - in_archive)]
     limits = [_normalized(str(metadata["Requires-Python"] or "")) for metadata in (archive, index)]
     if limits[0] != limits[1]:
-        found.append(f"Python {limits[0] or 'any'} in the archive, {limits[1] or 'any'} on the index")
+        found.append(
+            f"the archive requires Python {limits[0] or '(any)'}, the index Python {limits[1] or '(any)'}"
+        )
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""Check `resolve`: are a cell's pins compatible? The result is one lock, or all reasons why there is none.
+"""Check `resolve`: are a cell's pins compatible? The outcome is a lock, or all reasons why there is none.
 
 uv stops at the first problem. To report all of them at once, a package that is not available is recorded and
 excluded, and uv runs again without it until there is a lock or a conflict.
@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from harness.check import Completed, TaskContext
 from harness.compat.resolve.archive_metadata import read_archive_metadata
@@ -70,7 +69,7 @@ class ResolveProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveRemarks:
-    """What the archives of the stack's own packages declare: why pip would refuse one, and other remarks."""
+    """Reasons why pip would refuse an archive of the stack's own packages, and other remarks on them."""
 
     refusals: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -123,8 +122,8 @@ def _read_archives(ctx: TaskContext, request: ResolveRequest, state: ResolveProg
 def holds(measurements: ResolveMeasured, outcome: Outcome) -> str:
     """Why the stored outcome should be replaced: an index may respond now, or a mirror has a commit now.
 
-    An index that did not respond is tried again after a day. Until then repeated runs reuse the outcome, and
-    a temporary outage, which is not part of the key, is forgotten by the next day.
+    An index that did not respond is tried again after a day. Its state is not part of the key, so repeated
+    runs reuse the outcome until then.
     """
     if measurements.unreachable and time.time() - outcome.finished > RETRY_INDEX_AFTER_S:
         return f"{', '.join(measurements.unreachable)} did not respond, and that was more than a day ago"
@@ -132,7 +131,7 @@ def holds(measurements: ResolveMeasured, outcome: Outcome) -> str:
 
 
 def newly_available_sources(measurements: ResolveMeasured, mirrors: Path | None) -> str:
-    """Which package built from source has a commit that a mirror has now and had not then, or ""."""
+    """A sentence on a package built from source whose commit only a newer state of the mirrors has, or ""."""
     if mirrors is None or not measurements.host:
         return ""
     for item in measurements.from_source:
@@ -142,7 +141,7 @@ def newly_available_sources(measurements: ResolveMeasured, mirrors: Path | None)
     return ""
 
 
-def judge(measurements: ResolveMeasured, _params: Mapping[str, Any]) -> Judgement:
+def judge(measurements: ResolveMeasured, _params: Mapping[str, object]) -> Judgement:
     """Pass with a lock that no archive contradicts, not-run when an index is missing, otherwise fail."""
     if measurements.resolved:
         refusals = measurements.refusals

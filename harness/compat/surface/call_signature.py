@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +23,12 @@ class CallSignature:
     def bound(self) -> CallSignature:
         """The signature of the bound method: without its first parameter."""
         if self.positional_only:
-            first, rest = self.positional_only[0], self.positional_only[1:]
-            return CallSignature(**{**vars(self), "positional_only": rest, "needed": self.needed - {first}})
+            first, *rest = self.positional_only
+            return replace(self, positional_only=tuple(rest), needed=self.needed - {first})
         if not self.positional:
             return self
-        first, rest = self.positional[0], self.positional[1:]
-        return CallSignature(**{**vars(self), "positional": rest, "needed": self.needed - {first}})
+        first, *rest = self.positional
+        return replace(self, positional=tuple(rest), needed=self.needed - {first})
 
     def problem(self, call: CallArguments) -> str:
         """Why the call does not fit, or ""."""

@@ -28,9 +28,9 @@ class PackageText:
         """Whether the text has `something.word = ...` or a setattr of the word, other than on `self`."""
         return self._any("set", word, _is_set) or word.encode() in self._by_setattr
 
-    def is_given(self, word: str) -> bool:
+    def is_assigned(self, word: str) -> bool:
         """As `is_set`, but `self.word = ...` counts, too."""
-        return self.is_set(word) or self._any("given", word, _is_given)
+        return self.is_set(word) or self._any("assigned", word, _is_assigned)
 
     def is_bound(self, word: str) -> bool:
         """Whether the word is bound: a definition, an assignment, a field, a keyword or a string."""
@@ -46,7 +46,7 @@ class PackageText:
 
     def is_mentioned(self, word: str) -> bool:
         """Whether the text has the word at all."""
-        return self._any("there", word, lambda _before, _after: True)
+        return self._any("mentioned", word, lambda _before, _after: True)
 
     def is_derived_from(self, word: str) -> bool:
         """Whether a class has a base class of this name, or the name is imported under another one."""
@@ -60,7 +60,7 @@ class PackageText:
 
     def definitions(self, word: str) -> int:
         """How many functions of this name the text defines."""
-        return sum(before.endswith(b"def ") for before, _after in self._places(word.encode()))
+        return sum(before.endswith(b"def ") for before, _after in self._occurrences(word.encode()))
 
     @cached_property
     def _text(self) -> bytes:
@@ -72,15 +72,15 @@ class PackageText:
             word for found in SETATTR.finditer(self._text) for word in QUOTED.findall(found[1] + b'"')
         )
 
-    def _any(self, question: str, word: str, test: Callable[[bytes, bytes], bool]) -> bool:
-        """Whether `test` is true for the text before and after any occurrence of the word."""
-        known = self._results.get((question, word))
+    def _any(self, name: str, word: str, test: Callable[[bytes, bytes], bool]) -> bool:
+        """Whether `test`, called `name`, is true for the text before and after any occurrence of the word."""
+        known = self._results.get((name, word))
         if known is None:
-            known = any(test(before, after) for before, after in self._places(word.encode()))
-            self._results[question, word] = known
+            known = any(test(before, after) for before, after in self._occurrences(word.encode()))
+            self._results[name, word] = known
         return known
 
-    def _places(self, word: bytes) -> Iterable[tuple[bytes, bytes]]:
+    def _occurrences(self, word: bytes) -> Iterable[tuple[bytes, bytes]]:
         # Searching plain text is fast; whether it is a whole word is checked for each occurrence.
         start = self._text.find(word)
         while start >= 0:
@@ -99,7 +99,7 @@ def _is_set(before: bytes, after: bytes) -> bool:
     return before.endswith(b".") and not before.endswith(b"self.") and ASSIGNED.match(after) is not None
 
 
-def _is_given(before: bytes, after: bytes) -> bool:
+def _is_assigned(before: bytes, after: bytes) -> bool:
     return before.endswith(b".") and ASSIGNED.match(after) is not None
 
 

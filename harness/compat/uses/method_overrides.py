@@ -12,46 +12,47 @@ from harness.compat.surface.module_names import decorators, flat_statements
 def override_problem(
     name: str,
     override: CallSignature,
-    now: ApiDefinition | None,
-    then: ApiDefinition | None,
+    current: ApiDefinition | None,
+    original: ApiDefinition | None,
     surface: ApiSurface,
 ) -> str:
     """Why an override that fits the base class it was written for does not fit the current one, or "".
 
-    then: the method of the base class in the version that the override was written for. Without it nothing is
-    reported, because overrides may differ from the base class on purpose.
-    now: the current method of the base class; None when it has been removed. Only calls that its own package
-    makes count.
+    current: the method of the base class in the cell's version; None when it has been removed. Only calls in
+    the package of the base class are considered.
+    original: the method in the version that the override was written for. Without it nothing is reported,
+    because overrides may differ from the base class on purpose.
     """
-    if then is None or not _signatures(then) or all(override.problem(c) for c in _shapes(_signatures(then))):
+    expected = _signatures(original) if original else ()
+    if not expected or all(override.problem(call) for call in _extreme_calls(expected)):
         return ""
-    if now is None:
+    if current is None:
         return f"overrides {name}, which the base class no longer has, so nothing calls it"
-    base = _signatures(now)
-    if not base or not any(override.problem(call) for call in _shapes(base)):
+    base = _signatures(current)
+    if not base or not any(override.problem(call) for call in _extreme_calls(base)):
         return ""
     for place, call in surface.calls_of(name):
         problem = override.problem(call) if call.keywords or call.positional else ""
-        fits_then = any(not signature.problem(call) for signature in _signatures(then))
-        if problem and not fits_then and not all(signature.problem(call) for signature in base):
+        fits_original = any(not signature.problem(call) for signature in expected)
+        if problem and not fits_original and not all(signature.problem(call) for signature in base):
             return f"{name}{override} {problem}, as {place} calls it"
     return ""
 
 
 def _signatures(definition: ApiDefinition) -> tuple[CallSignature, ...]:
-    """The signatures of the bound method; empty when they are not known."""
+    """The possible signatures of the bound method; empty when they are not known."""
     marks = decorators(definition.node) if isinstance(definition.node, ast.FunctionDef) else set()
     return tuple(s if "staticmethod" in marks else s.bound() for s in definition.signatures)
 
 
-def _shapes(signatures: tuple[CallSignature, ...]) -> list[CallArguments]:
+def _extreme_calls(signatures: tuple[CallSignature, ...]) -> list[CallArguments]:
     """The calls with the most and with the fewest arguments that the signatures allow."""
     shapes = []
     for base in signatures:
-        places = (*base.positional_only, *base.positional)
-        least = sum(name in base.needed for name in places)
+        positional = (*base.positional_only, *base.positional)
+        least = sum(name in base.needed for name in positional)
         needed = tuple(name for name in base.keyword_only if name in base.needed)
-        shapes.append(CallArguments(positional=len(places), keywords=base.keyword_only))
+        shapes.append(CallArguments(positional=len(positional), keywords=base.keyword_only))
         shapes.append(CallArguments(positional=least, keywords=needed))
     return shapes
 
@@ -59,9 +60,9 @@ def _shapes(signatures: tuple[CallSignature, ...]) -> list[CallArguments]:
 def missing_abstract_methods(
     definition: ApiDefinition, defines: frozenset[str], surface: ApiSurface
 ) -> list[str]:
-    """The abstract methods of `definition` that a subclass with the names `defines` does not define.
+    """The abstract methods of a class that a subclass with the names `defines` does not define.
 
-    Also empty when a base class cannot be read.
+    Empty when a base class cannot be read.
     """
     return sorted(
         name
@@ -86,8 +87,8 @@ def _abstract(definition: ApiDefinition, surface: ApiSurface, depth: int) -> set
 
 
 def _is_abstract(definition: ApiDefinition, name: str, surface: ApiSurface) -> bool:
-    answer = surface.member(definition, name)
-    if answer.presence is not Presence.FOUND or answer.definition is None:
+    lookup = surface.member(definition, name)
+    if lookup.presence is not Presence.FOUND or lookup.definition is None:
         return False
-    node = answer.definition.node
+    node = lookup.definition.node
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "abstractmethod" in decorators(node)

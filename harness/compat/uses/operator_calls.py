@@ -20,7 +20,7 @@ class OperatorCall:
 
     positional: the number of positional arguments, None when the call passes `*args`.
     unpacks_keywords: whether the call passes `**kwargs`.
-    guarded: whether the call is in a `try` that handles a missing operator, or in the body of an `if hasattr`.
+    guarded: whether the call is in a `try` that handles a missing operator, or below an `if hasattr(...)`.
     """
 
     operator: str

@@ -71,7 +71,7 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
         self._scopes: list[dict[str, set[str]]] = []
         self._objects: list[dict[str, Binding]] = []
         self._fields: list[dict[str, Binding]] = []
-        self._owns: list[set[str]] = []
+        self._own_names: list[set[str]] = []
         self._guards: list[str] = []
         self._functions = 0
         self._bases: list[str] = []
@@ -85,18 +85,18 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
     def _open(self, body: list[ast.stmt], parameters: Collection[ast.arg] = ()) -> None:
         scope: dict[str, set[str]] = {parameter.arg: {""} for parameter in parameters}
         counts = Counter(scope.keys())
-        for name, target in bound_names(body, self._module, package=self._package, known=self._known):
+        for name, target in bound_names(body, self._module, package=self._package, known=self._provider_name):
             scope.setdefault(name, set()).add(target)
             counts[name] += 1
         objects = {
             parameter.arg: binding
             for parameter in parameters
-            if counts[parameter.arg] == 1 and (binding := self._declared(parameter.annotation))
+            if counts[parameter.arg] == 1 and (binding := self._declared_instance(parameter.annotation))
         }
         self._scopes.append(scope)
         self._objects.append(objects)
         for name, node in assigned_once(body, counts):
-            binding = self._given(node) if name not in self._globals else None
+            binding = self._assigned_instance(node) if name not in self._globals else None
             if binding:
                 objects[name] = binding
 
@@ -104,19 +104,19 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
         self._scopes.pop()
         self._objects.pop()
 
-    def _declared(self, annotation: ast.expr | None) -> Binding | None:
+    def _declared_instance(self, annotation: ast.expr | None) -> Binding | None:
         """An instance of the class that an annotation names."""
         named = annotated_class(annotation)
         binding = self._binding(named) if named else None
         return Binding(target=binding.target, instance="declared") if may_be_class(binding) else None
 
-    def _given(self, node: ast.stmt) -> Binding | None:
+    def _assigned_instance(self, node: ast.stmt) -> Binding | None:
         """The instance of a provider's class that an assignment creates or declares, if any."""
         if isinstance(node, ast.AnnAssign):
-            return self._declared(node.annotation)
-        return self._made(node.value) if isinstance(node, ast.Assign) else None
+            return self._declared_instance(node.annotation)
+        return self._created_instance(node.value) if isinstance(node, ast.Assign) else None
 
-    def _made(self, value: ast.expr) -> Binding | None:
+    def _created_instance(self, value: ast.expr) -> Binding | None:
         binding = self._binding(value.func) if isinstance(value, ast.Call) else None
         return Binding(target=binding.target, instance="created") if may_be_class(binding) else None
 
@@ -131,17 +131,17 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
                 self._guards.append(f"after the test at line {node.lineno}")
         del self._guards[depth:]
 
-    def _known(self, dotted: str) -> str:
+    def _provider_name(self, dotted: str) -> str:
         return dotted if dotted.partition(".")[0] in self._providers else ""
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
-            if self._known(alias.name):
+            if self._provider_name(alias.name):
                 self._add("import", Binding(target=alias.name), alias)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         origin = absolute_module(self._module, node, package=self._package)
-        if not self._known(origin):
+        if not self._provider_name(origin):
             return
         for alias in node.names:
             target = origin if alias.name == "*" else f"{origin}.{alias.name}"
@@ -155,8 +155,8 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         arguments = node.args
-        for outside in (*node.decorator_list, *arguments.defaults, *filter(None, arguments.kw_defaults)):
-            self.visit(outside)
+        for expression in (*node.decorator_list, *arguments.defaults, *filter(None, arguments.kw_defaults)):
+            self.visit(expression)
         self._functions += 1
         # A guard around a definition also applies to its body.
         self.enter(node.body, all_parameters(arguments))
@@ -170,8 +170,8 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
         self._functions -= 1
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        for outside in (*node.decorator_list, *(keyword.value for keyword in node.keywords)):
-            self.visit(outside)
+        for expression in (*node.decorator_list, *(keyword.value for keyword in node.keywords)):
+            self.visit(expression)
         bases = []
         for base in node.bases:
             binding = self._binding(base)
@@ -182,16 +182,16 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
                 names = concrete_names(node) if alone else None
                 self._add("subclass", binding, node, class_name=node.name, defines=names)
         self._bases.append(bases[0] if len(bases) == 1 and "." in bases[0] else "")
-        self._owns.append(class_names(node) if self._bases[-1] else set())
-        self._fields.append(self._own_fields(node))
+        self._own_names.append(class_names(node) if self._bases[-1] else set())
+        self._fields.append(self._instance_fields(node))
         self._add_overrides(node)
         # Methods do not see the names in the body of their class.
         self._block(node.body)
         self._bases.pop()
-        self._owns.pop()
+        self._own_names.pop()
         self._fields.pop()
 
-    def _own_fields(self, node: ast.ClassDef) -> dict[str, Binding]:
+    def _instance_fields(self, node: ast.ClassDef) -> dict[str, Binding]:
         """Attributes that hold an instance of a provider's class and are assigned only once."""
         fields: dict[str, Binding] = {}
         values = attributes_set_in_init(node)
@@ -200,12 +200,12 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
         method = next(iter(values.values()))[1]
         self._open(method.body, all_parameters(method.args))
         for name, (value, _method) in values.items():
-            given = self._made(value) if isinstance(value, ast.Call) else self._object(value)
-            if given:
-                fields[name] = given
+            binding = self._created_instance(value) if isinstance(value, ast.Call) else self._instance(value)
+            if binding:
+                fields[name] = binding
         self._close()
         counts = assignment_counts(node) if fields else Counter()
-        return {name: given for name, given in fields.items() if counts[name] == 1}
+        return {name: binding for name, binding in fields.items() if counts[name] == 1}
 
     def _add_overrides(self, node: ast.ClassDef) -> None:
         base = self._bases[-1]
@@ -251,11 +251,11 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
         self.visit(node.test)
-        asks = self._is_guard(node.test)
-        self._guards += [f"behind the test at line {node.lineno}"] if asks else []
+        is_guard = self._is_guard(node.test)
+        self._guards += [f"behind the test at line {node.lineno}"] if is_guard else []
         self.visit(node.body)
         self.visit(node.orelse)
-        if asks:
+        if is_guard:
             self._guards.pop()
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
@@ -308,19 +308,19 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
             if node.id in scope:
                 break
         if node.id == "self" and parts and self._bases and self._functions:
-            return self._of_self(parts)
-        held = self._object(node)
-        return attribute_of(held, parts) if held and parts else None
+            return self._self_attribute(parts)
+        instance = self._instance(node)
+        return attribute_of(instance, parts) if instance and parts else None
 
-    def _of_self(self, parts: list[str]) -> Binding | None:
+    def _self_attribute(self, parts: list[str]) -> Binding | None:
         name = parts[-1]
         if name in self._fields[-1]:
             return attribute_of(self._fields[-1][name], parts[:-1]) if parts[:-1] else None
-        if not self._bases[-1] or name in self._owns[-1]:
+        if not self._bases[-1] or name in self._own_names[-1]:
             return None
         return attribute_of(Binding(target=self._bases[-1], instance="inherited"), parts)
 
-    def _object(self, node: ast.expr) -> Binding | None:
+    def _instance(self, node: ast.expr) -> Binding | None:
         """The instance of a provider's class that a plain name refers to."""
         if isinstance(node, ast.Name):
             for scope, objects in zip(reversed(self._scopes), reversed(self._objects), strict=True):

@@ -147,6 +147,12 @@ def tree_requirements(sources: Path) -> tuple[str, ...]:
     return tuple(line for line in lines if line and _is_requirement(line))
 
 
+def exact_version(requirement: Requirement) -> str:
+    """The version that a requirement pins with `==`, or ""."""
+    pins = (item.version for item in requirement.specifier if item.operator == "==")
+    return next((version for version in pins if "*" not in version), "")
+
+
 def _is_requirement(line: str) -> bool:
     try:
         Requirement(line)

@@ -11,7 +11,7 @@ import pytest
 
 from harness.cli.app import main
 from harness.compat.api.api_analysis import ApiRequest
-from harness.compat.api.api_check import judge, run, stated_versions
+from harness.compat.api.api_check import judge, pinned_versions, run
 from harness.compat.api.api_diff import api_changes
 from harness.compat.api.api_measurements import API_FORMAT, ApiMeasured, CheckedPair
 from harness.compat.surface.api_surface import ApiSurface
@@ -121,7 +121,7 @@ def test_what_is_not_at_hand_was_not_looked_at(stack: Any, context: Any) -> None
 
 def test_an_override_wins_and_a_range_states_nothing() -> None:
     pins = {"requirements": ["a==1", "b>=2", "c==1.*", "d==3"], "overrides": ["d==4"]}
-    assert stated_versions(pins) == {"a": "1", "d": "4"}
+    assert pinned_versions(pins) == {"a": "1", "d": "4"}
 
 
 def surface(path: Path, text: str) -> ApiSurface:
