@@ -13,7 +13,6 @@ from harness.errors import EXIT_BAD_INPUT, InfrastructureError, InputError
 from harness.measurements import read_shape
 from harness.package import IMPORT_ROOT
 from harness.serialisation import type_adapter
-from harness.serialisation import to_json
 
 REQUEST_FILE = "request.json"
 RESULT_FILE = "result.json"
