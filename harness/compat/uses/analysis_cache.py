@@ -12,9 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+from pydantic import TypeAdapter
+
 from harness.code_graph.stored_facts import code_digest
 from harness.digest import digest_json
-from harness.serialisation import type_adapter
 
 WAIT_S = 30.0
 #: Variables in one statement; every version of SQLite allows 999.
@@ -111,7 +112,7 @@ class AnalysisCache:
     def get_many(self, result_type: type[T], computations: Mapping[str, Callable[[], T]]) -> dict[str, T]:
         """The results of many analyses by key; those that are not stored or cannot be read are computed."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        adapter = type_adapter(result_type)
+        adapter = TypeAdapter(result_type)
         code = digest_json([self.code, list(sys.version_info[:2])])
         known: dict[str, T] = {}
         with SqliteCache(self.folder / "files.sqlite", code) as stored:

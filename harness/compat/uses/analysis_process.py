@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from pydantic import TypeAdapter
+
 from harness.check import TaskContext
 from harness.errors import EXIT_BAD_INPUT, InfrastructureError, InputError
 from harness.measurements import read_shape
 from harness.package import IMPORT_ROOT
-from harness.serialisation import type_adapter
 
 REQUEST_FILE = "request.json"
 RESULT_FILE = "result.json"
@@ -63,4 +64,4 @@ def serve(
 
 
 def _write(file: Path, value: object) -> None:
-    file.write_bytes(type_adapter(type(value)).dump_json(value))
+    file.write_bytes(TypeAdapter(type(value)).dump_json(value))
