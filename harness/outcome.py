@@ -157,9 +157,9 @@ class Outcome:
         return max(0.0, self.finished - self.started)
 
     @property
-    def reusable(self) -> bool:
-        """Whether a later run with the same key may reuse this outcome."""
-        return self.state is State.COMPLETED
+    def files(self) -> tuple[ArtifactRef, ...]:
+        """The artifacts and the log."""
+        return (*self.artifacts, *([self.log] if self.log else []))
 
     def artifact(self, name: str) -> ArtifactRef | None:
         """The artifact called `name`, or None."""

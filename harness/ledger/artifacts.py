@@ -1,4 +1,4 @@
-"""Files by content: logs, locks, curves. Written whole or not at all."""
+"""Stores files under the digest of their content: logs, lock files, curves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import hashlib
 import io
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,11 +16,9 @@ from harness.digest import CHUNK_BYTES, digest_file
 from harness.errors import InfrastructureError, Location
 from harness.outcome import ArtifactRef
 
-TEXT_LIMIT_BYTES = 1 << 20
-
 
 class ArtifactStore:
-    """Content-addressed files under `folder`: `sha256/ab/cdef...`; safe for any number of writers."""
+    """Content-addressed files: `folder/sha256/ab/cdef...`. Several processes may write at the same time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -28,22 +26,23 @@ class ArtifactStore:
     def put(
         self, source: Path | bytes, name: str, media_type: str = "application/octet-stream"
     ) -> ArtifactRef:
-        """Store a file or bytes durably; InfrastructureError (nothing half-written) when that fails.
+        """Store a file or bytes durably and as a whole, or raise InfrastructureError.
 
-        What is stored is what was read: a file that changes meanwhile has the digest of the bytes taken.
+        The digest is that of the bytes stored, also if the source file changes meanwhile.
         """
         try:
-            with contextlib.closing(_reader(source)) as stream:
+            stream = io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
+            with stream:
                 digest, size = self._store(stream)
         except OSError as error:
             raise _unwritable(error, self.folder, name) from error
         return ArtifactRef(name=name, digest=digest, size=size, media_type=media_type)
 
     def copy_from(self, other: ArtifactStore, refs: Iterable[ArtifactRef]) -> None:
-        """Copy what `other` has of `refs` and this one has not.
+        """Copy those files of `refs` that `other` has and this store lacks.
 
-        What is gone there, or is no longer what its digest says, stays away. InfrastructureError when this
-        store cannot be written.
+        Files that no longer exist in `other`, or whose content does not match their digest, are skipped.
+        InfrastructureError if this store cannot be written.
         """
         if other.folder.absolute() == self.folder.absolute():
             return
@@ -53,7 +52,7 @@ class ArtifactStore:
                     self.put(other.path(ref.digest), ref.name, ref.media_type)
 
     def get(self, ref: ArtifactRef) -> Path:
-        """The stored file, read only; InfrastructureError when it is gone or has not its size."""
+        """Path of the stored file, which is read-only; InfrastructureError if it is missing or truncated."""
         path = self.path(ref.digest)
         try:
             size = path.stat().st_size
@@ -71,33 +70,18 @@ class ArtifactStore:
             return False
 
     def is_intact(self, ref: ArtifactRef) -> bool:
-        """Whether the stored bytes are still the ones that were put there (reads the whole file)."""
+        """Whether the stored content matches the digest. Reads the whole file."""
         return self.has(ref) and digest_file(self.path(ref.digest)) == ref.digest
 
-    def text(self, ref: ArtifactRef, limit: int = TEXT_LIMIT_BYTES) -> str:
-        """The file as text, undecodable bytes replaced; of a longer one the last `limit` bytes, marked so."""
-        with self.get(ref).open("rb") as stream:
-            left_out = max(0, ref.size - limit)
-            stream.seek(left_out)
-            text = stream.read(limit).decode("utf-8", "replace")
-        return f"[{left_out} bytes before this are not shown]\n{text}" if left_out else text
-
     def clear_unfinished(self, before: float) -> None:
-        """Remove what writers that were killed left half-written before that time (Unix seconds)."""
+        """Remove incomplete files of killed writers that are older than `before` (Unix seconds)."""
         for path in (self.folder / "incoming").glob("*"):
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime < before:
                     path.unlink()
 
-    def damaged(self) -> Iterator[str]:
-        """Digests of stored files whose bytes have changed (reads everything)."""
-        for path in sorted(self.folder.glob("sha256/??/*")):
-            digest = path.parent.name + path.name
-            if digest_file(path) != digest:
-                yield digest
-
     def path(self, digest: str) -> Path:
-        """Where the file with `digest` stands if it is here; ValueError when this is no digest."""
+        """Path of the file with `digest`, which need not exist; ValueError if this is not a digest."""
         if len(digest) != hashlib.sha256().digest_size * 2 or not set(digest) <= set("0123456789abcdef"):
             raise ValueError(f"{digest!r} is not a SHA-256 digest")
         return self.folder / "sha256" / digest[:2] / digest[2:]
@@ -119,7 +103,7 @@ class ArtifactStore:
         return digest, size
 
     def _publish(self, temporary: Path, final: Path) -> None:
-        # Also over a file that is there already: that heals one whose bytes have changed.
+        # Replacing an existing file repairs it, should its bytes have changed.
         final.parent.mkdir(parents=True, exist_ok=True)
         temporary.replace(final)
         descriptor = os.open(final.parent, os.O_RDONLY)
@@ -127,10 +111,6 @@ class ArtifactStore:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _reader(source: Path | bytes) -> BinaryIO:
-    return io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
 
 
 def _copy(stream: BinaryIO, target: BinaryIO) -> tuple[str, int]:
@@ -148,7 +128,7 @@ def _unwritable(error: OSError, folder: Path, name: str) -> InfrastructureError:
         f"cannot store artifact {name!r}",
         where=Location(error.filename or folder),
         why=error.strerror or str(error),
-        fix="free space on this disk, then run again: nothing recorded is lost"
+        fix="free space on this disk, then run again: no recorded outcome is lost"
         if full
         else "make the state folder writable, or choose another one with --state",
     )
@@ -159,5 +139,5 @@ def _missing(ref: ArtifactRef, path: Path, why: str) -> InfrastructureError:
         f"artifact {ref.name!r} is not in the store",
         where=Location(path),
         why=why,
-        fix="run the check that made it again (`npu-matrix run --rerun`)",
+        fix="repeat the check that wrote it (`npu-matrix run --rerun`)",
     )

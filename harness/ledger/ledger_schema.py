@@ -1,13 +1,13 @@
-"""The ledger's schema, as numbered steps that are only ever appended to."""
+"""The ledger's database schema as numbered migrations. A released migration is never edited."""
 
 from __future__ import annotations
 
 import sqlite3
 
-# "npmx": lets anybody (and `file`) tell this database from another program's.
+# "npmx" in ASCII. It identifies the database, also to the program `file`.
 APPLICATION_ID = 0x6E706D78
 
-# Step n (from 1) takes a database from schema n-1 to n. A released step is never edited: append another.
+# Migration n (counted from 1) changes a database from schema n-1 to schema n.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """
@@ -53,13 +53,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )
         """,
     ),
-    # Most runs have the plan of the run before: it is kept once, and `runs.plan` names it.
+    # Most runs have the same plan as the previous run: a plan is stored once, `runs.plan` is its digest.
     (
         "CREATE TABLE plans (digest TEXT PRIMARY KEY, body TEXT NOT NULL)",
         "INSERT INTO plans (digest, body) SELECT run_id, plan FROM runs",
         "UPDATE runs SET plan = run_id",
     ),
-    # Runs come along when ledgers are merged: what an entry was keyed by earlier stands in their plans.
+    # Merging ledgers also merges runs, because their plans contain the earlier keys of an entry.
     ("ALTER TABLE runs ADD COLUMN merged INTEGER NOT NULL DEFAULT 0",),
 )
 
@@ -67,15 +67,12 @@ LATEST = len(MIGRATIONS)
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
-    """The schema the database has; 0 for an empty one."""
+    """The schema version of the database; 0 for an empty one."""
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring an older database to the newest schema, each step whole or not at all.
-
-    Two processes may do this at once: the second finds the work done once it has the write lock.
-    """
+    """Apply the missing migrations, each in one transaction. Several processes may do this at once."""
     while schema_version(connection) < LATEST:
         connection.execute("BEGIN IMMEDIATE")
         try:

@@ -1,4 +1,4 @@
-"""Outcomes as the ledger stores them: one JSON text and one identity for each execution."""
+"""Outcomes as the ledger stores them: each execution has a JSON text and a digest that identifies it."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from harness.digest import canonical_json, digest_json
 from harness.outcome import Outcome
 from harness.serialisation import as_object, load
 
-#: The last second of the year 9999: no later time can be printed.
+#: The last second of the year 9999, after which Python cannot format dates.
 LAST_TIME = 253_402_300_799.0
 
 
 def outcome_body(outcome: Outcome) -> str:
-    """The JSON text of an outcome; ValueError or TypeError when a measurement is no JSON (NaN is none)."""
+    """The JSON text of an outcome; ValueError or TypeError if a measurement is not JSON, for example NaN."""
     data = as_object(outcome)
     if not outcome.inputs:
-        # Outcomes from before inputs were recorded keep their identity.
+        # Outcomes that were stored before this field existed keep their digest.
         del data["inputs"]
     return canonical_json(data)
 
 
-def outcome_uid(data: Mapping[str, Any]) -> str:
-    """The identity of one execution, from its parsed JSON: the same in every ledger it is merged into.
+def outcome_uid(body: str) -> str:
+    """The digest that identifies one execution in every ledger, from its JSON text.
 
-    The attempt is left out, because a ledger numbers the attempts it merges anew.
+    The attempt is left out, because a ledger renumbers the attempts that it merges. AttributeError or
+    ValueError if the text is not a JSON object.
     """
-    return digest_json({name: value for name, value in data.items() if name != "attempt"})
+    return digest_json({name: value for name, value in json.loads(body).items() if name != "attempt"})
 
 
 def read_outcome(uid: str, attempt: int, body: str) -> Outcome | None:
-    """The outcome in a row of the ledger, or None when the row is damaged or has another form."""
+    """The outcome in a row of the ledger, or None if the row is damaged or not in this format."""
     try:
-        if outcome_uid(json.loads(body)) != uid:
+        if outcome_uid(body) != uid:
             return None
         outcome = load(Outcome, body)
     except (ValueError, TypeError, AttributeError, RecursionError):
@@ -46,14 +47,14 @@ def read_outcome(uid: str, attempt: int, body: str) -> Outcome | None:
 
 
 def is_printable_time(value: object) -> bool:
-    """Whether a number of Unix seconds is a date that can be printed."""
+    """Whether Unix seconds are a date that can be printed."""
     return isinstance(value, (int, float)) and 0 <= value <= LAST_TIME
 
 
 def readable(value: Any) -> Any:
-    """A JSON value whose texts show bytes that are not UTF-8 (in a file name, for example) as escapes."""
+    """A JSON value with escapes for bytes that are not UTF-8, which occur for example in file names."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, Mapping):
-        return {readable(name): readable(one) for name, one in value.items()}
-    return [readable(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {readable(name): readable(member) for name, member in value.items()}
+    return [readable(member) for member in value] if isinstance(value, (list, tuple)) else value

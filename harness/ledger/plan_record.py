@@ -23,7 +23,7 @@ PLAN_SCHEMA = SchemaVersion(name="npu-matrix.plan", version=1)
 
 @dataclass(frozen=True, kw_only=True)
 class CellFacts:
-    """What a report says of a cell; provenance values read `file:line:column`."""
+    """The facts about a cell that a report shows. `provenance`: axis -> `file:line:column` that sets it."""
 
     id: str
     title: str
@@ -58,7 +58,7 @@ class PlanEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRecord:
-    """A task without the code of its check: everything its key is computed from, and its digests."""
+    """A task without its check's functions: the inputs of its key, with their digests."""
 
     key: str
     check: str
@@ -73,22 +73,22 @@ class TaskRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class CodeRecord:
-    """What the code parts of a plan's keys are made of.
+    """The modules in the code parts of a plan's keys.
 
-    modules: each module or data file with the digest of what is reached of it. reached: the digest of a code
-    part -> which of `modules` are in it. Plans of earlier versions have neither.
+    modules: (module or data file, digest of its reachable definitions). reached: digest of a code part ->
+    indices of its modules in `modules`. Both are empty in plans of earlier versions.
     """
 
     modules: tuple[tuple[str, str], ...] = ()
     reached: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def modules_of(self, code_digest: str) -> dict[str, str]:
-        """Module -> digest of what a code part reaches of it; empty when it is not known."""
+        """Module -> digest of its definitions that the code part reaches; empty if that is not recorded."""
         return dict(self.modules[index] for index in self.reached.get(code_digest, ()))
 
-    def changed_modules(self, own: str, later: CodeRecord, other: str) -> tuple[str, ...]:
-        """The modules in which the code part `own` and the code part `other` of a later plan differ."""
-        before, after = self.modules_of(own), later.modules_of(other)
+    def changed_modules(self, code_digest: str, later: CodeRecord, later_code_digest: str) -> tuple[str, ...]:
+        """The modules in which a code part of this plan differs from a code part of a later plan."""
+        before, after = self.modules_of(code_digest), later.modules_of(later_code_digest)
         if not before or not after:
             return ()
         return tuple(sorted({name for name, _digest in before.items() ^ after.items()}))
@@ -96,7 +96,7 @@ class CodeRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRecord:
-    """A plan as it was made, in its order; it can be read although checks have changed or are gone since."""
+    """A plan as it was computed; it stays readable after its checks have changed or were removed."""
 
     schema: SchemaVersion = PLAN_SCHEMA
     profile: str = ""

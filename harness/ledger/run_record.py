@@ -1,4 +1,4 @@
-"""Runs as the ledger stores them, and runs read from another ledger, whose content is checked first."""
+"""Runs as the ledger stores them, and the validated runs of another ledger."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.ledger.plan_record import PlanRecord
 from harness.outcome import Status
 from harness.serialisation import load
 
-#: The schema from which on plans are in a table of their own.
+#: The first schema that has plans in a table of their own.
 PLANS_SCHEMA_VERSION = 2
 #: The columns that `read_run` expects.
 RUN_COLUMNS = "run_id, started, finished, exit_code, argv, host"
@@ -23,9 +23,9 @@ RUN_COLUMNS = "run_id, started, finished, exit_code, argv, host"
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """One invocation; `finished` and `exit_code` are None while it goes on, or when it was killed.
+    """One run. `finished` and `exit_code` are None while it is running, and if it was killed.
 
-    `plan` is empty when the stored one cannot be read.
+    `plan` is empty if the stored plan cannot be read.
     """
 
     run_id: str
@@ -33,13 +33,13 @@ class RunRecord:
     finished: float | None
     exit_code: int | None
     argv: tuple[str, ...]
-    host: Mapping[str, Any]
+    host: Mapping[str, object]
     plan: PlanRecord
 
 
 @dataclass(frozen=True, kw_only=True)
 class Disposition:
-    """Why a planned check of a cell has no outcome in a run: skipped, blocked, or the run was stopped."""
+    """Why a planned check of a cell has no outcome: it was skipped or blocked, or the run was stopped."""
 
     cell_id: str
     check: str
@@ -49,7 +49,7 @@ class Disposition:
 
 
 def read_plan(body: str) -> PlanRecord | None:
-    """A plan from its JSON text, or None when it is damaged or has another form."""
+    """A plan from its JSON text, or None if the text is damaged or not in this format."""
     try:
         return load(PlanRecord, body)
     except ValueError:
@@ -57,10 +57,10 @@ def read_plan(body: str) -> PlanRecord | None:
 
 
 def read_run(row: Sequence[Any], plan: PlanRecord) -> RunRecord | None:
-    """The run in a row of `RUN_COLUMNS`, or None when a column does not have its type."""
+    """The run in a row of `RUN_COLUMNS`, or None if a column does not have its type."""
     run_id, started, finished, exit_code, argv, host = row
-    times_fit = is_printable_time(started) and (finished is None or is_printable_time(finished))
-    if not isinstance(run_id, str) or not times_fit or not isinstance(exit_code, int | None):
+    valid_times = is_printable_time(started) and (finished is None or is_printable_time(finished))
+    if not isinstance(run_id, str) or not valid_times or not isinstance(exit_code, int | None):
         return None
     try:
         return RunRecord(
@@ -69,7 +69,7 @@ def read_run(row: Sequence[Any], plan: PlanRecord) -> RunRecord | None:
             finished=finished,
             exit_code=exit_code,
             argv=load(tuple[str, ...], str(argv)),
-            host=load(dict[str, Any], str(host)),
+            host=load(dict[str, object], str(host)),
             plan=plan,
         )
     except ValueError:
@@ -77,10 +77,10 @@ def read_run(row: Sequence[Any], plan: PlanRecord) -> RunRecord | None:
 
 
 def read_runs(file: Path) -> Iterator[tuple[tuple[object, ...], str, str]]:
-    """The row of `RUN_COLUMNS`, plan's digest and plan's JSON of every run of another ledger.
+    """For each run of another ledger: its row of `RUN_COLUMNS`, the digest of its plan, and the plan's JSON.
 
-    Runs whose plan is missing, does not fit its digest or cannot be read are left out, as are all runs of an
-    older schema and whatever is damaged. The other ledger is not changed.
+    Damaged runs are left out, as are runs whose plan is missing, unreadable or does not match its digest, and
+    all runs of a ledger with an older schema. The other ledger is not changed.
     """
     source = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
     try:
@@ -88,13 +88,13 @@ def read_runs(file: Path) -> Iterator[tuple[tuple[object, ...], str, str]]:
             return
         rows = source.execute(f"SELECT {RUN_COLUMNS}, digest, body FROM runs JOIN plans ON plan = digest")  # noqa: S608
         for *run, digest, body in rows:
-            # A migration of the schema named plans by their run.
-            fits = digest in {digest_bytes(str(body).encode()), run[0]}
-            plan = read_plan(str(body)) if fits else None
+            # Plans of ledgers that were migrated from schema 1 are identified by their run.
+            intact = digest in {digest_bytes(str(body).encode()), run[0]}
+            plan = read_plan(str(body)) if intact else None
             if plan is not None and read_run(run, plan):
                 yield tuple(run), str(digest), str(body)
     except sqlite3.DatabaseError:
-        # The outcomes matter more, and as far as they can be read they have been taken already.
+        # The readable outcomes have been merged before, and they matter more than the runs.
         return
     finally:
         source.close()

@@ -1,8 +1,7 @@
-"""The ledger: every outcome ever recorded, the runs that recorded them, and what runs left undone and why."""
+"""The ledger: all recorded outcomes, the runs that recorded them, and why entries of runs have no outcome."""
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import statistics
 import time
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from harness.digest import canonical_json, digest_bytes
 from harness.errors import InputError, Location
@@ -25,15 +24,16 @@ from harness.outcome import ArtifactRef, Outcome, State, Status
 
 FILE_NAME = "ledger.sqlite3"
 MAX_TIMING_SAMPLES = 20
-# Leaves out the runs that a command made as part of something else (bisect, ablate, reruns).
+# Leaves out runs that other commands started (bisect, ablate, reruns).
 REQUESTED_RUNS = """(argv = '[]' OR argv LIKE '%"run"%')"""
 RUN_ORDER = "started DESC, rowid"
-# An outcome recorded here outranks a merged one: its files, for example an environment, are on this machine.
+# Outcomes recorded here come before merged ones: their files, for example environments, are on this machine.
 LATEST_REUSABLE = (
-    f"state = '{State.COMPLETED.value}' ORDER BY merged, CASE merged WHEN 0 THEN id ELSE finished END DESC"
+    f"AND state = '{State.COMPLETED.value}' "
+    "ORDER BY merged, CASE merged WHEN 0 THEN id ELSE finished END DESC"
 )
-# Merged outcomes are ordered by their times. The order of those recorded here is known even when the clock
-# was set back meanwhile: no outcome ended before those with a smaller id.
+# Merged outcomes are ordered by their times. The ids of outcomes that were recorded here increase with time,
+# so their order is known even if the clock was set back.
 OUTCOME_TIME = (
     "CASE merged WHEN 0 THEN max(finished) OVER (PARTITION BY merged ORDER BY id) ELSE finished END"
 )
@@ -45,7 +45,7 @@ PUT_PLAN = (
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """Something the user must be told although the program goes on."""
+    """A problem that the user must know about, although the program continues."""
 
     what: str
     why: str
@@ -58,8 +58,8 @@ class Notice:
 class Ledger:
     """An append-only store of outcomes in SQLite. One instance per thread; processes may share the file.
 
-    Every method raises InfrastructureError when the disk or another process prevents it. Rows whose content
-    does not fit their digest are not believed: they are left out, and counted in `damaged_rows`.
+    Every method raises InfrastructureError if the disk fails or another process holds the lock for too long.
+    Rows whose content does not match their digest are ignored, and counted in `damaged_rows`.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -73,12 +73,12 @@ class Ledger:
     def open(cls, folder: Path) -> Ledger:
         """Open or create the ledger in the state folder; read `notices` afterwards.
 
-        A damaged one is kept aside, and what can still be read of it is taken over into a new one.
-        InputError when a newer program wrote it, InfrastructureError when it can neither be read nor made.
+        A damaged file is renamed, and its readable outcomes are copied to a new ledger. InputError if a newer
+        program wrote it, InfrastructureError if it can be neither read nor created.
         """
         path = folder / FILE_NAME
         had_content = (folder / "artifacts" / "sha256").is_dir()
-        connection, damage = open_database(path, emptied=had_content)
+        connection, damage = open_database(path, had_content=had_content)
         ledger = cls(path, connection)
         if damage:
             ledger.notices = (ledger._recover_outcomes(damage),)
@@ -96,57 +96,38 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Release the file; nothing is lost without it."""
+        """Close the file. No outcome is lost if this is not called."""
         self._db.close()
 
     def record(self, outcome: Outcome) -> Outcome:
-        """Append durably, and return the outcome with the attempt number it has here.
+        """Append durably; returns the outcome with its attempt number in this ledger.
 
-        ValueError or TypeError when its measurements are no JSON.
+        ValueError or TypeError if its measurements are not JSON.
         """
         with self._transaction("write to"):
             return self._append(outcome, merged=False) or outcome
 
     def get(self, key: str) -> Outcome | None:
-        """The outcome a later run may take instead of running `key` again, or None."""
+        """The outcome that a later run may use instead of running `key` again, or None."""
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Outcome]:
         """Key -> reusable outcome, for the keys that have one."""
-        found: dict[str, Outcome] = {}
-        with database_errors(self.path, "read"):
-            for key in dict.fromkeys(keys):
-                rows = self._db.execute(
-                    f"SELECT uid, attempt, body FROM outcomes WHERE key = ? AND {LATEST_REUSABLE}",  # noqa: S608
-                    (key,),
-                )
-                outcome = next(self._intact_outcomes(rows), None)
-                if outcome:
-                    found[key] = outcome
-        return found
+        return self._first_intact(keys, LATEST_REUSABLE)
 
     def latest(self, keys: Iterable[str]) -> dict[str, Outcome]:
         """Key -> the last recorded outcome in any state, for the keys that have one."""
-        found: dict[str, Outcome] = {}
-        with database_errors(self.path, "read"):
-            for key in dict.fromkeys(keys):
-                rows = self._db.execute(
-                    "SELECT uid, attempt, body FROM outcomes WHERE key = ? ORDER BY id DESC", (key,)
-                )
-                outcome = next(self._intact_outcomes(rows), None)
-                if outcome:
-                    found[key] = outcome
-        return found
+        return self._first_intact(keys, "ORDER BY id DESC")
 
     def history(
         self, *, key: str | None = None, check: str | None = None, run_id: str | None = None, limit: int = 100
     ) -> tuple[Outcome, ...]:
-        """Outcomes in any state, newest first, of one key, check or run (all that are given must fit).
+        """Outcomes in any state, newest first, that match all of `key`, `check` and `run_id` that are given.
 
-        Of a key, the one that ended last comes first, whenever it was merged; else what was recorded last.
+        With a key they are ordered by when they finished, otherwise by when they were added to this ledger.
         """
-        wanted = {"key": key, "check_name": check, "run_id": run_id}
-        given = {column: value for column, value in wanted.items() if value is not None}
+        columns = {"key": key, "check_name": check, "run_id": run_id}
+        given = {column: value for column, value in columns.items() if value is not None}
         where = " AND ".join(f"{column} = ?" for column in given) or "1"
         order = f"{OUTCOME_TIME} DESC, id DESC" if key is not None else "id DESC"
         with database_errors(self.path, "read"):
@@ -157,16 +138,15 @@ class Ledger:
             return tuple(self._intact_outcomes(rows))
 
     def next_attempt(self, key: str) -> int:
-        """The number the next outcome of `key` gets; counts from 1."""
+        """The attempt number of the next outcome of `key`, counted from 1."""
         with database_errors(self.path, "read"):
             return self._next_attempt(key)
 
     def typical_seconds(self) -> dict[str, float]:
-        """Check name -> median wall time of its last completed executions."""
+        """Check name -> median wall time in seconds of its last completed executions."""
         with database_errors(self.path, "read"):
-            names = [row[0] for row in self._db.execute("SELECT DISTINCT check_name FROM outcomes")]
             typical = {}
-            for name in names:
+            for (name,) in self._db.execute("SELECT DISTINCT check_name FROM outcomes").fetchall():
                 rows = self._db.execute(
                     "SELECT max(0.0, finished - started) FROM outcomes WHERE check_name = ? AND state = ? "
                     "ORDER BY id DESC LIMIT ?",
@@ -180,18 +160,18 @@ class Ledger:
         self,
         plan: PlanRecord,
         argv: Sequence[str],
-        host: Mapping[str, Any],
+        host: Mapping[str, str],
         *,
         now: float | None = None,
     ) -> str:
-        """Record that a run starts, with its plan; returns its id, which sorts by start time."""
+        """Record the start of a run, with its plan; returns the run's id. Ids sort by start time."""
         started = time.time() if now is None else now
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(started))
         run_id = f"{stamp}-{uuid.uuid4().hex[:8]}"
         body = canonical_json(plan)
         digest = digest_bytes(body.encode())
         with self._transaction("write to"):
-            # Also where it is known: that heals a plan whose text has changed.
+            # Storing a known plan again repairs it, should its text have changed.
             self._db.execute(PUT_PLAN, (digest, body))
             self._db.execute(
                 "INSERT INTO runs (run_id, started, argv, host, plan) VALUES (?, ?, ?, ?, ?)",
@@ -200,7 +180,7 @@ class Ledger:
         return run_id
 
     def finish_run(self, run_id: str, exit_code: int, *, now: float | None = None) -> None:
-        """Record how a run ended; KeyError when there is no such run."""
+        """Record the end of a run; KeyError if there is no such run."""
         with self._transaction("write to"):
             changed = self._db.execute(
                 "UPDATE runs SET finished = ?, exit_code = ? WHERE run_id = ?",
@@ -212,7 +192,7 @@ class Ledger:
     def record_dispositions(
         self, run_id: str, dispositions: Iterable[Disposition], *, now: float | None = None
     ) -> None:
-        """Record why entries have no outcome, all of them or none; a later record replaces an earlier one."""
+        """Record why entries have no outcome, in one transaction; a later record replaces an earlier one."""
         at = time.time() if now is None else now
         with self._transaction("write to"):
             self._db.executemany(
@@ -222,7 +202,7 @@ class Ledger:
             )
 
     def dispositions(self, run_id: str) -> tuple[Disposition, ...]:
-        """What a run left without an outcome, in the order of cells and checks."""
+        """The entries that a run left without an outcome, ordered by cell and check."""
         with database_errors(self.path, "read"):
             rows = self._db.execute(
                 "SELECT cell_id, check_name, key, status, reason FROM dispositions "
@@ -243,43 +223,43 @@ class Ledger:
         return next(iter(self._runs("run_id = ?", (readable(run_id),), 1)), None)
 
     def latest_run(self) -> RunRecord | None:
-        """The run that started last here, if it can be no probe; else the last that was merged.
+        """The last run that was started here by `npu-matrix run`, else by any command, else the last merged.
 
-        Last here is last in the ledger: a clock that was set back does not bring an older run to the front.
+        Runs started here are ordered by their position in the ledger, in case the clock was set back.
         """
-        tried = ((f"merged = 0 AND {REQUESTED_RUNS}", "rowid"), ("merged = 0", "rowid"), ("1", RUN_ORDER))
-        return next((run for where, order in tried for run in self._runs(where, (), 1, order)), None)
+        queries = ((f"merged = 0 AND {REQUESTED_RUNS}", "rowid"), ("merged = 0", "rowid"), ("1", RUN_ORDER))
+        return next((run for where, order in queries for run in self._runs(where, (), 1, order)), None)
 
     def merge(self, other: Path) -> int:
-        """Append the outcomes of another ledger that are not here yet, and count them; its runs come along.
+        """Add the outcomes and runs of another ledger; returns how many outcomes are new.
 
-        Logs and artifacts that stand beside it come along, if they still are what their digests say. Of a
-        damaged file, what can be read and fits its digest is taken. InputError when it is no ledger.
+        The artifacts in the same folder are copied if they match their digests. Rows that are damaged are
+        skipped. InputError if the file is not a ledger.
         """
         if not other.is_file():
-            raise InputError("there is no ledger to merge", where=Location(other), fix=f"name a {FILE_NAME}")
+            raise InputError("there is no ledger to merge", where=Location(other), fix=f"pass a {FILE_NAME}")
         added = 0
         refs: dict[str, ArtifactRef] = {}
         with self._transaction("merge into"):
             for outcome in self._outcomes_of(other):
                 if self._append(outcome, merged=True):
                     added += 1
-                found = (*outcome.artifacts, *((outcome.log,) if outcome.log else ()))
-                refs.update((ref.digest, ref) for ref in found)
+                refs.update((ref.digest, ref) for ref in outcome.files)
             self._merge_runs(other)
         self.artifacts.copy_from(ArtifactStore(other.parent / "artifacts"), refs.values())
         return added
 
     def _recover_outcomes(self, damage: DatabaseDamage) -> Notice:
         try:
-            saved = self.merge(damage.aside)
+            copied = self.merge(damage.renamed_to)
         except InputError:
-            saved = 0
+            copied = 0
         return Notice(
-            what=f"the ledger was damaged; it is kept as {damage.aside.name}, and a new one was started",
+            what="the ledger was damaged, and a new one was created; "
+            f"the damaged file is now {damage.renamed_to.name}",
             why=f"{self.path}: {damage.why}",
-            fix=f"nothing: {saved} outcomes could still be read and were taken over, the artifacts are still "
-            "there, and what is missing is measured again by the next run",
+            fix=f"nothing: {copied} readable outcomes were copied to the new ledger, the artifacts are kept, "
+            "and the next run repeats the tasks whose outcomes were lost",
         )
 
     def _outcomes_of(self, other: Path) -> Iterator[Outcome]:
@@ -292,7 +272,7 @@ class Ledger:
         except sqlite3.DatabaseError as error:
             if not read:
                 raise InputError(
-                    "nothing can be read from this file as a ledger", where=Location(other), why=str(error)
+                    "this file cannot be read as a ledger", where=Location(other), why=str(error)
                 ) from error
         finally:
             source.close()
@@ -308,14 +288,13 @@ class Ledger:
 
     def _append(self, outcome: Outcome, *, merged: bool) -> Outcome | None:
         numbered = replace(outcome, attempt=self._next_attempt(outcome.key))
-        # Digested as it will be read again: JSON turns tuples into lists and number keys into text.
         body = outcome_body(numbered)
         inserted = self._db.execute(
             "INSERT OR IGNORE INTO outcomes "
             "(uid, key, check_name, state, attempt, run_id, merged, started, finished, body) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                outcome_uid(json.loads(body)),
+                outcome_uid(body),
                 numbered.key,
                 numbered.check,
                 numbered.state.value,
@@ -332,6 +311,20 @@ class Ledger:
     def _next_attempt(self, key: str) -> int:
         row = self._db.execute("SELECT coalesce(max(attempt), 0) + 1 FROM outcomes WHERE key = ?", (key,))
         return int(row.fetchone()[0])
+
+    def _first_intact(self, keys: Iterable[str], condition: str) -> dict[str, Outcome]:
+        """Key -> the first undamaged outcome under the SQL `condition`, for the keys that have one."""
+        found: dict[str, Outcome] = {}
+        with database_errors(self.path, "read"):
+            for key in dict.fromkeys(keys):
+                rows = self._db.execute(
+                    f"SELECT uid, attempt, body FROM outcomes WHERE key = ? {condition}",  # noqa: S608
+                    (key,),
+                )
+                outcome = next(self._intact_outcomes(rows), None)
+                if outcome:
+                    found[key] = outcome
+        return found
 
     def _intact_outcomes(self, rows: Iterable[tuple[str, int, str]]) -> Iterator[Outcome]:
         for uid, attempt, body in rows:
@@ -354,7 +347,7 @@ class Ledger:
         return tuple(run for run in read if run is not None)
 
     def _plan(self, digest: str) -> PlanRecord:
-        """The plan, or an empty one where none is stored or it has another form."""
+        """The stored plan; an empty plan if none is stored or its text is not in this format."""
         row = self._db.execute("SELECT body FROM plans WHERE digest = ?", (digest,)).fetchone()
         return (read_plan(str(row[0])) if row else None) or PlanRecord()
 

@@ -73,7 +73,7 @@ def test_a_cell_stays_where_its_environment_is_and_its_files_come_back(cluster, 
     with Ledger.open(tmp_path) as ledger:
         (lock, *_) = of(result, "lock")
         assert ledger.artifacts.get(lock.artifact("lock.txt")).read_text() == "pinned 0\n"
-        assert "pinned" in ledger.artifacts.text(of(result, "use")[0].log)
+        assert "pinned" in ledger.artifacts.get(of(result, "use")[0].log).read_text()
     again = run(cluster, tmp_path, plan_of(cells))
     assert (again.executed, again.reused) == (0, 9)
 
@@ -144,13 +144,13 @@ def test_a_driver_that_dies_is_resumed_and_what_it_had_is_not_done_again(cluster
         stderr=subprocess.DEVNULL,
     )
     with Ledger.open(tmp_path) as ledger:
-        while sum(outcome.reusable for outcome in ledger.history(check="nap")) < 3:
+        while sum(outcome.state is State.COMPLETED for outcome in ledger.history(check="nap")) < 3:
             assert driver.poll() is None, "the driver ended before it could be killed"
             time.sleep(0.2)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     with Ledger.open(tmp_path) as ledger:
-        kept = {outcome.key for outcome in ledger.history(check="nap") if outcome.reusable}
+        kept = {outcome.key for outcome in ledger.history(check="nap") if outcome.state is State.COMPLETED}
     plan = naps(marks)
     result = run(cluster, tmp_path, plan)
     assert set(statuses(result)) == {Status.PASS}

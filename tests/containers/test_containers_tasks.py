@@ -79,7 +79,7 @@ def runs(engine: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Run:
         )
         outcome = execute(Job(task=task("a", run, timeout), inputs={"environment": built}), site)
         assert not [thing for thing in engine.resources() if thing.kind == "container"]
-        return outcome, site.artifacts.text(outcome.log) if outcome.log else "", site
+        return outcome, site.artifacts.get(outcome.log).read_text() if outcome.log else "", site
 
     return go
 

@@ -1,3 +1,3 @@
-"""JUnit XML: written from results, read from any test runner, and merged with bounded memory. Start with
-`junit_files`; `junit_stream` parses, `junit_merge` joins files.
+"""JUnit XML: `junit_writer` writes results, `junit_merge` joins files of any test runner with bounded memory,
+`junit_stream` parses them. Start with `junit_merge.merge_junit`.
 """

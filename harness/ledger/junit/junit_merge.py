@@ -1,4 +1,4 @@
-"""Any number of JUnit files into one, as a stream: what was written stays, what a file lost is an error."""
+"""Merges JUnit files of any producer into one file, as a stream. Elements are copied unchanged."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from typing import BinaryIO
 from xml.sax.saxutils import escape, quoteattr
 
 from harness.errors import InfrastructureError, Location
-from harness.ledger.junit.junit_files import RED, SUITE_CASE, WORST_FIRST, missing_cases
 from harness.ledger.junit.junit_stream import FORBIDDEN, MARKS, parse, unmarked_status
 from harness.outcome import Status
 
-#: Failed and flaky cases that are named; all are counted.
+#: How many failed and how many flaky cases are listed by name; all of them are counted.
 MAX_NAMED = 1000
-#: Room for the counts of a suite, which are known only at its end.
+#: A test case can have several marks (a failure, then an error during clean-up): the first of these counts.
+WORST_FIRST = (Status.ERROR, Status.FAIL, Status.NOT_RUN)
+#: The name of the test case that is added for a suite that failed as a whole, for example in its set-up.
+SUITE_CASE = "(suite)"
+#: Bytes reserved in the start tag of a suite for its counts, which are known only at its end.
 _COUNTS_BYTES = 112
 _COUNTED = ("tests", "failures", "errors", "skipped")
 _TEXTLESS = frozenset({"testsuites", "testsuite", "testcase", "properties"})
@@ -25,7 +28,7 @@ _FLAKY = frozenset({"flakyFailure", "flakyError"})
 
 @dataclass(kw_only=True)
 class CaseCounts:
-    """Cases by what they are; `flaky` ones passed after they had failed, and are also in `tests`."""
+    """Test cases by status. `flaky` counts the cases that passed after a failed attempt."""
 
     tests: int = 0
     failures: int = 0
@@ -34,7 +37,7 @@ class CaseCounts:
     flaky: int = 0
 
     def add(self, other: CaseCounts) -> None:
-        """Count what `other` counted too."""
+        """Add the counts of `other`."""
         for name in (*_COUNTED, "flaky"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -49,7 +52,7 @@ class CaseCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class MergedFile:
-    """What came out of one file; `problem` is "" for a whole one."""
+    """The counts of one file. `problem` says why the file is incomplete; it is empty for a complete file."""
 
     path: str
     counts: CaseCounts
@@ -58,7 +61,7 @@ class MergedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class MergedReport:
-    """The result: counts over all files, and the first failed and flaky cases as `suite: name`."""
+    """Counts over all files, and the first failed and flaky cases as `suite: name`."""
 
     files: tuple[MergedFile, ...]
     counts: CaseCounts
@@ -69,12 +72,13 @@ class MergedReport:
 def merge_junit(
     target: Path, sources: Iterable[Path], *, properties: Mapping[str, str] | None = None
 ) -> MergedReport:
-    """Write every suite of every source into `target`, which appears whole or not at all.
+    """Write every suite of every source into `target`, which is replaced as a whole or stays unchanged.
 
-    Elements are copied as they are, reruns and properties included; counts are those of the cases. A case
-    that did not run by its attributes alone gets the mark that says so. A source that cannot be read to its
-    end, or has lost cases, adds a case in error. properties: added to every outermost suite. Memory does not
-    grow with the files. InputError for a source that is not there, InfrastructureError when writing fails.
+    Elements are copied unchanged, including reruns and properties. The counts of suites are computed from
+    their test cases. A case whose attributes say that it did not run or failed gets the corresponding
+    element. For a source that cannot be read to its end, or that has fewer cases than it declares, a case
+    with an error is added. properties: added to every outermost suite. The memory needed does not depend on
+    the size of the files. InputError if a source does not exist, InfrastructureError when writing fails.
     """
     temporary = target.with_name(f".{target.name}.part")
     try:
@@ -87,7 +91,7 @@ def merge_junit(
             "cannot write the merged file",
             where=Location(target),
             why=error.strerror or str(error),
-            fix="free space, or name another file",
+            fix="free disk space, or choose another output file",
         ) from error
     finally:
         with contextlib.suppress(OSError):
@@ -96,11 +100,11 @@ def merge_junit(
 
 
 def _merge(stream: BinaryIO, sources: Iterable[Path], properties: Mapping[str, str]) -> MergedReport:
-    writer, names = _Writer(stream), _Names()
+    writer, names = _Writer(stream), _NamedCases()
     files: list[MergedFile] = []
     total = CaseCounts()
     writer.write('<?xml version="1.0" encoding="utf-8"?>\n')
-    place = writer.open_counted("testsuites", {"name": "npu-matrix"})
+    offset = writer.open_counted("testsuites", {"name": "npu-matrix"})
     for source in sources:
         copy = _Copy(writer, names, properties)
         problem = copy.finish(parse(source, copy))
@@ -108,27 +112,32 @@ def _merge(stream: BinaryIO, sources: Iterable[Path], properties: Mapping[str, s
             copy.add_error_case(source, problem)
         files.append(MergedFile(path=str(source), counts=copy.counts, problem=problem))
         total.add(copy.counts)
-    writer.close_counted("testsuites", place, total)
+    writer.close_counted("testsuites", offset, total)
     return MergedReport(
         files=tuple(files), counts=total, failed=tuple(names.failed), flaky=tuple(names.flaky)
     )
 
 
-class _Names:
-    """The first failed and flaky cases of all files."""
+class _NamedCases:
+    """The names of the first failed and flaky cases of all files."""
 
     def __init__(self) -> None:
         self.failed: list[str] = []
         self.flaky: list[str] = []
 
     def note(self, suite: str, name: str, status: Status, *, flaky: bool) -> None:
-        kept = self.failed if status in RED else self.flaky if flaky and status is Status.PASS else None
-        if kept is not None and len(kept) < MAX_NAMED:
-            kept.append(f"{suite[:200]}: {name[:200]}")
+        if status in {Status.FAIL, Status.ERROR}:
+            names = self.failed
+        elif flaky and status is Status.PASS:
+            names = self.flaky
+        else:
+            return
+        if len(names) < MAX_NAMED:
+            names.append(f"{suite[:200]}: {name[:200]}")
 
 
 class _Writer:
-    """Elements into a file that can be gone back in, for the counts at the head of a suite."""
+    """Writes elements to a seekable file: the counts in the start tag of a suite are written at its end."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -147,16 +156,17 @@ class _Writer:
         self.end(name)
 
     def open_counted(self, name: str, attributes: Mapping[str, str]) -> int:
-        kept = {key: value for key, value in attributes.items() if key not in _COUNTED}
-        self.write(f"<{name}{_attributes(kept)}")
-        place = self._stream.tell()
+        """Start a suite; returns the file offset of its counts, for `close_counted`."""
+        others = {key: value for key, value in attributes.items() if key not in _COUNTED}
+        self.write(f"<{name}{_attributes(others)}")
+        offset = self._stream.tell()
         self.write(" " * _COUNTS_BYTES + ">\n")
-        return place
+        return offset
 
-    def close_counted(self, name: str, place: int, counts: CaseCounts) -> None:
+    def close_counted(self, name: str, offset: int, counts: CaseCounts) -> None:
         self.end(name)
         end = self._stream.tell()
-        self._stream.seek(place)
+        self._stream.seek(offset)
         self.write(_attributes({key: str(getattr(counts, key)) for key in _COUNTED})[:_COUNTS_BYTES])
         self._stream.seek(end)
 
@@ -166,18 +176,18 @@ def _attributes(attributes: Mapping[str, str]) -> str:
 
 
 class _OpenSuite:
-    def __init__(self, attributes: Mapping[str, str], place: int) -> None:
+    def __init__(self, attributes: Mapping[str, str], offset: int) -> None:
         self.attributes = attributes
-        self.place = place
+        self.offset = offset
         self.counts = CaseCounts()
-        self.broke = False
+        self.failed_as_whole = False
         self.has_suite_case = False
 
 
 class _Copy:
-    """Copies one file's events into the merged one, and counts."""
+    """Copies the elements of one file into the merged file, and counts its cases."""
 
-    def __init__(self, writer: _Writer, names: _Names, properties: Mapping[str, str]) -> None:
+    def __init__(self, writer: _Writer, names: _NamedCases, properties: Mapping[str, str]) -> None:
         self.counts = CaseCounts()
         self._problem = ""
         self._writer = writer
@@ -235,16 +245,16 @@ class _Copy:
         elif within == "testcase" and name in _FLAKY:
             self._flaky = True
         elif within == "testsuite" and name in {"failure", "error"}:
-            self._suites[-1].broke = True
-        # Within anything else, a line end would become part of its text.
+            self._suites[-1].failed_as_whole = True
+        # In any other element, a line end would become part of its text.
         self._writer.end(name, "\n" if within in _TEXTLESS else "")
 
     def finish(self, problem: str) -> str:
-        """Close what a cut-off file left open; returns what is wrong with the file."""
+        """Close the elements that a truncated file left open; returns the problem of the file, or ""."""
         while self._stack:
             name = self._stack.pop()
             if name == "testcase":
-                # Whether it passed stands in what is missing.
+                # The missing part may contain its failure.
                 self._statuses.add(Status.ERROR)
                 self._writer.empty("error", {"message": f"the file ends within this case: {problem}"})
                 self._close_case()
@@ -255,7 +265,7 @@ class _Copy:
         return problem or self._problem
 
     def add_error_case(self, source: Path, problem: str) -> None:
-        """A case in error for a file that is not whole: it must not turn the merged one green."""
+        """Add a case with an error for an incomplete file, so that the merged file does not pass."""
         path = FORBIDDEN.sub("\ufffd", str(source))
         self._open_suite({"name": path})
         self._add_block()
@@ -279,26 +289,26 @@ class _Copy:
     def _close_suite(self, *, whole: bool) -> None:
         self._add_block()
         suite = self._suites[-1]
-        if suite.broke and not suite.has_suite_case:
+        if suite.failed_as_whole and not suite.has_suite_case:
             name = suite.attributes.get("name", "")
             self._broken_case(
-                name, SUITE_CASE, "the suite itself broke: its own <error> or <failure> says why"
+                name, SUITE_CASE, "the suite failed as a whole: see its own <error> or <failure> element"
             )
         self._suites.pop()
         counts = suite.counts
         if whole and not self._problem:
-            self._problem = missing_cases(suite.attributes, counts.tests, counts.failures + counts.errors)
-        self._writer.close_counted("testsuite", suite.place, counts)
+            self._problem = _missing_cases(suite.attributes, counts)
+        self._writer.close_counted("testsuite", suite.offset, counts)
         if self._suites:
             self._suites[-1].counts.add(counts)
         else:
             self.counts.add(counts)
 
     def _close_case(self) -> None:
-        status = next((one for one in WORST_FIRST if one in self._statuses), None)
+        status = next((worst for worst in WORST_FIRST if worst in self._statuses), None)
         if status is None:
             status = unmarked_status(self._case)
-            mark = next((name for name, one in MARKS.items() if one is status), "")
+            mark = next((name for name, marked in MARKS.items() if marked is status), "")
             if mark:
                 stated = ", ".join(
                     f"{key}={self._case[key]}" for key in ("status", "result") if key in self._case
@@ -325,3 +335,19 @@ class _Copy:
             self._writer.start("properties", {})
             self._add_properties()
             self._writer.end("properties")
+
+
+def _missing_cases(attributes: Mapping[str, str], counts: CaseCounts) -> str:
+    """How the counts that a suite declares contradict its cases: some of them are missing. "" if none are."""
+    name = attributes.get("name", "")[:100]
+    declared = _count(attributes.get("tests", ""))
+    if declared > counts.tests:
+        return f"the suite {name!r} declares {declared} tests, but contains {counts.tests}"
+    failed = _count(attributes.get("failures", "")) + _count(attributes.get("errors", ""))
+    if failed and not counts.failures + counts.errors:
+        return f"the suite {name!r} declares {failed} failed tests, but contains none"
+    return ""
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0

@@ -1,4 +1,4 @@
-"""JUnit files of any producer as events: any encoding, bounded memory, and what is wrong with the file."""
+"""Parses JUnit files of any producer as a stream of events, in any encoding and with bounded memory."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from harness.digest import CHUNK_BYTES
 from harness.errors import InputError, Location
 from harness.outcome import Status
 
-# What XML 1.0 cannot hold in any form, escaped or not.
+# Characters that XML 1.0 does not allow, not even escaped.
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _REFERENCE = re.compile(r"&#(?:x(?P<hex>[0-9A-Fa-f]{1,8})|(?P<decimal>[0-9]{1,9}));")
 _LONGEST_REFERENCE = 13
 _DECLARED = re.compile(rb"""^\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9._-]{1,40})["']""")
-# Encodings of text, by the names producers use; Python knows others that are none.
+# Text encodings, by the names that producers use; some of Python's codecs are not text encodings.
 _TEXT_CODECS = re.compile(r"(?:utf_?(?:8|16|32)|iso|latin|windows|cp|gb|big5|shift|euc|koi8|us_ascii|ascii)")
-#: Longer than any tag a producer writes: a parser must hold a tag as a whole.
+#: Longer than any tag that a producer writes. The parser must keep a whole tag in memory.
 MAX_TAG_BYTES = 32 << 20
 MAX_DEPTH = 64
 
 MARKS = {"failure": Status.FAIL, "error": Status.ERROR, "skipped": Status.NOT_RUN}
-#: Attempts before the last one, as surefire, failsafe, nextest, Gradle and Playwright write them.
-RERUNS = frozenset({"flakyFailure", "flakyError", "rerunFailure", "rerunError"})
-# What stands in `status` or `result` of a case without any mark: gtest and ctest write disabled tests so.
+# Values of the attributes `status` and `result` of a case without a mark: gtest and ctest write disabled
+# tests in this form.
 _STATUS_WORDS = {
     **dict.fromkeys(("notrun", "disabled", "suppressed", "skipped", "ignored", "pending"), Status.NOT_RUN),
     **dict.fromkeys(("fail", "failed", "failure"), Status.FAIL),
@@ -36,7 +35,7 @@ _STATUS_WORDS = {
 
 
 class Handler(Protocol):
-    """Takes the events of one file; one that raises ValueError ends the file with that problem."""
+    """Receives the events of one file. A ValueError that it raises ends parsing, with its text as problem."""
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         """An element begins."""
@@ -45,20 +44,20 @@ class Handler(Protocol):
         """The innermost element ends."""
 
     def text(self, data: str) -> None:
-        """Text within the innermost element; may come in pieces."""
+        """Text in the innermost element; one text may arrive in several calls."""
 
 
 def unmarked_status(attributes: Mapping[str, str]) -> Status:
-    """What a case without <failure>, <error> or <skipped> says by its attributes: not always a pass."""
-    said = [_STATUS_WORDS.get(attributes.get(name, "").lower(), Status.PASS) for name in ("status", "result")]
-    return next((status for status in said if status is not Status.PASS), Status.PASS)
+    """The status, by its attributes, of a case without <failure>, <error> or <skipped>; not always a pass."""
+    stated = (_STATUS_WORDS.get(attributes.get(name, "").lower()) for name in ("status", "result"))
+    return next(filter(None, stated), Status.PASS)
 
 
 def parse(path: Path, handler: Handler) -> str:
-    """Send the file's events to `handler`; returns what is wrong with the file, "" for a sound one.
+    """Send the file's events to `handler`; returns why the file is incomplete or malformed, else "".
 
-    InputError when it cannot be read at all. A document type declaration is refused: no producer needs one,
-    and entities are how a small file becomes a large one.
+    InputError if it cannot be read at all. A document type declaration is refused: no producer needs one, and
+    its entities could expand a small file to a huge one.
     """
     try:
         with path.open("rb") as stream:
@@ -68,12 +67,12 @@ def parse(path: Path, handler: Handler) -> str:
             "cannot read the JUnit file",
             where=Location(path),
             why=error.strerror or str(error),
-            fix="name a file that a test runner wrote",
+            fix="pass a file that a test runner wrote",
         ) from error
 
 
 def _parse(stream: BinaryIO, handler: Handler) -> str:
-    # The encoding is said here: what the declaration says has been obeyed, or was no encoding of text.
+    # `_utf8` has decoded the file already, by its declared encoding if that is a text encoding.
     parser = expat.ParserCreate("utf-8")
     parser.buffer_text = True
     guard = _Guard(handler)
@@ -87,7 +86,7 @@ def _parse(stream: BinaryIO, handler: Handler) -> str:
             parser.Parse(chunk, False)
             fed += len(chunk)
             if fed - parser.CurrentByteIndex > MAX_TAG_BYTES:
-                return f"a tag in it is longer than {MAX_TAG_BYTES >> 20} MiB"
+                return f"a tag in the file is longer than {MAX_TAG_BYTES >> 20} MiB"
         parser.Parse(b"", True)
     except (expat.ExpatError, ValueError) as error:
         return str(error)
@@ -95,7 +94,7 @@ def _parse(stream: BinaryIO, handler: Handler) -> str:
 
 
 class _Guard:
-    """Refuses what is no JUnit, and what is nested for its own sake."""
+    """Refuses files that are not JUnit, and elements that are nested too deep."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -103,10 +102,10 @@ class _Guard:
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         if not self._depth and name not in {"testsuites", "testsuite"}:
-            raise ValueError(f"it is no JUnit: its outermost element is <{name[:60]}>")
+            raise ValueError(f"it is not a JUnit file: its outermost element is <{name[:60]}>")
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise ValueError(f"its elements are nested more than {MAX_DEPTH} deep")
+            raise ValueError(f"its elements are nested more than {MAX_DEPTH} levels deep")
         self._handler.start(name, attributes)
 
     def end(self, name: str) -> None:
@@ -119,29 +118,30 @@ def _refuse_doctype(*_declaration: object) -> None:
 
 
 def _utf8(stream: BinaryIO) -> Iterator[bytes]:
-    """The file as UTF-8; what XML cannot hold, and what is not of the file's encoding, becomes U+FFFD."""
-    head = stream.read(CHUNK_BYTES)
-    decoder = codecs.getincrementaldecoder(_codec(head))(errors="replace")
-    held, first = "", True
+    """The file as UTF-8, with U+FFFD for characters that XML forbids and for bytes that cannot be decoded."""
+    chunk = stream.read(CHUNK_BYTES)
+    decoder = codecs.getincrementaldecoder(_codec(chunk))(errors="replace")
+    rest, first = "", True
     while True:
-        text = held + decoder.decode(head, not head)
+        text = rest + decoder.decode(chunk, not chunk)
         if first:
             text, first = text.lstrip("\ufeff \t\r\n"), False
         cut = len(text)
-        if head:
+        if chunk:
+            # A character reference at the end may continue in the next chunk.
             start = text.rfind("&", max(0, cut - _LONGEST_REFERENCE))
             cut = start if start >= 0 else cut
-        held = text[cut:]
-        yield _REFERENCE.sub(_allowed, FORBIDDEN.sub("\ufffd", text[:cut])).encode()
-        if not head:
+        rest = text[cut:]
+        yield _REFERENCE.sub(_allowed_reference, FORBIDDEN.sub("\ufffd", text[:cut])).encode()
+        if not chunk:
             return
-        head = stream.read(CHUNK_BYTES)
+        chunk = stream.read(CHUNK_BYTES)
 
 
-def _allowed(reference: re.Match[str]) -> str:
+def _allowed_reference(reference: re.Match[str]) -> str:
     number = int(reference["hex"], 16) if reference["hex"] else int(reference["decimal"])
-    fine = number <= 0x10FFFF and not FORBIDDEN.match(chr(number))
-    return reference[0] if fine else "\ufffd"
+    allowed = number <= 0x10FFFF and not FORBIDDEN.match(chr(number))
+    return reference[0] if allowed else "\ufffd"
 
 
 def _codec(head: bytes) -> str:
@@ -159,7 +159,7 @@ def _codec(head: bytes) -> str:
             return name
     declared = _DECLARED.match(head)
     name = declared[1].decode().lower().replace("-", "_") if declared else "utf_8"
-    # A declaration that can be read as ASCII is not in one of the wide ones, whatever it says.
+    # A declaration that is readable as ASCII cannot be UTF-16 or UTF-32, even if it says so.
     if not _TEXT_CODECS.match(name) or name.startswith(("utf_16", "utf16", "utf_32", "utf32")):
         return "utf-8"
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.errors import InfrastructureError
 from harness.ledger.artifacts import ArtifactStore
-from harness.ledger.junit.junit_files import JUnitCase
+from harness.ledger.junit.junit_writer import JUnitCase
 from harness.ledger.plan_record import CellFacts, PlanEntry
 from harness.ledger.store import Ledger
 from harness.outcome import ArtifactRef, Outcome, Status, Tier

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from harness.digest import digest_bytes
 from harness.errors import InfrastructureError
 from harness.ledger.artifacts import ArtifactStore
-from harness.outcome import ArtifactRef, Outcome, State
+from harness.outcome import Outcome, State
 from harness.run.executors.executor import LocalExecutor
 from harness.run.jobs.execute import lost_job_outcome
 from harness.run.jobs.job import Job, JobSite
@@ -41,7 +41,7 @@ def pack(job: Job, store: ArtifactStore, code: str) -> Parcel:
 
 def outcome_files(outcomes: Iterable[Outcome], store: ArtifactStore) -> dict[str, bytes]:
     """Digest -> bytes of every file the outcomes name."""
-    refs = [ref for outcome in outcomes for ref in _refs(outcome)]
+    refs = [ref for outcome in outcomes for ref in outcome.files]
     return {ref.digest: store.get(ref).read_bytes() for ref in refs}
 
 
@@ -109,7 +109,3 @@ def _with_inputs_here(job: Job, site: JobSite) -> tuple[Job, Outcome | None]:
 
 def _inputs(job: Job) -> list[Outcome]:
     return [*job.inputs.values(), *(one for earlier in job.remakes.values() for one in _inputs(earlier))]
-
-
-def _refs(outcome: Outcome) -> list[ArtifactRef]:
-    return [*outcome.artifacts, *([outcome.log] if outcome.log else [])]

@@ -126,8 +126,7 @@ def write_report(
     patches: tuple[Path, ...] = (),
 ) -> Path:
     """Write the report of a run; returns its folder."""
-    from harness.builds.ownership.temporary_folders import temporary_folder
-    from harness.ledger.junit.junit_files import write_junit
+    from harness.ledger.junit.junit_writer import junit_xml
     from harness.report.model.gather import junit_cases, junit_suites
     from harness.report.model.report_model import build_model
     from harness.report.publish.publish import render_all
@@ -150,8 +149,6 @@ def write_report(
         patches=patches,
     )
     folder = settings.path("reports")
-    with temporary_folder() as place:
-        junit = place / "junit.xml"
-        write_junit(junit, junit_cases(inputs), suite_properties=junit_suites(inputs))
-        render_all(build_model(inputs), folder, {"junit.xml": junit.read_bytes()})
+    junit = junit_xml(junit_cases(inputs), junit_suites(inputs))
+    render_all(build_model(inputs), folder, {"junit.xml": junit})
     return folder

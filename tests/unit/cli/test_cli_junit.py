@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from harness.cli.app import main
 from harness.cli.junit_command import command
-from harness.ledger.junit.junit_files import read_junit
+from harness.ledger.junit.junit_merge import merge_junit
 from harness.settings import load_settings
 
 ROOT = Path(__file__).parents[3]
@@ -68,14 +68,14 @@ def test_a_folder_is_all_its_xml_but_never_the_merged_file_itself(merge, file, t
     assert "2 tests" in merge(tmp_path / "reports")
 
 
-def test_a_cell_gives_its_axes_to_what_its_own_tests_wrote(merge, file):
+def test_a_cell_gives_its_axes_to_what_its_own_tests_wrote(merge, file, tmp_path):
     found = json.loads(merge(file("inner.xml", GOOD), "--cell", "gspo-qwen25-3b", "--json"))
     assert found["schema"] == {"name": "npu-matrix.junit-merge", "version": 1}
     assert found["counts"]["tests"] == 1
     text = merge.out.read_text()
     assert '<property name="cell" value="gspo-qwen25-3b-' in text
     assert '<property name="verl" value="0.7.0.dev0' in text
-    assert read_junit(merge.out).problem == ""
+    assert merge_junit(tmp_path / "again.xml", [merge.out]).files[0].problem == ""
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_bytes_and_files_come_back(store: ArtifactStore, tmp_path: Path) -> None
         )
         assert store.get(ref).read_bytes() == b"torch==2.13.0\n"
     assert leftovers(store) == []
-    assert list(store.damaged()) == []
+    assert store.is_intact(ref)
 
 
 def test_a_missing_and_a_cut_off_file_are_said(store: ArtifactStore) -> None:
@@ -62,17 +62,8 @@ def test_changed_bytes_are_found_and_healed_by_the_next_put(store: ArtifactStore
     path.write_bytes(b"012345678X")
     assert store.has(ref)
     assert not store.is_intact(ref)
-    assert list(store.damaged()) == [ref.digest]
     store.put(b"0123456789", "curve")
     assert store.is_intact(ref)
-
-
-def test_a_long_text_shows_its_end_and_says_what_is_left_out(store: ArtifactStore) -> None:
-    ref = store.put(b"first\n" + b"x" * 100 + b"\nlast \xff\n", "log")
-    text = store.text(ref, limit=7)
-    assert text.startswith("[107 bytes before this are not shown]\n")
-    assert text.endswith("last \N{REPLACEMENT CHARACTER}\n")
-    assert store.text(ref).startswith("first")
 
 
 @given(st.text())

@@ -47,7 +47,7 @@ def job(
 
 def log_of(site: JobSite, outcome: Outcome) -> str:
     assert outcome.log is not None
-    return site.artifacts.text(outcome.log)
+    return site.artifacts.get(outcome.log).read_text()
 
 
 def test_a_completed_check(site: JobSite) -> None:
@@ -98,7 +98,6 @@ def test_whatever_a_check_raises_becomes_an_outcome(
     assert outcome.failure is not None
     assert outcome.failure.kind == kind
     assert outcome.measurements == {}
-    assert not outcome.reusable
 
 
 def test_a_defect_of_a_check_has_its_traceback_in_the_log_and_its_folder_stays(site: JobSite) -> None:

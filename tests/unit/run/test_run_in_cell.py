@@ -81,7 +81,7 @@ def runs(tmp_path: Path) -> Callable[..., Outcome]:
         )
         task = make_task(make_check("a", Tier.NUMERICS, run=check, timeout_s=timeout))
         outcome = execute(Job(task=task, inputs={"environment": built}), site)
-        return outcome, site.artifacts.text(outcome.log) if outcome.log else ""
+        return outcome, site.artifacts.get(outcome.log).read_text() if outcome.log else ""
 
     return go
 

@@ -34,7 +34,7 @@ def raises(error: Exception) -> Callable[[TaskContext], Measured]:
 
 def log_of(site: JobSite, outcome: Outcome) -> str:
     assert outcome.log is not None
-    return site.artifacts.text(outcome.log)
+    return site.artifacts.get(outcome.log).read_text()
 
 
 class UnspeakableError(Exception):

@@ -452,7 +452,7 @@ def test_needs_first_once_each_and_all_accounted_for(made, slots: int, seed: int
         assert result.incomplete == ()
         idle = FakeExecutor()
         second = go(plan, ledger, idle, policy=RunPolicy(keep_going=keep_going))
-        completed = {key for key, outcome in result.outcomes.items() if outcome.reusable}
+        completed = {key for key, outcome in result.outcomes.items() if outcome.state is State.COMPLETED}
         assert not completed & {job.task.key for job in idle.started}, "what has an outcome never runs again"
         assert second.incomplete == ()
 

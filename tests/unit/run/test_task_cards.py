@@ -86,7 +86,7 @@ def test_tasks_that_want_both_take_turns(site: JobSite):
     found = run(site, *both)
     assert {one.measurements["cards"] for one in found.values()} == {"0,1"}
     first, second = sorted(found.values(), key=lambda one: one.finished)
-    log = site.artifacts.text(second.log)
+    log = site.artifacts.get(second.log).read_text()
     assert f"waiting for 2 of 2 cards: card 0: {first.check} {first.key[:12]}" in log
     assert "on card 0, 1" in log
 
