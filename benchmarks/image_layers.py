@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from memory_engine import MemoryEngine
+
 from benchmarks.figures import ROOT, CannotRunError, Figure
 from harness.builds.engines.engine import BuildTimeFiles
 from harness.builds.engines.image_build import build_image
 from harness.builds.engines.image_layers import Layer, PatchedTree, image_layers
-from harness.builds.engines.memory_engine import MemoryEngine
 from harness.builds.lock.cell_lock import CellLock, make_lock
 from harness.builds.lock.omitted_packages import omitted_packages
 from harness.ledger.store import Ledger

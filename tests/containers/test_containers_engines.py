@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from conftest import BASE, REPOSITORY, base_name, program
-from daemon import Daemon
+from daemon import Daemon, image_history
 
 from harness.builds.cleanup.cleanup_candidates import (
     CleanupPolicy,
@@ -83,14 +83,14 @@ def run(engine: Any, image: str, *argv: str, **changes: Any) -> tuple[int, bool,
 def everything(engine: Any, image: str) -> bytes:
     """Each layer's files and the configuration, as they would be pushed."""
     if engine.name == "podman":
-        return bytes(engine.history(image).encode())
+        return image_history(engine, image).encode()
     stream = bytes(b"".join(engine.client.api.get_image(image)))
     found = stream
     with tarfile.open(fileobj=io.BytesIO(stream)) as archive:
         for member in archive:
             if member.name.endswith("layer.tar") and (opened := archive.extractfile(member)):
                 found += opened.read()
-    return found + str(engine.history(image)).encode()
+    return found + image_history(engine, image).encode()
 
 
 def lent(folder: Path) -> BuildTimeFiles:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import BASE, REPOSITORY, program
+from daemon import image_history
 
 from harness.builds.engines.docker_engine import DockerEngine
 from harness.builds.export.lock_formats import docker_context
@@ -80,4 +81,4 @@ def test_an_exported_dockerfile_builds(docker: DockerEngine, docker_host: str, t
         f"install --no-deps --require-hashes -r /cell/layers/verl.txt {size}",
         "A = 2",
     ]
-    assert "hunter2" not in docker.history("exported:1")
+    assert "hunter2" not in image_history(docker, "exported:1")

@@ -1,4 +1,4 @@
-"""A Docker daemon of one's own, for tests and benchmarks: private socket and data, started and stopped at will."""
+"""A private Docker daemon for tests and benchmarks, with its own socket and data folder."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import time
 from pathlib import Path
 
 from harness.builds.engines.docker_engine import DockerEngine
+from harness.builds.engines.sdk_engine import SdkEngine
 from harness.errors import HarnessError
 
-# A daemon that is late on a loaded machine is none that fails.
+# Long, because a daemon on a loaded machine can take minutes to start.
 SECONDS_TO_START = SECONDS_TO_STOP = 300.0
-PLACES = "/usr/sbin:/usr/bin:/sbin:/bin"
+SEARCH_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class NoDaemonError(Exception):
-    """There is no dockerd here, or it does not start."""
+    """This host has no dockerd, or it does not start."""
 
 
 class Daemon:
-    """Needs root; `address` is what DOCKER_HOST has to be."""
+    """A Docker daemon; starting it requires root. address: the value for DOCKER_HOST."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -28,11 +29,11 @@ class Daemon:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
-        program = shutil.which("dockerd", path=PLACES)
+        """Start the daemon and wait until it responds."""
+        program = shutil.which("dockerd", path=SEARCH_PATH)
         if program is None:
             raise NoDaemonError("there is no dockerd here: apt-get install docker.io")
-        # Containers here need no network, and the daemon's rules for one would be this machine's.
+        # The containers need no network, and the daemon would change the firewall rules of this machine.
         argv = [program, "--host", self.address, "--bridge", "none", "--iptables=false"]
         for option, name in (("--data-root", "data"), ("--exec-root", "exec"), ("--pidfile", "pid")):
             argv += [option, str(self.folder / name)]
@@ -45,12 +46,12 @@ class Daemon:
             time.sleep(0.2)
 
     def stop(self) -> None:
-        """Stop it, and with it every container."""
+        """Stop the daemon and all of its containers."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(SECONDS_TO_STOP)
             self._process = None
-            # It leaves this mount behind, and with it the folder.
+            # The daemon does not unmount this, and then its folder could not be removed.
             subprocess.run(
                 ["umount", str(self.folder / "exec/netns/default")], capture_output=True, check=False
             )
@@ -64,3 +65,9 @@ class Daemon:
         finally:
             engine.close()
         return True
+
+
+def image_history(engine: SdkEngine, image: str) -> str:
+    """Everything that an image records about how it was made: commands, environment, labels."""
+    steps = [str(step) for step in engine.client.api.history(image)]
+    return "\n".join([*steps, str(engine.client.api.inspect_image(image))])

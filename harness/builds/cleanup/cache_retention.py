@@ -1,6 +1,6 @@
-"""What the cache and state folders contain besides environments: releases, computed results, task folders.
+"""Cleanup of the cache and state folders, except environments: releases, computed results, task folders.
 
-All of it is made again when it is needed, so it is removed when it was not used for some time.
+All of these can be created again, so they are removed if they were not used for some time.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.builds.cleanup.cleanup_candidates import (
+    DAY_SECONDS,
     CleanupCandidate,
     CleanupPolicy,
     freed_bytes,
     walk_contents,
 )
 
-# Folder of the cache -> what each of its entries is.
+# Folder of the cache -> what its entries are.
 STORES: Mapping[str, str] = {
     "bundle": "copies of the code that runs inside cells",
     "code": "analyses of the code of npu-matrix",
@@ -35,23 +36,25 @@ WORK, WORK_IS = "work", "folders of tasks that did not complete"
 
 def judge_cache(cache: Path, policy: CleanupPolicy) -> tuple[CleanupCandidate, ...]:
     """For each store of the cache: the entries to remove and the entries to keep."""
-    found: list[CleanupCandidate] = []
+    candidates: list[CleanupCandidate] = []
     for name, what in STORES.items():
-        # The names of incomplete entries start with a dot: `cleanup_candidates.judge_unfinished_folders`.
+        # Names that start with a dot are incomplete entries; see `judge_unfinished_folders`.
         entries = [path for path in _entries(cache / name) if not path.name.startswith(".")]
-        found += _parts("cache", name, what, entries, policy, policy.runtimes if name == "sim" else ())
+        candidates += _candidates(
+            "cache", name, what, entries, policy, policy.runtimes if name == "sim" else ()
+        )
     packages = [cache / PACKAGES] if (cache / PACKAGES).is_dir() else []
-    found += _parts("cache", PACKAGES, PACKAGES_ARE, packages, policy)
-    return tuple(found)
+    candidates += _candidates("cache", PACKAGES, PACKAGES_ARE, packages, policy)
+    return tuple(candidates)
 
 
 def judge_state(state: Path, policy: CleanupPolicy, *, in_use: bool) -> tuple[CleanupCandidate, ...]:
     """Folders and logs of tasks that failed or were killed. in_use: a process uses the state."""
     of_state = replace(policy, cache_in_use=in_use)
-    return tuple(_parts("state", WORK, WORK_IS, _entries(state / WORK), of_state))
+    return tuple(_candidates("state", WORK, WORK_IS, _entries(state / WORK), of_state))
 
 
-def _parts(
+def _candidates(
     kind: str,
     name: str,
     what: str,
@@ -59,26 +62,26 @@ def _parts(
     policy: CleanupPolicy,
     needed: Collection[str] = (),
 ) -> list[CleanupCandidate]:
-    going = [] if policy.cache_in_use else [one for one in entries if _goes(one, policy, needed)]
-    staying = [one for one in entries if one not in set(going)]
-    days = f"{policy.unused_after_s / 86400:.1f} days"
-    used = "a running process uses them" if policy.cache_in_use else f"used within {days}, or needed"
-    unused = "everything was asked for" if policy.everything else f"not used for {days}"
+    unused = [] if policy.cache_in_use else [one for one in entries if _is_unused(one, policy, needed)]
+    used = [one for one in entries if one not in set(unused)]
+    days = f"{policy.unused_after_s / DAY_SECONDS:.1f} days"
+    why_used = "a running process uses them" if policy.cache_in_use else f"used within {days}, or needed"
+    why_unused = "removal of everything was requested" if policy.everything else f"not used for {days}"
     return [
         CleanupCandidate(
             kind=kind,
             name=name,
-            removable=goes,
+            removable=removable,
             reason=f"{len(part)} of {len(entries)} {what}: {reason}",
             bytes_freed=sum(map(freed_bytes, part)),
             paths=tuple(part),
         )
-        for goes, part, reason in ((True, going, unused), (False, staying, used))
+        for removable, part, reason in ((True, unused, why_unused), (False, used, why_used))
         if part
     ]
 
 
-def _goes(entry: Path, policy: CleanupPolicy, needed: Collection[str]) -> bool:
+def _is_unused(entry: Path, policy: CleanupPolicy, needed: Collection[str]) -> bool:
     if policy.everything:
         return True
     return entry.name not in needed and policy.now - _last_use(entry) >= policy.unused_after_s
@@ -89,7 +92,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _last_use(entry: Path) -> float:
-    """When a file of it was last written or read."""
+    """When a file of the entry was last written or read."""
     times = [0.0]
     for path in walk_contents(entry):
         with contextlib.suppress(OSError):

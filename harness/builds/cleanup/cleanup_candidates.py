@@ -1,4 +1,4 @@
-"""Finds what dead runs left and what no outcome needs, decides what to remove, and removes it."""
+"""Finds what killed runs left and what no outcome needs, decides what to remove, and removes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,27 +33,17 @@ UNFINISHED = (
     *("bundle/.bundle-*", "sim/.build-*", "sim/*/toolkit/.toolkit-*", ".libraries-*"),
     *("sources/.fetching-*", "sources/.asking-*"),
 )
-UNUSED_AFTER_S = 14 * 86400.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredEnvironment:
-    """The folder of an environment.
-
-    bytes_freed: what its removal frees, without files that are also linked from elsewhere (the installer's
-    cache, another environment). used: when it was built or last started.
-    """
-
-    digest: str
-    path: Path
-    finished: bool
-    bytes_freed: int
-    used: float
+DAY_SECONDS = 86400.0
+UNUSED_AFTER_S = 14 * DAY_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)
 class CleanupCandidate:
-    """One resource that could go: what it is, whether it goes, and why or why not."""
+    """Something that cleanup may remove, with the decision and its reason.
+
+    paths: the files and folders to remove. resource: the container, network or image to remove.
+    bytes_freed: what the removal frees, without files that are also linked from elsewhere.
+    """
 
     kind: str
     name: str
@@ -61,14 +51,12 @@ class CleanupCandidate:
     reason: str
     bytes_freed: int = 0
     resource: EngineResource | None = None
-    environment: StoredEnvironment | None = None
-    folder: Path | None = None
     paths: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class CleanupPolicy:
-    """What has to be kept.
+    """What to keep.
 
     environments, images, runtimes: what stored outcomes refer to, by digest, image id and folder name.
     unused_after_s: how long to keep what no outcome refers to. everything: also remove what outcomes refer
@@ -83,252 +71,186 @@ class CleanupPolicy:
     cache_in_use: bool = False
     now: float = field(default_factory=time.time)
 
+    def judge(self, *, is_needed: bool, last_use: float, event: str = "last used") -> tuple[bool, str]:
+        """Whether to remove something, and why or why not.
 
-def stored_environments(cache: Path) -> tuple[StoredEnvironment, ...]:
-    """Every environment below `cache`, by digest."""
-    return tuple(
-        StoredEnvironment(
-            digest=folder.name,
-            path=folder,
-            finished=(folder / FINISHED).is_file(),
-            bytes_freed=freed_bytes(folder),
-            used=_last_use(folder),
+        is_needed: whether an outcome refers to it. last_use: Unix time of `event`.
+        """
+        if self.everything:
+            return True, "removal of everything was requested"
+        if is_needed:
+            return False, "an outcome needs it"
+        age = self.now - last_use
+        return (
+            age >= self.unused_after_s,
+            f"no outcome needs it; it was {event} {age / DAY_SECONDS:.1f} days ago",
         )
-        for folder in sorted((cache / "cells").glob("*"))
-        if folder.is_dir()
+
+    def judge_cached(self, *, is_needed: bool, last_use: float, event: str = "last used") -> tuple[bool, str]:
+        """`judge` for entries of the cache, which are kept while a process uses the cache."""
+        if self.cache_in_use:
+            return False, "a running process uses this cache"
+        return self.judge(is_needed=is_needed, last_use=last_use, event=event)
+
+
+def judge_environments(cache: Path, policy: CleanupPolicy) -> tuple[CleanupCandidate, ...]:
+    """Decide which environments below `cache` to remove."""
+    folders = [folder for folder in sorted((cache / "cells").glob("*")) if folder.is_dir()]
+    return tuple(
+        _folder_candidate("environment", folder, _judge_environment(folder, policy)) for folder in folders
     )
 
 
-def judge_environments(
-    stored: Iterable[StoredEnvironment], policy: CleanupPolicy, busy: Callable[[Path], bool]
-) -> tuple[CleanupCandidate, ...]:
-    """Decide which environments to remove. busy: whether a process runs in an environment."""
-    found = []
-    for one in stored:
-        goes, reason = _environment(one, policy)
-        if goes and busy(one.path):
-            goes, reason = False, "a process runs in it"
-        found.append(
-            CleanupCandidate(
-                kind="environment",
-                name=one.digest,
-                removable=goes,
-                reason=reason,
-                bytes_freed=one.bytes_freed,
-                environment=one,
-            )
+def _judge_environment(folder: Path, policy: CleanupPolicy) -> tuple[bool, str]:
+    if not (folder / FINISHED).is_file():
+        removable, reason = True, "its build was never completed"
+    else:
+        removable, reason = policy.judge_cached(
+            is_needed=folder.name in policy.environments, last_use=_last_start(folder)
         )
-    return tuple(found)
+    return (False, "a process runs in it") if removable and has_process_below(folder) else (removable, reason)
 
 
-def _environment(one: StoredEnvironment, policy: CleanupPolicy) -> tuple[bool, str]:
-    if not one.finished:
-        return True, "its build was never completed"
-    days = (policy.now - one.used) / 86400.0
-    if policy.cache_in_use:
-        return False, "a running process uses this cache"
-    if policy.everything:
-        return True, "everything was asked for"
-    if one.digest in policy.environments:
-        return False, "an outcome needs it"
-    if policy.now - one.used < policy.unused_after_s:
-        return False, f"no outcome needs it, but it was used {days:.1f} days ago"
-    return True, f"no outcome needs it, and it was last used {days:.1f} days ago"
+def _folder_candidate(
+    kind: str, folder: Path, decision: tuple[bool, str], name: str = ""
+) -> CleanupCandidate:
+    removable, reason = decision
+    return CleanupCandidate(
+        kind=kind,
+        name=name or folder.name,
+        removable=removable,
+        reason=reason,
+        bytes_freed=freed_bytes(folder),
+        paths=(folder,),
+    )
 
 
 def judge_unfinished_folders(cache: Path, policy: CleanupPolicy) -> tuple[CleanupCandidate, ...]:
-    """Incomplete folders that are too old to be completed."""
-    found = []
+    """Incomplete folders below `cache`; those that are too old to be completed can be removed."""
+    candidates = []
     for folder in [folder for pattern in UNFINISHED for folder in sorted(cache.glob(pattern))]:
-        used = last_change_time(folder)
-        if used is None:
+        changed = last_change_time(folder)
+        if changed is None:
             continue
-        age = policy.now - used
-        found.append(
-            CleanupCandidate(
-                kind="folder",
-                name=str(folder.relative_to(cache)),
-                removable=age > ABANDONED_AFTER_S and folder.is_dir() and not folder.is_symlink(),
-                reason=f"started {age / 3600:.1f} hours ago and never completed",
-                bytes_freed=freed_bytes(folder),
-                folder=folder,
-            )
-        )
-    return tuple(found)
+        age = policy.now - changed
+        removable = age > ABANDONED_AFTER_S and folder.is_dir() and not folder.is_symlink()
+        reason = f"started {age / 3600:.1f} hours ago and never completed"
+        name = str(folder.relative_to(cache))
+        candidates.append(_folder_candidate("folder", folder, (removable, reason), name))
+    return tuple(candidates)
 
 
 def judge_temporary_folders(
     view: ProcessView, temporary: Path | None = None, prefix: str = PREFIX
 ) -> tuple[CleanupCandidate, ...]:
     """Decide which temporary folders of this user to remove."""
-    found = []
-    for folder in list_temporary_folders(temporary or Path(tempfile.gettempdir()), prefix):
-        decided = is_folder_orphaned(folder, view)
-        if decided is None:
-            continue
-        goes, reason = decided
-        found.append(
-            CleanupCandidate(
-                kind="scratch",
-                name=str(folder),
-                removable=goes,
-                reason=reason,
-                bytes_freed=freed_bytes(folder),
-                folder=folder,
-            )
-        )
-    return tuple(found)
+    folders = list_temporary_folders(temporary or Path(tempfile.gettempdir()), prefix)
+    return tuple(
+        _folder_candidate("scratch", folder, decision, str(folder))
+        for folder in folders
+        if (decision := is_folder_orphaned(folder, view)) is not None
+    )
 
 
 def judge_bytecode_folders(cache: Path, policy: CleanupPolicy) -> tuple[CleanupCandidate, ...]:
-    """Compiled modules of images; they are removed when no outcome refers to the image."""
+    """Decide which folders with the compiled modules of an image to remove."""
     needed = {image.removeprefix("sha256:")[:BYTECODE_CHARACTERS] for image in policy.images if image}
-    found = []
+    candidates = []
     for folder in sorted((cache / "bytecode").glob("*")):
-        used = last_change_time(folder)
-        if used is None:
-            continue
-        age = policy.now - used
-        goes, reason = True, "no outcome needs its image"
-        if policy.cache_in_use:
-            goes, reason = False, "a running process uses this cache"
-        elif policy.everything:
-            reason = "everything was asked for"
-        elif folder.name in needed:
-            goes, reason = False, "an outcome needs its image"
-        elif age < policy.unused_after_s:
-            goes, reason = False, f"{reason}, but it is {age / 86400:.1f} days old"
-        size = freed_bytes(folder)
-        found.append(
-            CleanupCandidate(
-                kind="bytecode",
-                name=folder.name,
-                removable=goes,
-                reason=reason,
-                bytes_freed=size,
-                folder=folder,
+        changed = last_change_time(folder)
+        if changed is not None:
+            decision = policy.judge_cached(
+                is_needed=folder.name in needed, last_use=changed, event="last changed"
             )
-        )
-    return tuple(found)
+            candidates.append(_folder_candidate("bytecode", folder, decision))
+    return tuple(candidates)
 
 
 def judge_engine_resources(
     resources: Sequence[EngineResource], policy: CleanupPolicy, view: ProcessView
 ) -> tuple[CleanupCandidate, ...]:
     """Decide which containers, networks and images of npu-matrix to remove."""
-    needed = _with_parents(resources, policy.images)
+    parents = _image_parents(resources)
+    needed = {ancestor for image in policy.images for ancestor in _with_ancestors(image, parents)}
     return tuple(
         CleanupCandidate(
             kind=resource.kind,
             name=resource.name or resource.id,
-            removable=goes,
+            removable=removable,
             reason=reason,
             bytes_freed=resource.bytes,
             resource=resource,
         )
         for resource in resources
-        for goes, reason in [
-            _image(resource, needed, policy, view)
+        for removable, reason in [
+            _judge_image(resource, needed, policy, view)
             if resource.kind == "image"
             else is_orphaned(resource.labels, view, policy.now)
         ]
     )
 
 
-def _image(
+def _judge_image(
     resource: EngineResource, needed: Collection[str], policy: CleanupPolicy, view: ProcessView
 ) -> tuple[bool, str]:
     owner = ProcessOwner.parse(resource.labels.get(OWNER, ""))
     if owner is not None and view.state(owner) == "alive":
         return False, f"its owner, process {owner.pid}, is alive"
-    if policy.everything:
-        return True, "everything was asked for"
-    if resource.id in needed:
-        return False, "an outcome needs it"
-    days = (policy.now - resource.created) / 86400.0
-    if policy.now - resource.created < policy.unused_after_s:
-        return False, f"no outcome needs it, but it was built {days:.1f} days ago"
-    return True, f"no outcome needs it, and it was built {days:.1f} days ago"
+    return policy.judge(is_needed=resource.id in needed, last_use=resource.created, event="created")
 
 
-def _with_parents(resources: Sequence[EngineResource], images: Collection[str]) -> set[str]:
-    """The ids of these images and of all images below them."""
-    below = {
-        resource.id: resource.labels.get(PARENT, "") for resource in resources if resource.kind == "image"
-    }
-    needed: set[str] = set()
-    waiting = list(images)
-    while waiting:
-        one = waiting.pop()
-        if one and one not in needed:
-            needed.add(one)
-            waiting.append(below.get(one, ""))
-    return needed
+def _image_parents(resources: Sequence[EngineResource]) -> dict[str, str]:
+    """Image id -> id of the image that it was built on, "" if that is not known."""
+    return {image.id: image.labels.get(PARENT, "") for image in resources if image.kind == "image"}
 
 
-def remove_candidate(found: CleanupCandidate, engine: Engine | None) -> str:
+def _with_ancestors(image: str, parents: Mapping[str, str]) -> list[str]:
+    """An image id and the ids of all images below it."""
+    chain: list[str] = []
+    while image and image not in chain:
+        chain.append(image)
+        image = parents.get(image, "")
+    return chain
+
+
+def remove_candidate(candidate: CleanupCandidate, engine: Engine | None) -> str:
     """Remove a candidate; returns "" or why it could not be removed."""
-    if found.environment is not None:
-        return remove_environment(found.environment)
-    if found.resource is not None and engine is not None:
-        try:
-            engine.remove(found.resource)
-        except HarnessError as error:
-            return str(error)
-        return ""
     try:
-        if found.folder is not None:
-            (remove_temporary_folder if found.kind == "scratch" else shutil.rmtree)(found.folder)
-        for path in found.paths:
-            if path.is_dir() and not path.is_symlink():
+        if candidate.resource is not None and engine is not None:
+            engine.remove(candidate.resource)
+        for path in candidate.paths:
+            if candidate.kind == "environment":
+                _remove_environment(path)
+            elif candidate.kind == "scratch":
+                remove_temporary_folder(path)
+            elif path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-    except OSError as error:
-        return str(error)
-    return ""
-
-
-def remove_environment(environment: StoredEnvironment, in_use: Collection[str] = ()) -> str:
-    """Remove an environment; returns "" or why it was not removed."""
-    if environment.digest in in_use:
-        return "an outcome needs it"
-    lock = filelock.FileLock(environment.path.with_suffix(".lock"), timeout=0)
-    try:
-        with lock:
-            # First make it incomplete, so that an interrupted removal leaves nothing that looks complete.
-            (environment.path / FINISHED).unlink(missing_ok=True)
-            shutil.rmtree(environment.path)
     except filelock.Timeout:
         return "it is being built"
-    except OSError as error:
+    except (HarnessError, OSError) as error:
         return str(error)
     return ""
 
 
-def removal_order(found: Sequence[CleanupCandidate]) -> tuple[CleanupCandidate, ...]:
-    """What to remove, in the order that engines need: containers, networks, images from the top."""
+def _remove_environment(folder: Path) -> None:
+    with filelock.FileLock(folder.with_suffix(".lock"), timeout=0):
+        # First make it incomplete, so that an interrupted removal leaves nothing that looks complete.
+        (folder / FINISHED).unlink(missing_ok=True)
+        shutil.rmtree(folder)
+
+
+def removal_order(candidates: Sequence[CleanupCandidate]) -> tuple[CleanupCandidate, ...]:
+    """The removable candidates in the order that engines require; images from the top layer down."""
     rank = {"container": 0, "network": 1, "image": 2}
-    depth = _depths([one.resource for one in found if one.resource is not None and one.kind == "image"])
-    return tuple(
-        sorted(
-            (one for one in found if one.removable),
-            key=lambda one: (rank.get(one.kind, 3), -depth.get(one.resource.id if one.resource else "", 0)),
-        )
-    )
+    parents = _image_parents([one.resource for one in candidates if one.resource is not None])
 
+    def position(one: CleanupCandidate) -> tuple[int, int]:
+        depth = len(_with_ancestors(one.resource.id, parents)) if one.resource is not None else 0
+        return rank.get(one.kind, 3), -depth
 
-def _depths(images: Sequence[EngineResource]) -> Mapping[str, int]:
-    below = {image.id: image.labels.get(PARENT, "") for image in images}
-
-    def depth(one: str) -> int:
-        count, seen = 0, set()
-        while one in below and one not in seen:
-            seen.add(one)
-            one, count = below[one], count + 1
-        return count
-
-    return {image: depth(image) for image in below}
+    return tuple(sorted((one for one in candidates if one.removable), key=position))
 
 
 def has_process_below(folder: Path, proc: Path = Path("/proc/self").parent) -> bool:
@@ -342,8 +264,8 @@ def has_process_below(folder: Path, proc: Path = Path("/proc/self").parent) -> b
     return False
 
 
-def _last_use(folder: Path) -> float:
-    """When it was built or last started; each start of its interpreter reads `pyvenv.cfg`."""
+def _last_start(folder: Path) -> float:
+    """When an environment was built or last started; each start of its interpreter reads `pyvenv.cfg`."""
     times = [folder.stat().st_mtime]
     for name in (FINISHED, "venv/pyvenv.cfg"):
         with contextlib.suppress(OSError):

@@ -12,6 +12,7 @@ from harness.cell_program.built_environment import CellContainer
 from harness.devices.cards.device_nodes import driver_files
 from harness.errors import InputError
 from harness.package import IMPORT_ROOT
+from harness.serialisation import dumps
 
 MEMORY_VARIABLE, SHM_VARIABLE = "NPU_MATRIX_CELL_MEMORY", "NPU_MATRIX_CELL_SHM"
 # Docker's default of 64 MiB is too small for one torch DataLoader. Unused pages cost nothing.
@@ -63,7 +64,7 @@ def contained_command(
         has_npu=has_npu,
     )
     inside = {**variables, "PYTHONPYCACHEPREFIX": container.bytecode}
-    program = [sys.executable, "-c", ENTRY, str(IMPORT_ROOT), command.to_json()]
+    program = [sys.executable, "-c", ENTRY, str(IMPORT_ROOT), dumps(command)]
     return program, {PREFIX + name: value for name, value in inside.items()}
 
 

@@ -9,14 +9,14 @@ the daemon does not respond, `npu-matrix cleanup` finds the container by its lab
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import resource
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.builds.engines.engine import ContainerExit, ContainerSpec, Engine, EngineResource, Mount
@@ -24,6 +24,7 @@ from harness.builds.engines.open_engine import open_engine
 from harness.builds.ownership.owner_labels import make_labels, this_process
 from harness.devices.cards.device_nodes import card_nodes
 from harness.errors import HarnessError, InfrastructureError
+from harness.serialisation import load
 
 # Environment variables with this prefix are passed to the command, without the prefix.
 PREFIX = "NPU_MATRIX_CELL__"
@@ -51,7 +52,7 @@ KILLED = 128 + signal.SIGKILL
 
 @dataclass(frozen=True, kw_only=True)
 class ContainedCommand:
-    """A command to run in a container, as `contained_command` passes it to this program.
+    """A command to run in a container, as `contained_command` passes it to this program in JSON.
 
     connection: variables that say how to reach the engine. cell: digest of the environment, for labels.
     mounts: paths of this host, the same inside, and whether each is writable. memory_bytes 0: no limit.
@@ -67,21 +68,10 @@ class ContainedCommand:
     shm_bytes: int
     has_npu: bool
 
-    def to_json(self) -> str:
-        """One line of JSON for a command line."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> ContainedCommand:
-        """What `to_json` wrote."""
-        members = json.loads(text)
-        mounts = tuple((path, writable) for path, writable in members.pop("mounts"))
-        return cls(**{**members, "argv": tuple(members["argv"]), "mounts": mounts})
-
 
 def main(argv: list[str]) -> int:
-    """Run the `ContainedCommand` in `argv[0]`; returns its exit code."""
-    command = ContainedCommand.from_json(argv[0])
+    """Run the `ContainedCommand` whose JSON is `argv[0]`; returns its exit code."""
+    command = load(ContainedCommand, argv[0])
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:
@@ -112,7 +102,7 @@ def run_contained(
             ended = engine.wait(container, 0.2)
         if ended is None:
             ended = _stop(engine, container, write)
-        # Much output takes longer to pass on than to print, and its last lines say what went wrong.
+        # Passing on much output takes longer than printing it, and its last lines say what went wrong.
         while follower.is_alive() and output.quiet_seconds < QUIET_SECONDS:
             follower.join(0.1)
         if follower.is_alive() or output.size > FLOOD_BYTES:
@@ -127,7 +117,7 @@ def run_contained(
 
 
 class _OutputRelay:
-    """Passes output on and remembers its size, its end, and when the last part came."""
+    """Passes output on and records its size, its end, and the time of the last part."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self.size = 0
@@ -141,17 +131,18 @@ class _OutputRelay:
         self._end = (self._end + data)[-END_BYTES:]
         self._last = time.monotonic()
 
-    def end_with(self, words: bytes) -> None:
+    def end_with(self, last_lines: bytes) -> None:
         """Add the last lines of the output if they were lost because the engine truncated its log."""
-        last = words.rstrip().rpartition(b"\n")[2]
+        last = last_lines.rstrip().rpartition(b"\n")[2]
         if last and not self._end.rstrip().endswith(last):
             self._write(
                 b"\n[output was lost: the container printed faster than the engine reads; last lines:]\n"
-                + words
+                + last_lines
             )
 
     @property
     def quiet_seconds(self) -> float:
+        """The time since the last output."""
         return time.monotonic() - self._last
 
 
@@ -247,8 +238,6 @@ def _leave(code: int) -> None:
         signal.SIGILL,
         signal.SIGKILL,
     }:
-        import resource
-
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if number != signal.SIGKILL:
             signal.signal(number, signal.SIG_DFL)

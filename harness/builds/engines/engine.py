@@ -9,9 +9,9 @@ from typing import Protocol
 
 from harness.builds.engines.image_layers import Layer
 from harness.devices.host.container_service import storage_remedy
-from harness.errors import InfrastructureError, InputError
+from harness.errors import InfrastructureError
 
-# Where a build sees its build-time files: a file system in memory, which no layer contains.
+# Folder of the build-time files in a build: a file system in memory, which no layer contains.
 BUILD_TIME_FOLDER = "/run/npu-matrix"
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 LogWriter = Callable[[str], None]
@@ -28,7 +28,7 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildTimeFiles:
-    """What reaches a build and stays out of its layers, all below `LENT`.
+    """Files that a build can read below `BUILD_TIME_FOLDER`, but that no layer contains.
 
     secrets: name -> content (index settings with their credentials, certificates, netrc).
     mounts: folders and programs of this host (find-links folders, caches, mirrors, the installer).
@@ -40,7 +40,10 @@ class BuildTimeFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """An image on this host. id: digest of its content. arch: such as `x86_64`. digests: in registries."""
+    """An image on this host.
+
+    id: digest of its content. arch: such as `x86_64`. digests: its digests in registries.
+    """
 
     id: str
     arch: str
@@ -107,7 +110,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """The name users know: `docker` or `podman`."""
+        """`docker` or `podman`."""
 
     def info(self) -> EngineInfo:
         """Version and architecture; InfrastructureError when the daemon cannot be reached."""
@@ -116,7 +119,7 @@ class Engine(Protocol):
         """The folder of this host that stores its images; None when that is not known."""
 
     def image(self, reference: str) -> Image | None:
-        """The image of that name or id on this host."""
+        """The image with this name or id on this host, or None."""
 
     def pull(self, reference: str) -> Image:
         """Fetch an image."""
@@ -148,9 +151,6 @@ class Engine(Protocol):
 
     def copy_out(self, image: str, path: str, folder: Path) -> bool:
         """Copy the files of an image below `path` into `folder`; False when the image has no such path."""
-
-    def history(self, image: str) -> str:
-        """Everything the image records about how it was made: commands, environment, labels."""
 
     def resources(self) -> tuple[EngineResource, ...]:
         """Everything that npu-matrix created, running or not."""
@@ -212,23 +212,6 @@ def full_disk_error(engine: str, what: str, why: str) -> InfrastructureError:
     )
 
 
-def no_shell_error(engine: str, what: str, why: str) -> InfrastructureError:
-    """The image has no bash, which starts every command."""
-    return InfrastructureError(
-        f"{engine} could not {what}: the base image has no bash",
-        why=why,
-        fix="use a base image with bash (--base-image); the CANN and Python images have it",
-    )
-
-
-def wrong_architecture_error(reference: str, image: str, wanted: str) -> InputError:
-    """The image is for another architecture than the cell."""
-    return InputError(
-        f"the image {reference} is for {image}, the cell is for {wanted}",
-        fix=f"use an image for {wanted}, or run this cell on a host with that architecture",
-    )
-
-
 def base_unavailable_error(reference: str, why: str) -> InfrastructureError:
     """The base image is not on this host and cannot be pulled."""
     return InfrastructureError(
@@ -236,12 +219,4 @@ def base_unavailable_error(reference: str, why: str) -> InfrastructureError:
         why=why,
         fix="pull it on another host and copy it here (`docker save`, `docker load`), or use an image of "
         "this host: --base-image NAME@sha256:DIGEST (NPU_MATRIX_BASE_IMAGE)",
-    )
-
-
-def missing_digest_notice(reference: str) -> str:
-    """The notice about a base image that has no registry digest."""
-    return (
-        f"The base image {reference} has no registry digest, so others cannot use exactly the same image. "
-        "Push it to a registry and refer to it by digest."
     )

@@ -1,4 +1,4 @@
-"""Builds the image of a cell. Concurrent builds share layers: each distinct layer is built once."""
+"""Builds the image of a cell. Concurrent builds share layers, so each distinct layer is built once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from harness.builds.engines.engine import (
     Image,
     LogWriter,
     layer_image,
-    missing_digest_notice,
-    wrong_architecture_error,
 )
 from harness.builds.engines.image_layers import Layer
 from harness.builds.ownership.owner_labels import KEY, PARENT
-from harness.errors import InfrastructureError, Location
+from harness.errors import InfrastructureError, InputError, Location
 
 SECONDS_TO_WAIT = 3600.0
 
@@ -43,13 +41,22 @@ def find_base_image(engine: Engine, reference: str, arch: str) -> Image:
     """
     image = engine.image(reference) or engine.pull(reference)
     if image.arch != arch:
-        raise wrong_architecture_error(reference, image.arch, arch)
+        raise InputError(
+            f"the image {reference} is for {image.arch}, the cell is for {arch}",
+            fix=f"use an image for {arch}, or run this cell on a host with that architecture",
+        )
     return image
 
 
 def base_notices(reference: str, image: Image) -> tuple[str, ...]:
-    """A notice when others cannot refer to exactly this base image."""
-    return () if image.digests or "@sha256:" in reference else (missing_digest_notice(reference),)
+    """A notice if the base image has no registry digest, so that others cannot use exactly the same image."""
+    if image.digests or "@sha256:" in reference:
+        return ()
+    notice = (
+        f"The base image {reference} has no registry digest, so others cannot use exactly the same image. "
+        "Push it to a registry and refer to it by digest."
+    )
+    return (notice,)
 
 
 def build_image(
@@ -109,9 +116,9 @@ def _build_one(
     try:
         locks.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(file, timeout=SECONDS_TO_WAIT):
-            there = engine.image(layer_image(layer.key))
-            if there is not None:
-                return there, False
+            existing = engine.image(layer_image(layer.key))
+            if existing is not None:
+                return existing, False
             log(f"building layer {layer.name} ({layer.key})")
             own = {**labels, KEY: layer.key, PARENT: parent.id}
             return engine.build(parent.id, layer, build_files, own, log), True

@@ -37,11 +37,10 @@ from harness.builds.engines.engine import (
     layer_image,
     no_daemon_error,
     no_permission_error,
-    no_shell_error,
     remote_daemon_error,
 )
 from harness.builds.engines.image_layers import Layer
-from harness.builds.ownership.owner_labels import KEY, OWNER, is_ours
+from harness.builds.ownership.owner_labels import KEY, OWNER, has_owner_labels
 from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.devices.host.container_service import storage_folder
 from harness.errors import InfrastructureError
@@ -63,7 +62,7 @@ LOCAL = ("unix://", "http+unix://", "npipe://", "fd://", "/")
 class SdkEngine:
     """`harness.builds.engines.engine.Engine` over a socket that speaks Docker's API.
 
-    log_driver: how the daemon keeps a container's output, with the option that caps it.
+    log_driver: the driver with which the daemon stores output, and its option for the size limit.
     """
 
     name = "docker"
@@ -92,7 +91,7 @@ class SdkEngine:
         return self._opened
 
     def info(self) -> EngineInfo:
-        """Version and architecture."""
+        """Version, architecture and builder."""
         with self._errors("report its version"):
             found = self.client.version()
             version, arch = str(found["Version"]), str(found["Arch"])
@@ -109,7 +108,7 @@ class SdkEngine:
         return "steps"
 
     def image(self, reference: str) -> Image | None:
-        """By name or id, on this host."""
+        """The image with this name or id on this host, or None."""
         with self._errors("look for an image"):
             try:
                 return _read_image(self.client.api.inspect_image(reference))
@@ -117,7 +116,7 @@ class SdkEngine:
                 return None
 
     def pull(self, reference: str) -> Image:
-        """From its registry."""
+        """Pull the image from its registry."""
         try:
             self.client.api.pull(reference)
         except (DockerException, requests.RequestException) as error:
@@ -135,7 +134,7 @@ class SdkEngine:
         labels: Mapping[str, str],
         log: LogWriter,
     ) -> Image:
-        """Run the layer's commands in a container and keep what they changed.
+        """Run the layer's commands in a container and commit it as an image.
 
         Build-time files are mounted on a file system in memory, so the layer cannot contain them. Docker's
         classic builder has neither mounts nor secrets.
@@ -180,7 +179,7 @@ class SdkEngine:
 
     def _commit(self, container: str, layer: Layer) -> Image:
         repository, _, tag = layer_image(layer.key).partition(":")
-        with self._errors("store a layer"), self._patience():
+        with self._errors("store a layer"), self._store_timeout():
             made = self.client.api.commit(
                 container, repository=repository, tag=tag, changes=['CMD ["/bin/bash"]', "WORKDIR /"]
             )
@@ -232,7 +231,7 @@ class SdkEngine:
         return str(made["Id"])
 
     def follow(self, container: str, write: Callable[[bytes], None]) -> None:
-        """Its output, standard error among it, until it ends."""
+        """Pass on standard output and standard error until the container ends."""
         with self._errors("pass on the output of a container"):
             # The log is read, because attaching to a container that has just ended blocks forever.
             for chunk in self.client.api.logs(container, stream=True, follow=True):
@@ -244,7 +243,7 @@ class SdkEngine:
             return bytes(self.client.api.logs(container, tail=LAST_LINES))
 
     def wait(self, container: str, seconds: float) -> ContainerExit | None:
-        """Poll until it has ended or the time is over."""
+        """Poll until the container has ended or the time is over."""
         deadline = time.monotonic() + seconds
         while True:
             with self._errors("report how a container ended"):
@@ -262,7 +261,7 @@ class SdkEngine:
             time.sleep(min(WAIT_SLICE_SECONDS / 10, left))
 
     def signal(self, container: str, name: str) -> None:
-        """KILL kills the container; other signals are sent from inside to all processes but the first."""
+        """KILL kills the container; other signals are sent to all processes in it except the first."""
         with self._errors("send a signal"), contextlib.suppress(NotFound):
             try:
                 if name == "KILL":
@@ -276,7 +275,7 @@ class SdkEngine:
                     raise
 
     def copy_out(self, image: str, path: str, folder: Path) -> bool:
-        """Unpack what lies below `path` into `folder`; links that lead outside are refused."""
+        """Copy the files below `path` into `folder`; links that lead outside are refused."""
         made = self._create(ContainerSpec(name="", image=image, argv=("true",), labels={}))
         try:
             with self._errors("copy files out"), tempfile.TemporaryFile() as file:
@@ -292,26 +291,22 @@ class SdkEngine:
         finally:
             self._remove_quietly(made)
 
-    def history(self, image: str) -> str:
-        """Commands, environment and labels."""
-        with self._errors("return the history of an image"):
-            steps = [str(step) for step in self.client.api.history(image)]
-            return "\n".join([*steps, str(self.client.api.inspect_image(image))])
-
     def resources(self) -> tuple[EngineResource, ...]:
-        """Containers, networks and images with our labels."""
+        """Containers, networks and images with the labels of npu-matrix."""
         filters = {"label": OWNER}
-        with self._errors("list what it holds"):
+        with self._errors("list containers, images and networks"):
             api = self.client.api
             containers = [_read_container_resource(one) for one in api.containers(all=True, filters=filters)]
             images = [_read_image_resource(one) for one in api.images(filters=filters)]
             networks = [_read_network_resource(one) for one in api.networks(filters=filters)]
-        return tuple(resource for resource in [*containers, *networks, *images] if is_ours(resource.labels))
+        return tuple(
+            resource for resource in [*containers, *networks, *images] if has_owner_labels(resource.labels)
+        )
 
     def remove(self, resource: EngineResource) -> None:
-        """Remove it with force."""
-        forgive = contextlib.suppress(NotFound, ImageNotFound)
-        with self._errors(f"remove a {resource.kind}"), forgive, self._patience():
+        """Remove a container, network or image by force."""
+        already_gone = contextlib.suppress(NotFound, ImageNotFound)
+        with self._errors(f"remove a {resource.kind}"), already_gone, self._store_timeout():
             if resource.kind == "container":
                 self.client.api.remove_container(resource.id, force=True, v=True)
             elif resource.kind == "network":
@@ -326,7 +321,7 @@ class SdkEngine:
             self._opened = None
 
     @contextlib.contextmanager
-    def _patience(self) -> Iterator[None]:
+    def _store_timeout(self) -> Iterator[None]:
         """A longer timeout for calls that store or remove images."""
         api = self.client.api
         usual, api.timeout = api.timeout, STORE_SECONDS
@@ -336,7 +331,7 @@ class SdkEngine:
             api.timeout = usual
 
     def _remove_quietly(self, container: str) -> None:
-        with contextlib.suppress(DockerException, requests.RequestException), self._patience():
+        with contextlib.suppress(DockerException, requests.RequestException), self._store_timeout():
             self.client.api.remove_container(container, force=True, v=True)
 
     @contextlib.contextmanager
@@ -359,7 +354,11 @@ class SdkEngine:
         reason = _reason(error)
         if isinstance(error, APIError):
             if SHELL[0] in reason and "no such file" in reason:
-                return no_shell_error(self.name, what, reason)
+                return InfrastructureError(
+                    f"{self.name} could not {what}: the base image has no bash",
+                    why=reason,
+                    fix="use a base image with bash (--base-image); the CANN and Python images have it",
+                )
             return storage_failure(self.name, what, reason) or InfrastructureError(
                 f"{self.name} could not {what}", why=reason, fix="read the daemon's log, then run again"
             )
@@ -410,7 +409,7 @@ def _make_archive(files: Mapping[str, bytes]) -> bytes:
 
 
 def _unpack_archive(file: Any, top: str, folder: Path) -> None:
-    """Extract what is below `top` in a tar archive into `folder`; links that lead outside are refused."""
+    """Extract the members below `top` into `folder`; links that lead outside are refused."""
     with tarfile.open(fileobj=file) as archive:
         for member in archive:
             relative = PurePosixPath(member.name).relative_to(top)
@@ -421,7 +420,7 @@ def _unpack_archive(file: Any, top: str, folder: Path) -> None:
 
 
 # Podman also gives local images a digest, but no registry has them.
-OF_NO_REGISTRY = "localhost/"
+LOCAL_DIGEST_PREFIX = "localhost/"
 
 
 def _read_image(facts: Mapping[str, Any]) -> Image:
@@ -431,7 +430,9 @@ def _read_image(facts: Mapping[str, Any]) -> Image:
         arch=ARCHITECTURES.get(facts["Architecture"], facts["Architecture"]),
         bytes=int(facts.get("Size") or 0),
         labels=(facts.get("Config") or {}).get("Labels") or {},
-        digests=tuple(one for one in facts.get("RepoDigests") or () if not one.startswith(OF_NO_REGISTRY)),
+        digests=tuple(
+            one for one in facts.get("RepoDigests") or () if not one.startswith(LOCAL_DIGEST_PREFIX)
+        ),
     )
 
 

@@ -105,7 +105,7 @@ def make_labels(
     return {name: value for name, value in labels.items() if value}
 
 
-def is_ours(labels: Mapping[str, str]) -> bool:
+def has_owner_labels(labels: Mapping[str, str]) -> bool:
     """Whether npu-matrix created the resource with these labels."""
     return OWNER in labels and KEY in labels
 

@@ -56,13 +56,11 @@ def find_leftovers(
     """The candidates of each engine; an engine that does not answer gives a notice, not an error."""
     from harness.builds.cleanup.cache_retention import judge_cache, judge_state
     from harness.builds.cleanup.cleanup_candidates import (
-        has_process_below,
         judge_bytecode_folders,
         judge_engine_resources,
         judge_environments,
         judge_temporary_folders,
         judge_unfinished_folders,
-        stored_environments,
     )
     from harness.builds.engines.open_engine import known_engines
     from harness.builds.ownership.owner_labels import ProcessView
@@ -70,7 +68,7 @@ def find_leftovers(
 
     cache, state = settings.cache, settings.path("state")
     here = [
-        *judge_environments(stored_environments(cache), standing, has_process_below),
+        *judge_environments(cache, standing),
         *judge_unfinished_folders(cache, standing),
         *judge_temporary_folders(ProcessView()),
         *judge_bytecode_folders(cache, standing),

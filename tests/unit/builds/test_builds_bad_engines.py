@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from memory_engine import MemoryEngine
 
 from harness.builds.engines.engine import BuildTimeFiles, EngineResource, no_permission_error
 from harness.builds.engines.image_build import base_notices, build_image, find_base_image
 from harness.builds.engines.image_layers import Layer
-from harness.builds.engines.memory_engine import MemoryEngine
 from harness.errors import HarnessError, InfrastructureError, InputError
 
 
@@ -82,7 +82,7 @@ def test_a_daemon_whose_disk_is_full_and_builds_again_with_room(memory: MemoryEn
         Layer(name=name, key=name, below="", files={f"/{name}": b"x" * 100}, commands=())
         for name in ("torch", "vllm", "verl")
     ]
-    memory.room = 250
+    memory.free_bytes = 250
 
     def build() -> tuple[str, ...]:
         return build_image(
@@ -99,7 +99,7 @@ def test_a_daemon_whose_disk_is_full_and_builds_again_with_room(memory: MemoryEn
         build()
     assert "its disk is full" in said(caught.value)
     assert "npu-matrix cleanup" in said(caught.value)
-    memory.room = 1000
+    memory.free_bytes = 1000
     assert build() == ("verl",)
 
 

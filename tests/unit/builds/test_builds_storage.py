@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_engine import MemoryEngine
 from test_disk_space import ALL_MIB, LARGE, disk, only_measured
 from test_image_layers import build, lock, package
 
 from harness.builds.cell.disk_space import require_image_storage
 from harness.builds.engines.image_build import find_base_image
 from harness.builds.engines.image_layers import image_layers
-from harness.builds.engines.memory_engine import MemoryEngine
 from harness.builds.lock.cell_lock import CellLock
 from harness.errors import InfrastructureError
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import filelock
 import pytest
+from memory_engine import MemoryEngine, MemoryProcess
 
 from harness.builds.cell.venv_environment import FINISHED
 from harness.builds.cleanup.cleanup_candidates import (
     CleanupCandidate,
     CleanupPolicy,
     freed_bytes,
-    has_process_below,
     judge_bytecode_folders,
     judge_engine_resources,
     judge_environments,
@@ -26,11 +26,9 @@ from harness.builds.cleanup.cleanup_candidates import (
     judge_unfinished_folders,
     removal_order,
     remove_candidate,
-    stored_environments,
 )
 from harness.builds.engines.engine import BuildTimeFiles, ContainerSpec, EngineResource
 from harness.builds.engines.image_layers import Layer
-from harness.builds.engines.memory_engine import MemoryEngine, MemoryProcess
 from harness.builds.ownership.cache_use import CacheUse, cache_in_use
 from harness.builds.ownership.owner_labels import OWNER, ProcessView, make_labels, this_process
 from harness.builds.ownership.temporary_folders import (
@@ -56,8 +54,7 @@ def environment(cache: Path, digest: str, *, days: float = 0.0, finished: bool =
 
 
 def judged(cache: Path, policy: CleanupPolicy) -> dict[str, CleanupCandidate]:
-    found = judge_environments(stored_environments(cache), policy, has_process_below)
-    return {one.name: one for one in found}
+    return {one.name: one for one in judge_environments(cache, policy)}
 
 
 def test_only_environments_nobody_needs_go(tmp_path: Path) -> None:

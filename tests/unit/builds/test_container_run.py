@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_engine import MemoryEngine, MemoryProcess
 
 from harness.builds.cell.cell_command import cell_command
 from harness.builds.engines import container_run
@@ -17,10 +18,10 @@ from harness.builds.engines.build_time_files import build_time_files
 from harness.builds.engines.container_command import contained_command, parse_size
 from harness.builds.engines.container_run import PREFIX, ContainedCommand, run_contained
 from harness.builds.engines.engine import BUILD_TIME_FOLDER, ContainerExit, ContainerSpec
-from harness.builds.engines.memory_engine import MemoryEngine, MemoryProcess
 from harness.builds.lock.cell_lock import LockedSource
 from harness.cell_program.built_environment import CellContainer, CellDevice, EnvironmentLocation
 from harness.errors import InputError
+from harness.serialisation import load
 from harness.sources.packages.index_settings import IndexSettings
 
 CONTAINER = CellContainer(engine="docker", image="sha256:1", cell="a-cell", bytecode="/b")
@@ -78,7 +79,7 @@ def test_a_command_is_wrapped_with_what_it_needs(tmp_path: Path) -> None:
     command, variables = cell_command(
         environment, tmp_path / "bundle", "a.module", [str(tmp_path / "in.json")]
     )
-    order = ContainedCommand.from_json(command[-1])
+    order = load(ContainedCommand, command[-1])
     assert order.argv[0] == "/cell/venv/bin/python"
     assert order.argv[-2:] == ("a.module", str(tmp_path / "in.json"))
     assert dict(order.mounts) == {

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_engine import KILLED, MemoryEngine, MemoryProcess
 
 from harness.builds.engines.engine import BuildError, BuildTimeFiles, ContainerSpec, Mount, layer_image
 from harness.builds.engines.image_build import base_notices, build_image, find_base_image
@@ -21,7 +22,6 @@ from harness.builds.engines.image_layers import (
     PatchedTree,
     image_layers,
 )
-from harness.builds.engines.memory_engine import KILLED, MemoryEngine, MemoryProcess
 from harness.builds.lock.cell_lock import TOOLS_OF, CellLock, LockedSource, PatchFile
 from harness.digest import digest_bytes
 from harness.errors import InfrastructureError, InputError

@@ -14,7 +14,7 @@ from harness.builds.ownership.owner_labels import (
     ProcessOwner,
     ProcessView,
     expiry,
-    is_ours,
+    has_owner_labels,
     make_labels,
     this_process,
 )
@@ -66,9 +66,9 @@ def test_other_text_is_no_owner(text: str) -> None:
 
 def test_labels_say_whose_what_for_and_until_when() -> None:
     labels = make_labels(owner=this_process(), expires=1000.7, key="k", run="r", task="environment")
-    assert is_ours(labels)
+    assert has_owner_labels(labels)
     assert expiry(labels) == 1000.0
     assert ProcessOwner.parse(labels["npu-matrix.owner"]) == ProcessView().owner(os.getpid())
     assert "npu-matrix.cell" not in labels
-    assert not is_ours({"npu-matrix.owner": "x"})
-    assert not is_ours({"com.example.owner": "x"})
+    assert not has_owner_labels({"npu-matrix.owner": "x"})
+    assert not has_owner_labels({"com.example.owner": "x"})

@@ -17,7 +17,7 @@ from environments import GOOD, GOOD_PROBE, environment_built, environment_probe
 
 from harness.builds.cell import environment_judge, environment_spec, venv_environment
 from harness.builds.cell.environment_build import environment_evidence
-from harness.builds.cleanup.cleanup_candidates import remove_environment, stored_environments
+from harness.builds.cleanup.cleanup_candidates import CleanupPolicy, judge_environments, remove_candidate
 from harness.cell_program.built_environment import (
     ENVIRONMENT_FORMAT,
     CellDevice,
@@ -152,14 +152,15 @@ def test_two_builders_at_once_share_one_environment(wheels: Any, context: Any, t
 
 def test_environments_are_listed_and_removed_unless_used_or_being_built(cell: Cell) -> None:
     found, _ = cell.build()
-    [stored] = stored_environments(cell.ctx.cache)
-    assert (stored.digest, stored.finished) == (found.digest, True)
-    assert remove_environment(stored, in_use={stored.digest}) == "an outcome needs it"
-    with filelock.FileLock(stored.path.with_suffix(".lock")):
-        assert remove_environment(stored) == "it is being built"
+    [needed] = judge_environments(cell.ctx.cache, CleanupPolicy(environments={found.digest}))
+    assert (needed.removable, needed.reason) == (False, "an outcome needs it")
+    [stored] = judge_environments(cell.ctx.cache, CleanupPolicy(unused_after_s=0.0))
+    assert (stored.name, stored.removable) == (found.digest, True)
+    with filelock.FileLock(stored.paths[0].with_suffix(".lock")):
+        assert remove_candidate(stored, None) == "it is being built"
     assert venv_environment.holds(found) == ""
-    assert remove_environment(stored) == ""
-    assert stored_environments(cell.ctx.cache) == ()
+    assert remove_candidate(stored, None) == ""
+    assert judge_environments(cell.ctx.cache, CleanupPolicy()) == ()
     assert "gone" in venv_environment.holds(found)
 
 

@@ -1,7 +1,7 @@
-"""An engine in memory for tests: images, layers and containers whose programs are Python functions.
+"""A container engine in memory for tests: the programs of its containers are Python functions.
 
-It stores files of each layer, labels and history but no build-time files, refuses what a real engine refuses,
-and records which layers it built.
+It stores the files, labels and commands of each layer, but no build-time files. It raises the same errors as a
+real engine, and records which layers it built.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from harness.builds.engines.engine import (
     no_daemon_error,
 )
 from harness.builds.engines.image_layers import Layer
-from harness.builds.ownership.owner_labels import is_ours
+from harness.builds.ownership.owner_labels import has_owner_labels
 from harness.digest import digest_json
 from harness.errors import InfrastructureError
 
@@ -36,7 +36,7 @@ KILLED = 137
 
 @dataclass(kw_only=True)
 class MemoryProcess:
-    """What a program in a container has: its spec, its output, and the signals sent to it."""
+    """What a program in a container sees: the spec, its output, and the signals sent to it."""
 
     spec: ContainerSpec
     write: Callable[[bytes], None]
@@ -68,10 +68,10 @@ class _MemoryContainer:
 class MemoryEngine:
     """`harness.builds.engines.engine.Engine` without a daemon.
 
-    programs: first word of a command line -> function that returns the exit code; one that returns `KILLED`
-    in a container with a memory limit was out of memory. `failing` names layers whose commands fail,
-    `registry` is what can be pulled, `running` says whether the daemon does, `room` how many bytes of layers
-    its disk still takes, `folder` where it would keep them.
+    programs: first word of a command line -> function that returns the exit code. A program that returns
+    `KILLED` in a container with a memory limit counts as out of memory. failing: names of layers whose
+    commands fail. registry: images that can be pulled. running: whether the daemon responds. free_bytes: free
+    space on its disk. folder: where it would store images.
     """
 
     name = "memory"
@@ -82,7 +82,7 @@ class MemoryEngine:
         self.registry: dict[str, Image] = {}
         self.failing: set[str] = set()
         self.running = True
-        self.room = float("inf")
+        self.free_bytes = float("inf")
         self.folder: Path | None = None
         self.built: list[str] = []
         self._images: dict[str, _StoredImage] = {}
@@ -91,12 +91,12 @@ class MemoryEngine:
         self._networks: dict[str, EngineResource] = {}
 
     def info(self) -> EngineInfo:
-        """Its architecture; it builds by steps."""
+        """The architecture; layers are built by steps."""
         self._require_running()
         return EngineInfo(version="1", arch=self.arch, builder="steps")
 
     def storage(self) -> Path | None:
-        """`folder`."""
+        """The attribute `folder`."""
         self._require_running()
         return self.folder
 
@@ -109,13 +109,13 @@ class MemoryEngine:
         return image
 
     def image(self, reference: str) -> Image | None:
-        """By name or id."""
+        """An image by its name or id."""
         self._require_running()
         stored = self._images.get(self._names.get(reference, reference))
         return stored.image if stored else None
 
     def pull(self, reference: str) -> Image:
-        """From `registry`."""
+        """Pull an image from `registry`."""
         self._require_running()
         if reference not in self.registry:
             raise base_unavailable_error(reference, "no such image in the registry")
@@ -132,16 +132,16 @@ class MemoryEngine:
         labels: Mapping[str, str],
         log: LogWriter,
     ) -> Image:
-        """Files are kept, commands are noted in the history, build-time files are not."""
+        """Store the files and commands of the layer; build-time files are not stored."""
         self._require_running()
         below = self._images[self._names.get(parent, parent)]
         log(f"layer {layer.name}, build_files: {', '.join(sorted(build_files.secrets))}")
         if layer.name in self.failing:
             raise BuildError(layer.name, "error: the commands of this layer fail")
         size = sum(len(data) for data in layer.files.values())
-        if size > self.room:
+        if size > self.free_bytes:
             raise full_disk_error(self.name, "store a layer", "no space left on device")
-        self.room -= size
+        self.free_bytes -= size
         self.built.append(layer.key)
         identity = "sha256:" + digest_json([below.image.id, layer.key])
         files = {**below.files, **layer.files}
@@ -173,31 +173,31 @@ class MemoryEngine:
         return spec.name
 
     def follow(self, container: str, write: Callable[[bytes], None]) -> None:
-        """All of it once it has ended."""
-        held = self._containers[container]
-        held.thread.join()
-        write(bytes(held.output))
+        """Pass on the whole output when the program has ended."""
+        stored = self._containers[container]
+        stored.thread.join()
+        write(bytes(stored.output))
 
     def last_lines(self, container: str) -> bytes:
-        """Its last line."""
+        """The last line of the output."""
         return b"".join(bytes(self._containers[container].output).splitlines(keepends=True)[-1:])
 
     def wait(self, container: str, seconds: float) -> ContainerExit | None:
-        """None while the program runs."""
+        """How the program ended; None while it runs."""
         self._require_running()
-        held = self._containers[container]
-        held.thread.join(seconds)
-        return held.ended
+        stored = self._containers[container]
+        stored.thread.join(seconds)
+        return stored.ended
 
     def signal(self, container: str, name: str) -> None:
-        """KILL ends it; others are handed to the program."""
-        held = self._containers[container]
-        held.process.signals.append(name)
+        """KILL ends the program; other signals are passed to it."""
+        stored = self._containers[container]
+        stored.process.signals.append(name)
         if name == "KILL":
-            held.process.killed.set()
+            stored.process.killed.set()
 
     def copy_out(self, image: str, path: str, folder: Path) -> bool:
-        """Files below `path`."""
+        """Copy the files below `path`."""
         stored = self._images[self._names.get(image, image)]
         found = False
         for name, data in stored.files.items():
@@ -209,7 +209,7 @@ class MemoryEngine:
         return found
 
     def history(self, image: str) -> str:
-        """Commands and labels."""
+        """The commands and labels of an image."""
         stored = self._images[self._names.get(image, image)]
         return "\n".join([*stored.history, *(f"{k}={v}" for k, v in stored.image.labels.items())])
 
@@ -223,24 +223,24 @@ class MemoryEngine:
         return tuple(self._containers)
 
     def add_network(self, name: str, labels: Mapping[str, str]) -> None:
-        """Make a network, as multi-node cells do."""
+        """Create a network, like multi-node cells do."""
         self._networks[name] = EngineResource(
             kind="network", id=name, name=name, labels=dict(labels), created=time.time()
         )
 
     def resources(self) -> tuple[EngineResource, ...]:
-        """With our labels."""
+        """Everything with the labels of npu-matrix."""
         self._require_running()
         containers = [
             EngineResource(
                 kind="container",
                 id=name,
                 name=name,
-                labels=held.spec.labels,
-                created=held.created,
-                running=held.ended is None,
+                labels=stored.spec.labels,
+                created=stored.created,
+                running=stored.ended is None,
             )
-            for name, held in self._containers.items()
+            for name, stored in self._containers.items()
         ]
         images = [
             EngineResource(
@@ -256,15 +256,15 @@ class MemoryEngine:
         return tuple(
             resource
             for resource in [*containers, *images, *self._networks.values()]
-            if is_ours(resource.labels)
+            if has_owner_labels(resource.labels)
         )
 
     def remove(self, resource: EngineResource) -> None:
-        """An image that another stands on stays, as with a real engine."""
+        """Remove a container, image or network."""
         self._require_running()
         if resource.kind == "container" and resource.id in self._containers:
-            held = self._containers.pop(resource.id)
-            held.process.killed.set()
+            stored = self._containers.pop(resource.id)
+            stored.process.killed.set()
         elif resource.kind == "image":
             self._images.pop(resource.id, None)
             self._names = {name: at for name, at in self._names.items() if at != resource.id}
@@ -272,7 +272,7 @@ class MemoryEngine:
             self._networks.pop(resource.id, None)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing has to be closed."""
 
     def _work(self, name: str, process: MemoryProcess) -> None:
         program = self.programs.get(process.spec.argv[0])
@@ -283,10 +283,10 @@ class MemoryEngine:
             code = program(process)
         if process.killed.is_set():
             code = KILLED
-        held = self._containers.get(name)
-        if held is not None:
+        stored = self._containers.get(name)
+        if stored is not None:
             limited = code == KILLED and not process.killed.is_set()
-            held.ended = ContainerExit(code=code, out_of_memory=limited and process.spec.memory_bytes > 0)
+            stored.ended = ContainerExit(code=code, out_of_memory=limited and process.spec.memory_bytes > 0)
 
     def _require_running(self) -> None:
         if not self.running:
