@@ -72,7 +72,7 @@ def command(settings: Settings, /, good: str, bad: str | None, check: str | None
     """
     from harness.plan.bisection.cells_between import bisection_cells
     from harness.plan.bisection.search import Bisection
-    from harness.plan.keys.variant import series
+    from harness.plan.keys.variant import patch_series
 
     matrix = open_matrix(settings)
     inputs = facet_inputs(settings, matrix)
@@ -85,7 +85,11 @@ def command(settings: Settings, /, good: str, bad: str | None, check: str | None
         )
     name = check or distinguishing_check(settings, (first, last))
     space = bisection_cells(
-        matrix, first, last, commits_between(matrix, first, last), series=lambda axes: series(axes, inputs)
+        matrix,
+        first,
+        last,
+        commits_between(matrix, first, last),
+        series=lambda axes: patch_series(axes, inputs),
     )
     context = open_plan(settings, checks=[name], choose=lambda _matrix: space.cells)
     space = space.with_probes(runnable_probes(context, space, name))

@@ -43,8 +43,8 @@ CONTEXT = (
     "harness.run.jobs.task_context:RunContext",
 )
 CELL = ("harness.builds.cell.cell_command:cell_launcher",)
-#: Modules by which the simulated device is built and entered. A module that is missing here costs reruns on
-#: hardware when the simulator changes; it leaves no gap.
+#: Modules that build and start the simulated device. If one is missing here, changes of the simulator also
+#: renew outcomes of hardware; no change is missed.
 SIMULATED_DEVICE = (
     "harness.devices.sim.start.overlay",
     "harness.devices.sim.start.triton_interpreter",
@@ -64,16 +64,16 @@ def code_digests(
 
 
 def simulator_digest(package_root: Path = PACKAGE_ROOT, cache: Path | None = None) -> str:
-    """Digest of the simulated device: what runs on another simulator is another outcome."""
+    """Digest of the code of the simulated device."""
     return reached_code({SIMULATOR: SIMULATED_DEVICE}, root=package_root, cache=cache)[SIMULATOR].digest
 
 
 def code_of_checks(
     checks: Iterable[Check], package_root: Path = PACKAGE_ROOT, cache: Path | None = None
 ) -> Mapping[str, ReachedCode]:
-    """Check name -> the code part of its keys, with what is reached of each module.
+    """Check name -> the code part of its keys, with the digest of what is reached in each module.
 
-    package_root: the folder `harness` of the tree to look in. cache: where to keep what is read of the files.
+    package_root: the folder `harness` of the tree to read. cache: the cache folder, see `reached_code`.
     """
     checks = tuple(checks)
     reached = reached_code(check_roots(checks), stop=SIMULATED_DEVICE, root=package_root, cache=cache)
@@ -90,13 +90,13 @@ def code_of_checks(
 
 
 def record_code(found: Iterable[ReachedCode]) -> CodeRecord:
-    """What code parts are made of, as a plan stores it: a module that several of them share is there once."""
-    places: dict[tuple[str, str], int] = {}
+    """The modules of code parts as a plan stores them. A module that several parts share occurs once."""
+    indices: dict[tuple[str, str], int] = {}
     reached = {
-        code.digest: tuple(places.setdefault(one, len(places)) for one in code.modules.items())
+        code.digest: tuple(indices.setdefault(module, len(indices)) for module in code.modules.items())
         for code in found
     }
-    return CodeRecord(modules=tuple(places), reached=reached)
+    return CodeRecord(modules=tuple(indices), reached=reached)
 
 
 def check_nodes(graph: CodeGraph, checks: Iterable[Check]) -> Mapping[str, set[Node]]:
@@ -110,22 +110,22 @@ def simulator_nodes(graph: CodeGraph) -> set[Node]:
 
 
 def check_roots(checks: Iterable[Check]) -> dict[str, tuple[str, ...]]:
-    """Check name -> where its code begins, that of what it needs included."""
+    """Check name -> the definitions and modules from which its code part is computed."""
     checks = tuple(checks)
     by_name = {check.name: check for check in checks}
     roots = {}
     for check in checks:
         found = set(CONTEXT)
         found |= {name for name in _functions(check, by_name) if not _is_foreign(name)}
-        for one in (check, *_needed(check, by_name)):
-            found |= set(mentions(canonical_json(dict(one.params))))
-            found |= set(CELL if one.device else ())
+        for part in (check, *_needed(check, by_name)):
+            found |= set(mentions(canonical_json(dict(part.params))))
+            found |= set(CELL if part.device else ())
         roots[check.name] = tuple(sorted(found))
     return roots
 
 
 def _needed(check: Check, by_name: Mapping[str, Check]) -> list[Check]:
-    """The checks that it needs, and those that they need."""
+    """The checks that a check needs, directly or indirectly."""
     found: dict[str, Check] = {}
     waiting = list(check.needs)
     while waiting:
@@ -137,31 +137,31 @@ def _needed(check: Check, by_name: Mapping[str, Check]) -> list[Check]:
 
 
 def _functions(check: Check, by_name: Mapping[str, Check]) -> list[str]:
-    """What the check calls, and what measures the checks it needs, as `module:definition`."""
+    """Functions and measurement types of the check and `run` of needed checks, as `module:definition`."""
     shapes = check.measurements.shapes if check.measurements else ()
     called = (
         *(check.run, check.judge, check.holds, check.applies, *shapes),
         *(need.run for need in _needed(check, by_name)),
     )
-    return list(dict.fromkeys(name for one in called for name in _named(one)))
+    return list(dict.fromkeys(name for function in called for name in _definition_names(function)))
 
 
-def _named(function: Any) -> list[str]:
-    """The definitions in which a function, a partial one or an object that can be called is written.
+def _definition_names(function: Any) -> list[str]:
+    """The definitions that contain the code of a function, a `functools.partial` or a callable object.
 
-    A function made by another one keeps what it was made with: functions among that count as well.
+    Functions among the arguments of a partial and in the closure of a function are included.
     """
     if isinstance(function, functools.partial):
-        given = [*function.args, *function.keywords.values()]
-        return [*_named(function.func), *(name for one in given if callable(one) for name in _named(one))]
+        callables = [function.func, *filter(callable, (*function.args, *function.keywords.values()))]
+        return [name for part in callables for name in _definition_names(part)]
     owner = function if hasattr(function, "__qualname__") else type(function)
     owner = getattr(owner, "__func__", owner)
     top = owner.__qualname__.split(".")[0]
-    # A function without a name is looked for nowhere: all of its module counts.
+    # A lambda has no name by which it can be found: its whole module counts.
     found = [owner.__module__ if top == "<lambda>" else f"{owner.__module__}:{top}"]
     for cell in getattr(owner, "__closure__", None) or ():
         if callable(cell.cell_contents) and cell.cell_contents is not function:
-            found += _named(cell.cell_contents)
+            found += _definition_names(cell.cell_contents)
     return found
 
 

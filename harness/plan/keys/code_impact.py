@@ -1,4 +1,4 @@
-"""How many checks a change of this project's own code renews, by package: coarse keys cost reruns."""
+"""Counts, for each package of this project, how many checks must run again after a change of its code."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from harness.plan.keys.code_digests import check_nodes, simulator_nodes
 
 @dataclass(frozen=True, kw_only=True)
 class PackageImpact:
-    """One package: its size, and how many checks a change of one of its definitions or modules renews.
+    """The size of a package, and how many checks are run again after a change of a definition or a module.
 
-    A change of a definition changes its code alone. A change of a module changes a statement that runs when
-    the module is imported, which is the worst that can happen to it. median: over all of them, those in no
-    key included; most: the one that renews most.
+    Here a change of a module means a change of a statement that runs on import, the change with the largest
+    effect. in_no_key: definitions that no check can reach.
+    definition_median, module_median: over all definitions or modules, including those in no key.
+    definition_most, module_most: for the definition or module that most checks can reach.
     """
 
     package: str
@@ -31,8 +32,9 @@ class PackageImpact:
 
 
 def code_impact(checks: Iterable[Check], graph: CodeGraph | None = None) -> tuple[PackageImpact, ...]:
-    """One row per package, in order of their names. What the simulated device reaches renews the checks that
-    read the facet `device`."""
+    """One row for each package, in alphabetical order. A change of code that the simulated device reaches
+    counts
+    for all checks that read the facet `device`."""
     graph = graph or CodeGraph()
     checks = tuple(checks)
     nodes = dict(check_nodes(graph, checks))

@@ -1,4 +1,4 @@
-"""Facets: the named projections of a cell that checks read."""
+"""Facets: the parts of a cell that checks read, by name."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from harness.matrix.model.definitions import Axis, Recipe
 from harness.serialisation import to_json
 
 HOST_PYTHON = "host"
-#: The axes whose upstreams we have patches for, in the order in which these are applied.
+#: The axes for whose upstreams this project has patches, in the order in which the patches are applied.
 PATCHED = ("verl", "vllm_ascend")
 NPU_HOST_ARCHITECTURE = "aarch64"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FacetInputs:
-    """What facets need beyond the cell itself, read once at the edge.
+    """The inputs of facets in addition to the cell; they are read once per command.
 
-    host_python, host_arch: `3.11`, `x86_64` of the interpreter and machine that plan.
+    host_python, host_arch: version of Python and architecture of this host, for example `3.11` and `x86_64`.
     patches: (upstream, version) -> the selected patches with their digests.
-    recipes: recipe name -> what the matrix says of it.
-    axes: axis name -> what the matrix says of it.
-    simulator: digest of the simulated device, part of what a simulated cell runs on.
-    engine: container engine and base image that cells run in and on; empty for the embedded engine.
+    recipes: recipe name -> its definition in the matrix.
+    axes: axis name -> its definition in the matrix.
+    simulator: digest of the code of the simulated device, part of the facet `device` of simulated cells.
+    engine: container engine and base image in which cells run; empty for virtual environments.
     """
 
     host_python: str
@@ -41,7 +41,7 @@ class FacetInputs:
 
     @functools.cached_property
     def packaged(self) -> tuple[str, ...]:
-        """The axes whose values are installed, and so stand in `pins`."""
+        """The axes whose values are versions of packages, which the facet `pins` contains."""
         return tuple(name for name, axis in self.axes.items() if axis.package)
 
 
@@ -63,7 +63,7 @@ def _device(cell: Cell, inputs: FacetInputs) -> Any:
         "count": 1,
         **inputs.engine,
     }
-    # Outcomes of hardware must not depend on the simulator's code.
+    # Outcomes of hardware must not depend on the code of the simulated device.
     return {**device, "simulator": inputs.simulator} if cell.device == "sim" else device
 
 
@@ -118,7 +118,7 @@ def _patches(upstream: str) -> Callable[[Cell, FacetInputs], Any]:
 
 
 def _patches_and_tree(upstream: str) -> Callable[[Cell, FacetInputs], Any]:
-    """Each patch with the tree it is for: cells without a patch share a key, whatever version they have."""
+    """Each patch with the tree that it changes, so that cells without patches share a key."""
     patches, tree = _patches(upstream), _tree(upstream)
 
     def facet(cell: Cell, inputs: FacetInputs) -> Any:
@@ -141,9 +141,9 @@ FACETS: Mapping[str, Callable[[Cell, FacetInputs], Any]] = {
 }
 
 
-#: Facets that practically every cell has to itself.
+#: Facets whose value is different in almost every cell.
 UNSHARED = frozenset({"versions"})
-#: Facets that depend on these axes alone. Axes a cell lacks count as a value of their own.
+#: Facet -> the only axes that it depends on. A missing axis counts as a value.
 READS: Mapping[str, tuple[str, ...]] = {
     "device": ("soc", "cann", "device"),
     "platform": ("python", "device"),
@@ -154,23 +154,23 @@ READS: Mapping[str, tuple[str, ...]] = {
 
 
 class Columns:
-    """The values of many cells by axis; each axis is read once."""
+    """The values of many cells by axis. Each axis is read once."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self.cells = cells
         self._axes: dict[str, list[str | None]] = {}
 
     def axis(self, name: str) -> list[str | None]:
-        """The value of every cell, in their order; None where a cell lacks the axis."""
+        """The value of the axis in every cell, in order; None for a cell without the axis."""
         if name not in self._axes:
             self._axes[name] = [cell.axes.get(name) for cell in self.cells]
         return self._axes[name]
 
 
 def projections(name: str, columns: Columns, inputs: FacetInputs) -> Sequence[Hashable]:
-    """What facet `name` depends on in each cell: cells that agree in it have the same facet.
+    """The values of each cell on which facet `name` depends: cells with equal values have the same facet.
 
-    A name nobody defines is a ValueError.
+    ValueError for an undefined facet.
     """
     if name in READS:
         return _rows([columns.axis(axis) for axis in READS[name]])
@@ -192,7 +192,7 @@ def projections(name: str, columns: Columns, inputs: FacetInputs) -> Sequence[Ha
 
 
 def origins(name: str, cell: Cell, inputs: FacetInputs) -> tuple[Location, ...]:
-    """Where what a facet of the cell is made of is written: its axes' values, rules, the job, the series."""
+    """The places in the matrix and the patch stack that define the value of a facet of the cell."""
     upstream = name[len("patches[") : -1] if name.startswith("patches[") else ""
     if name == "recipe":
         return (inputs.recipes[cell.recipe].where,) if cell.recipe in inputs.recipes else ()
@@ -210,16 +210,16 @@ def _rows(columns: Sequence[Sequence[Hashable]]) -> Sequence[Hashable]:
 
 
 def _requirements(pins: Sequence[tuple[Pin, ...]]) -> list[Hashable]:
-    """The requirements of each; cells of a product share few of these objects."""
+    """The requirements of each cell as one text. Many cells share the same tuple, which is converted once."""
     places = list(map(id, pins))
     known = dict(zip(places, pins, strict=True))
-    # One word each, as its hash is kept; no requirement has a line break.
-    texts = {place: "\n".join([pin.requirement for pin in mine]) for place, mine in known.items()}
+    # One text for each cell, because Python stores the hash of a text; no requirement contains a line break.
+    texts = {place: "\n".join([pin.requirement for pin in group]) for place, group in known.items()}
     return list(map(texts.__getitem__, places))
 
 
 def facet_values(cell: Cell, names: tuple[str, ...], inputs: FacetInputs) -> Mapping[str, Any]:
-    """The named facets of a cell; a name nobody defines is a ValueError."""
+    """The named facets of a cell; ValueError for an undefined facet."""
     unknown = [name for name in names if name not in FACETS]
     if unknown:
         raise ValueError(f"no facet is called {unknown[0]!r}")

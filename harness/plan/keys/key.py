@@ -1,4 +1,4 @@
-"""Keys: what makes two pieces of work the same, and what made them different."""
+"""Keys of tasks, and the differences between two keys."""
 
 from __future__ import annotations
 
@@ -7,39 +7,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.check import Check
-from harness.digest import digest_bytes, digest_json
+from harness.digest import digest_json
 from harness.ledger.plan_record import CodeRecord, TaskRecord
 
-#: How many of the modules that changed a line names.
+#: How many of the changed modules a line lists.
 MOST_NAMED = 5
 NO_CODE = CodeRecord()
 
 
-def facet_digests(facets: Mapping[str, Any]) -> Mapping[str, str]:
-    """Facet name -> digest of its JSON value."""
-    return {name: digest_json(value) for name, value in facets.items()}
-
-
-def task_key(check: Check, code_digest: str, digests: Mapping[str, str]) -> str:
-    """Digest of (check, the check's own code, parameters; its facets' digests)."""
-    return joined(question_digest(check, code_digest), digest_json(dict(digests)))
-
-
 def question_digest(check: Check, code_digest: str) -> str:
-    """Digest of what a check asks, of whatever facets: its name, code and parameters."""
+    """Digest of the part of a key that does not depend on the cell: name, code and parameters of the check.
+
+    A key is the SHA-256 of this digest followed by the digest of {facet name: digest of its JSON value}.
+    """
     return digest_json({"check": check.name, "code": code_digest, "params": dict(check.params)})
-
-
-def joined(question: str, facets: str) -> str:
-    """The key of a question about facets, from their digests; checks that read alike share the latter."""
-    return digest_bytes(f"{question}{facets}".encode())
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyChange:
-    """One reason why a key is not the one it was: the path that changed, before and after.
+    """One part in which two keys differ, with its value before and after.
 
-    modules: for the code, the modules and data files in which something that the check can reach changed.
+    part: `code`, or the path of a value, for example `facets.pins.torch`.
+    modules: for `code`, the modules and data files in which code that the check can reach changed.
     """
 
     part: str
@@ -65,9 +54,9 @@ def key_changes(
     code_before: CodeRecord = NO_CODE,
     code_after: CodeRecord = NO_CODE,
 ) -> tuple[KeyChange, ...]:
-    """What differs between two tasks of one check; empty when their keys are equal.
+    """The parts in which the keys of two tasks of one check differ.
 
-    code_before, code_after: what the plans of the tasks say of their code; it names the modules that changed.
+    code_before, code_after: the code records of the plans of the tasks, to list the changed modules.
     """
     changes: list[KeyChange] = []
     if before.code_digest != after.code_digest:
@@ -85,7 +74,7 @@ def key_changes(
 
 
 def _value_changes(path: str, before: Any, after: Any) -> list[KeyChange]:
-    # A stored plan has a list where a check declares a tuple.
+    # Stored plans contain lists where checks declare tuples.
     before, after = (list(value) if isinstance(value, tuple) else value for value in (before, after))
     if before == after:
         return []
@@ -95,7 +84,7 @@ def _value_changes(path: str, before: Any, after: Any) -> list[KeyChange]:
             for name in sorted({*before, *after})
             for change in _value_changes(f"{path}.{name}", before.get(name), after.get(name))
         ]
-    if isinstance(before, list) and isinstance(after, list) and _named(before) and _named(after):
+    if isinstance(before, list) and isinstance(after, list) and _have_ids(before) and _have_ids(after):
         old, new = _by_id(before), _by_id(after)
         ordered = KeyChange(part=f"{path} (order)", before=list(old), after=list(new))
         return _value_changes(path, old, new) or [ordered]
@@ -108,8 +97,10 @@ def _value_changes(path: str, before: Any, after: Any) -> list[KeyChange]:
     return [KeyChange(part=path, before=before, after=after)]
 
 
-def _named(items: list[Any]) -> bool:
-    """Whether all have an id, each its own; only then can what was added be told from what moved."""
+def _have_ids(items: list[Any]) -> bool:
+    """Whether all items have an id that no other item has, so that added and moved items can be
+    distinguished.
+    """
     return len({item.get("id") for item in items if isinstance(item, dict)} - {None}) == len(items)
 
 

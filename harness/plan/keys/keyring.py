@@ -1,4 +1,4 @@
-"""Keys of many cells: what cells share is worked out once, so that a key costs a hash and a look-up."""
+"""Keys of many cells. Values that cells share are computed once, so a key costs one hash and a look-up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.plan.keys.key import question_digest
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facet:
-    """A facet's value in a cell, and the digest of its JSON."""
+    """The value of a facet in a cell, and the digest of its JSON."""
 
     value: Any
     digest: str
@@ -27,8 +27,9 @@ class Facet:
 class Keyring:
     """Facets and keys of `checks` for any number of cells of one matrix.
 
-    Cells that agree in what a facet reads (`facets.projections`) share its value. The keys are those of
-    `key.task_key`: texts are put together from prepared pieces instead of being serialised each time.
+    Cells with the same inputs of a facet (`facets.projections`) share its value. `key.question_digest` says
+    what a key is a digest of. Here the digested text is joined from prepared pieces instead of being
+    serialised for each cell.
     """
 
     def __init__(self, checks: Sequence[Check], inputs: FacetInputs, code: Mapping[str, str]) -> None:
@@ -40,14 +41,14 @@ class Keyring:
         self._groups = _groups(self.checks, code)
 
     def facets(self, cell: Cell) -> Mapping[str, Facet]:
-        """Every facet that any of the checks reads; a name nobody defines is a ValueError."""
+        """Every facet that one of the checks reads; ValueError for the name of an undefined facet."""
         columns = Columns([cell])
         places = {name: projections(name, columns, self._inputs)[0] for name in self._names}
         return {name: self._facet(cell, name, place) for name, place in places.items()}
 
     @gc_paused()
     def keys(self, cells: Sequence[Cell]) -> Mapping[str, Sequence[str]]:
-        """Check name -> the key of each cell, in their order; a facet nobody defines is a ValueError."""
+        """Check name -> the key of each cell, in order; ValueError for an undefined facet."""
         columns = Columns(cells)
         members = {name: self._members(name, columns) for name in self._names}
         keys: dict[str, Sequence[str]] = {}
@@ -61,7 +62,7 @@ class Keyring:
         return {check.name: keys[check.name] for check in self.checks}
 
     def _members(self, name: str, columns: Columns) -> Sequence[bytes]:
-        """What a facet adds to the JSON that is digested, in each cell: `"name":"digest"`."""
+        """The part of the digested JSON that a facet makes in each cell: `"name":"digest"`."""
         text = f'{canonical_json(name)}:"%s"'
         if name == "versions":
             return [(text % self._versions(cell)).encode() for cell in columns.cells]
@@ -77,13 +78,13 @@ class Keyring:
         if known is None:
             value = FACETS[name](cell, self._inputs)
             known = Facet(value=value, digest=digest_json(value))
-            # Every cell has its own: remembering it would only cost memory.
+            # Cells do not share values of these facets: storing them would only cost memory.
             if name not in UNSHARED:
                 self._facets[name][place] = known
         return known
 
     def _versions(self, cell: Cell) -> str:
-        """The digest of the facet `versions`: the axes as canonical JSON, which a cell of a product knows."""
+        """The digest of the facet `versions`, the axes as canonical JSON. Cells of a product already have it."""
         if cell.digest and cell.id.endswith(cell.digest[:DIGEST_DIGITS]):
             return cell.digest
         known = self._axes
@@ -97,7 +98,7 @@ class Keyring:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Group:
-    """Checks that read the same facets, which are in the order of their names."""
+    """Checks that read the same facets. facets: in alphabetical order. questions: check -> question digest."""
 
     facets: tuple[str, ...]
     questions: Mapping[str, bytes]
@@ -119,11 +120,11 @@ def _groups(checks: Sequence[Check], code: Mapping[str, str]) -> tuple[_Group, .
 
 
 def _joined(question: bytes, facets: Sequence[bytes]) -> list[str]:
-    """`key.joined` of a question with each of the facets; what was hashed of the question is copied."""
-    asked = sha256(question)
+    """The key for a question digest and each facets digest. The hash of the question is computed once."""
+    question_hash = sha256(question)
     keys = []
     for digest in facets:
-        key = asked.copy()
+        key = question_hash.copy()
         key.update(digest)
         keys.append(key.hexdigest())
     return keys
@@ -134,7 +135,7 @@ def _rows(columns: Sequence[Sequence[bytes]], count: int) -> Iterable[tuple[byte
 
 
 def _numbered(places: Iterable[tuple[bytes, ...]]) -> tuple[Iterable[tuple[bytes, ...]], Sequence[int]]:
-    """The distinct places in the order in which they appear, and the number of each place among them."""
+    """The distinct places in the order in which they first appear, and the index of each place among them."""
     order = list(places)
     numbers = {place: number for number, place in enumerate(dict.fromkeys(order))}
     return list(numbers), list(map(numbers.__getitem__, order))

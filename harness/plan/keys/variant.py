@@ -1,4 +1,6 @@
-"""Variants of a cell: the same versions with fewer of our patches (`CELL+none`, `CELL+3`, `CELL+verl/a`)."""
+"""Variants of a cell: the same versions with fewer patches of the stack (`CELL+none`, `CELL+3`,
+`CELL+verl/a`).
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ from harness.errors import InputError, did_you_mean
 from harness.matrix.model.cell import Cell, cell_id
 from harness.plan.keys.facets import PATCHED, FacetInputs
 
-#: What makes a variant's id another one: no axes, but it may be what differs.
+#: Parts of a variant's id besides the axes.
 RECIPE = "recipe"
 WITHOUT = "without"
 
 
-def series(axes: Mapping[str, str], inputs: FacetInputs) -> tuple[str, ...]:
+def patch_series(axes: Mapping[str, str], inputs: FacetInputs) -> tuple[str, ...]:
     """The ids of the patches for these versions, in the order in which they are applied."""
     return tuple(
         patch["id"]
@@ -24,8 +26,8 @@ def series(axes: Mapping[str, str], inputs: FacetInputs) -> tuple[str, ...]:
     )
 
 
-def lacking(cell: Cell, without: Collection[str]) -> Cell:
-    """The cell without these patches; the cell itself when there are none."""
+def without_patches(cell: Cell, without: Collection[str]) -> Cell:
+    """The cell without the patches that `without` lists; the same cell if it lists none."""
     if not without:
         return cell
     ordered = tuple(sorted(without))
@@ -33,18 +35,21 @@ def lacking(cell: Cell, without: Collection[str]) -> Cell:
 
 
 def variant_id(axes: Mapping[str, str], recipe: str, without: Sequence[str]) -> str:
-    """The id of a cell that no profile names; other versions, jobs and patches have others."""
+    """The id of a cell that is in no profile. It differs for other versions, recipes and omitted patches."""
     return cell_id("", {**axes, RECIPE: recipe, **({WITHOUT: ",".join(without)} if without else {})})
 
 
-def left_out(words: str, patches: Sequence[str], cell: str) -> tuple[str, ...]:
-    """The patches of a series that `words` does not name: `none`, how many of the first, or ids with commas.
+def omitted_patches(words: str, patches: Sequence[str], cell: str) -> tuple[str, ...]:
+    """The patches that a variant omits.
 
-    InputError for a cell without patches, a number beyond the series, and an id that is not in it.
+    words: `none`, the number of patches to apply from the first one on, or the ids of the patches to apply,
+        separated by commas.
+    patches: the ids of all patches for the cell, in order. cell: its name, for messages.
+    InputError for a cell without patches, a number that is too large, and an unknown id.
     """
     if not patches:
         raise InputError(
-            f"no patch of ours is for the versions of {cell}", fix="see `npu-matrix patches check`"
+            f"there is no patch for the versions of {cell}", fix="see `npu-matrix patches check`"
         )
     if words == "none":
         return tuple(patches)

@@ -237,11 +237,13 @@ class BisectSearch:
 
 def cell_with_patches(settings: Settings, matrix: Matrix, words: str, inputs: FacetInputs) -> Cell:
     """The cell that `CELL` or `CELL+PATCHES` names."""
-    from harness.plan.keys.variant import lacking, left_out, series
+    from harness.plan.keys.variant import omitted_patches, patch_series, without_patches
 
     name, plus, patches = words.partition("+")
     cell = find_cell(matrix, settings["profile"], name)
-    return lacking(cell, left_out(patches, series(cell.axes, inputs), name)) if plus else cell
+    if not plus:
+        return cell
+    return without_patches(cell, omitted_patches(patches, patch_series(cell.axes, inputs), name))
 
 
 def runnable_probes(context: PlanContext, space: BisectionCells, check: str) -> list[int]:

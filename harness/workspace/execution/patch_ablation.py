@@ -45,7 +45,7 @@ def ablate_cell(
 ) -> tuple[list[Ablation], bool]:
     """Compare the trees of a cell, then its verdicts; the flag says whether the run was interrupted."""
     from harness.patchstack.stacks.ablation import UNKNOWN
-    from harness.plan.keys.variant import lacking
+    from harness.plan.keys.variant import without_patches
 
     matrix = open_matrix(settings)
     cell = find_cell(matrix, settings["profile"], name)
@@ -54,7 +54,7 @@ def ablate_cell(
         return found, False
 
     def planned(patch: str = "") -> PlanContext:
-        variant = lacking(cell, (patch,)) if patch else cell
+        variant = without_patches(cell, (patch,)) if patch else cell
         return open_plan(settings, checks=checks, choose=lambda _matrix: [variant])
 
     unknown = [one.patch for one in found if one.result == UNKNOWN]

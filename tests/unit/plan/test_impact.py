@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plan_samples import INPUTS, cell, check, plan
 
+from harness.digest import digest_bytes, digest_json
 from harness.plan.change.impact import Effect, compare_plans
 from harness.plan.keys.facets import FACETS, facet_values
-from harness.plan.keys.key import facet_digests, key_changes, task_key
+from harness.plan.keys.key import key_changes, question_digest
 from harness.plan.keys.keyring import Keyring
 
 TREE = check("tree", facets=("verl_tree", "patches[verl]"))
@@ -78,6 +79,12 @@ VALUES = st.fixed_dictionaries(
 DEVICES = st.sampled_from(["sim", "npu"])
 
 
+def task_key(check, code, cell):
+    """The key of one task as it is defined, without what a `Keyring` shares between cells."""
+    facets = {name: digest_json(value) for name, value in facet_values(cell, check.facets, INPUTS).items()}
+    return digest_bytes(f"{question_digest(check, code)}{digest_json(facets)}".encode())
+
+
 @given(st.lists(st.tuples(DEVICES, VALUES), min_size=1, max_size=8))
 def test_a_keyring_has_the_keys_and_facets_of_each_cell_alone(drawn):
     checks = [
@@ -90,10 +97,7 @@ def test_a_keyring_has_the_keys_and_facets_of_each_cell_alone(drawn):
     cells = [cell(device, **axes) for device, axes in drawn]
     together = ring.keys(cells)
     for number, one in enumerate(cells):
-        alone = [
-            task_key(each, code[each.name], facet_digests(facet_values(one, each.facets, INPUTS)))
-            for each in checks
-        ]
+        alone = [task_key(each, code[each.name], one) for each in checks]
         assert {name: keys[number] for name, keys in together.items()} == dict(
             zip([each.name for each in checks], alone, strict=True)
         )
@@ -140,7 +144,7 @@ def test_a_digest_that_a_changed_cell_inherited_is_not_believed():
     one = cell()
     checks = [check("lint", facets=("versions",))]
     ring = Keyring(checks, INPUTS, {"lint": "code"})
-    digest = facet_digests(facet_values(one, ("versions",), INPUTS))["versions"]
+    digest = digest_json(facet_values(one, ("versions",), INPUTS)["versions"])
     known = replace(one, id=f"x-{digest[:12]}", digest=digest)
     changed = replace(known, id="y-000000000000", axes={**one.axes, "verl": "9.9"})
     assert ring.keys([known]) == ring.keys([one])

@@ -12,7 +12,7 @@ from harness.errors import InputError
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.plan.bisection.cells_between import bisection_cells
 from harness.plan.bisection.search import Bisection, Culprit
-from harness.plan.keys.variant import lacking, left_out, series
+from harness.plan.keys.variant import omitted_patches, patch_series, without_patches
 
 SHIPPED = Path(__file__).parents[3] / "matrix.yaml"
 SERIES = ("verl/a", "verl/b", "verl/c", "verl/d")
@@ -36,7 +36,7 @@ def ends():
     ],
 )
 def test_the_patches_of_an_end_are_a_number_or_names(words, off):
-    assert left_out(words, SERIES, "steady") == off
+    assert omitted_patches(words, SERIES, "steady") == off
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_the_patches_of_an_end_are_a_number_or_names(words, off):
     [
         ("5", SERIES, "has 4 patches, not 5"),
         ("verl/cc", SERIES, "no patch 'verl/cc'"),
-        ("none", (), "no patch of ours is for the versions of steady"),
+        ("none", (), "no patch for the versions of steady"),
     ],
 )
 def test_an_end_that_cannot_be_is_refused(words, patches, said):
     with pytest.raises(InputError, match=said):
-        left_out(words, patches, "steady")
+        omitted_patches(words, patches, "steady")
 
 
 def test_a_variant_has_an_id_of_its_own_and_only_the_keys_that_read_its_patches_change():
@@ -58,10 +58,10 @@ def test_a_variant_has_an_id_of_its_own_and_only_the_keys_that_read_its_patches_
     }
     inputs = replace(INPUTS, patches=lambda upstream, version: chosen.get(version, []))
     checks = [check("lint"), check("patched", facets=("verl_tree", "patches[verl]"))]
-    whole, fewer = cell(), lacking(cell(), ("verl/b",))
-    assert series(whole.axes, inputs) == ("verl/a", "verl/b")
+    whole, fewer = cell(), without_patches(cell(), ("verl/b",))
+    assert patch_series(whole.axes, inputs) == ("verl/a", "verl/b")
     assert fewer.id != whole.id
-    assert lacking(whole, ()) is whole
+    assert without_patches(whole, ()) is whole
     keys = {
         (entry.cell_id, entry.check): entry.key
         for entry in plan([whole, fewer], checks, inputs=inputs).entries
@@ -69,13 +69,13 @@ def test_a_variant_has_an_id_of_its_own_and_only_the_keys_that_read_its_patches_
     assert keys[whole.id, "lint"] == keys[fewer.id, "lint"]
     assert keys[whole.id, "patched"] != keys[fewer.id, "patched"]
     # A patch that is not for its versions cannot be missed.
-    other = plan([lacking(whole, ("verl/zzz",))], checks, inputs=inputs).entries
+    other = plan([without_patches(whole, ("verl/zzz",))], checks, inputs=inputs).entries
     assert [entry.key for entry in other] == [keys[whole.id, "lint"], keys[whole.id, "patched"]]
 
 
 def test_patches_come_one_by_one_in_the_order_of_their_series(ends):
     matrix, _, bad = ends
-    good = lacking(bad, SERIES)
+    good = without_patches(bad, SERIES)
     space = bisection_cells(matrix, good, bad, series=lambda _axes: SERIES)
     (span,) = space.spans
     assert (span.axis, span.values[0], span.values[2]) == ("patches", None, "verl/a,verl/b")
@@ -86,7 +86,7 @@ def test_patches_come_one_by_one_in_the_order_of_their_series(ends):
 
 def test_any_two_subsets_are_ends(ends):
     matrix, _, cell = ends
-    good, bad = lacking(cell, ("verl/b",)), lacking(cell, ("verl/a", "verl/d"))
+    good, bad = without_patches(cell, ("verl/b",)), without_patches(cell, ("verl/a", "verl/d"))
     space = bisection_cells(matrix, good, bad, series=lambda _axes: SERIES)
     assert [set(SERIES) - set(one.without) for one in space.cells] == [
         {"verl/a", "verl/c", "verl/d"},
@@ -130,7 +130,7 @@ def test_every_probe_has_the_patches_its_stage_says(ends, data):
         for version in versions
     }
     drop = data.draw(st.sets(st.sampled_from(patches)))
-    first = lacking(good, drop.intersection(have["0.6.1"]))
+    first = without_patches(good, drop.intersection(have["0.6.1"]))
     space = bisection_cells(matrix, first, bad, series=lambda axes: have[axes["verl"]])
     assert first in space.cells
     assert bad in space.cells
