@@ -84,7 +84,7 @@ class Keyring:
         return known
 
     def _versions(self, cell: Cell) -> str:
-        """The digest of the facet `versions`, the axes as canonical JSON. Cells of a product already have it."""
+        """The digest of the facet `versions`, the axes as canonical JSON; cells of a product have it."""
         if cell.digest and cell.id.endswith(cell.digest[:DIGEST_DIGITS]):
             return cell.digest
         known = self._axes
@@ -98,7 +98,7 @@ class Keyring:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Group:
-    """Checks that read the same facets. facets: in alphabetical order. questions: check -> question digest."""
+    """Checks that read the same facets (sorted by name). questions: check -> question digest."""
 
     facets: tuple[str, ...]
     questions: Mapping[str, bytes]
