@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -63,7 +64,9 @@ profiles:
 class Checkout:
     """A folder with a matrix, patches and wheels, and `npu-matrix` run in it as a user would."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, parsed_code: Path | None = None) -> None:
+        if parsed_code:
+            shutil.copytree(parsed_code, folder / "cache")
         self.root = folder / "checkout"
         self.root.mkdir(parents=True)
         self.wheels = Wheels(folder / "wheels")
@@ -137,9 +140,24 @@ def index(checkout: Checkout) -> Iterator[HeldIndex]:
         yield index
 
 
+@pytest.fixture(scope="session")
+def parsed_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder in which npu-matrix has stored what it read of its own code.
+
+    Tests copy it: reading all modules takes more than a second, and every test has a cache of its own.
+    """
+    folder = tmp_path_factory.mktemp("parsed-code")
+    made = Checkout(folder)
+    made.matrix("0.9.1")
+    made.run("plan")
+    (folder / "only-code").mkdir()
+    shutil.move(folder / "cache" / "code", folder / "only-code" / "code")
+    return folder / "only-code"
+
+
 @pytest.fixture
-def checkout(tmp_path: Path) -> Checkout:
-    made = Checkout(tmp_path)
+def checkout(tmp_path: Path, parsed_code: Path) -> Checkout:
+    made = Checkout(tmp_path, parsed_code)
     made.release("0.6.1")
     made.release("0.9.1")
     made.matrix("0.6.1", "0.9.1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pygit2
@@ -53,7 +54,8 @@ esac
 class Project:
     """A repository with two verl commits and one patch, its pull request, and the runner of its workflows."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, parsed_code: Path) -> None:
+        shutil.copytree(parsed_code, folder / "cache")
         self.root = folder / "origin"
         self.root.mkdir()
         self.commits = [self._upstream(folder / "mirrors" / "verl.git", f"c = {n}\n") for n in (1, 2)]
@@ -142,8 +144,8 @@ ENDED = {"needs.plan.result": "success", "needs.npu.result": "skipped"}
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
+def project(tmp_path: Path, parsed_code: Path) -> Project:
+    return Project(tmp_path, parsed_code)
 
 
 def test_a_pull_request_is_blocked_by_what_it_breaks_and_told_once(project: Project) -> None:
