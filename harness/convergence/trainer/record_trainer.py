@@ -1,7 +1,8 @@
-"""Recorded runs of the trainer, of the same seed and samples that every candidate trains.
+"""Recorded runs of the trainer with the seed and samples of the first candidate run.
 
-Make one: `python -m harness.convergence.trainer.record_trainer RUN.json FOLDER`, where `run` wrote RUN.json
-on a CPU.
+    python -m harness.convergence.trainer.record_trainer RUN.json FOLDER
+
+records the run in RUN.json, which `trainer_program` wrote on a CPU.
 """
 
 from __future__ import annotations
@@ -13,81 +14,71 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from harness.convergence.decision.reference_set import PERFORMANCE
 from harness.convergence.telemetry.series import decode_series
+from harness.convergence.trainer.trainer_measurements import TrainerRun
 from harness.convergence.trainer.trainer_recipe import TrainerRecipe
 from harness.digest import digest_json
 from harness.errors import InputError, Location
+from harness.measurements import read_shape
+from harness.serialisation import to_json
 from harness.package import data_folder
 
 SCHEMA = {"name": "npu-matrix/trainer-record", "version": 1}
 FOLDER = data_folder("convergence/trainer/references")
-# Wall time and memory are the machine's, not the algorithm's.
-LEFT_OUT = ("seconds", "throughput", "memory_gb")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A recorded run: `digest` is of everything in the file, `recipe_digest` of the settings."""
+    """A recorded run. recipe_digest: digest of its settings. verl: the version of verl that trained."""
 
-    digest: str
     recipe_digest: str
-    provenance: Mapping[str, Any]
+    verl: str
     series: Mapping[str, tuple[float, ...]]
 
     @property
-    def verl(self) -> str:
-        """The version of verl that was recorded."""
-        return str(self.provenance["versions"].get("verl", ""))
-
-    @property
     def steps(self) -> int:
-        """Its length."""
+        """The number of recorded steps."""
         return max((len(values) for values in self.series.values()), default=0)
 
 
-def content(run: Mapping[str, Any], *, date: str) -> dict[str, Any]:
-    """The JSON of a record of `run`, what `harness.convergence.trainer.trainer_program` wrote."""
+def write(folder: Path, run: TrainerRun, *, date: str) -> Path:
+    """Write the record of a run. Its name has the algorithm, the version of verl and a part of its digest."""
     body = {
         "schema": SCHEMA,
-        "recipe_digest": run["digest"],
-        "recipe": run["recipe"],
+        "recipe_digest": run.digest,
+        "recipe": to_json(run.recipe),
         "provenance": {
-            "device": run["device"],
-            "versions": run["versions"],
-            "ray": run["ray"],
+            "device": to_json(run.device),
+            "versions": dict(run.versions),
+            "ray": run.ray,
             "date": date,
             "program": "python -m harness.convergence.trainer.trainer_program",
         },
-        "series": {name: values for name, values in run["series"].items() if name not in LEFT_OUT},
+        # Wall time and memory depend on the machine, not on the algorithm.
+        "series": {name: values for name, values in run.series.items() if name not in PERFORMANCE},
     }
-    return {**body, "digest": digest_json(body)}
-
-
-def write(folder: Path, body: Mapping[str, Any]) -> Path:
-    """Write a record under its algorithm, its version of verl and the first 12 digits of its digest."""
-    verl = body["provenance"]["versions"]["verl"]
-    path = folder / f"{body['recipe']['algorithm']}-{verl}-{body['digest'][:12]}.json"
-    path.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    digest = digest_json(body)
+    path = folder / f"{run.recipe.algorithm}-{run.versions['verl']}-{digest[:12]}.json"
+    path.write_text(json.dumps({**body, "digest": digest}, indent=1) + "\n", encoding="utf-8")
     return path
 
 
 def load(path: Path) -> Record:
-    """Read and verify a record; InputError when it is not one or was changed by hand."""
+    """Read and verify a record. Raises InputError when it is invalid or was edited."""
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
         digest = body.pop("digest")
         if body["schema"] != SCHEMA or digest_json(body) != digest:
             raise InputError(
-                "the record has another schema than this version reads, or was edited",
+                "the record was edited, or has a schema that this version does not read",
                 where=Location(path),
                 fix="record it again",
             )
         return Record(
-            digest=digest,
             recipe_digest=body["recipe_digest"],
-            provenance=body["provenance"],
+            verl=str(body["provenance"]["versions"].get("verl", "")),
             series=decode_series(body["series"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -96,39 +87,45 @@ def load(path: Path) -> Record:
         ) from error
 
 
-def recorded(recipe_digest: str, verl: str, folder: Path = FOLDER) -> Record | None:
-    """The record of exactly these settings: with this verl if there is one, else with another, or None."""
-    known = [load(path) for path in sorted(folder.glob("*.json"))]
-    fitting = [one for one in known if one.recipe_digest == recipe_digest]
-    return next((one for one in fitting if one.verl == verl), fitting[0] if fitting else None)
+def recorded(digest: str, verl: str, folder: Path = FOLDER) -> Record | None:
+    """The record with exactly these settings, preferably of the same version of verl, or None."""
+    return _preferred([record for record in _records(folder) if record.recipe_digest == digest], verl)
 
 
 def same_start(recipe: TrainerRecipe, digest: str, verl: str, folder: Path = FOLDER) -> Record | None:
-    """The record whose first step is that of these settings: `recorded`, or that of a run of another length.
+    """The record with exactly these settings or else one that differs in the number of steps only, or None.
 
-    recipe, digest: of a run; what was set beside its recipe is in the digest alone.
+    recipe, digest: of a run. The digest also covers options that are not part of the recipe.
     """
     exact = recorded(digest, verl, folder)
-    if exact is not None:
+    if exact is not None or recipe.digest() != digest:
         return exact
-    if recipe.digest() != digest:
-        return None
-    known = [load(path) for path in sorted(folder.glob("*.json"))]
-    fitting = [
-        one for one in known if dataclasses.replace(recipe, steps=one.steps).digest() == one.recipe_digest
+    other_lengths = [
+        record
+        for record in _records(folder)
+        if dataclasses.replace(recipe, steps=record.steps).digest() == record.recipe_digest
     ]
-    return next((one for one in fitting if one.verl == verl), fitting[0] if fitting else None)
+    return _preferred(other_lengths, verl)
+
+
+def _records(folder: Path) -> list[Record]:
+    return [load(path) for path in sorted(folder.glob("*.json"))]
+
+
+def _preferred(records: Sequence[Record], verl: str) -> Record | None:
+    same_version = [record for record in records if record.verl == verl]
+    return next(iter([*same_version, *records]), None)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the record of a run; its path goes to standard output."""
-    run, folder = (Path(argument) for argument in arguments)
-    found = json.loads(run.read_text(encoding="utf-8"))
-    if found["state"] != "measured" or not found["complete"]:
-        sys.stderr.write(f"{run} is of a run that did not end well\n")
+    """Write the record of a run, and print its path."""
+    path, folder = (Path(argument) for argument in arguments)
+    run = read_shape(TrainerRun, path)
+    if run.state != "measured" or not run.complete:
+        sys.stderr.write(f"the run in {path} did not end well\n")
         return 2
-    body = content(found, date=dt.datetime.now(dt.timezone.utc).date().isoformat())
-    sys.stdout.write(f"{write(folder, body)}\n")
+    date = dt.datetime.now(dt.timezone.utc).date().isoformat()
+    sys.stdout.write(f"{write(folder, run, date=date)}\n")
     return 0
 
 

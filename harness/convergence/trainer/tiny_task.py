@@ -1,8 +1,9 @@
-"""A tiny random model, its tokenizer and a verifiable task, written as files that transformers and verl read.
+"""Writes a tiny random model, its tokenizer and a verifiable task as files for transformers and verl.
 
-The task: the prompt shows a digit up to 4 and one from 5 on, the answer repeats them and stops. The prompts
-are a pure function of the seed, the model is one for all seeds, and both are written by hand, so that nothing
-but numpy decides what is in the files. In-cell module; `write` needs pyarrow for the prompts.
+The task: a prompt contains a digit from 0 to 4 and one from 5 to 9, and the response must repeat both and
+stop. The prompts are a pure function of the seed; the model is the same for all seeds. Both are written
+without transformers, so that only numpy determines the content of the files. In-cell module; `write` needs
+pyarrow for the prompts.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# The end token also pads and stands for unknown words, and is the only special one: what verl leaves out of a
-# decoded response can then only stand behind its end.
+# The end token is also the padding and the unknown token. It is the only special token, so verl, which
+# removes special tokens from decoded responses, removes nothing before the end of a response.
 END, START = "<|im_end|>", "<bos>"
 DIGITS = tuple("0123456789")
-# Byte-level spelling of the line break, which is never written: verl 0.9's token builder for Qwen wants it,
-# and the end token's name, to be one token each.
+# Byte-level spelling of the line break, which no text contains: verl 0.9's token builder for Qwen requires
+# that the line break and the name of the end token are one token each.
 LINE_BREAK = "\u010a"
 VOCABULARY = (END, START, "=", LINE_BREAK, *DIGITS)
-# What stands at each place of the answer. Where both could hold any digit, a policy first learned to answer
-# one of the two twice, and when it told them apart differed from run to run: the between-run deviation of the
-# final reward was 13 to 15 % of its rise, and a verdict on a healthy stack cost 1.4 to 1.8 runs.
+# The digits that can occur at each position of the response. If both positions could have any digit, a policy
+# would first learn to answer one digit twice, and learn to distinguish them at a step that varies between
+# runs: the between-run deviation of the final reward was then 13 to 15 % of its rise, and a verdict on a
+# healthy stack needed 1.4 to 1.8 runs.
 PLACES = (DIGITS[:5], DIGITS[5:])
 ANSWER_DIGITS = len(PLACES)
 PROMPT_TOKENS = ANSWER_DIGITS + 2
@@ -37,19 +39,22 @@ CHAT_TEMPLATE = (
 )
 
 HIDDEN, LAYERS, HEADS, KEY_HEADS = 64, 2, 4, 2
-# Wide enough that 30 steps at the recipe's learning rate learn (measured); transformers' default is 0.02.
+# Large enough for learning in 30 steps at the recipe's learning rate (measured); transformers' default is
+# 0.02.
 INITIAL_STD = 0.08
-# Runs of a recipe start from the same model, and differ in their prompts and samples.
+# All runs start from the same model; they differ in their prompts and samples.
 MODEL_SEED = 0
 
 Floats = NDArray[np.float32]
+JsonObject = dict[str, Any]
 
 
 def best_blind_reward() -> float:
     """The largest mean reward of a policy that does not read its prompt: 0.467.
 
-    Each of the answer's positions scores 1 / (ANSWER_DIGITS + 1), the stop included (see `reward`). Without
-    the prompt a digit is right once in five, whatever is answered, and stopping in time needs no prompt.
+    Each position of the response, including its end, contributes 1 / (ANSWER_DIGITS + 1) (see `reward`).
+    Without the prompt, one of five digits is correct by chance; ending correctly does not depend on the
+    prompt.
     """
     return (sum(1 / len(words) for words in PLACES) + 1) / (ANSWER_DIGITS + 1)
 
@@ -68,8 +73,8 @@ def write(folder: Path, *, seed: int, prompts: int) -> None:
     _write_parquet(folder / "val.parquet", rows[:1])
 
 
-def examples(seed: int, number: int) -> list[dict[str, Any]]:
-    """Rows of verl's dataset format (verl docs, preparation/prepare_data): one prompt of two digits each."""
+def examples(seed: int, number: int) -> list[JsonObject]:
+    """Rows in verl's dataset format (verl docs, preparation/prepare_data): one prompt of two digits each."""
     choices = [len(words) for words in PLACES]
     drawn = np.random.default_rng([seed, 0]).integers(0, choices, (number, ANSWER_DIGITS))
     rows = []
@@ -87,8 +92,8 @@ def examples(seed: int, number: int) -> list[dict[str, Any]]:
     return rows
 
 
-def model_config() -> dict[str, Any]:
-    """config.json of the model: Qwen2, 0.07 million parameters, vocabulary of the tokenizer's length."""
+def model_config() -> JsonObject:
+    """The model's config.json: Qwen2 with 0.07 million parameters and the vocabulary of the tokenizer."""
     return {
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",
@@ -111,7 +116,7 @@ def model_config() -> dict[str, Any]:
 
 
 def weights(seed: int) -> dict[str, Floats]:
-    """Initial weights by transformers' names: normal, biases zero, norms one."""
+    """Initial weights, by transformers' names: normally distributed, biases zero, norms one."""
     rng = np.random.default_rng([seed, 1])
 
     def normal(*shape: int) -> Floats:
@@ -135,7 +140,7 @@ def weights(seed: int) -> dict[str, Floats]:
 
 def safetensors(tensors: Mapping[str, Floats]) -> bytes:
     """The safetensors file of float32 tensors (format: README of huggingface/safetensors, "Format")."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header: JsonObject = {"__metadata__": {"format": "pt"}}
     data = b""
     for name, tensor in tensors.items():
         raw = np.ascontiguousarray(tensor, "<f4").tobytes()
@@ -149,11 +154,11 @@ def safetensors(tensors: Mapping[str, Floats]) -> bytes:
     return struct.pack("<Q", len(text)) + text + data
 
 
-def tokenizer() -> dict[str, Any]:
-    """tokenizer.json: one token per word of the vocabulary, words separated by blanks.
+def tokenizer() -> JsonObject:
+    """The tokenizer.json: one token for each word of the vocabulary, words separated by spaces.
 
-    transformers 5 takes only the vocabulary from it, and splits as Qwen's tokenizer does: to the same tokens,
-    as all words are single characters.
+    transformers 5 reads only its vocabulary and splits text like Qwen's tokenizer. The tokens are the same,
+    because all words are single characters.
     """
     return {
         "version": "1.0",
@@ -171,7 +176,7 @@ def tokenizer() -> dict[str, Any]:
             }
             for number, content in enumerate((END, START))
         ],
-        # Splitting at blanks would lose a line break.
+        # Splitting at white space would remove line breaks.
         "normalizer": {"type": "Replace", "pattern": {"String": "\n"}, "content": LINE_BREAK},
         "pre_tokenizer": {"type": "WhitespaceSplit"},
         "post_processor": None,
@@ -184,7 +189,7 @@ def tokenizer() -> dict[str, Any]:
     }
 
 
-def _tokenizer_config() -> dict[str, Any]:
+def _tokenizer_config() -> JsonObject:
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "unk_token": END,
@@ -202,11 +207,11 @@ def _token_numbers() -> dict[str, int]:
     return {"pad_token_id": end, "eos_token_id": end, "bos_token_id": VOCABULARY.index(START)}
 
 
-def _write_json(path: Path, value: Any) -> None:
+def _write_json(path: Path, value: JsonObject) -> None:
     path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
-def _write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def _write_parquet(path: Path, rows: Sequence[JsonObject]) -> None:
     import pyarrow as pa  # type: ignore[import-not-found,unused-ignore]
     from pyarrow import parquet  # type: ignore[import-not-found,unused-ignore]
 

@@ -1,8 +1,8 @@
-"""Names of the environment variables by which `run` speaks to what it put into verl's processes."""
+"""Names of the environment variables that `trainer_program` sets for the plug-ins in verl's processes."""
 
 from __future__ import annotations
 
 # Seed of the sampler's noise.
 SEED = "NPU_MATRIX_TRAINER_SEED"
-# Folder in which every process of verl leaves its facts, and its stacks when it is asked for them.
+# Folder into which each process of verl writes facts about itself and, on a signal, its stacks.
 PROCESSES = "NPU_MATRIX_TRAINER_PROCESSES"

@@ -1,8 +1,8 @@
-"""Run verl's trainer on a tiny model and task: `python -m harness.convergence.trainer.trainer_program
---algorithm gspo
---device npu --folder F --out run.json`.
+"""Run verl's trainer on a tiny model and task.
 
-Exit 0 when the trainer was watched to its end, whatever that was; 2 for bad usage; 4 when it could not be
+    python -m harness.convergence.trainer.trainer_program --algorithm gspo --device npu --folder F --out J
+
+Exit code 0 when the trainer was started, even if it crashed or hung; 2 for bad usage; 4 when it could not be
 started. In-cell module.
 """
 
@@ -46,17 +46,17 @@ from harness.errors import HarnessError, InfrastructureError, InputError
 from harness.serialisation import to_json
 
 SCHEMA = {"name": "npu-matrix/trainer-run", "version": 1}
-# Start-up is 4 to 6 processes that import torch and verl: 35 s on two cores, more on a crowded machine.
+# At start-up, 4 to 6 processes import torch and verl: 35 s on two cores, more on a busy machine.
 START_UP_SECONDS = 300.0
 STEP_SECONDS = 120.0
-# Stands for every seed in the identity of a reference set.
+# Replaces the seed in the digest that all runs of a reference set share.
 ANY_SEED = -1
-# A socket's path has 107 bytes, of which Ray takes 60.
+# The path of a socket has at most 107 bytes, of which Ray needs 60.
 LONGEST_FOLDER = 40
-PLUGINS = ("harness.convergence.trainer.verl_extensions.verl_plugin",)
+VERL_PLUGIN = "harness.convergence.trainer.verl_extensions.verl_plugin"
 DEVICE_PLUGIN = "harness.devices.sim.start.sim_plugin"
 CPU_PLUGIN = "harness.convergence.trainer.verl_extensions.cpu_device"
-# How many cards the simulated device has.
+# Environment variable with the number of simulated devices.
 CARDS = "NPU_SIM_COUNT"
 ZYGOTE = "harness.convergence.trainer.supervision.zygote"
 ONE_STEP_PLUGIN = "harness.convergence.trainer.verl_extensions.one_step_rollout"
@@ -76,15 +76,19 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--cards", type=int)
     result.add_argument("--learning-rate", type=float)
     result.add_argument(
-        "--one-step-off", action="store_true", help="sample one step ahead of the updates, on a card more"
+        "--one-step-off",
+        action="store_true",
+        help="one-step-off-policy training, with the rollout on an additional card",
     )
     result.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a Hydra override more"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="an additional Hydra override"
     )
-    result.add_argument("--plugin", action="append", default=[], help="an external module for verl more")
+    result.add_argument(
+        "--plugin", action="append", default=[], help="an additional external module for verl"
+    )
     result.add_argument("--live", type=Path, help="JSON of the series so far, replaced after every step")
     result.add_argument(
-        "--stop-file", type=Path, help="end the run after the step in which this file appears"
+        "--stop-file", type=Path, help="stop the run after the step in which this file appears"
     )
     result.add_argument("--start-up-seconds", type=float, default=START_UP_SECONDS)
     result.add_argument("--step-seconds", type=float, default=STEP_SECONDS)
@@ -92,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the trainer and write what was seen of it."""
+    """Run the trainer and write the JSON of the run."""
     options = parser().parse_args(argv)
     try:
         result = run(options)
@@ -104,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> TrainerRun:
-    """What the trainer did."""
+    """Train, and return what was recorded of the run."""
     chosen = _recipe(options)
     verl = _verl()
     host, others = machine_load(), OtherProcesses()
@@ -122,7 +126,7 @@ def run(options: argparse.Namespace) -> TrainerRun:
         **trainer_recipe.ray_overrides(
             ray_folder, device=options.device, worker=_worker(options, ray_folder)
         ),
-        **_given(options.set),
+        **_overrides(options.set),
     }
     argv = [sys.executable, "-m", entry, *(f"{key}={value}" for key, value in settings.items())]
     log = VerlLog("verl", steps=chosen.steps)
@@ -132,9 +136,9 @@ def run(options: argparse.Namespace) -> TrainerRun:
             env=_environment(chosen, options, entry, folder / "processes"),
             cwd=folder,
             process_folder=folder / "processes",
-            take=lambda text: _take(log, text),
+            take=lambda text: _print_and_parse(log, text),
             steps=lambda: _steps(log, others),
-            stop_reason=lambda: _after_step(log, options),
+            stop_reason=lambda: _stop_reason(log, options),
             limits=supervised_run.TimeLimits(start_up=options.start_up_seconds, step=options.step_seconds),
             helper=[sys.executable, "-m", ZYGOTE, str(_socket(ray_folder))] if _forks(options) else (),
         )
@@ -188,28 +192,30 @@ def _recipe(options: argparse.Namespace) -> TrainerRecipe:
 
 
 def settings_digest(options: argparse.Namespace) -> str:
-    """Which runs make a reference set with this one: those of all seeds."""
+    """The digest of all settings but the seed. Runs with the same digest can form a reference set."""
     return _identity(dataclasses.replace(_recipe(options), seed=ANY_SEED).digest(), options)
 
 
 def _identity(digest: str, options: argparse.Namespace) -> str:
-    """What is set beside the recipe makes it another."""
-    more = {"set": _given(options.set), "one_step_off": options.one_step_off}
+    """The digest of the recipe, combined with the options that are not part of the recipe."""
+    more = {"set": _overrides(options.set), "one_step_off": options.one_step_off}
     return digest_json([digest, more]) if any(more.values()) else digest
 
 
 def _verl() -> str:
     found = _version("verl")
     if not found:
-        raise InfrastructureError("verl is not installed here", fix="run this in a cell's environment")
+        raise InfrastructureError(
+            "verl is not installed in this environment", fix="run this program in a cell's environment"
+        )
     return found
 
 
 def _one_step_off() -> str:
-    """The module that trains so in this verl."""
+    """The module of this verl for one-step-off-policy training."""
     for entry in (ONE_STEP_OFF, ONE_STEP_OFF_RECIPE):
         package, *inside = entry.split(".")
-        # Asking for the module itself would import verl.
+        # `find_spec` of the module itself would import verl.
         spec = importlib.util.find_spec(package)
         folders = (spec.submodule_search_locations if spec else None) or ()
         if any(Path(folder, *inside).with_suffix(".py").is_file() for folder in folders):
@@ -217,14 +223,14 @@ def _one_step_off() -> str:
     raise InfrastructureError(
         "this verl has no one-step-off-policy training",
         why=f"there is neither {ONE_STEP_OFF} nor {ONE_STEP_OFF_RECIPE}; the wheel of 0.7.1 leaves it out",
-        fix="use verl 0.9.1, or a checkout of verl up to 0.7.0: profile twins has one",
+        fix="use verl 0.9.1, or a checkout of verl up to 0.7.0 (the profile `twins` has one)",
     )
 
 
 def _plugins(options: argparse.Namespace, entry: str) -> list[str]:
-    # Where vLLM is installed, its own engines take the weights.
-    stands_in = entry == ONE_STEP_OFF_RECIPE and importlib.util.find_spec("vllm") is None
-    return [*PLUGINS, *([ONE_STEP_PLUGIN] if stands_in else []), *options.plugin]
+    # The recipe supports vLLM only. Without vLLM, our rollout replaces it.
+    replaces_vllm = entry == ONE_STEP_OFF_RECIPE and importlib.util.find_spec("vllm") is None
+    return [VERL_PLUGIN, *([ONE_STEP_PLUGIN] if replaces_vllm else []), *options.plugin]
 
 
 def _version(package: str) -> str:
@@ -234,7 +240,7 @@ def _version(package: str) -> str:
         return ""
 
 
-def _given(pairs: Sequence[str]) -> dict[str, str]:
+def _overrides(pairs: Sequence[str]) -> dict[str, str]:
     found = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")
@@ -247,7 +253,7 @@ def _given(pairs: Sequence[str]) -> dict[str, str]:
 def _environment(
     chosen: TrainerRecipe, options: argparse.Namespace, entry: str, processes: Path
 ) -> dict[str, str]:
-    """This process's environment and what keeps verl and Ray to themselves."""
+    """The environment of this process, with settings that isolate verl and Ray from others on the host."""
     inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     device = [DEVICE_PLUGIN] if _simulated() else []
     device = [CPU_PLUGIN] if options.device == "cpu" else device
@@ -260,27 +266,27 @@ def _environment(
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",
-        # The first run in a cell writes the bytecode of what verl imports: every later process is faster.
+        # The first run in a cell compiles the modules that verl imports, which speeds up every later process.
         "PYTHONDONTWRITEBYTECODE": "",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_DEDUP_LOGS": "0",
-        # Actors without a device of their own may see it: verl asks there what kind of device it is.
+        # Actors without a device may see it: verl reads the kind of device there.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        # Workers started ahead do not have verl's runtime environment, so none is ever used.
+        # Workers that Ray starts in advance lack verl's runtime environment, so they would never be used.
         "RAY_prestart_worker_first_driver": "0",
-        # Ray gives its workers the lowest priority but four; on a busy machine they would wait for everybody.
+        # Ray's default niceness of 15 would make workers wait for all other processes of a busy machine.
         "RAY_worker_niceness": "0",
-        # Its 8 are cut to the machine's processors at each of some 400 calls of a step, each time with two
-        # warnings that travel through Ray.
+        # The default of 8 is reduced to the number of processors in each of some 400 calls of a step, each
+        # time with two warnings that Ray forwards.
         "TQ_NUM_THREADS": "1",
         **({CARDS: str(chosen.cards + 1)} if options.one_step_off and _simulated() else {}),
     }
 
 
 def _forks(options: argparse.Namespace) -> bool:
-    """Whether workers are forks: never on a real device, whose driver may not survive one.
+    """Whether Ray's workers are forked from the zygote. Not on a real device: its driver may not survive it.
 
-    vLLM starts its processes anew wherever it is, also in a fork.
+    vLLM spawns its own processes, also from a forked worker.
     """
     return options.device == "cpu" or _simulated()
 
@@ -306,27 +312,27 @@ def _short_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="npm-", dir=parent if len(parent) <= LONGEST_FOLDER else "/tmp"))  # noqa: S108
 
 
-def _take(log: VerlLog, text: str) -> None:
+def _print_and_parse(log: VerlLog, text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
     log.feed(text)
 
 
 def _steps(log: VerlLog, others: OtherProcesses) -> int:
-    """Steps so far; asked so often that what runs meanwhile is noted here, too."""
+    """The number of steps so far. It is called often, so it also samples the load by other processes."""
     others.look()
     return max((run.steps for run in log.telemetry().runs), default=0)
 
 
-def _after_step(log: VerlLog, options: argparse.Namespace) -> str:
-    """Let others read along; why the run need not go on, by them or by a gate it has crossed, or ""."""
+def _stop_reason(log: VerlLog, options: argparse.Namespace) -> str:
+    """Write the live file, and return why the run should stop (the stop file or a failed gate), or ""."""
     runs = log.telemetry().runs
     if options.live is not None:
         temporary = options.live.with_suffix(".new")
         temporary.write_text(json.dumps(encode_series(runs[0].series) if runs else {}), encoding="utf-8")
         temporary.replace(options.live)
     if options.stop_file is not None and options.stop_file.exists():
-        return options.stop_file.read_text(encoding="utf-8") or "whoever reads along has ended it"
+        return options.stop_file.read_text(encoding="utf-8") or "the stop file was created"
     gate = (
         run_gates.first_failed_gate(arrays(runs[0].series), Rule())
         if runs and "reward" in runs[0].series

@@ -1,4 +1,4 @@
-"""Settings of a tiny run of verl's trainer, and the command line they become for a version of verl.
+"""Settings of a tiny run of verl's trainer, and the Hydra overrides that set them in a version of verl.
 
 In-cell module; standard library only.
 """
@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from harness.convergence.smoke.training_settings import TrainingSettings
 from harness.convergence.trainer.tiny_task import PROMPT_TOKENS, RESPONSE_TOKENS
@@ -18,28 +18,30 @@ from harness.convergence.trainer.verl_extensions import reward
 from harness.errors import InputError
 
 ENTRY = "verl.trainer.main_ppo"
-# Samples one step ahead of its updates, on cards of its own: in releases, and in checkouts up to verl 0.7.0.
-# The wheel of 0.7.1 has the former's configuration without its modules.
+# One-step-off-policy training with the rollout on separate cards: the module in releases, and in checkouts up
+# to verl 0.7.0. The wheel of 0.7.1 has the configuration of the first one, but not its modules.
 ONE_STEP_OFF = "verl.experimental.one_step_off_policy.main_ppo"
 ONE_STEP_OFF_RECIPE = "recipe.one_step_off_policy.main_ppo"
 WEIGHT_GROUP = "harness.convergence.trainer.verl_extensions.weight_group"
 ALGORITHMS = ("grpo", "gspo")
-# From here on rollouts are servers.
+# The first version whose rollouts are servers.
 SERVER_MODE = (0, 7)
-# From here on rewards have a configuration group of their own.
+# The first version with a configuration group for rewards.
 REWARD_GROUP = (0, 7, 1)
-# From here on the default trainer moves its data through TransferQueue.
+# The first version whose default trainer moves its data through TransferQueue.
 TRANSFER_QUEUE = (0, 9)
 
 Version = tuple[int, ...]
+HydraValue = str | int | float | bool | Path
+HydraSettings = dict[str, HydraValue]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerRecipe(TrainingSettings):
     """Settings of a tiny run of verl's trainer.
 
-    mini_batch: prompts per optimizer step. epochs: passes over a step's responses. cards: devices, each with
-    a training worker of its own.
+    mini_batch: prompts per optimizer step. epochs: passes over the responses of a step. cards: devices, with
+    one training worker each.
     """
 
     program_version: ClassVar[int] = 2
@@ -53,11 +55,10 @@ class TrainerRecipe(TrainingSettings):
     seed: int = 0
 
 
-# Learning rate, batch and clip ranges: with them the reward rises from 0.06 to 0.9 in 24 steps of verl 0.6.1
-# (measured). GSPO's clip range is far wider than the paper's, for the reasons given in
-# `harness.convergence.smoke.smoke_recipe`, and it must aggregate as seq-mean-token-mean: verl's default is
-# another
-# objective from 0.9.1 on.
+# With this learning rate, batch and clip range the reward rises from 0.06 to 0.9 in 24 steps of verl 0.6.1
+# (measured). `harness.convergence.smoke.smoke_recipe` explains why GSPO's clip range is much wider than in
+# the paper. GSPO needs the aggregation seq-mean-token-mean: verl's default is another objective from 0.9.1
+# on.
 RECIPES = {
     "grpo": TrainerRecipe(
         algorithm="grpo",
@@ -77,21 +78,21 @@ RECIPES = {
 
 
 def version_of(text: str) -> Version:
-    """(0, 6, 1) of "0.6.1"; InputError for what starts with no number."""
+    """(0, 6, 1) for "0.6.1". Raises InputError when the text does not start with a number."""
     found = re.match(r"\d+(?:\.\d+)*", text)
     if found is None:
-        raise InputError(f"{text!r} is no version of verl", fix="install a released verl in this cell")
+        raise InputError(f"{text!r} is not a version of verl", fix="install a released verl in this cell")
     return tuple(int(part) for part in found.group().split("."))
 
 
 def overrides(recipe: TrainerRecipe, verl: Version, *, task: Path, device: str) -> dict[str, str]:
-    """Hydra overrides of `ENTRY` by key.
+    """Hydra overrides for `ENTRY`, by key.
 
-    device: npu or cpu. task: the folder that `task.write` filled.
+    device: npu or cpu. task: the folder that `tiny_task.write` filled.
     """
     asynchronous = verl >= SERVER_MODE
     rows_per_card = recipe.rows // recipe.cards
-    settings: dict[str, Any] = {
+    settings: HydraSettings = {
         "algorithm.adv_estimator": "grpo",
         "algorithm.use_kl_in_reward": False,
         "data.train_files": task / "train.parquet",
@@ -100,7 +101,7 @@ def overrides(recipe: TrainerRecipe, verl: Version, *, task: Path, device: str) 
         "data.val_batch_size": 1,
         "data.max_prompt_length": PROMPT_TOKENS,
         "data.max_response_length": RESPONSE_TOKENS,
-        # The order of the prompts is the file's, which the seed decides.
+        # Prompts keep the order of the file, which depends on the seed.
         "data.shuffle": False,
         "data.dataloader_num_workers": 0,
         "data.filter_overlong_prompts": False,
@@ -135,7 +136,7 @@ def overrides(recipe: TrainerRecipe, verl: Version, *, task: Path, device: str) 
         "actor_rollout_ref.rollout.n": recipe.samples,
         "actor_rollout_ref.rollout.load_format": "dummy",
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": rows_per_card,
-        # The rollout's log-probabilities come back with the responses; verl compares them with the trainer's.
+        # verl compares the log-probabilities of the rollout with those of the trainer.
         "actor_rollout_ref.rollout.calculate_log_probs": True,
         "trainer.device": device,
         "trainer.n_gpus_per_node": recipe.cards,
@@ -146,7 +147,7 @@ def overrides(recipe: TrainerRecipe, verl: Version, *, task: Path, device: str) 
         "trainer.save_freq": -1,
         "trainer.test_freq": -1,
         "trainer.val_before_train": False,
-        # Balancing sorts rows by length over the cards; on one it only decides who shares a mini-batch.
+        # Balancing distributes rows over the cards by length. On one card it would only reorder mini-batches.
         "trainer.balance_batch": recipe.cards > 1,
         "trainer.default_local_dir": task / "checkpoints",
     }
@@ -158,7 +159,7 @@ def overrides(recipe: TrainerRecipe, verl: Version, *, task: Path, device: str) 
     if grouped:
         settings["reward.num_workers"] = 1
     if verl >= TRANSFER_QUEUE:
-        # Eight storage units that want a processor each, or verl waits for them for ever.
+        # By default, eight storage units request one processor each; with fewer, verl would wait forever.
         settings |= {
             "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
             "transfer_queue.backend.SimpleStorage.total_storage_size": 4096,
@@ -167,12 +168,12 @@ def overrides(recipe: TrainerRecipe, verl: Version, *, task: Path, device: str) 
 
 
 def one_step_off_overrides(entry: str) -> dict[str, str]:
-    """What training one step off its policy wants beside `overrides`: a card to train, and one to sample.
+    """Additional overrides for one-step-off-policy training, with one card for training and one for rollout.
 
     entry: `ONE_STEP_OFF` or `ONE_STEP_OFF_RECIPE`.
     """
-    settings: dict[str, Any] = {
-        # The trainer's own configuration names the folder of verl's relative to a checkout.
+    settings: HydraSettings = {
+        # The configuration of this trainer gives the folder of verl's configuration relative to a checkout.
         "hydra.searchpath": "[pkg://verl/trainer/config]",
         "actor_rollout_ref.hybrid_engine": False,
         "critic.strategy": "fsdp2",
@@ -183,28 +184,28 @@ def one_step_off_overrides(entry: str) -> dict[str, str]:
     engine = "actor_rollout_ref.rollout.checkpoint_engine"
     if entry == ONE_STEP_OFF:
         settings |= {
-            # verl's name for HCCL, too.
+            # verl uses this name for HCCL, too.
             f"{engine}.backend": "nccl",
             f"{engine}.custom_backend_module": WEIGHT_GROUP,
-            # Two buckets of 2 GiB per process are for other models than this.
+            # The default, two buckets of 2 GiB per process, is too large for this tiny model.
             f"{engine}.update_weights_bucket_megabytes": 1,
-            # In bypass mode, this trainer's default, verl takes the rollout's log-probabilities for its own,
-            # so weights that never reach the rollout stay unseen.
+            # In bypass mode, the default of this trainer, verl uses the log-probabilities of the rollout
+            # instead of computing them, so a lost weight sync would not be detected.
             "algorithm.rollout_correction.bypass_mode": False,
         }
     else:
-        # It hands weights to engines whose names it knows; `one_step` puts our rollout under that of vLLM.
+        # The recipe supports the engine name vllm; `one_step_rollout` registers our rollout under this name.
         settings |= {"actor_rollout_ref.rollout.name": "vllm"}
     return {key: _text(value) for key, value in settings.items()}
 
 
 def ray_overrides(folder: Path, *, device: str, worker: Sequence[str] = ()) -> dict[str, str]:
-    """Overrides for a Ray of the run's own: never joins another, leaves everything in `folder`.
+    """Overrides for a private Ray: it joins no other cluster, and writes into `folder` only.
 
-    worker: the program that starts its workers, in the place of Python. 16 logical processors: verl's actors
-    ask for one each, and what they ask for is no measure of their load.
+    worker: the command that starts Ray's workers instead of Python.
     """
-    settings: dict[str, Any] = {
+    settings: HydraSettings = {
+        # Logical processors: each actor of verl requests one, whatever load it causes.
         "ray_kwargs.ray_init.num_cpus": 16,
         "+ray_kwargs.ray_init.address": "local",
         "+ray_kwargs.ray_init.namespace": "npu-matrix-trainer",
@@ -215,13 +216,13 @@ def ray_overrides(folder: Path, *, device: str, worker: Sequence[str] = ()) -> d
     if worker:
         settings |= {"+ray_kwargs.ray_init.runtime_env.py_executable": f"'{shlex.join(worker)}'"}
     if device == "cpu":
-        # verl asks Ray for GPUs where it knows no NPU; its pools ask for the resource "cpu".
+        # verl requests GPUs from Ray when there is no NPU, and its resource pools request "cpu".
         settings |= {"+ray_kwargs.ray_init.num_gpus": 1, "+ray_kwargs.ray_init.resources.cpu": 4}
     return {key: _text(value) for key, value in settings.items()}
 
 
-def _text(value: Any) -> str:
-    """A value as Hydra reads it."""
+def _text(value: HydraValue) -> str:
+    """The value in Hydra's syntax."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

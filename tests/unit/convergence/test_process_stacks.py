@@ -32,7 +32,7 @@ def test_the_actors_own_code_is_named_not_what_it_waits_with():
     driver = of_py_spy(DRIVER, dump(("get", "ray/worker.py", 1), ("main", "verl/trainer/main_ppo.py", 9)))
 
     assert where([*driver, *waiting]) == (
-        "ray::TaskRunnerV1.run stands in _init_storage (transfer_queue/interface.py:123)"
+        "ray::TaskRunnerV1.run hangs in _init_storage (transfer_queue/interface.py:123)"
     )
 
 
@@ -46,7 +46,7 @@ def test_who_waits_for_another_actor_is_not_who_hangs():
     )
 
     assert where([*runner, *worker]).startswith(
-        "ray::WorkerDict.actor_rollout_update_actor stands in backward"
+        "ray::WorkerDict.actor_rollout_update_actor hangs in backward"
     )
 
 
@@ -65,9 +65,9 @@ def test_an_actor_without_a_task_is_not_who_hangs():
     )
 
     assert where([*unit, *runner]) == (
-        "ray::TaskRunnerV1.run stands in process_zmq_server_info (transfer_queue/utils/zmq_utils.py:674)"
+        "ray::TaskRunnerV1.run hangs in process_zmq_server_info (transfer_queue/utils/zmq_utils.py:674)"
     )
-    assert where(unit).startswith("ray::SimpleStorageUnit stands in _serve")
+    assert where(unit).startswith("ray::SimpleStorageUnit hangs in _serve")
 
 
 def test_every_thread_of_who_hangs_is_named():
@@ -98,7 +98,7 @@ def test_faulthandlers_text_is_read():
     found = of_handler(RUNNER, text)
 
     assert [stack.thread for stack in found] == ["0x00007f", "0x00008a"]
-    assert where(found) == "ray::TaskRunnerV1.run stands in fit (verl/trainer/ppo/ray_trainer.py:77)"
+    assert where(found) == "ray::TaskRunnerV1.run hangs in fit (verl/trainer/ppo/ray_trainer.py:77)"
 
 
 @given(st.text())

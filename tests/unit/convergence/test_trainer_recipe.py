@@ -74,7 +74,7 @@ def test_ray_is_the_runs_own():
 
 @pytest.mark.parametrize("text", ["", "main", "v0.6.1"])
 def test_what_is_no_version_is_named(text):
-    with pytest.raises(InputError, match="no version of verl"):
+    with pytest.raises(InputError, match="not a version of verl"):
         version_of(text)
 
 

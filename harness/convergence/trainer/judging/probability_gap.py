@@ -1,13 +1,13 @@
-"""How far rollout and trainer may lie apart in the probability of a token, by rounding alone.
+"""Measures how much rounding can make token probabilities of rollout and trainer differ.
 
     python -m harness.convergence.trainer.judging.probability_gap --folder TASK --seed 0 --out limits.json
 
-Both compute the same policy from the same weights, so the only honest difference is that of two orders of
-rounding. What one of them may be off is measured: the policy in float64 against itself with every operation
-off by what the numerics contract for fp32 permits (`stochastic_arithmetic`, 8 times). Two sides may be off
-in opposite directions, so their gap is at most twice that. The weights are those of the first step; later
-ones move by at most the learning rate per update (Adam), a tenth of their spread in the check's few steps.
-In-cell module; computes on the CPU.
+Rollout and trainer evaluate the same policy with the same weights, so a correct stack differs by rounding
+only. The possible rounding error of one side is measured: the policy in float64 is compared with eight
+evaluations in which every operation is perturbed by the error that the numerics contract permits for fp32
+(`stochastic_arithmetic`). The errors of both sides can have opposite signs, so the limit is twice this error.
+The weights are those of the first step. Later weights differ by at most the learning rate per update (Adam),
+which in the few steps of the check is a tenth of their spread. In-cell module; computes on the CPU.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ PROMPTS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class ProbabilityGapLimits:
-    """Of |p_rollout - p_trainer|: its mean over the tokens of a step, and its largest value."""
+    """Limits of |p_rollout - p_trainer|: of its mean over the tokens of a step, and of its largest value."""
 
     mean: float
     largest: float
 
 
 def measure_limits(model: Any, prompts: Sequence[Sequence[int]], seed: int) -> ProbabilityGapLimits:
-    """Limits for responses to `prompts` (token ids, of one length).
+    """Limits for responses to `prompts` (token ids, all of the same length).
 
-    model: transformers' causal language model in float64, its weights what both sides hold. Contexts are the
-    prompts with random answers, as a random policy gives; probabilities are of all words of the vocabulary,
-    weighted for the mean by how likely the policy says them.
+    model: a transformers causal language model in float64 with the weights of both sides. The responses are
+    random tokens, like those of an untrained policy. The probabilities of the whole vocabulary are compared;
+    their mean is weighted by the probability.
     """
     torch = import_module("torch")
-    words = model.config.vocab_size
     random = torch.Generator().manual_seed(seed)
-    answers = torch.randint(words, (len(prompts), tiny_task.RESPONSE_TOKENS - 1), generator=random)
-    sequences = torch.cat([torch.tensor([list(prompt) for prompt in prompts]), answers], dim=1)
+    shape = (len(prompts), tiny_task.RESPONSE_TOKENS - 1)
+    responses = torch.randint(model.config.vocab_size, shape, generator=random)
+    sequences = torch.cat([torch.tensor([list(prompt) for prompt in prompts]), responses], dim=1)
 
     def probabilities(mode: Any) -> Any:
         with torch.no_grad(), mode:
@@ -63,7 +63,7 @@ def measure_limits(model: Any, prompts: Sequence[Sequence[int]], seed: int) -> P
         error = (probabilities(stochastic_arithmetic.perturbed(FP32, sample)) - exact).abs()
         mean = max(mean, float((exact * error).sum(-1).mean()))
         largest = max(largest, float(error.max()))
-    # A log-probability is handed over in fp32 (p |log p| u of the probability), and exp rounds (p u).
+    # Log-probabilities are passed in fp32 (an error of p |log p| u in the probability), and exp rounds (p u).
     rounding = FP32.ulp * float(torch.special.entr(exact).max() + 1)
     return ProbabilityGapLimits(
         mean=SIDES * (FP32.safety * mean + rounding), largest=SIDES * (FP32.safety * largest + rounding)
@@ -71,7 +71,7 @@ def measure_limits(model: Any, prompts: Sequence[Sequence[int]], seed: int) -> P
 
 
 def prompts_of(seed: int, number: int) -> list[list[int]]:
-    """Token ids of the task's first prompts."""
+    """Token ids of the first prompts of the task."""
     numbers = {word: index for index, word in enumerate(tiny_task.VOCABULARY)}
     return [
         [
@@ -84,7 +84,7 @@ def prompts_of(seed: int, number: int) -> list[list[int]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the limits of a task's folder."""
+    """Write the limits for the model in a task's folder."""
     parser = argparse.ArgumentParser(prog="harness.convergence.trainer.judging.probability_gap")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model = transformers.AutoModelForCausalLM.from_pretrained(
         options.folder / "model", dtype=torch.float32, attn_implementation="eager"
     )
-    # Buffers stay as they were computed, in fp32, as they do on both sides.
+    # Buffers were computed in fp32 on both sides, so they are loaded in fp32 first.
     found = measure_limits(model.to(torch.float64).eval(), prompts_of(options.seed, PROMPTS), options.seed)
     options.out.write_text(json.dumps(asdict(found)) + "\n", encoding="utf-8")
     return 0

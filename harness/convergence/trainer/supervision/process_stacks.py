@@ -1,4 +1,4 @@
-"""Where processes stand: their stacks by py-spy, or by the handler our plug-in put into verl's processes.
+"""Reads the stacks of processes with py-spy, or with the signal handler that `verl_plugin` installs.
 
 In-cell module; standard library only.
 """
@@ -23,15 +23,15 @@ from harness.convergence.trainer.verl_extensions.verl_plugin import STACK_SIGNAL
 SECONDS_PER_PROCESS = 15.0
 HANDLER_SECONDS = 1.0
 MOST_FRAMES = 30
-# Autograd runs a device's backward in a thread of its own while the main thread waits for it.
+# Autograd runs the backward of a device in a separate thread while the main thread waits for it.
 MOST_THREADS = 3
 
-# Programs beside the trainer that wait as long as it lives: Ray's own, and what starts its workers for us.
-_SERVING = re.compile(
+# Programs that wait as long as the trainer lives: those of Ray, and the zygote that forks its workers.
+_SERVICES = re.compile(
     r"supervision[./]zygote|/ray/(dashboard|autoscaler|_private/log_monitor)|^ray::\w+Agent$"
 )
-# Code that waits for others' sake: the frame below it says what for.
-_WAITING = re.compile(
+# Code that only waits or calls other code; the caller's frame shows what the process waits for.
+_GENERIC = re.compile(
     r"(^|/)(ray|asyncio|concurrent|multiprocessing|selectors|threading|queue|subprocess|runpy|hydra|codetiming"
     r"|contextlib|importlib|socketserver|zmq|<frozen)(/|\.py|\b)|supervision/zygote\.py"
 )
@@ -40,20 +40,20 @@ _HANDLER_THREAD = re.compile(r"^(Current t|T)hread (?P<name>0x[0-9a-f]+)")
 
 
 def frame_text(frame: StackFrame) -> str:
-    """`function (file:line)`, the file's path from its package on."""
+    """`function (file:line)`, with the file's path relative to site-packages."""
     return f"{frame.function} ({_short(frame.file)}:{frame.line})"
 
 
 def collect(processes: Sequence[Process], folder: Path) -> tuple[list[ThreadStack], list[str]]:
-    """Stacks of the Python processes among `processes`, and why some could not be had.
+    """The stacks of the Python processes among `processes`, and why some could not be read.
 
-    folder: where the plug-in left `<pid>.stacks` files in processes that answer `STACK_SIGNAL`.
+    folder: the folder of the `<pid>.stacks` files. A process with such a file handles `STACK_SIGNAL`.
     """
     program = shutil.which(
         "py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     )
     found: list[ThreadStack] = []
-    problems = [] if program else ["there is no py-spy here"]
+    problems = [] if program else ["py-spy is not installed"]
     for process in processes:
         if not _is_python(process):
             continue
@@ -67,9 +67,9 @@ def collect(processes: Sequence[Process], folder: Path) -> tuple[list[ThreadStac
 
 
 def where(stacks: Sequence[ThreadStack]) -> str:
-    """Which actor of verl waits in which calls, one per thread; "" when no stack says."""
+    """The actor of verl that most likely hangs, with one call for each thread; "" when no stack shows it."""
     ranked = sorted(
-        (stack for stack in stacks if _telling(stack) is not None),
+        (stack for stack in stacks if _specific_frame(stack) is not None),
         key=lambda stack: (
             not _has_task(stack),
             _waits_for_ray(stack),
@@ -81,13 +81,13 @@ def where(stacks: Sequence[ThreadStack]) -> str:
     if not ranked:
         return ""
     pid, process = ranked[0].pid, ranked[0].process.split(" ")[0]
-    frames = [_telling(stack) for stack in ranked if stack.pid == pid]
-    places = list(dict.fromkeys(frame_text(frame) for frame in frames if frame is not None))
-    return f"{process} stands in {' and in '.join(places[:MOST_THREADS])}"
+    frames = [_specific_frame(stack) for stack in ranked if stack.pid == pid]
+    calls = list(dict.fromkeys(frame_text(frame) for frame in frames if frame is not None))
+    return f"{process} hangs in {' and in '.join(calls[:MOST_THREADS])}"
 
 
 def of_py_spy(process: Process, text: str) -> list[ThreadStack]:
-    """Stacks of `py-spy dump --json`; none for anything else."""
+    """The stacks in the output of `py-spy dump --json`; none when the text is something else."""
     try:
         threads = json.loads(text)
         return [
@@ -111,7 +111,7 @@ def of_py_spy(process: Process, text: str) -> list[ThreadStack]:
 
 
 def of_handler(process: Process, text: str) -> list[ThreadStack]:
-    """Stacks of Python's faulthandler."""
+    """The stacks in the output of Python's faulthandler."""
     threads: list[tuple[str, list[StackFrame]]] = []
     for line in text.splitlines():
         thread, frame = _HANDLER_THREAD.match(line), _HANDLER_FRAME.match(line)
@@ -138,14 +138,13 @@ def _by_py_spy(program: str, process: Process) -> tuple[list[ThreadStack], str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return [], str(error)
-    return of_py_spy(process, done.stdout), done.stderr.strip().splitlines()[
-        -1
-    ] if done.stderr.strip() else ""
+    errors = done.stderr.strip().splitlines()
+    return of_py_spy(process, done.stdout), errors[-1] if errors else ""
 
 
 def _by_handler(process: Process, folder: Path) -> list[ThreadStack]:
     path = folder / f"{process.pid}.stacks"
-    # Without the handler the signal would end the process.
+    # A process without the handler would be killed by the signal.
     if not path.is_file():
         return []
     with contextlib.suppress(OSError):
@@ -158,7 +157,7 @@ def _by_handler(process: Process, folder: Path) -> list[ThreadStack]:
 
 def _is_python(process: Process) -> bool:
     program = process.command.split(" ")[0]
-    if _SERVING.search(process.command):
+    if _SERVICES.search(process.command):
         return False
     return Path(program).name.startswith("python") or program.startswith("ray::")
 
@@ -168,7 +167,7 @@ def _is_actor(stack: ThreadStack) -> bool:
 
 
 def _has_task(stack: ThreadStack) -> bool:
-    """Ray names an actor by the method it runs; without one its threads wait for what others ask."""
+    """Whether the actor runs a method: Ray puts the method's name into the command of the process."""
     return _is_actor(stack) and "." in stack.process
 
 
@@ -177,15 +176,15 @@ def _of_verl(stack: ThreadStack) -> bool:
 
 
 def _waits_for_ray(stack: ThreadStack) -> bool:
-    """Whether it waits for another actor, which then says more."""
-    telling = _telling(stack)
-    before = stack.frames[: stack.frames.index(telling)] if telling is not None else ()
-    return any(_short(frame.file).startswith("ray/") for frame in before)
+    """Whether it waits for another actor, whose stack then shows the cause."""
+    specific = _specific_frame(stack)
+    inner = stack.frames[: stack.frames.index(specific)] if specific is not None else ()
+    return any(_short(frame.file).startswith("ray/") for frame in inner)
 
 
-def _telling(stack: ThreadStack) -> StackFrame | None:
-    """The innermost frame that is not there for somebody else's sake."""
-    return next((frame for frame in stack.frames if not _WAITING.search(_short(frame.file))), None)
+def _specific_frame(stack: ThreadStack) -> StackFrame | None:
+    """The innermost frame whose code does not only wait for or call other code."""
+    return next((frame for frame in stack.frames if not _GENERIC.search(_short(frame.file))), None)
 
 
 def _short(file: str) -> str:

@@ -1,4 +1,4 @@
-"""The processes below this one, by /proc: finding them, and ending them all. Linux only. In-cell module."""
+"""Finds and kills the descendants of this process, read from /proc. Linux only. In-cell module."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _PROC = Path("/proc/self").parent
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """A living process; command is what it says of itself, which Ray's workers set to their actor's name."""
+    """A running process. command: its command line, which Ray's workers set to the name of their actor."""
 
     pid: int
     command: str
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what descendants leave behind, so that it can be found and ended."""
+    """Become the parent of orphaned descendants, so that they can be found and killed."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants(spare: frozenset[int] = frozenset()) -> list[Process]:
-    """All living processes below this one but for `spare` and what is below those; by number."""
+    """All running descendants except `spare` and their descendants, ordered by process id."""
     children: dict[int, list[int]] = defaultdict(list)
     for entry in _PROC.glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # The command stands in parentheses and may itself contain any.
+            # The command is in parentheses and may contain parentheses itself.
             state, parent = entry.read_text(errors="replace").rpartition(")")[2].split()[:2]
             if state not in "ZX":
                 children[int(parent)].append(int(entry.parent.name))
@@ -48,25 +48,25 @@ def descendants(spare: frozenset[int] = frozenset()) -> list[Process]:
 
 
 def end_all(spare: frozenset[int] = frozenset()) -> int:
-    """Kill every descendant but for `spare` until there is none; how many processes there were."""
+    """Kill all descendants except `spare`, also new ones, until none is left. Returns how many there were."""
     deadline = time.monotonic() + SWEEP_SECONDS
     seen: set[int] = set()
     while time.monotonic() < deadline:
-        there = {process.pid for process in descendants(spare)}
-        seen |= there
-        for pid in there:
+        running = {process.pid for process in descendants(spare)}
+        seen |= running
+        for pid in running:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        if not there and not _unreaped(seen):
+        if not running and not _unreaped(seen):
             break
         time.sleep(0.02)
     return len(seen)
 
 
 def _unreaped(pids: set[int]) -> set[int]:
-    """Reap what has ended; those of `pids` that are still there, as processes or as what is left of them."""
+    """Reap children that have ended. Returns those of `pids` that still exist, also as zombies."""
     for pid in pids:
-        # Not a child of this process, or somebody else has waited for it.
+        # ChildProcessError: the process is not a child, or another thread has already waited for it.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
     return {pid for pid in pids if (_PROC / str(pid)).exists()}

@@ -99,7 +99,7 @@ def run_supervised(
                 start_up = start_up if start_up is not None else now - started
                 reason = stop_reason()
             hung = now - last > (limits.step if made else limits.start_up) * crowding()
-        found, problems = _stacks(process_folder, others) if hung else ([], [])
+        found, problems = stacks.collect(processes.descendants(others), process_folder) if hung else ([], [])
         returncode = None if hung or reason else process.poll()
         if helper_process is not None:
             helper_process.kill()
@@ -123,10 +123,6 @@ def crowding() -> float:
     return min(MOST_CROWDED, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
-def _stacks(folder: Path, others: frozenset[int]) -> tuple[list[ThreadStack], list[str]]:
-    return stacks.collect(processes.descendants(others), folder)
-
-
 def _pass_on(process: subprocess.Popen[bytes], take: Callable[[str], None]) -> None:
     assert process.stdout is not None
     with selectors.DefaultSelector() as selector:
@@ -142,7 +138,7 @@ def _pass_on(process: subprocess.Popen[bytes], take: Callable[[str], None]) -> N
 
 
 def _drain(process: subprocess.Popen[bytes], take: Callable[[str], None]) -> None:
-    """Read what is left in the pipe, after every process that could write to it has ended."""
+    """Read the rest of the pipe after every process that could write to it has ended."""
     assert process.stdout is not None
     os.set_blocking(process.stdout.fileno(), False)
     try:

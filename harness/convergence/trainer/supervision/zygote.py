@@ -1,9 +1,11 @@
-"""Forks Ray's workers off a process that has imported what they all import: `python -m ... SOCKET`.
+"""Forks Ray's workers from a process that has already imported their common modules.
 
-A run of verl's trainer starts up to ten workers, each of which imports torch, transformers and Ray anew: on
-two cores that is most of its start-up. Ray starts a worker with the program that `runtime_env.py_executable`
-names; `zygote_client` is one that asks this process for a fork instead. verl itself is imported by every
-worker, as its modules ask at once which device there is. Linux only. In-cell module.
+    python -m harness.convergence.trainer.supervision.zygote SOCKET
+
+A run of verl's trainer starts up to ten workers. If each of them imports torch, transformers and Ray, these
+imports are most of the start-up time on two cores. Ray starts a worker with the program that
+`runtime_env.py_executable` names; `zygote_client` is a program that requests a fork from this process
+instead. verl is not preloaded, because its modules query the device on import. Linux only. In-cell module.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-# None of these looks for a device or starts a thread when it is imported. What does: transformers' models and
-# peft count devices, once for all, before Ray has said which a worker has; pandas starts a thread; Ray reads
-# the cluster's token.
+# None of these modules queries a device or starts a thread on import. Not in the list: transformers' models
+# and peft, which count devices once, before Ray has assigned them; pandas, which starts a thread; Ray, which
+# reads the cluster's token.
 PRELOADED = (
     "numpy",
     "torch",
@@ -47,11 +49,11 @@ LENGTH_BYTES = 8
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until killed, or until whoever started it is."""
+    """Serve until this process or its parent is killed."""
     (path,) = sys.argv[1:] if argv is None else argv
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     with socket.socket(socket.AF_UNIX) as server:
-        # Who finds the socket finds it listening; until everything is imported, workers wait in its queue.
+        # Renaming makes the socket visible when it already listens. Until the imports end, clients wait.
         server.bind(f"{path}.new")
         server.listen(64)
         Path(f"{path}.new").rename(path)
@@ -63,11 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def preload(name: str) -> None:
-    """Import a module of `PRELOADED`, if there is such a one."""
+    """Import a module of `PRELOADED`, if this cell has it."""
     try:
         importlib.import_module(name)
     except ImportError as error:
-        # What this cell has not, its workers will not import.
+        # The workers of this cell do not need it either.
         sys.stderr.write(f"not preloaded: {error}\n")
 
 
@@ -84,13 +86,13 @@ def _serve(server: socket.socket) -> int:
 
 
 def _reap(clients: dict[int, socket.socket]) -> None:
-    """Tell clients how their workers ended."""
+    """Send the exit codes of ended workers to their clients."""
     while clients:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
             return
         client = clients.pop(pid)
-        # Whoever asked may be gone.
+        # The client may have ended already.
         with client, contextlib.suppress(BrokenPipeError):
             code = os.waitstatus_to_exitcode(status)
             client.sendall(str(code if code >= 0 else 128 - code).encode())
@@ -101,7 +103,7 @@ def _fork(server: socket.socket, client: socket.socket, clients: dict[int, socke
     size, text = int.from_bytes(head, "big"), b""
     while len(text) < size:
         text += client.recv(size - len(text))
-    wanted = json.loads(text)
+    request = json.loads(text)
     pid = os.fork()
     if pid:
         for descriptor in descriptors:
@@ -113,7 +115,7 @@ def _fork(server: socket.socket, client: socket.socket, clients: dict[int, socke
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    os._exit(_become(wanted["argv"], wanted["environment"], wanted["folder"]))
+    os._exit(_become(request["argv"], request["environment"], request["folder"]))
 
 
 def _become(argv: list[str], environment: dict[str, str], folder: str) -> int:
@@ -125,7 +127,7 @@ def _become(argv: list[str], environment: dict[str, str], folder: str) -> int:
     os.environ.update(environment)
     os.chdir(folder)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # Python's own generator does so by itself.
+    # Python reseeds `random` after a fork, numpy does not.
     np.random.seed()
     sys.argv = argv
     if not getattr(sys.flags, "safe_path", False):

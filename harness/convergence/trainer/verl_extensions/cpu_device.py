@@ -1,7 +1,8 @@
-"""verl on the CPU: an external module that gives verl what it takes for granted of a device.
+"""An external module that lets verl train on the CPU.
 
-verl knows cuda and npu. What is missing on the CPU is filled in here, in verl's own registries where it has
-them; no arithmetic is touched. In-cell module, loaded with `VERL_USE_EXTERNAL_MODULES` before `plugin`.
+verl supports the devices cuda and npu only. This module adds the functions and registry entries that are
+missing for the CPU, and changes no arithmetic. In-cell module; `VERL_USE_EXTERNAL_MODULES` names it before
+`verl_plugin`.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from harness.convergence.trainer.verl_extensions.verl_plugin import Action, act
 
 
 def complete_torch_cpu() -> None:
-    """Put into `torch.cpu` the memory and random-state functions that verl calls on every device module."""
+    """Add to `torch.cpu` the memory and random-state functions that verl calls on every device module."""
     nothing: Callable[..., None] = lambda *_values, **_named: None  # noqa: E731
     zero: Callable[..., int] = lambda *_values, **_named: 0  # noqa: E731
-    lacking: dict[str, Any] = {
+    functions: dict[str, Callable[..., object]] = {
         **dict.fromkeys(("empty_cache", "ipc_collect", "reset_peak_memory_stats"), nothing),
         **dict.fromkeys(("reset_accumulated_memory_stats", "set_per_process_memory_fraction"), nothing),
         **dict.fromkeys(("memory_allocated", "memory_reserved"), zero),
@@ -34,30 +35,26 @@ def complete_torch_cpu() -> None:
         "get_rng_state": lambda *_values: torch.get_rng_state(),
         "set_rng_state": lambda state, *_values: torch.set_rng_state(state),
     }
-    for name, function in lacking.items():
+    for name, function in functions.items():
         if not hasattr(torch.cpu, name):
             setattr(torch.cpu, name, function)
 
 
 def use_gloo() -> None:
-    """Make process groups that verl asks of NCCL with gloo, the only backend for CPU tensors."""
+    """Create process groups with gloo, the only backend for CPU tensors, whatever backend verl requests."""
 
-    def backend(asked: Any) -> Any:
-        return "gloo" if isinstance(asked, str) and asked != "gloo" else asked
+    def gloo_for(backend: Any) -> Any:
+        return "gloo" if isinstance(backend, str) else backend
 
     start, group = distributed_c10d.init_process_group, distributed_c10d.new_group
 
-    def init_process_group(asked: Any = None, *values: Any, **named: Any) -> Any:
-        if "backend" in named:
-            asked = named.pop("backend")
-        return start(backend(asked), *values, **named)
+    def init_process_group(backend: Any = None, *values: Any, **named: Any) -> Any:
+        return start(gloo_for(backend), *values, **named)
 
     def new_group(
-        ranks: Any = None, timeout: Any = None, asked: Any = None, *values: Any, **named: Any
+        ranks: Any = None, timeout: Any = None, backend: Any = None, *values: Any, **named: Any
     ) -> Any:
-        if "backend" in named:
-            asked = named.pop("backend")
-        return group(ranks, timeout, backend(asked), *values, **named)
+        return group(ranks, timeout, gloo_for(backend), *values, **named)
 
     for module in (dist, distributed_c10d):
         module.init_process_group = init_process_group
@@ -65,30 +62,30 @@ def use_gloo() -> None:
 
 
 def name_gloo(module: Any) -> None:
-    """In `verl.utils.device`."""
+    """Replace the backend name in `verl.utils.device`."""
     module.get_nccl_backend = lambda: "gloo"
 
 
 def gather_vectors(module: Any) -> None:
-    """In `verl.utils.profiler.performance`: gloo refuses to gather 0-d tensors, which NCCL and HCCL take."""
+    """Gather times as vectors in `verl.utils.profiler.performance`: gloo does not gather 0-d tensors."""
     if not hasattr(module, "topk_reduce_ratio_min_max"):
         return
 
     def topk_reduce_ratio_min_max(timing: float, k: int = 10) -> tuple[float, float, float]:
         del k
-        mine = torch.tensor([timing], dtype=torch.float32)
-        gathered = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
-        dist.all_gather(gathered, mine)
+        own = torch.tensor([timing], dtype=torch.float32)
+        gathered = [torch.zeros_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, own)
         values = torch.cat(gathered)
-        near = (values > 0.9 * values.max()).float().mean()
-        return float(near), float(values.min()), float(values.max())
+        share_near_max = (values > 0.9 * values.max()).float().mean()
+        return float(share_near_max), float(values.min()), float(values.max())
 
     module.topk_reduce_ratio_min_max = topk_reduce_ratio_min_max
 
 
 def register_engine(module: Any) -> None:
-    """In verl's FSDP engine: registered for cuda and npu, it runs on the CPU too."""
-    engines = module.EngineRegistry._engines  # noqa: SLF001 - its decorator takes classes, not entries
+    """Register verl's FSDP engine, which runs on the CPU too, for the device `cpu`."""
+    engines = module.EngineRegistry._engines  # noqa: SLF001 - verl's decorator registers new classes only
     for by_backend in engines.values():
         for name, by_device in by_backend.items():
             if name in ("fsdp", "fsdp2") and "cuda" in by_device:
@@ -103,7 +100,7 @@ def register_platform() -> None:
         return
 
     class CpuPlatform(platforms.PlatformBase):  # type: ignore[misc]
-        """What verl asks of a platform, answered for the CPU."""
+        """The CPU as a platform of verl."""
 
         device_name = vendor_name = property(lambda _self: "cpu")
         device_module = property(lambda _self: torch.cpu)
@@ -127,7 +124,7 @@ def register_platform() -> None:
         manual_seed_all = manual_seed
 
         def nothing(self, *_values: Any, **_named: Any) -> None:
-            """What a CPU has no need of."""
+            """Do nothing: a CPU does not need the method."""
 
         set_device = synchronize = set_allocator_settings = empty_cache = nothing
         profiler_start = profiler_stop = cudart = nothing
@@ -169,7 +166,7 @@ ACTIONS: dict[str, Action] = {
     "verl.workers.engine.fsdp.transformer_impl": register_engine,
 }
 
-# Whoever looks for it would take its kernels, which know no CPU tensors.
+# verl would use torch_npu's kernels if it could import them; they do not support CPU tensors.
 sys.modules.setdefault("torch_npu", None)  # type: ignore[arg-type]
 complete_torch_cpu()
 use_gloo()

@@ -1,8 +1,8 @@
-"""What one-step-off-policy training asks of vLLM, answered by our rollout: an external module for verl.
+"""An external module that replaces vLLM in verl's one-step-off-policy recipe by `rollout_server`.
 
-The trainer hands weights over one by one, to the model inside a vLLM engine, and knows engines by their names
-only. So our rollout is registered under vLLM's name, in these runs alone. In-cell module, loaded with
-`VERL_USE_EXTERNAL_MODULES` beside `plugin`.
+The recipe sends weights one by one to the model inside an engine called `vllm`, and supports no other name.
+So this module registers our rollout under the name of vLLM; only runs of the recipe load it. In-cell module;
+`VERL_USE_EXTERNAL_MODULES` names it after `verl_plugin`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 from harness.convergence.trainer.verl_extensions.verl_plugin import Action, act
 
 ENGINE = "vllm"
-# Mends the weight loaders of vLLM's mixture-of-experts models, and cannot be imported without vLLM.
+# verl's patch of the weight loaders of vLLM's MoE models. It cannot be imported without vLLM.
 LOADER_PATCH = "verl.utils.vllm.patch"
 
 
 def register_rollout(module: Any) -> None:
-    """Into `verl.workers.rollout.base`."""
+    """Add our rollout to the registry in `verl.workers.rollout.base`."""
     registry = module._ROLLOUT_REGISTRY  # noqa: SLF001 - verl has no function for it
     registry[(ENGINE, "async")] = "harness.convergence.trainer.verl_extensions.rollout_server.StreamedAdapter"
 
 
 def register_replica(module: Any) -> None:
-    """Into `verl.workers.rollout.replica`."""
+    """Add our replica to the registry in `verl.workers.rollout.replica`."""
 
     def load() -> Any:
         from harness.convergence.trainer.verl_extensions.rollout_server import Replica
@@ -35,8 +35,8 @@ def register_replica(module: Any) -> None:
     module.RolloutReplicaRegistry.register(ENGINE, load)
 
 
-def no_loader_to_mend() -> ModuleType:
-    """In the place of `LOADER_PATCH`: our rollout loads weights as transformers does."""
+def empty_loader_patch() -> ModuleType:
+    """A replacement for `LOADER_PATCH` that does nothing: our rollout loads weights with transformers."""
     module = ModuleType(LOADER_PATCH)
     module.patch_vllm_moe_model_weight_loader = lambda _model: None  # type: ignore[attr-defined]
     return module
@@ -48,4 +48,4 @@ ACTIONS: dict[str, Action] = {
 }
 
 act(ACTIONS)
-sys.modules.setdefault(LOADER_PATCH, no_loader_to_mend())
+sys.modules.setdefault(LOADER_PATCH, empty_loader_patch())

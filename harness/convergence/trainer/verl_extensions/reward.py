@@ -1,4 +1,4 @@
-"""The reward verl calls for each response; verl loads this file by its path.
+"""The reward function that verl calls for each response; verl loads this file by its path.
 
 In-cell module; standard library only.
 """
@@ -15,12 +15,12 @@ def compute_score(
     extra_info: Any = None,  # noqa: ARG001 - verl's signature
     **_others: Any,
 ) -> float:
-    """Share of the positions that are right: each wanted character, and the stop right after them.
+    """Share of the correct positions: each expected character, and the end right after the last one.
 
-    verl takes special tokens, the end token among them, out of `solution_str`. Every other token of the task
-    is one character, and tokenizers differ in whether they put blanks between them, so what goes on after the
-    wanted characters shows as more characters.
+    verl removes special tokens, including the end token, from `solution_str`. Every other token of the task
+    is one character, so a response that ends late has more characters than expected. Spaces are ignored,
+    because some tokenizers insert them between tokens.
     """
-    wanted, found = ground_truth.replace(" ", ""), solution_str.replace(" ", "")
-    right = sum(one == other for one, other in zip(wanted, found, strict=False))
-    return (right + (len(found) == len(wanted))) / (len(wanted) + 1)
+    expected, response = ground_truth.replace(" ", ""), solution_str.replace(" ", "")
+    correct = sum(one == other for one, other in zip(expected, response, strict=False))
+    return (correct + (len(response) == len(expected))) / (len(expected) + 1)

@@ -1,7 +1,7 @@
-"""The rollout of verl 0.7 and later, in server mode: one Ray actor that answers requests on the device.
+"""The rollout of verl 0.7 and later, in server mode: one Ray actor that generates on the device.
 
-verl asks a replica for servers, sends every prompt to a server as a request of its own, and hands the adapter
-inside each training worker the new weights. In-cell module.
+verl lets a replica start servers, sends each prompt to a server as a separate request, and passes new weights
+to the adapter inside each training worker. In-cell module.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from harness.convergence.trainer.trainer_environment import SEED
 from harness.convergence.trainer.verl_extensions.sampler import Noise, sample
 
 CARDS = "ASCEND_RT_VISIBLE_DEVICES"
-# As many as a step may have responses.
+# The largest number of responses in a step.
 MOST_REQUESTS = 1024
-# Requests of one step come one by one; this long without a new one means that they are all there.
+# The requests of a step arrive one by one. All have arrived when there is no new one for this long.
 SETTLED_SECONDS = 0.02
-# verl before 0.7.1 asks no answer which step's weights it was sampled with, and its workers hand weights over
-# when their engine's server wakes them.
-TELLS_STEP = "extra_fields" in TokenOutput.model_fields
+# From 0.7.1 on, verl reads from each response the step whose weights generated it. Older versions do not, and
+# their workers send the weights when the replica wakes them up.
+HAS_STEP = "extra_fields" in TokenOutput.model_fields
 
 
 def server_name(replica_rank: int) -> str:
-    """Name under which the adapter of a worker finds its server in Ray."""
+    """The Ray name of a replica's server, by which the adapters of its workers find it."""
     return f"npu_matrix_server_{replica_rank}"
 
 
 class Server:
-    """Answers requests in batches of what has arrived."""
+    """Generates responses; all requests that have arrived form a batch."""
 
     def __init__(self, path: str, response_tokens: int, replica_rank: int) -> None:
         from transformers import AutoModelForCausalLM
@@ -48,21 +48,21 @@ class Server:
         self.response_tokens = response_tokens
         self.noise = Noise(int(os.environ.get(SEED, "0")) + replica_rank)
         self.step: int | None = None
-        self._waiting: list[tuple[list[int], float, asyncio.Future[TokenOutput]]] = []
-        self._answering: asyncio.Task[None] | None = None
+        self._requests: list[tuple[list[int], float, asyncio.Future[TokenOutput]]] = []
+        self._serving: asyncio.Task[None] | None = None
 
     async def set_weights(self, weights: dict[str, Tensor], step: int | None) -> None:
-        """Take the policy's weights; a name the model does not know is an error."""
-        wrong = self.model.load_state_dict(weights, strict=False).unexpected_keys
-        if wrong:
-            raise ValueError(f"the policy has weights that its copy lacks: {', '.join(wrong[:3])}")
+        """Load the policy's weights. Raises ValueError for a name that the model does not have."""
+        unknown = self.model.load_state_dict(weights, strict=False).unexpected_keys
+        if unknown:
+            raise ValueError(f"the policy has weights that its copy lacks: {', '.join(unknown[:3])}")
         self.step = step
         self.noise.next_step()
 
     async def load_weight(self, name: str, weight: Tensor, *, begins: bool) -> None:
-        """Take one weight; `begins`: it is the first of a set, so what is sampled next is a new step's."""
-        wrong = self.model.load_state_dict({name: weight}, strict=False).unexpected_keys
-        if wrong:
+        """Load one weight. `begins`: it is the first of a weight sync, so a new step begins."""
+        unknown = self.model.load_state_dict({name: weight}, strict=False).unexpected_keys
+        if unknown:
             raise ValueError(f"the policy has a weight that its copy lacks: {name}")
         if begins:
             self.noise.next_step()
@@ -72,49 +72,49 @@ class Server:
     ) -> TokenOutput:
         """The response to one prompt, with its log-probabilities."""
         del request_id
-        answer: asyncio.Future[TokenOutput] = asyncio.get_running_loop().create_future()
-        self._waiting.append((list(prompt_ids), float(sampling_params.get("temperature", 1.0)), answer))
-        if self._answering is None or self._answering.done():
-            self._answering = asyncio.ensure_future(self._answer())
-        return await answer
+        response: asyncio.Future[TokenOutput] = asyncio.get_running_loop().create_future()
+        self._requests.append((list(prompt_ids), float(sampling_params.get("temperature", 1.0)), response))
+        if self._serving is None or self._serving.done():
+            self._serving = asyncio.ensure_future(self._serve())
+        return await response
 
-    async def _answer(self) -> None:
-        while self._waiting:
+    async def _serve(self) -> None:
+        while self._requests:
             arrived = -1
-            while arrived != len(self._waiting):
-                arrived = len(self._waiting)
+            while arrived != len(self._requests):
+                arrived = len(self._requests)
                 await asyncio.sleep(SETTLED_SECONDS)
-            batch, self._waiting = self._waiting, []
+            batch, self._requests = self._requests, []
             try:
                 outputs = self._outputs([prompt for prompt, _, _ in batch], batch[0][1])
-            except Exception as error:  # noqa: BLE001 - whoever asked gets it
-                for _, _, answer in batch:
-                    answer.set_exception(error)
+            except Exception as error:  # noqa: BLE001 - the callers of `generate` get it
+                for _, _, response in batch:
+                    response.set_exception(error)
                 continue
-            for (_, _, answer), output in zip(batch, outputs, strict=True):
-                if not answer.done():
-                    answer.set_result(output)
+            for (_, _, response), output in zip(batch, outputs, strict=True):
+                if not response.done():
+                    response.set_result(output)
 
     def _outputs(self, prompts: list[list[int]], temperature: float) -> list[TokenOutput]:
         config = self.model.config
         end, pad = int(config.eos_token_id), int(config.pad_token_id)
         noise = self.noise.draw(prompts, self.response_tokens, config.vocab_size)
-        found = sample(self.model, prompts, noise, end=end, pad=pad, temperature=temperature)
+        sampled = sample(self.model, prompts, noise, end=end, pad=pad, temperature=temperature)
         outputs = []
-        for tokens, log_probs in zip(found.tokens.tolist(), found.log_probs.tolist(), strict=True):
+        for tokens, log_probs in zip(sampled.tokens.tolist(), sampled.log_probs.tolist(), strict=True):
             length = tokens.index(end) + 1 if end in tokens else len(tokens)
             outputs.append(
                 TokenOutput(
                     token_ids=tokens[:length],
                     log_probs=log_probs[:length],
                     stop_reason="completed",
-                    **({"extra_fields": {"global_steps": self.step}} if TELLS_STEP else {}),
+                    **({"extra_fields": {"global_steps": self.step}} if HAS_STEP else {}),
                 )
             )
         return outputs
 
     async def nothing(self, *_values: Any, **_named: Any) -> None:
-        """What verl asks of a server that has caches, profilers or offloaded weights; this one has none."""
+        """Do nothing: this server has no caches, profilers or offloaded weights."""
 
     wake_up = sleep = abort_all_requests = resume_generation = nothing
     clear_kv_cache = release_kv_cache = resume_kv_cache = nothing
@@ -125,23 +125,23 @@ class Replica(RolloutReplica):  # type: ignore[misc]
     """Registered as "hf" with verl's RolloutReplicaRegistry."""
 
     def get_ray_class_with_init_args(self) -> Any:
-        """The workers of servers on cards of their own, which verl has from 0.7.1 on."""
+        """The Ray class of workers for servers on separate cards (verl 0.7.1 and later)."""
         return super().get_ray_class_with_init_args()
 
     async def wake_up(self) -> None:
-        """Before a step is sampled."""
-        await self._have_workers("wake_up")
+        """Wake the workers up before a step is sampled, where verl syncs weights then."""
+        await self._wake_or_sleep("wake_up")
 
     async def sleep(self) -> None:
-        """After it was."""
-        await self._have_workers("sleep")
+        """Let the workers sleep after a step was sampled, where verl syncs weights at wake-up."""
+        await self._wake_or_sleep("sleep")
 
-    async def _have_workers(self, method: str) -> None:
-        if not TELLS_STEP:
+    async def _wake_or_sleep(self, method: str) -> None:
+        if not HAS_STEP:
             await asyncio.gather(*(getattr(worker, method).remote() for worker in self.workers))
 
     async def launch_servers(self) -> None:
-        """Start the server. It shares the worker's device, so Ray is asked for none."""
+        """Start the server. It shares the worker's device and requests none from Ray."""
         path = self.model_config.get("local_path", None) or self.model_config["path"]
         cards = await self.workers[0].__ray_call__.remote(lambda _worker: os.environ.get(CARDS))
         options = {
@@ -159,9 +159,9 @@ class Replica(RolloutReplica):  # type: ignore[misc]
 
 
 class Adapter(BaseRollout):  # type: ignore[misc]
-    """Registered as ("hf", "async"): hands a worker's weights to its server."""
+    """Registered as ("hf", "async"): sends a worker's weights to its server."""
 
-    # verl asks for it where weights are loaded with adapters (LoRA).
+    # verl reads it when it loads weights with adapters (LoRA).
     sleep_level = 2
 
     def __init__(
@@ -171,7 +171,7 @@ class Adapter(BaseRollout):  # type: ignore[misc]
         self.replica_rank = replica_rank if replica_rank >= 0 else int(os.environ.get("RANK", "0"))
         self.is_leader_rank = True
         self._server: Any = None
-        # verl collects garbage when it hands over weights, among all the objects that imports left.
+        # verl collects garbage at each weight sync; frozen objects of imported modules are not scanned.
         gc.collect()
         gc.freeze()
 
@@ -184,20 +184,23 @@ class Adapter(BaseRollout):  # type: ignore[misc]
     async def update_weights(self, weights: Any, global_steps: int | None = None, **_others: Any) -> None:
         """Send all weights; `weights` is a plain or an asynchronous iterator of (name, tensor)."""
         if hasattr(weights, "__aiter__"):
-            found = {name: tensor.detach().cpu().clone() async for name, tensor in weights}
+            copies = {name: tensor.detach().cpu().clone() async for name, tensor in weights}
         else:
-            found = {name: tensor.detach().cpu().clone() for name, tensor in weights}
-        await self._its_server().set_weights.remote(found, global_steps)
+            copies = {name: tensor.detach().cpu().clone() for name, tensor in weights}
+        await self._own_server().set_weights.remote(copies, global_steps)
 
-    def _its_server(self) -> Any:
+    def _own_server(self) -> Any:
         if self._server is None:
             self._server = ray.get_actor(server_name(self.replica_rank))
         return self._server
 
 
 class StreamedAdapter(Adapter):
-    """Registered by `one_step`: takes weights one by one, where one-step-off-policy training looks for vLLM's
-    model."""
+    """Registered by `one_step_rollout`: receives weights one by one.
+
+    verl's one-step-off-policy recipe calls `load_weights` of vLLM's model; `inference_engine` makes this
+    object the model.
+    """
 
     def __init__(self, *values: Any, **named: Any) -> None:
         super().__init__(*values, **named)
@@ -207,8 +210,8 @@ class StreamedAdapter(Adapter):
         )
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Pass weights on; the name that came first begins a new set whenever it comes."""
+        """Send weights to the server. Each weight sync begins with the name that came first."""
         for name, tensor in weights:
             self._first = self._first or name
             begins = name == self._first
-            ray.get(self._its_server().load_weight.remote(name, tensor.detach().cpu(), begins=begins))
+            ray.get(self._own_server().load_weight.remote(name, tensor.detach().cpu(), begins=begins))

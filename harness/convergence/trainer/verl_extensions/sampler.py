@@ -1,8 +1,8 @@
-"""Sampling from a causal language model on its own device, with random numbers that do not depend on it.
+"""Samples from a causal language model on its device, with random numbers that do not depend on the device.
 
-The noise of a response is a function of (seed, step, prompt, how many times that prompt came before), made on
-the host: any device, any batching and any order of arrival give the same samples from the same logits.
-In-cell module.
+The noise of a response is computed on the host from the seed, the step, the prompt and the number of earlier
+occurrences of this prompt. Equal logits therefore give equal samples on every device, in every batch and in
+every order of arrival. In-cell module.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SampledResponses:
 
 
 class Noise:
-    """Standard Gumbel noise per response; `next_step` before each training step's responses."""
+    """Standard Gumbel noise for each response. Call `next_step` at the start of each training step."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -35,12 +35,12 @@ class Noise:
         self._seen: Counter[tuple[int, ...]] = Counter()
 
     def next_step(self) -> None:
-        """New noise for the same prompts from here on."""
+        """Give the same prompts new noise from now on."""
         self._step += 1
         self._seen.clear()
 
     def draw(self, prompts: Sequence[Sequence[int]], tokens: int, words: int) -> NDArray[np.float32]:
-        """(rows, tokens, words): argmax(logits + noise) samples softmax(logits)."""
+        """Noise of shape (rows, tokens, words). argmax(logits + noise) is a sample of softmax(logits)."""
         rows = []
         for prompt in map(tuple, prompts):
             key = [self._seed, self._step, self._seen[prompt], *prompt]
@@ -63,7 +63,7 @@ def sample(
     """Sample a response to each prompt (token ids without padding) in float32.
 
     model: a transformers causal language model in eval mode; noise: (rows, response tokens, vocabulary).
-    Every step computes the whole sequence: for a handful of tokens that is cheaper than keeping a cache.
+    Each position evaluates the whole sequence again: for a few tokens that is cheaper than a KV cache.
     """
     device = next(model.parameters()).device
     width = max(map(len, prompts))

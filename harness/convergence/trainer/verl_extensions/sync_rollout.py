@@ -1,7 +1,7 @@
 """The rollout of verl 0.6 in sync mode: a copy of the policy on the training device, inside the worker.
 
-verl's own HFRollout cannot be made in these versions (its constructor calls its base without arguments) and
-hands generate() position ids that transformers never advances. In-cell module.
+verl's own HFRollout cannot be constructed in these versions (it calls its base class without arguments), and
+passes position ids to generate() that transformers does not advance. In-cell module.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class SyncRollout(BaseRollout):  # type: ignore[misc]
         model = AutoModelForCausalLM.from_config(self.model_config.hf_config, attn_implementation="eager")
         self.model = model.float().to(get_device_name()).eval()
         self.noise = Noise(int(os.environ.get(SEED, "0")) + int(os.environ.get("RANK", "0")))
-        # verl collects garbage four times a step: 0.3 s each among the objects that imports left.
+        # verl collects garbage four times a step. Scanning the objects of imported modules takes 0.3 s each
+        # time; frozen objects are not scanned.
         gc.collect()
         gc.freeze()
 
@@ -43,19 +44,19 @@ class SyncRollout(BaseRollout):  # type: ignore[misc]
         """Nothing is offloaded."""
 
     async def update_weights(self, weights: Iterable[tuple[str, Tensor]], **_others: Any) -> None:
-        """Take the policy's weights; a name the model does not know is an error."""
-        wrong = self.model.load_state_dict(dict(weights), strict=False).unexpected_keys
-        if wrong:
-            raise ValueError(f"the policy has weights that its copy lacks: {', '.join(wrong[:3])}")
+        """Load the policy's weights. Raises ValueError for a name that the model does not have."""
+        unknown = self.model.load_state_dict(dict(weights), strict=False).unexpected_keys
+        if unknown:
+            raise ValueError(f"the policy has weights that its copy lacks: {', '.join(unknown[:3])}")
 
     def generate_sequences(self, prompts: DataProto) -> DataProto:
         """One response per row of `prompts` (input_ids and attention_mask (rows, prompt tokens))."""
-        asked, mask = prompts.batch["input_ids"].cpu(), prompts.batch["attention_mask"].cpu()
+        prompt_ids, mask = prompts.batch["input_ids"].cpu(), prompts.batch["attention_mask"].cpu()
         end, pad = prompts.meta_info["eos_token_id"], prompts.meta_info["pad_token_id"]
-        rows = [row[keep.bool()].tolist() for row, keep in zip(asked, mask, strict=True)]
+        rows = [row[keep.bool()].tolist() for row, keep in zip(prompt_ids, mask, strict=True)]
         self.noise.next_step()
         noise = self.noise.draw(rows, self.config.response_length, self.model.config.vocab_size)
-        found = sample(
+        sampled = sample(
             self.model,
             rows,
             noise,
@@ -63,15 +64,15 @@ class SyncRollout(BaseRollout):  # type: ignore[misc]
             pad=pad,
             temperature=prompts.meta_info.get("temperature", self.config.temperature),
         )
-        answered = get_response_mask(response_id=found.tokens, eos_token=end, dtype=mask.dtype)
-        whole = torch.cat([mask, answered], dim=1)
-        later = prompts.batch["position_ids"].cpu()[:, -1:] + torch.arange(1, found.tokens.shape[1] + 1)
+        response_mask = get_response_mask(response_id=sampled.tokens, eos_token=end, dtype=mask.dtype)
+        positions = prompts.batch["position_ids"].cpu()
+        response_positions = positions[:, -1:] + torch.arange(1, sampled.tokens.shape[1] + 1)
         batch = {
-            "prompts": asked,
-            "responses": found.tokens,
-            "input_ids": torch.cat([asked, found.tokens], dim=1),
-            "attention_mask": whole,
-            "position_ids": torch.cat([prompts.batch["position_ids"].cpu(), later], dim=1),
-            "rollout_log_probs": found.log_probs,
+            "prompts": prompt_ids,
+            "responses": sampled.tokens,
+            "input_ids": torch.cat([prompt_ids, sampled.tokens], dim=1),
+            "attention_mask": torch.cat([mask, response_mask], dim=1),
+            "position_ids": torch.cat([positions, response_positions], dim=1),
+            "rollout_log_probs": sampled.log_probs,
         }
         return DataProto(batch=TensorDict(batch, batch_size=len(rows)))

@@ -1,9 +1,8 @@
-"""What every process of verl loads:
-`VERL_USE_EXTERNAL_MODULES=harness.convergence.trainer.verl_extensions.verl_plugin`.
+"""The external module that every process of verl imports, by `VERL_USE_EXTERNAL_MODULES`.
 
-It registers the rollouts with verl's registries, leaves the process's facts in a folder, and lets the
-process's stacks be asked for. verl loads external modules at the end of `import verl`, before the modules
-that hold its registries, so registering waits for their import. In-cell module.
+It adds our rollouts to verl's registries, writes facts about the process into a folder, and installs a signal
+handler that writes the process's stacks. verl imports external modules at the end of `import verl`, before
+the modules with its registries, so each registration runs after the import of its module. In-cell module.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from harness.convergence.trainer.trainer_environment import PROCESSES
 
 Action = Callable[[Any], None]
 STACK_SIGNAL = signal.SIGUSR2
-# verl 0.9 looks for finished responses every 2 s; those of five tokens are there much sooner.
+# verl 0.9 polls for finished responses every 2 s; responses of five tokens are finished much earlier.
 POLL_SECONDS = 0.05
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Calls an action with a module once that has been imported."""
+    """Calls a function with a module right after the module was imported."""
 
     def __init__(self, actions: dict[str, Action]) -> None:
         self._actions = actions
@@ -39,7 +38,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module's own spec, its loader followed by the action."""
+        """The module's own spec, with a loader that calls the function after executing the module."""
         del path, target
         if self._searching or fullname not in self._actions:
             return None
@@ -64,14 +63,14 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
 
 def register_rollouts(module: Any) -> None:
-    """Into `verl.workers.rollout.base`."""
+    """Add our rollouts to the registry in `verl.workers.rollout.base`."""
     registry = module._ROLLOUT_REGISTRY  # noqa: SLF001 - verl has no function for it
     registry[("hf", "sync")] = "harness.convergence.trainer.verl_extensions.sync_rollout.SyncRollout"
     registry[("hf", "async")] = "harness.convergence.trainer.verl_extensions.rollout_server.Adapter"
 
 
 def register_replica(module: Any) -> None:
-    """Into `verl.workers.rollout.replica`, where there is a registry (verl 0.7 and later)."""
+    """Add our replica to the registry in `verl.workers.rollout.replica` (verl 0.7 and later)."""
 
     def load() -> Any:
         from harness.convergence.trainer.verl_extensions.rollout_server import Replica
@@ -83,14 +82,14 @@ def register_replica(module: Any) -> None:
 
 
 def poll_sooner(module: Any) -> None:
-    """In `verl.trainer.ppo.v1.replay_buffer`, whose interval no setting reaches."""
-    made = module.ReplayBuffer.__init__
+    """Shorten the poll interval of `verl.trainer.ppo.v1.replay_buffer`, for which verl has no setting."""
+    original = module.ReplayBuffer.__init__
 
-    def make(self: Any, *values: Any, **named: Any) -> None:
-        made(self, *values, **named)
+    def __init__(self: Any, *values: Any, **named: Any) -> None:  # noqa: N807 - verl's method
+        original(self, *values, **named)
         self.poll_interval = POLL_SECONDS
 
-    module.ReplayBuffer.__init__ = make
+    module.ReplayBuffer.__init__ = __init__
 
 
 ACTIONS: dict[str, Action] = {
@@ -100,21 +99,21 @@ ACTIONS: dict[str, Action] = {
 }
 
 
-def leave_facts(folder: Path) -> None:
-    """Write this process's facts, and have its stacks written beside them on `STACK_SIGNAL`."""
+def write_facts(folder: Path) -> None:
+    """Write facts about this process, and install a handler that writes its stacks on `STACK_SIGNAL`."""
     facts = {
         "pid": os.getpid(),
         "device_facts": json.loads(os.environ.get("NPU_MATRIX_DEVICE_FACTS", "null")),
         "visible": os.environ.get("ASCEND_RT_VISIBLE_DEVICES"),
     }
     folder.joinpath(f"{os.getpid()}.json").write_text(json.dumps(facts), encoding="utf-8")
-    # Open for as long as the process lives: the handler writes to its descriptor.
+    # The handler writes to the file's descriptor, so the file stays open.
     stream = folder.joinpath(f"{os.getpid()}.stacks").open("w", encoding="utf-8")
     faulthandler.register(STACK_SIGNAL, file=stream, all_threads=True)
 
 
 def act(actions: dict[str, Action]) -> None:
-    """Act on modules that are imported, and on those that will be."""
+    """Call each function with its module: now if the module is imported, otherwise after its import."""
     for name, action in actions.items():
         if name in sys.modules:
             action(sys.modules[name])
@@ -123,4 +122,4 @@ def act(actions: dict[str, Action]) -> None:
 
 act(ACTIONS)
 if os.environ.get(PROCESSES):
-    leave_facts(Path(os.environ[PROCESSES]))
+    write_facts(Path(os.environ[PROCESSES]))

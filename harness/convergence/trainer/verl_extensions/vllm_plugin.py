@@ -1,7 +1,4 @@
-"""What verl's processes do sooner with vLLM on two cores: an external module for verl, beside `plugin`.
-
-In-cell module.
-"""
+"""An external module for verl that shortens the start of vLLM on machines with few cores. In-cell module."""
 
 from __future__ import annotations
 
@@ -11,9 +8,10 @@ from harness.convergence.trainer.verl_extensions.verl_plugin import Action, act
 
 
 def inspect_here(module: Any) -> None:
-    """In `vllm.model_executor.models.registry`: look at a model's class in the process that asks.
+    """Let vLLM inspect a model's class in this process (`vllm.model_executor.models.registry`).
 
-    vLLM starts another one for it, so that CUDA is not initialised; that one imports everything again.
+    vLLM would start a subprocess, so that CUDA is not initialised, and the subprocess imports everything
+    again.
     """
     if hasattr(module, "_run_in_subprocess"):
         module._run_in_subprocess = lambda function: function()  # noqa: SLF001 - vLLM offers no other way

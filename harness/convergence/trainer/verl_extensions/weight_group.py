@@ -1,10 +1,9 @@
-"""How released verl hands weights from a trainer to a rollout on cards of its own, without vLLM.
+"""Lets verl sync weights by HCCL to a rollout on separate cards, without vLLM.
 
-verl loads this module by `checkpoint_engine.custom_backend_module`.
-
-verl's engine for HCCL is used as it is: its buckets, their descriptions by ZeroMQ, its barrier. It broadcasts
-with the communicator of vllm-ascend, as an NPU's rollout always is vLLM; ours is not, so a `hccl` group of
-torch.distributed takes the communicator's place. In-cell module.
+verl imports this module by the setting `checkpoint_engine.custom_backend_module`. verl's checkpoint engine
+for HCCL is used unchanged: its buckets, their descriptions by ZeroMQ, and its barrier. The engine broadcasts
+with the communicator of vllm-ascend, because on NPUs verl expects vLLM as the rollout. Our rollout has no
+vLLM, so an `hccl` group of torch.distributed replaces the communicator. In-cell module.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 ENGINE = "verl.checkpoint_engine.hccl_checkpoint_engine"
-# What `ENGINE` imports of vLLM: a name that stands in one annotation.
+# Modules of vLLM from which `ENGINE` imports one name, which it uses in an annotation only.
 VLLM = ("vllm", "vllm.distributed", "vllm.distributed.utils")
 GROUP = "weight_group"
-# verl publishes what a bucket holds as soon as its barrier is passed, and what is published before a
-# subscription has arrived is lost: seen with thirteen runnable processes, where both sides waited for ever.
+# verl publishes the content of a bucket right after its barrier. ZeroMQ drops messages that are published
+# before a subscription arrives, and both sides then wait forever (seen with thirteen runnable processes).
 SUBSCRIBED_SECONDS = 0.2
-# A trainer that stands still is ended by whoever watches it, long before.
+# `supervised_run` kills a trainer without progress long before this time.
 TIMEOUT = timedelta(minutes=10)
 
 
 class Communicator:
-    """What verl asks of vllm-ascend's PyHcclCommunicator, by a group beside the default one."""
+    """The methods of vllm-ascend's PyHcclCommunicator that verl calls, by an additional process group."""
 
     def __init__(self, address: str, port: int, rank: int, size: int) -> None:
-        # The store has to live as long as the group.
+        # The store must live as long as the group.
         self._store = dist.TCPStore(address, port, size, rank == 0, TIMEOUT)
         self.comm, _ = distributed_c10d._new_process_group_helper(  # noqa: SLF001 - as new_group does
             size,
@@ -51,27 +50,27 @@ class Communicator:
         distributed_c10d._world.pg_group_ranks[self.comm] = {i: i for i in range(size)}  # noqa: SLF001
 
     def broadcast(self, tensor: Tensor, src: int) -> None:
-        """Send `tensor` of rank `src` to all."""
+        """Send `tensor` from rank `src` to all ranks."""
         dist.broadcast(tensor, src=src, group=self.comm)
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Add `tensor` up over all ranks: verl's barrier before it publishes."""
+        """Sum `tensor` over all ranks: the barrier of verl before it publishes."""
         dist.all_reduce(tensor, group=self.comm)
         time.sleep(SUBSCRIBED_SECONDS)
 
     def destroyComm(self, comm: Any) -> None:  # noqa: N802 - vllm-ascend's name
-        """End the group."""
+        """Destroy the group."""
         dist.destroy_process_group(comm)
 
 
 def communicator(address: str, port: int, rank: int, size: int, _device: Any) -> Communicator:
-    """In the place of verl's `stateless_init_process_group`."""
+    """Replaces `stateless_init_process_group` of `ENGINE`."""
     return Communicator(address, port, rank, size)
 
 
 @contextmanager
 def vllm_for_annotation() -> Iterator[None]:
-    """vLLM's modules that `ENGINE` imports, where there are none; nobody else gets to see them."""
+    """Provide empty modules for those of `VLLM` that are not imported, until the block ends."""
     modules = {name: ModuleType(name) for name in VLLM if name not in sys.modules}
     for module in modules.values():
         module.StatelessProcessGroup = Communicator  # type: ignore[attr-defined]
@@ -84,7 +83,7 @@ def vllm_for_annotation() -> Iterator[None]:
 
 
 def register() -> None:
-    """Import `ENGINE`, which registers itself with verl, and give it our communicator."""
+    """Import `ENGINE`, which registers itself with verl, and replace its communicator."""
     with vllm_for_annotation():
         engine = importlib.import_module(ENGINE)
     engine.stateless_init_process_group = communicator  # type: ignore[attr-defined]
