@@ -22,8 +22,8 @@ from harness.convergence.trainer.trainer_recipe import TrainerRecipe
 from harness.digest import digest_json
 from harness.errors import InputError, Location
 from harness.measurements import read_shape
-from harness.serialisation import to_json
 from harness.package import data_folder
+from harness.serialisation import to_json
 
 SCHEMA = {"name": "npu-matrix/trainer-record", "version": 1}
 FOLDER = data_folder("convergence/trainer/references")
