@@ -1,8 +1,8 @@
 """Find contradictions between published compatibility tables.
 
-Two tables can be compared when the key of one is a column of the other: verl's guide names a vllm-ascend
+Two tables can be compared if the key column of one is a column of the other: verl's guide names a vllm-ascend
 version, vllm-ascend's policy names a torch_npu version, torch_npu's table names a CANN version, and a list of
-images names a Dockerfile. Where both tables have a value for a third axis, the values must be compatible.
+images names a Dockerfile. If both tables have a value for a third axis, these values must be compatible.
 """
 
 from __future__ import annotations
@@ -70,45 +70,51 @@ def _position(matrix: Matrix, table: PublishedTable) -> int:
     return list(matrix.published).index(table.name)
 
 
-def _identity(found: Contradiction) -> Identity:
-    sides = frozenset((side.row, side.value) for side in (found.left, found.right))
-    return found.kind, found.axis, sides if found.kind == "differs" else (found.left.row, found.right.table)
+def _identity(contradiction: Contradiction) -> Identity:
+    kind, left, right = contradiction.kind, contradiction.left, contradiction.right
+    sides = frozenset((side.row, side.value) for side in (left, right))
+    return kind, contradiction.axis, sides if kind == "differs" else (left.row, right.table)
 
 
 def _compare(
     left: PublishedTable, right: PublishedTable, schemes: Mapping[str, Scheme]
 ) -> Iterator[Contradiction]:
-    rows = {row[right.columns.index(right.key)] or "": row for row in right.rows}
-    shared = [name for name in left.columns if name in right.columns and name not in (left.key, right.key)]
+    right_rows = {row[right.columns.index(right.key)] or "": row for row in right.rows}
+    shared = [
+        name
+        for name in left.columns
+        if name in right.columns and name in schemes and name not in (left.key, right.key)
+    ]
+    key_scheme = schemes.get(right.key)
     for row in left.rows:
-        met = row[left.columns.index(right.key)]
-        if met is None or (right.key in schemes and _version(met, schemes[right.key]) is None):
+        key = row[left.columns.index(right.key)]
+        if key is None or (key_scheme and _version(key, key_scheme) is None):
             continue
-        other = next((r for text, r in rows.items() if _same(text, met, schemes.get(right.key))), None)
-        if other is None:
+        match = next(
+            (other for text, other in right_rows.items() if _is_same_key(text, key, key_scheme)), None
+        )
+        if match is None:
             if left.key != right.key:
-                yield _not_listed(left, right, row, met)
+                yield _not_listed(left, right, row, key)
             continue
         for name in shared:
-            if name not in schemes:
-                continue
-            mine, theirs = row[left.columns.index(name)], other[right.columns.index(name)]
-            if mine and theirs and compatible(mine, theirs, schemes[name]) is False:
+            left_value, right_value = row[left.columns.index(name)], match[right.columns.index(name)]
+            if left_value and right_value and compatible(left_value, right_value, schemes[name]) is False:
                 yield Contradiction(
                     kind="differs",
                     axis=name,
-                    left=_statement(left, row, mine),
-                    right=_statement(right, other, theirs),
+                    left=_statement(left, row, left_value),
+                    right=_statement(right, match, right_value),
                 )
 
 
 def _not_listed(
-    left: PublishedTable, right: PublishedTable, row: tuple[str | None, ...], met: str
+    left: PublishedTable, right: PublishedTable, row: tuple[str | None, ...], key: str
 ) -> Contradiction:
     return Contradiction(
         kind="not-listed",
         axis=right.key,
-        left=_statement(left, row, met),
+        left=_statement(left, row, key),
         right=TableStatement(table=right.name, row="", value="", source=f"{right.source} ({right.date})"),
     )
 
@@ -125,12 +131,12 @@ def _statement(table: PublishedTable, row: tuple[str | None, ...], value: str) -
 
 def compatible(left: str, right: str, scheme: Scheme) -> bool | None:
     """Whether a version satisfies both texts (versions or specifiers); None when a text is neither."""
-    mine, theirs = _choices(left, scheme), _choices(right, scheme)
-    if not mine or not theirs:
+    alternatives = [_choices(text, scheme) for text in (left, right)]
+    if not all(alternatives):
         return None
     candidates = [version for text in (left, right) for version in _candidates(text, scheme)]
     return any(
-        all(any(choice.contains(version) for choice in choices) for choices in (mine, theirs))
+        all(any(choice.contains(version) for choice in choices) for choices in alternatives)
         for version in candidates
     )
 
@@ -143,9 +149,9 @@ def _choices(text: str, scheme: Scheme) -> list[Specifier]:
 
 
 def _candidates(text: str, scheme: Scheme) -> Iterator[Version]:
-    """The versions that a specifier names, and one just above each."""
-    for bare in re.findall(r"[0-9][\w.+!-]*", _plain(text)):
-        for candidate in (bare, f"{bare}.1"):
+    """The versions that occur in a text, and a slightly higher version for each."""
+    for number in re.findall(r"[0-9][\w.+!-]*", _plain(text)):
+        for candidate in (number, f"{number}.1"):
             version = _version(candidate, scheme)
             if version is not None:
                 yield version
@@ -164,7 +170,7 @@ def _version(text: str | None, scheme: Scheme) -> Version | None:
         return None
 
 
-def _same(text: str, other: str, scheme: Scheme | None) -> bool:
+def _is_same_key(text: str, other: str, scheme: Scheme | None) -> bool:
     """Whether two keys are equal: versions by their scheme, other keys by their text."""
     if scheme is None:
         return text == other

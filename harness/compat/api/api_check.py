@@ -25,6 +25,8 @@ from harness.compat.uses.analysis_cache import analysis_code
 from harness.compat.uses.analysis_process import analyse
 from harness.compat.uses.package_pairs import Package
 from harness.errors import InputError
+from harness.matrix.cells.pins import PinsFacet
+from harness.measurements import read_shape
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.sources.git.mirrors import COMMIT_REMEDY, mirrors_folder
 from harness.sources.packages.lockfile import normal_name
@@ -60,11 +62,9 @@ def gather(
     packages: Mapping[str, str], facets: Mapping[str, Any], source: SourceFetcher, root: Path
 ) -> ApiRequest:
     """Fetch the sources of consumers and providers. `packages`: name -> version; `root`: the checkout."""
+    pins = read_shape(PinsFacet, facets["pins"])
     versions = {normal_name(name): version for name, version in packages.items()}
-    commits = {
-        normal_name(str(item["package"])): str(item.get("commit") or "")
-        for item in facets["pins"].get("from_source", ())
-    }
+    commits = {normal_name(item.package): item.commit for item in pins.from_source}
     for name, facet in TREES.items():
         if facets[facet]["version"]:
             versions[name] = facets[facet]["version"]
@@ -137,10 +137,10 @@ def _apply_our_patches(facets: Mapping[str, Any], files: Mapping[str, Path], roo
     return PatchedFiles(texts=texts, patches=patches, misfits=tuple(misfits))
 
 
-def pinned_versions(pins: Mapping[str, Any]) -> dict[str, str]:
+def pinned_versions(pins: PinsFacet) -> dict[str, str]:
     """Package -> the exact version in the facet `pins`; overrides replace requirements."""
     found = {}
-    for text in (*pins["requirements"], *pins["overrides"]):
+    for text in (*pins.requirements, *pins.overrides):
         requirement = Requirement(text)
         if version := exact_version(requirement):
             found[normal_name(requirement.name)] = version
@@ -148,7 +148,7 @@ def pinned_versions(pins: Mapping[str, Any]) -> dict[str, str]:
 
 
 def with_newest(
-    packages: Mapping[str, str], pins: Mapping[str, Any], tree: Mapping[str, Any], source: SourceFetcher
+    packages: Mapping[str, str], pins: PinsFacet, tree: Mapping[str, str], source: SourceFetcher
 ) -> dict[str, str]:
     """Add to `packages` the newest version of each provider for which verl and the pins state only a range.
 
@@ -156,7 +156,7 @@ def with_newest(
     """
     file = source.fetch("verl", tree["version"], tree.get("commit", ""))
     ranges: dict[str, list[str]] = {name: [] for name in CONSUMERS[0].ranged if name not in packages}
-    for text in (*pins["requirements"], *(release_requirements(file) if file else ())):
+    for text in (*pins.requirements, *(release_requirements(file) if file else ())):
         requirement = Requirement(text)
         name = normal_name(requirement.name)
         if name in ranges and (requirement.marker is None or requirement.marker.evaluate()):
@@ -186,9 +186,10 @@ def run(ctx: TaskContext) -> Measured[ApiMeasured]:
     """Compare the packages of the facet `pins` with each other."""
     source = SourceFetcher(cache=ctx.cache, command=ctx.command, mirrors=mirrors_folder())
     tree = ctx.facets["verl_tree"]
-    packages = pinned_versions(ctx.facets["pins"])
+    pins = read_shape(PinsFacet, ctx.facets["pins"])
+    packages = pinned_versions(pins)
     if source.fetch("verl", tree["version"], tree.get("commit", "")):
-        packages = with_newest(packages, ctx.facets["pins"], tree, source)
+        packages = with_newest(packages, pins, tree, source)
     request = gather(packages, ctx.facets, source, ctx.root)
     measured = analyse(ctx, "harness.compat.api.api_analysis", request, ApiMeasured)
     measured = with_last_releases(measured, source, everything=False)

@@ -7,7 +7,6 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -16,20 +15,20 @@ from harness.errors import InputError, Location
 
 CONFIG_FOLDER = "verl/trainer/config"
 DEFAULT_CONFIG = "ppo_trainer"
-# The entry modules that use this configuration. Recipes have their own.
+# The entry modules that use this configuration. Other entry modules have their own.
 ENTRY_MODULES = ("verl.trainer.main_ppo",)
 MAX_CONFIG_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnknownKey:
-    """An override that Hydra rejects. `similar`: existing keys that look like it."""
+    """An override that Hydra rejects. `similar`: existing keys with a similar name."""
 
     key: str
     similar: tuple[str, ...] = ()
 
 
-def read_config(wheel: Path, name: str = DEFAULT_CONFIG) -> Mapping[str, Any] | None:
+def read_config(wheel: Path, name: str = DEFAULT_CONFIG) -> Mapping[str, object] | None:
     """The composed configuration `name` from verl's wheel; None when the wheel has none of that name.
 
     InputError when the wheel cannot be read.
@@ -57,7 +56,7 @@ def config_name(job: JobSettings) -> str:
     return f"ppo_{engine.text}_trainer" if engine and engine.text != "dp" else DEFAULT_CONFIG
 
 
-def find_unknown_keys(job: JobSettings, config: Mapping[str, Any]) -> list[UnknownKey]:
+def find_unknown_keys(job: JobSettings, config: Mapping[str, object]) -> list[UnknownKey]:
     """Overrides that Hydra rejects. Selections of groups (`model_engine=...`, `a@b=...`) are not checked."""
     known = sorted(_keys(config))
     found = []
@@ -71,8 +70,7 @@ def find_unknown_keys(job: JobSettings, config: Mapping[str, Any]) -> list[Unkno
     return [*found, *(UnknownKey(key=key, similar=_similar(key, known)) for key in absent)]
 
 
-def _exists(config: Any, key: str) -> bool:
-    node = config
+def _exists(node: object, key: str) -> bool:
     for part in key.split("."):
         if not isinstance(node, dict) or part not in node:
             return False
@@ -80,7 +78,7 @@ def _exists(config: Any, key: str) -> bool:
     return True
 
 
-def _keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def _keys(node: Mapping[str, object], prefix: str = "") -> Iterator[str]:
     for name, value in node.items():
         path = f"{prefix}{name}"
         yield path
@@ -89,9 +87,9 @@ def _keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _similar(key: str, known: list[str]) -> tuple[str, ...]:
-    """Existing keys like `key`, at most two.
+    """Up to two existing keys that are similar to `key`.
 
-    Keys with the same last part come first: settings move more often than they are renamed.
+    Keys with the same last part come first, because settings are moved more often than renamed.
     """
     last = key.rsplit(".", 1)[-1]
     same_name = [other for other in known if other.rsplit(".", 1)[-1] == last]

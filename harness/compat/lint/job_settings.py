@@ -27,7 +27,7 @@ class ScriptValue:
     def parsed(self) -> Any:
         """The value as Hydra reads it: bool, number or string; UNSET for null, UNKNOWN when not known.
 
-        A path with an unknown variable is still usable as text: two equal texts are the same path.
+        A path with an unknown variable is used as text, because equal texts are equal paths.
         """
         return UNKNOWN if self.unknown and "/" not in self.text else parse_value(self.text)
 
@@ -37,8 +37,8 @@ class JobSettings:
     """One job: Hydra overrides by dotted key, environment variables, entry module, nodes and cards.
 
     cards: per node; 0 when not known. added: keys set with Hydra's `+`. removed: keys removed with `~`.
-    missing_values: keys with nothing after `=`, whose value follows after a space by mistake.
-    facts: figures measured in earlier runs of the recipe, which some rules use.
+    missing_values: keys with nothing after `=`, because a space separates them from their value by mistake.
+    facts: values measured in earlier runs of the recipe, which some rules use.
     """
 
     name: str

@@ -23,24 +23,9 @@ OVERRIDE = re.compile(r"(?P<prefix>\+{0,2}|~)(?P<key>[A-Za-z_][\w./@-]*)(?P<equa
 OVERRIDE_START = re.compile(r"(?:\+{0,2}[\w./@-]+=|~)")
 PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun)")
 BLOCK_WORDS = ("if", "elif", "while", "until", "for", "case", "select")
-SKIPPED_WORDS = (
-    "then",
-    "else",
-    "do",
-    "fi",
-    "done",
-    "esac",
-    "{",
-    "}",
-    "!",
-    "time",
-    "exec",
-    "nohup",
-    "sudo",
-    "env",
-)
+BLOCK_MARKS = ("then", "else", "do", "fi", "done", "esac", "{", "}", "!")
+COMMAND_PREFIXES = ("time", "exec", "nohup", "sudo", "env")
 DECLARATIONS = ("export", "declare", "readonly", "local", "typeset")
-FEWEST_OVERRIDES = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +38,7 @@ class LaunchScript:
 
 @dataclass(kw_only=True)
 class _ScriptState:
-    """What the script has set up to the current line."""
+    """The variables that the script has set up to the current line, and what was found so far."""
 
     file: str
     variables: dict[str, Expansion] = field(default_factory=dict)
@@ -110,9 +95,11 @@ def parse_script(text: str, file: str = "script") -> LaunchScript:
 def _read_command(state: _ScriptState, words: list[ShellWord]) -> None:
     first = words[0].raw
     if first in BLOCK_WORDS and not words[0].quoted:
-        state.notes.append(ScriptNote(line=words[0].line, text=f"`{first}`: its body is treated as executed"))
+        state.notes.append(
+            ScriptNote(line=words[0].line, text=f"the body of `{first}` is read as if it were executed")
+        )
         return
-    while words and words[0].raw in SKIPPED_WORDS:
+    while words and words[0].raw in (*BLOCK_MARKS, *COMMAND_PREFIXES):
         words = words[1:]
     exporting = bool(words) and words[0].raw in DECLARATIONS
     exports = exporting and words[0].raw == "export"
@@ -135,9 +122,9 @@ def _assign(state: _ScriptState, word: ShellWord, match: re.Match[str]) -> Scrip
     if match["append"] and name in state.variables:
         before = state.variables[name]
         value = Expansion(text=before.text + value.text, unknown=before.unknown or value.unknown)
-    place = Location(state.file, word.line, word.column)
-    state.variables[name], state.locations[name] = value, place
-    return ScriptValue(text=value.text, where=place, unknown=value.unknown)
+    where = Location(state.file, word.line, word.column)
+    state.variables[name], state.locations[name] = value, where
+    return ScriptValue(text=value.text, where=where, unknown=value.unknown)
 
 
 def _without_prefix(word: ShellWord, count: int) -> ShellWord:
@@ -174,12 +161,12 @@ def _read_launch(state: _ScriptState, words: Sequence[ShellWord], prefixed: dict
             removed.add(key)
         elif match["equals"]:
             value = expand(_without_prefix(word, match.end()), state.variables)
-            place = Location(state.file, word.line, word.column)
-            overrides[key] = ScriptValue(text=value.text, where=place, unknown=value.unknown)
+            where = Location(state.file, word.line, word.column)
+            overrides[key] = ScriptValue(text=value.text, where=where, unknown=value.unknown)
             added |= {key} if match["prefix"] else set()
             if raw == match[0] and _is_bare_word(rest[position + 1 : position + 2]):
                 missing_values[key] = overrides[key]
-    if len(overrides) >= FEWEST_OVERRIDES:
+    if overrides:
         job = _job_settings(state, words[0], entry, config, overrides, prefixed)
         state.jobs.append(
             replace(job, added=frozenset(added), removed=frozenset(removed), missing_values=missing_values)
@@ -187,7 +174,7 @@ def _read_launch(state: _ScriptState, words: Sequence[ShellWord], prefixed: dict
 
 
 def _is_bare_word(words: Sequence[ShellWord]) -> bool:
-    """Whether the next word is neither an override nor an option, so it must belong to the word before."""
+    """Whether the next word is neither an override nor an option, so it belongs to the word before it."""
     return bool(words) and not words[0].raw.startswith(("-", "$@")) and not OVERRIDE_START.match(words[0].raw)
 
 

@@ -30,7 +30,7 @@ from harness.matrix.model.versions import Version, parse_version
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.sources.packages.pip_download import ReleaseNotFoundError, RunCommand, fetch_release
 
-NOT_A_VERL_JOB = "this is not a verl job, and the rules are about verl only"
+NOT_A_VERL_JOB = "this is not a verl job, and the rules are only about verl"
 CONFIG_RULE = "CONFIG-KEY"
 MISSING_VALUE_RULE = "TORN-OVERRIDE"
 SEVERITIES = ("error", "warning", "note")
@@ -81,10 +81,9 @@ class JobFacts:
         for default in self._rules.defaults:
             if default.key != key:
                 continue
-            fits = True if default.versions is None else default.versions.contains(verl) if verl else None
-            if fits is None:
+            if default.versions and not verl:
                 return UNKNOWN
-            if fits:
+            if default.versions is None or (verl and default.versions.contains(verl)):
                 return self._setting(default.same_as) if default.same_as else default.value
         return UNSET
 
@@ -94,8 +93,8 @@ def lint_job(
 ) -> LintResult:
     """Apply every rule to a job.
 
-    versions: axis -> version; versions that are missing are UNKNOWN in conditions.
-    wheel: the wheel of the job's verl, in whose configuration every override is looked up.
+    versions: axis -> version; other versions are UNKNOWN in conditions.
+    wheel: the wheel of the job's verl version. Every override is looked up in its configuration.
     """
     rules = rules or load_ruleset()
     if not job.is_verl:
@@ -203,7 +202,7 @@ def _parsed_versions(versions: Mapping[str, str]) -> dict[str, Version]:
 
 
 def _finding(rule: LintRule, job: JobSettings, facts: JobFacts) -> LintFinding:
-    place = next((s.where for name in rule.at if (s := facts.setting(name))), job.where)
+    where = next((s.where for name in rule.at if (s := facts.setting(name))), job.where)
 
     def filled(text: str) -> str:
         return PLACEHOLDER.sub(lambda found: _value_text(facts.value(found[1])), text)
@@ -211,9 +210,9 @@ def _finding(rule: LintRule, job: JobSettings, facts: JobFacts) -> LintFinding:
     return LintFinding(
         rule=rule.id,
         severity=rule.severity,
-        file=str(place.file),
-        line=place.line,
-        column=place.column,
+        file=str(where.file),
+        line=where.line,
+        column=where.column,
         message=filled(rule.message),
         why=filled(rule.why),
         fix=filled(rule.fix),
@@ -223,7 +222,7 @@ def _finding(rule: LintRule, job: JobSettings, facts: JobFacts) -> LintFinding:
 
 
 def _missing_value_findings(job: JobSettings) -> list[LintFinding]:
-    """Keys whose value is separated from them by a space: rule TORN-OVERRIDE."""
+    """Findings of the rule TORN-OVERRIDE: keys that a space separates from their value."""
     return [
         LintFinding(
             rule=MISSING_VALUE_RULE,
@@ -244,7 +243,7 @@ def _missing_value_findings(job: JobSettings) -> list[LintFinding]:
 def _config_findings(
     job: JobSettings, versions: Mapping[str, str], wheel: Path | None
 ) -> Iterator[LintFinding | UndecidedRule]:
-    """Overrides that do not exist in the configuration of this version of verl: rule CONFIG-KEY."""
+    """Findings of the rule CONFIG-KEY: overrides that verl's configuration does not have in this version."""
     if job.entry not in ENTRY_MODULES:
         return
     config = read_config(wheel, config_name(job)) if wheel else None
@@ -254,14 +253,14 @@ def _config_findings(
         return
     for unknown in find_unknown_keys(job, config):
         setting = job.overrides.get(unknown.key)
-        place = setting.where if setting else job.where
+        where = setting.where if setting else job.where
         similar = f"did you mean {' or '.join(unknown.similar)}?" if unknown.similar else "remove it"
         yield LintFinding(
             rule=CONFIG_RULE,
             severity="error",
-            file=str(place.file),
-            line=place.line,
-            column=place.column,
+            file=str(where.file),
+            line=where.line,
+            column=where.column,
             message=f"{unknown.key} does not exist in verl {versions['verl']} ({config_name(job)})",
             why=f"Hydra stops with: Could not override '{unknown.key}'",
             fix=f"{similar} (`+{unknown.key}=...` adds a key that verl does not read)",
@@ -271,10 +270,8 @@ def _config_findings(
         )
 
 
-def _value_text(value: Any) -> str:
-    if value is UNSET:
-        return "not set"
-    return str(value)
+def _value_text(value: object) -> str:
+    return "not set" if value is UNSET else str(value)
 
 
 def _sorted_findings(findings: Sequence[LintFinding]) -> tuple[LintFinding, ...]:

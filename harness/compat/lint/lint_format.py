@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from harness import __version__
 from harness.compat.lint.lint_measurements import LintFinding, LintResult
 from harness.compat.lint.ruleset import load_ruleset
-from harness.serialisation import json_object
+from harness.serialisation import JsonValue, json_object
 
 GITHUB_LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
 SCHEMA = {"name": "npu-matrix.lint", "version": 1}
@@ -17,7 +16,7 @@ SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def as_text(result: LintResult) -> str:
-    """Text as compilers print it: place, severity, rule, then the reason, the fix and the source."""
+    """Text like that of a compiler: location, severity and rule, then the reason, the fix and the source."""
     lines = []
     for finding in result.findings:
         lines += [
@@ -26,7 +25,7 @@ def as_text(result: LintResult) -> str:
             f"  do:  {finding.fix}",
             f"  see: {finding.source}",
         ]
-    lines += [f"line {note.line}: not understood: {note.text}" for note in result.notes]
+    lines += [f"line {note.line}: not fully understood: {note.text}" for note in result.notes]
     lines += [f"not decided: {item.rule} needs {', '.join(item.unknown)}" for item in result.undecided]
     return "\n".join([*lines, summary(result)]) + "\n"
 
@@ -76,10 +75,10 @@ def as_sarif(result: LintResult) -> str:
     return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _sarif_result(finding: LintFinding) -> Mapping[str, Any]:
-    physical: dict[str, Any] = {"artifactLocation": {"uri": finding.file}}
+def _sarif_result(finding: LintFinding) -> dict[str, JsonValue]:
+    physical: dict[str, JsonValue] = {"artifactLocation": {"uri": finding.file}}
     if finding.line:
-        region = {"startLine": finding.line}
+        region: dict[str, JsonValue] = {"startLine": finding.line}
         if finding.column:
             region["startColumn"] = finding.column
         physical["region"] = region

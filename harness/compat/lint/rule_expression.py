@@ -26,7 +26,7 @@ MAX_DEPTH = 50
 
 
 class NoValue(enum.Enum):
-    """UNSET: the setting is not set anywhere. UNKNOWN: it is set to something that is not known."""
+    """UNSET: a setting has no value. UNKNOWN: it has a value that is not known."""
 
     UNSET = "unset"
     UNKNOWN = "unknown"
@@ -36,7 +36,7 @@ UNSET, UNKNOWN = NoValue.UNSET, NoValue.UNKNOWN
 
 
 class RuleFacts(Protocol):
-    """Where a condition gets the values of its names."""
+    """Provides the values of the names in conditions."""
 
     def value(self, name: str) -> Any:
         """The value of `name`: bool, number, string, `Version`, UNSET or UNKNOWN."""
@@ -75,7 +75,7 @@ def evaluate(node: ExpressionNode, facts: RuleFacts) -> Any:
 
 
 class _ExpressionParser:
-    """A recursive descent parser; the weakest operator comes first."""
+    """A recursive descent parser; each method parses one level of operator precedence, lowest first."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -102,19 +102,19 @@ class _ExpressionParser:
         at = self._tokens[self._next][2] if self._next < len(self._tokens) else len(self._text)
         return ExpressionError(f"{self._text!r}, column {at + 1}: {what}")
 
-    def _take(self, *texts: str) -> str:
+    def _accept(self, *texts: str) -> str:
         if self._next < len(self._tokens) and self._tokens[self._next][1] in texts:
             self._next += 1
             return self._tokens[self._next - 1][1]
         return ""
 
     def _require(self, text: str) -> None:
-        if not self._take(text):
+        if not self._accept(text):
             raise self._error(f"expected {text!r}")
 
     def _chain(self, inner: Callable[[], ExpressionNode], *operators: str) -> ExpressionNode:
         node = inner()
-        while operator := self._take(*operators):
+        while operator := self._accept(*operators):
             node = ExpressionNode(operator, items=(node, inner()))
         return node
 
@@ -127,22 +127,22 @@ class _ExpressionParser:
         return node
 
     def _not(self) -> ExpressionNode:
-        if self._take("not"):
+        if self._accept("not"):
             return ExpressionNode("not", items=(self._not(),))
         return self._comparison()
 
     def _comparison(self) -> ExpressionNode:
         left = self._sum()
-        if operator := self._take("==", "!=", "<=", ">=", "<", ">"):
+        if operator := self._accept("==", "!=", "<=", ">=", "<", ">"):
             return ExpressionNode(operator, items=(left, self._sum()))
-        if self._take("in"):
+        if self._accept("in"):
             return ExpressionNode("in", items=(left, *self._list()))
         return left
 
     def _list(self) -> Iterator[ExpressionNode]:
         self._require("(")
         yield self._sum()
-        while self._take(","):
+        while self._accept(","):
             yield self._sum()
         self._require(")")
 
@@ -150,11 +150,11 @@ class _ExpressionParser:
         return self._chain(lambda: self._chain(self._atom, "*", "/", "%"), "+", "-")
 
     def _atom(self) -> ExpressionNode:
-        if self._take("("):
+        if self._accept("("):
             node = self._or()
             self._require(")")
             return node
-        if self._take("-"):
+        if self._accept("-"):
             return ExpressionNode("-", items=(ExpressionNode("literal", "0"), self._atom()))
         if self._next >= len(self._tokens):
             raise self._error("unexpected end")
@@ -166,7 +166,7 @@ class _ExpressionParser:
             return ExpressionNode("string", text[1:-1])
         if kind == "name" and text in ("true", "false"):
             return ExpressionNode("literal", text)
-        if kind == "name" and self._take("("):
+        if kind == "name" and self._accept("("):
             return self._call(text)
         return ExpressionNode(kind, text)
 
@@ -174,7 +174,7 @@ class _ExpressionParser:
         if name not in FUNCTIONS:
             raise self._error(f"unknown function {name!r}")
         arguments = [self._or()]
-        while self._take(","):
+        while self._accept(","):
             arguments.append(self._or())
         self._require(")")
         if len(arguments) != FUNCTIONS[name]:

@@ -1,6 +1,7 @@
 """Parse the part of bash that launch scripts use: words, quotes, continuations, variables, arithmetic.
 
-Nothing is executed. Text that is not understood stays as it is and becomes a `ScriptNote` with its line.
+Nothing is executed. Text that is not understood is kept unchanged and reported as a `ScriptNote` with its
+line.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ MAX_DEPTH = 40
 
 @dataclass(frozen=True, kw_only=True)
 class ShellWord:
-    """A word and where it starts (from 1).
+    """A word of a command. `line` and `column` count from 1.
 
-    parts: pieces of its text, each with whether variables in it are expanded.
+    parts: pieces of the word, each with a flag that says whether variables in it are expanded.
     """
 
     parts: tuple[tuple[str, bool], ...]
@@ -45,7 +46,7 @@ class ShellWord:
 
 @dataclass(frozen=True, kw_only=True)
 class Expansion:
-    """The value of a word. `unknown`: the first variable in it without a known value, or ""."""
+    """The value of a word. `unknown`: the first variable in the word that has no known value, or ""."""
 
     text: str
     unknown: str = ""
@@ -303,21 +304,21 @@ class _Arithmetic:
             raise _UnknownValueError(self._tokens[0])
         return result
 
-    def _take(self, *operators: str) -> str:
+    def _accept(self, *operators: str) -> str:
         return self._tokens.pop(0) if self._tokens and self._tokens[0] in operators else ""
 
     def _sum(self, nested: int) -> int:
         if nested > MAX_DEPTH:
             raise _UnknownValueError("too deeply nested")
         result = self._product(nested)
-        while operator := self._take("+", "-"):
+        while operator := self._accept("+", "-"):
             other = self._product(nested)
             result = result + other if operator == "+" else result - other
         return result
 
     def _product(self, nested: int) -> int:
         result = self._power(nested)
-        while operator := self._take("*", "/", "%"):
+        while operator := self._accept("*", "/", "%"):
             other = self._power(nested)
             if operator == "*":
                 result *= other
@@ -330,7 +331,7 @@ class _Arithmetic:
 
     def _power(self, nested: int) -> int:
         base = self._atom(nested)
-        if not self._take("**"):
+        if not self._accept("**"):
             return base
         exponent = self._power(nested + 1)
         if not 0 <= exponent <= 64:
@@ -338,13 +339,13 @@ class _Arithmetic:
         return int(base**exponent)
 
     def _atom(self, nested: int) -> int:
-        if self._take("-"):
+        if self._accept("-"):
             return -self._atom(nested)
-        if self._take("+"):
+        if self._accept("+"):
             return self._atom(nested)
-        if self._take("("):
+        if self._accept("("):
             result = self._sum(nested + 1)
-            if not self._take(")"):
+            if not self._accept(")"):
                 raise _UnknownValueError("an unbalanced parenthesis")
             return result
         if not self._tokens:

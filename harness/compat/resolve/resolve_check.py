@@ -18,13 +18,19 @@ from harness.compat.resolve.archive_metadata import read_archive_metadata
 from harness.compat.resolve.resolve_problems import resolve_problem
 from harness.compat.resolve.resolve_request import ResolveRequest, requirement_names
 from harness.errors import HarnessError, InfrastructureError
+from harness.matrix.cells.pins import PinsFacet
+from harness.measurements import read_shape
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.sources.git.mirrors import find_mirror, mirrors_folder
 from harness.sources.packages.fetch_failure import FetchFailure, fetch_failure, machine_failure
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 from harness.sources.packages.lockfile import LockedPackage, parse_lock
 from harness.sources.packages.release_sources import fetch_sources
-from harness.sources.packages.resolve_measurements import ResolvedPackage, ResolveMeasured
+from harness.sources.packages.resolve_measurements import (
+    RequirementOverride,
+    ResolvedPackage,
+    ResolveMeasured,
+)
 from harness.sources.packages.uv_errors import UvFailure, UvFailureKind, parse_uv_failure
 from harness.sources.redact import redact_url
 
@@ -81,7 +87,8 @@ def run(ctx: TaskContext) -> Measured[ResolveMeasured]:
     InfrastructureError when the user's own package index cannot be reached: that says nothing about the cell.
     """
     started = time.monotonic()
-    request = ResolveRequest.from_facets(ctx.facets["pins"], ctx.facets["platform"])
+    pins = read_shape(PinsFacet, ctx.facets["pins"])
+    request = ResolveRequest.from_facets(pins, ctx.facets["platform"])
     request = request.with_sources(mirrors_folder())
     settings = index_environment(os.environ).with_indexes(request.indexes)
     for notice in settings.notices:
@@ -275,7 +282,7 @@ def _measured(
             from_source=request.from_source,
             source_requirements=request.source_requirements,
             from_sdist=state.from_sdist,
-            overrides=request.overrides,
+            overrides=tuple(RequirementOverride(requirement=text) for text in request.overrides),
             archives=archives.remarks,
             refusals=archives.refusals,
             attempts=state.attempts,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 from harness.errors import InputError
+from harness.matrix.cells.pins import PinsFacet
 from harness.sources.git.mirrors import find_mirror
 from harness.sources.packages.lockfile import normal_name
-from harness.sources.packages.resolve_measurements import RequirementOverride, SourcePackage
+from harness.sources.packages.resolve_measurements import SourcePackage
 from harness.sources.packages.source_requirements import declared_requirements
 
 # The glibc of openEuler 22.03, the oldest system that CANN images are built on.
@@ -21,15 +21,17 @@ CROSS_PLATFORM = "manylinux_2_34"
 
 @dataclass(frozen=True, kw_only=True)
 class ResolveRequest:
-    """One resolution.
+    """The requirements of a cell and its target platform.
 
+    overrides: requirements that replace those of packages.
     from_source: packages that are built from a repository; they are not resolved themselves.
-    source_requirements: package -> what it requires, for those whose commit a mirror has.
+    indexes: additional package indexes.
     host: whether the target is this machine.
+    source_requirements: package -> its requirements, for packages of `from_source` whose commit a mirror has.
     """
 
     requirements: tuple[str, ...]
-    overrides: tuple[RequirementOverride, ...]
+    overrides: tuple[str, ...]
     from_source: tuple[SourcePackage, ...]
     indexes: tuple[str, ...]
     python: str
@@ -38,22 +40,16 @@ class ResolveRequest:
     source_requirements: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
-    def from_facets(cls, pins: Mapping[str, Any], platform: Mapping[str, Any]) -> ResolveRequest:
-        """Read the facets `pins` and `platform`; InputError for an invalid requirement."""
-        reasons = pins.get("reasons", {})
-        source = tuple(SourcePackage(**item) for item in pins.get("from_source", ()))
-        built = {normal_name(item.package) for item in source}
+    def from_facets(cls, pins: PinsFacet, platform: Mapping[str, object]) -> ResolveRequest:
+        """The request for the facets `pins` and `platform`; InputError for an invalid requirement."""
+        built = {normal_name(item.package) for item in pins.from_source}
         return cls(
-            # Keep the order of matrix.yaml: uv decides on the first requirements first. With a third party's
-            # packages in front it goes back to releases of the stack that are years old.
-            requirements=tuple(r for r in pins.get("requirements", ()) if _name(r) not in built),
-            overrides=tuple(
-                RequirementOverride(requirement=text, reason=str(reasons.get(text, "")))
-                for text in sorted(pins.get("overrides", ()))
-                if _name(text) not in built
-            ),
-            from_source=source,
-            indexes=tuple(pins.get("index", ())),
+            # Keep the order of matrix.yaml: uv selects versions of the first requirements first. With
+            # packages of third parties in front, it would select releases of the stack that are years old.
+            requirements=tuple(text for text in pins.requirements if _name(text) not in built),
+            overrides=tuple(text for text in sorted(pins.overrides) if _name(text) not in built),
+            from_source=tuple(SourcePackage(**vars(item)) for item in pins.from_source),
+            indexes=pins.index,
             python=str(platform["python"]),
             arch=str(platform["arch"]),
             host=bool(platform.get("host", False)),
@@ -62,8 +58,8 @@ class ResolveRequest:
     def with_sources(self, mirrors: Path | None) -> ResolveRequest:
         """This request with the requirements of the packages built from source whose commit a mirror has.
 
-        Only for this machine. On hardware these packages are installed over an environment that their
-        requirements did not shape.
+        Only if the target is this machine. On hardware these packages are installed into an environment that
+        was resolved without their requirements.
         """
         if mirrors is None or not self.host:
             return self
@@ -85,12 +81,10 @@ class ResolveRequest:
         return ["--python-version", self.python, *platform]
 
     def write(self, folder: Path) -> None:
-        """Write `requirements.in` and `overrides.txt`, each override below its reason."""
+        """Write `requirements.in` and `overrides.txt`."""
         from_source = (text for texts in self.source_requirements.values() for text in texts)
         _write_lines(folder / "requirements.in", [*self.requirements, *from_source])
-        _write_lines(
-            folder / "overrides.txt", [line for override in self.overrides for line in _lines(override)]
-        )
+        _write_lines(folder / "overrides.txt", self.overrides)
 
 
 def requirement_names(requirements: Sequence[str]) -> tuple[str, ...]:
@@ -100,11 +94,6 @@ def requirement_names(requirements: Sequence[str]) -> tuple[str, ...]:
 
 def _write_lines(file: Path, lines: Sequence[str]) -> None:
     file.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-
-
-def _lines(override: RequirementOverride) -> list[str]:
-    reason = " ".join(override.reason.split())
-    return [f"# {reason}", override.requirement] if reason else [override.requirement]
 
 
 def _name(requirement: str) -> str:

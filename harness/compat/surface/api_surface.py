@@ -1,7 +1,7 @@
 """The API surface of a package, read from its sources: modules, names, classes and signatures.
 
-Nothing is imported. A name that only running the code would show is UNKNOWN and is never reported. A name is
-MISSING only when its module was parsed and contains nothing that could define it.
+Nothing is imported. A name is MISSING only if its module was parsed and contains nothing that could define
+it. A name that may be defined at run time is UNKNOWN and is never reported.
 """
 
 from __future__ import annotations

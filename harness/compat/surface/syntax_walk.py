@@ -1,4 +1,4 @@
-"""Walk syntax trees fast: this takes most of the time of an analysis."""
+"""Fast traversal of syntax trees, which takes most of the time of an analysis."""
 
 from __future__ import annotations
 

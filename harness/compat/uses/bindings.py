@@ -14,10 +14,11 @@ from harness.compat.surface.syntax_walk import children, walk
 
 @dataclass(frozen=True, kw_only=True)
 class Binding:
-    """What a name or expression refers to: a name of a provider, or an instance of one of its classes.
+    """What a name or expression refers to: a name in a provider, or an instance of a provider's class.
 
-    instance: "" for the name itself, `created` for an instance created by calling it, `declared` for one with
-    a type annotation (it may be of a subclass), `inherited` for `self` in a subclass.
+    instance: "" for the name itself; `created` for an instance that calling the class creates; `declared`
+    for an instance with a type annotation, whose class may be a subclass; `inherited` for `self` in a
+    subclass.
     unsure: why the name may also refer to something else, or "".
     """
 
@@ -29,7 +30,10 @@ class Binding:
 def bound_names(
     body: Iterable[ast.AST], module: str, *, package: bool, known: Callable[[str], str]
 ) -> Iterator[tuple[str, str]]:
-    """The names that a scope binds, each with the dotted name it imports, "" for anything not `known`."""
+    """The names that a scope binds, each with the dotted name that it imports.
+
+    known: returns a dotted name of a provider unchanged, and "" for other names.
+    """
     waiting: list[ast.AST] = list(body)
     while waiting:
         node = waiting.pop()
@@ -101,19 +105,19 @@ def assignment_counts(node: ast.ClassDef) -> Counter[str]:
 
 def concrete_names(node: ast.ClassDef) -> frozenset[str] | None:
     """The names in a class's body; None when the class is abstract, or has decorators or keywords."""
-    methods = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    methods = [item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
     if node.keywords or node.decorator_list or any("abstract" in " ".join(decorators(m)) for m in methods):
         return None
     return frozenset(class_names(node))
 
 
 def class_names(node: ast.ClassDef) -> set[str]:
-    """The names that a class's body gives its objects."""
-    return class_attributes(node) | {getattr(one, "name", "") for one in node.body}
+    """The names of the methods and attributes that a class defines."""
+    return class_attributes(node) | {getattr(item, "name", "") for item in node.body}
 
 
 def annotated_class(annotation: ast.expr | None) -> ast.expr | None:
-    """The class that an annotation names, also with `| None` or in quotes; None for other annotations."""
+    """The class that an annotation names, possibly with `| None` or in quotes; None for other annotations."""
     match annotation:
         case ast.Constant(value=str(text)):
             try:
@@ -140,14 +144,14 @@ def attribute_of(binding: Binding, parts: list[str]) -> Binding:
 
 
 def may_be_class(binding: Binding | None) -> TypeGuard[Binding]:
-    """Whether this can be the class of an object. The sources of the provider show whether it is a class."""
+    """Whether a binding can be a class. Whether it is one can be seen only in the provider's sources."""
     return binding is not None and not binding.instance and not binding.unsure and "." in binding.target
 
 
 def all_parameters(arguments: ast.arguments) -> list[ast.arg]:
     """All parameters of a function."""
-    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    return [*every, *(one for one in (arguments.vararg, arguments.kwarg) if one)]
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    return [*named, *filter(None, (arguments.vararg, arguments.kwarg))]
 
 
 def super_method_name(function: ast.expr) -> str:

@@ -21,10 +21,10 @@ class SourcePackage:
 
 @dataclass(frozen=True, kw_only=True)
 class RequirementOverride:
-    """A requirement that replaces what packages require, and why that is safe."""
+    """A requirement that replaces those of packages. `reason` is only set in outcomes of older versions."""
 
     requirement: str
-    reason: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.uses.analysis_process import analyse
 from harness.compat.uses.package_pairs import Package
 from harness.errors import InfrastructureError, InputError
+from harness.matrix.cells.pins import PinsFacet
 from harness.outcome import Status
 
 MODEL = "from transformers import AutoModel\n"
@@ -120,7 +121,7 @@ def test_what_is_not_at_hand_was_not_looked_at(stack: Any, context: Any) -> None
 
 
 def test_an_override_wins_and_a_range_states_nothing() -> None:
-    pins = {"requirements": ["a==1", "b>=2", "c==1.*", "d==3"], "overrides": ["d==4"]}
+    pins = PinsFacet(requirements=("a==1", "b>=2", "c==1.*", "d==3"), overrides=("d==4",))
     assert pinned_versions(pins) == {"a": "1", "d": "4"}
 
 

@@ -20,7 +20,7 @@ def result() -> LintResult:
 def test_text_reads_like_a_compilers(result: LintResult) -> None:
     text = FORMATS["text"](result)
     assert "a,b:c%.sh:3:3: error GROUP-1: the GRPO group size is 1\n  why: a group of one" in text
-    assert "line 1: not understood" in text
+    assert "line 1: not fully understood" in text
     assert "not decided: MOE-WAKE needs" in text or "not decided" in text
     assert text.splitlines()[-1].startswith("2 errors") or "errors" in text.splitlines()[-1]
 

@@ -12,6 +12,7 @@ from harness.compat.resolve import resolve_check
 from harness.compat.resolve.resolve_problems import remedy
 from harness.compat.resolve.resolve_request import ResolveRequest
 from harness.errors import InfrastructureError, InputError
+from harness.matrix.cells.pins import PinsFacet
 from harness.outcome import Status
 from harness.sources.packages.lockfile import parse_lock
 from harness.sources.packages.resolve_measurements import (
@@ -35,7 +36,6 @@ def pins(*requirements: str, **more: Any) -> dict[str, Any]:
         "overrides": [],
         "from_source": [],
         "index": [],
-        "reasons": {},
         **more,
     }
 
@@ -61,7 +61,7 @@ def test_pins_that_go_together_give_a_lock_with_digests(wheels: Any, context: An
 
 
 def test_what_is_written_wrongly_is_to_be_corrected_and_of_what_is_not_known_nothing_is_advised() -> None:
-    request = ResolveRequest.from_facets(pins("engine==1.0"), HERE)
+    request = ResolveRequest.from_facets(PinsFacet(requirements=("engine==1.0",)), HERE)
     written = parse_uv_failure("error: Couldn't parse requirement in `requirements.in` at position 0")
     assert remedy(written, request) == "Correct the requirement in matrix.yaml."
     assert remedy(parse_uv_failure("error: the dog ate it"), request) == ""
@@ -85,22 +85,15 @@ def test_a_contradiction_names_the_packages_and_what_they_want(wheels: Any, cont
     assert len(problem.chain) == 2
 
 
-def test_an_override_with_its_reason_settles_it(wheels: Any, context: Any) -> None:
+def test_an_override_resolves_a_conflict(wheels: Any, context: Any) -> None:
     wheels.add("vllm", "0.11.0", "torch==2.8.0")
     wheels.add("vllm-ascend", "0.11.0", "torch==2.7.1")
     wheels.add("torch", "2.7.1")
-    chosen = pins(
-        "vllm==0.11.0",
-        "vllm-ascend==0.11.0",
-        overrides=["torch==2.7.1"],
-        reasons={"torch==2.7.1": "installed last,\nafter vllm"},
-    )
+    chosen = pins("vllm==0.11.0", "vllm-ascend==0.11.0", overrides=["torch==2.7.1"])
     found, judgement, (ctx, _measured) = measure(context, chosen)
     assert judgement.status is Status.PASS
-    assert found.overrides == (
-        RequirementOverride(requirement="torch==2.7.1", reason="installed last,\nafter vllm"),
-    )
-    assert (ctx.workdir / "overrides.txt").read_text() == "# installed last, after vllm\ntorch==2.7.1\n"
+    assert found.overrides == (RequirementOverride(requirement="torch==2.7.1"),)
+    assert (ctx.workdir / "overrides.txt").read_text() == "torch==2.7.1\n"
 
 
 def test_everything_that_is_missing_is_said_in_one_go(wheels: Any, context: Any) -> None:
@@ -164,12 +157,6 @@ def test_what_only_a_silent_vendor_index_might_have_was_not_asked_rather_than_un
     assert judgement.status is Status.NOT_RUN
     assert any("--fresh" in remedy and "127.0.0.1:9" in remedy for remedy in judgement.remedies)
     assert "127.0.0.1:9" in judgement.reasons[0]
-
-
-def test_an_override_without_a_reason_at_hand_does_not_claim_that_none_was_given(tmp_path: Path) -> None:
-    chosen = {"requirements": ["base==2.0"], "overrides": ["torch==2.7.1"]}
-    ResolveRequest.from_facets(chosen, {"python": "3.11", "arch": "x86_64"}).write(tmp_path)
-    assert (tmp_path / "overrides.txt").read_text() == "torch==2.7.1\n"
 
 
 def test_a_requirement_that_is_none_is_an_input_error(wheels: Any, context: Any) -> None:
