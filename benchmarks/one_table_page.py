@@ -9,7 +9,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from harness.report.model.report_inputs import ReportInputs, ResultInput
+from harness.report.model.report_inputs import ReportInputs, ReportResult
 
 SCRIPT = """
 const rows = [...document.querySelectorAll("tbody tr")];
@@ -22,7 +22,7 @@ document.getElementById("q").addEventListener("input", (event) => {
 
 def write_one_table(inputs: ReportInputs, folder: Path) -> Path:
     """Write the page; returns it."""
-    by_cell: dict[str, list[ResultInput]] = {}
+    by_cell: dict[str, list[ReportResult]] = {}
     for result in inputs.results:
         by_cell.setdefault(result.cell_id, []).append(result)
     names = [check.name for check in inputs.checks]
@@ -30,8 +30,8 @@ def write_one_table(inputs: ReportInputs, folder: Path) -> Path:
     for cell in inputs.cells:
         found = {result.check: result for result in by_cell.get(cell.id, [])}
         fields = [cell.id, cell.title, *cell.axes.values()]
-        answers = [_answer(found[name]) if name in found else "" for name in names]
-        rows.append(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in fields)}{''.join(answers)}</tr>")
+        verdicts = [_verdict(found[name]) if name in found else "" for name in names]
+        rows.append(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in fields)}{''.join(verdicts)}</tr>")
     axes = list(inputs.cells[0].axes)
     head = "".join(f"<th>{escape(name)}</th>" for name in ["cell", "title", *axes, *names])
     page = folder / "one-table.html"
@@ -43,6 +43,6 @@ def write_one_table(inputs: ReportInputs, folder: Path) -> Path:
     return page
 
 
-def _answer(result: ResultInput) -> str:
-    evidence = result.evidence.value if result.evidence else ""
-    return f"<td>{result.status.value} {evidence}<br>{escape('; '.join(result.reasons))}</td>"
+def _verdict(result: ReportResult) -> str:
+    evidence = result.verdict.evidence.value if result.verdict.evidence else ""
+    return f"<td>{result.verdict.status.value} {evidence}<br>{escape('; '.join(result.verdict.reasons))}</td>"

@@ -15,7 +15,7 @@ from harness.compat.lint.ruleset import load_ruleset
 from harness.errors import EXIT_CODES
 from harness.matrix.document.matrix_schema import json_schema
 from harness.plan.tasks.check_registry import all_checks
-from harness.report.formats.report_schema import report_schema
+from harness.report.formats.json_export import report_schema
 from harness.report.model.marks import EVIDENCE, STYLES
 from harness.report.query.grid_query import CHANGE, FIELDS, PROOF, STATUS
 from harness.settings import OPTIONS

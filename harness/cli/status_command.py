@@ -130,11 +130,11 @@ def _follow(settings: Settings, ledger: Ledger, run_id: str, query: str, console
 
 def _tell(look: Look, said: dict[tuple[str, str], str]) -> None:
     """Print what was not said yet."""
-    from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark
+    from harness.report.model.marks import EVIDENCE, STYLES, Mark
 
     for row, hits in look.selection.rows:
         for check, result in row.results.items():
-            evidence = result.facts.evidence if result.mark in RAN else None
+            evidence = result.shown_evidence
             text = STYLES[result.mark].label + (f" ({EVIDENCE[evidence].label})" if evidence else "")
             if check in hits and result.mark is not Mark.NOT_RUN and said.get((row.cell.id, check)) != text:
                 said[row.cell.id, check] = text

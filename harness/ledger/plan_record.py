@@ -22,16 +22,24 @@ PLAN_SCHEMA = SchemaVersion(name="npu-matrix.plan", version=1)
 
 
 @dataclass(frozen=True, kw_only=True)
+class CellFinding:
+    """A known inconsistency in what is published about the versions of a cell, and where it is documented."""
+
+    what: str
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CellFacts:
     """The facts about a cell that a report shows. `provenance`: axis -> `file:line:column` that sets it."""
 
     id: str
-    title: str
-    stack: str
-    device: str
-    axes: Mapping[str, str]
-    provenance: Mapping[str, str]
-    findings: tuple[Mapping[str, str], ...] = ()
+    title: str = ""
+    stack: str = ""
+    device: str = ""
+    axes: Mapping[str, str] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    findings: tuple[CellFinding, ...] = ()
     recipe: str = ""
 
 

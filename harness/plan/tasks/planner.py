@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from harness.check import Check
 from harness.errors import Location
-from harness.ledger.plan_record import CellFacts, CodeRecord, PlanEntry, Skip
+from harness.ledger.plan_record import CellFacts, CellFinding, CodeRecord, PlanEntry, Skip
 from harness.matrix.model.cell import Cell
 from harness.outcome import Status
 from harness.plan.keys.facets import FacetInputs
@@ -122,7 +122,7 @@ def cell_facts(cell: Cell) -> CellFacts:
         device=cell.device,
         axes=dict(cell.axes),
         provenance={axis: _place(where) for axis, where in cell.provenance.items()},
-        findings=tuple({"what": finding.what, "source": finding.source} for finding in cell.findings),
+        findings=tuple(CellFinding(what=finding.what, source=finding.source) for finding in cell.findings),
         recipe=cell.recipe,
     )
 

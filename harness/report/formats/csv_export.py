@@ -6,7 +6,8 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
-from harness.report.model.report_model import ReportModel, ReportResult, ReportRow
+from harness.report.model.report_inputs import ReportResult
+from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.visible_text import as_bytes, clip, iso, visible
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -36,14 +37,14 @@ def results_csv(model: ReportModel, by_row: Iterable[bytes] | None = None) -> by
     axes = model.all_axes
     head = _lines([list(map(_cell, [*HEAD, *(f"axis:{axis}" for axis in axes), *TAIL]))])
     if by_row is None:
-        by_row = [row_lines(row, axes) for row in model.rows]
+        by_row = [row_lines(model, row) for row in model.rows]
     return head + b"".join(by_row)
 
 
-def row_lines(row: ReportRow, axes: Sequence[str]) -> bytes:
+def row_lines(model: ReportModel, row: ReportRow) -> bytes:
     """The lines of one cell."""
-    head = list(map(_cell, _facts(row, axes)))
-    return _lines([[*head, *map(_cell, _answer(result))] for result in row.results.values()])
+    head = list(map(_cell, _facts(row, model.all_axes)))
+    return _lines([[*head, *map(_cell, _verdict(model, result))] for result in row.results.values()])
 
 
 def _lines(rows: list[list[str]]) -> bytes:
@@ -64,23 +65,23 @@ def _facts(row: ReportRow, axes: Sequence[str]) -> list[str]:
     ]
 
 
-def _answer(result: ReportResult) -> list[str]:
-    facts = result.facts
+def _verdict(model: ReportModel, result: ReportResult) -> list[str]:
+    verdict, outcome, streak = result.verdict, result.verdict.outcome, model.streak(result)
     return [
-        facts.check,
-        facts.tier.value,
-        facts.status.value,
+        result.check,
+        result.entry.tier.value,
+        verdict.status.value,
         result.mark.value,
-        facts.evidence.value if facts.evidence else "",
+        verdict.evidence.value if verdict.evidence else "",
         result.change,
-        result.streak.since_run if result.streak else "",
-        facts.reasons[0] if facts.reasons else "",
-        facts.remedies[0] if facts.remedies else "",
-        facts.key,
-        facts.run_id,
-        iso(facts.started),
-        f"{facts.seconds:.3f}" if facts.started else "",
-        "yes" if facts.reused else "no",
+        streak.since_run if streak else "",
+        result.reason,
+        result.remedy,
+        result.entry.key,
+        outcome.run_id if outcome else "",
+        iso(outcome.started) if outcome else "",
+        f"{outcome.seconds:.3f}" if outcome and outcome.started else "",
+        "yes" if result.reused else "no",
     ]
 
 

@@ -14,7 +14,8 @@ from markupsafe import escape
 
 from harness.outcome import Status
 from harness.report.model.changes import RunChangeKind
-from harness.report.model.report_model import ReportModel, ReportResult, ReportRow
+from harness.report.model.report_inputs import ReportResult
+from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.streak import RAN_BEFORE
 from harness.report.model.visible_text import clip, iso, visible
 
@@ -47,8 +48,8 @@ def row_events(row: ReportRow, run_id: str, now: float) -> list[FeedItem]:
             turn=turn,
             cell=name,
             page=f"cells/{row.slug}.html",
-            check=result.facts.check,
-            reason=result.facts.reasons[0] if result.facts.reasons and run == run_id else "",
+            check=result.check,
+            reason=result.reason if run == run_id else "",
         )
         for result in row.results.values()
         for run, when, turn in _turns(result, run_id, now)
@@ -86,13 +87,12 @@ def _profile(model: ReportModel) -> str:
 
 def _turns(result: ReportResult, run_id: str, now: float) -> Iterator[tuple[str, float, RunChangeKind]]:
     """(run, time, kind) of every change in the history of a check."""
-    facts = result.facts
     answered, fresh = None, False
     for stretch in result.past.stretches:
         turn, answered, fresh = _turned(stretch.status, answered, fresh)
         if turn:
             yield stretch.first_run, stretch.first, turn
-    turn, _, _ = _turned(facts.status, answered, fresh)
+    turn, _, _ = _turned(result.verdict.status, answered, fresh)
     if turn:
         yield run_id, now, turn
 

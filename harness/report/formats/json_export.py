@@ -1,159 +1,311 @@
-"""The model as versioned JSON, and the schema of it."""
+"""report.json: the model as versioned JSON, one line per cell, and the JSON schema of it."""
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import json
 import math
 from collections.abc import Iterable, Mapping
-from functools import cache
-from operator import attrgetter
-from pathlib import PurePath
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
+from harness.ledger.plan_record import CellFinding
+from harness.measurements import JsonValue
+from harness.outcome import Evidence, Status, Tier
+from harness.report.model.changes import RunChange
+from harness.report.model.failure_patterns import FailurePattern
 from harness.report.model.logs import stored_name
-from harness.report.model.report_inputs import CellInput, ResultInput
-from harness.report.model.report_model import ReportModel, ReportResult, ReportRow
+from harness.report.model.marks import Mark
+from harness.report.model.report_inputs import (
+    CheckInput,
+    DiagnosisInput,
+    ExcludedInput,
+    PublishedInput,
+    ReportResult,
+    RunFacts,
+)
+from harness.report.model.report_model import Attention, ReportModel, ReportRow
+from harness.report.model.streak import Streak, Stretch
 from harness.report.model.visible_text import as_bytes
+from harness.serialisation import as_object, json_form
+from harness.verdict.verdict import Standing
 
-SCHEMA_NAME = "npu-matrix.report"
-SCHEMA_VERSION = 1
+SCHEMA_NAME: Final = "npu-matrix.report"
+SCHEMA_VERSION: Final = 1
+STANDINGS = {
+    Standing.AS_EXPECTED: "",
+    Standing.KNOWN: "known",
+    Standing.UNEXPECTED: "unexpected",
+    Standing.INCOMPLETE: "unexpected",
+    Standing.UNEXPECTED_PASS: "unexpected-pass",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaId:
+    """The name and version of this schema."""
+
+    name: Literal["npu-matrix.report"] = SCHEMA_NAME
+    version: Literal[1] = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellCheck:
+    """A check of a cell."""
+
+    cell: str
+    check: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Since:
+    """The earlier run that `changes` compares with."""
+
+    run: str
+    started: float
+    revision: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedExpectation:
+    """Why a failure is expected, where that is documented, and until when."""
+
+    reason: str
+    source: str
+    until: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedFile:
+    """An artifact and the digest of its content."""
+
+    name: str
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultItem:
+    """A verdict: the `status` of the check, and the `mark` that readers see.
+
+    evidence: null if nothing was executed. expected: "", `known`, `unexpected` or `unexpected-pass`.
+    """
+
+    check: str
+    tier: Tier
+    status: Status
+    question: str
+    expected: str
+    reasons: tuple[str, ...]
+    remedies: tuple[str, ...]
+    evidence: Evidence | None
+    key: str
+    facets: Mapping[str, Any]
+    measurements: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    started: float
+    seconds: float
+    attempt: int
+    run_id: str
+    reused: bool
+    reproduce: str
+    expectation: ReportedExpectation | None
+    diagnosis: DiagnosisInput | None
+    artifacts: tuple[ReportedFile, ...]
+    mark: Mark
+    change: str
+    streak: Streak | None
+    history: tuple[Stretch, ...]
+    missing: bool
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellItem:
+    """A cell with its versions, where each version is declared, and its results."""
+
+    id: str
+    title: str
+    stack: str
+    axes: Mapping[str, str]
+    provenance: Mapping[str, str]
+    findings: tuple[CellFinding, ...]
+    device: str
+    recipe: str
+    planned: tuple[str, ...]
+    excluded: str = ""
+    exports: tuple[str, ...]
+    page: str
+    worst: Mark | None
+    published: tuple[PublishedInput, ...]
+    results: tuple[ResultItem, ...]
+
+
+@json_form(schema_="schema")
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """report.json."""
+
+    schema_: SchemaId = SchemaId()
+    generated: float
+    headline: str
+    proof: str
+    complete: bool
+    run: RunFacts
+    checks: tuple[CheckInput, ...]
+    counts: Mapping[Mark, int]
+    passed_by_evidence: Mapping[Evidence, int]
+    planned: int
+    missing: tuple[CellCheck, ...]
+    attention: tuple[Attention, ...]
+    patterns: tuple[FailurePattern, ...]
+    since: Since | None
+    changes: tuple[RunChange, ...]
+    strangers: tuple[CellCheck, ...]
+    excluded: tuple[ExcludedInput, ...]
+    host: Mapping[str, str]
+    notes: tuple[str, ...]
+    cells: tuple[CellItem, ...] = ()
+
+
+def report_schema() -> dict[str, Any]:
+    """The JSON schema of report.json."""
+    from pydantic import TypeAdapter
+
+    schema = TypeAdapter(Report).json_schema(mode="serialization")
+    for part in (schema, *schema["$defs"].values()):
+        if "properties" in part:
+            part |= {"additionalProperties": False, "required": list(part["properties"])}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": f"{SCHEMA_NAME} {SCHEMA_VERSION}",
+    }
 
 
 def report_json(model: ReportModel, by_row: Iterable[bytes] | None = None) -> bytes:
-    """The report as JSON. Numbers JSON cannot hold become "NaN", "Infinity", "-Infinity".
+    """The report as JSON. Numbers that JSON does not have become "NaN", "Infinity", "-Infinity".
 
     by_row: the line of each cell (`cell_line`), where they are known already.
     """
-    # One line per cell: readable with line tools, and the fast encoder does not indent.
-    cells = list(by_row if by_row is not None else map(cell_line, model.rows)) or [b""]
-    # Joined once: of many cells these are a hundred megabytes.
-    cells[0] = _line(_head(model))[:-1] + b',"cells":[\n' + cells[0]
+    # One line per cell can be read with line tools; the fast encoder of the standard library does not indent.
+    cells = list(by_row if by_row is not None else (cell_line(model, row) for row in model.rows)) or [b""]
+    head = json_line(_report(model)).removesuffix(b"]}")
+    # Joined once: the lines of a large matrix are a hundred megabytes.
+    cells[0] = head + b"\n" + cells[0]
     cells[-1] += b"\n]}\n"
     return b",\n".join(cells)
 
 
-def cell_line(row: ReportRow) -> bytes:
-    """A cell and its results as one line of JSON."""
-    return _line(_row(row))
-
-
-def _line(facts: Mapping[str, Any]) -> bytes:
+def json_line(value: object) -> bytes:
+    """Dataclasses, enums, mappings and tuples as one line of JSON in UTF-8."""
     try:
-        text = json.dumps(facts, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_shallow)
-    except (ValueError, TypeError):
-        return as_bytes(_dump(plain(facts)))
-    # Half a character, or a name of nothing known: the careful way.
-    return as_bytes(text if text.isprintable() else _dump(plain(facts)))
+        return _dump(value).encode()
+    except ValueError:
+        # A number that is not finite, or half of a surrogate pair.
+        return _dump(_representable(json.loads(json.dumps(value, default=as_object)))).encode()
 
 
-def _shallow(value: Any) -> Any:
-    """What the encoder does not know, one level deep; it comes back for what is inside."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {name: getattr(value, name) for name in _fields(type(value))}
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, PurePath):
-        return str(value)
-    raise TypeError(type(value).__name__)
+def _dump(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=as_object)
 
 
-@cache
-def _fields(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
+def _representable(value: JsonValue) -> JsonValue:
+    """JSON with texts in place of numbers that are not finite, and escapes in place of half characters."""
+    if isinstance(value, str):
+        return as_bytes(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    if isinstance(value, dict):
+        return {as_bytes(name).decode(): _representable(item) for name, item in value.items()}
+    return [_representable(item) for item in value] if isinstance(value, list) else value
 
 
-def report_data(model: ReportModel) -> dict[str, Any]:
-    """The report as plain data, without logs and without paths of this machine."""
-    data: dict[str, Any] = plain({**_head(model), "cells": [_row(row) for row in model.rows]})
-    return data
+def _report(model: ReportModel) -> Report:
+    """All of the report except its cells."""
+    earlier = model.earlier
+    return Report(
+        generated=model.generated,
+        headline=model.headline,
+        proof=model.proof,
+        complete=model.complete,
+        run=model.run,
+        checks=model.checks,
+        counts=model.counts,
+        passed_by_evidence=model.passed,
+        planned=model.planned,
+        missing=tuple(CellCheck(cell=cell, check=check) for cell, check in model.missing),
+        attention=model.attention,
+        patterns=model.patterns,
+        since=(
+            Since(run=earlier.run_id, started=earlier.started, revision=earlier.revision) if earlier else None
+        ),
+        changes=model.changes,
+        strangers=tuple(CellCheck(cell=result.cell_id, check=result.check) for result in model.strangers),
+        excluded=model.excluded,
+        host=model.host,
+        notes=model.notes,
+    )
 
 
-def _head(model: ReportModel) -> dict[str, Any]:
-    return {
-        "schema": {"name": SCHEMA_NAME, "version": SCHEMA_VERSION},
-        "generated": model.generated,
-        "headline": model.headline,
-        "proof": model.proof,
-        "complete": model.complete,
-        "run": model.run,
-        "checks": model.checks,
-        "counts": {mark.value: count for mark, count in model.counts.items()},
-        "passed_by_evidence": {evidence.value: count for evidence, count in model.passed.items()},
-        "planned": model.planned,
-        "missing": [{"cell": cell, "check": check} for cell, check in model.missing],
-        "attention": model.attention,
-        "patterns": model.patterns,
-        "since": (
-            {
-                "run": model.earlier.run_id,
-                "started": model.earlier.started,
-                "revision": model.earlier.revision,
-            }
-            if model.earlier
+def cell_line(model: ReportModel, row: ReportRow) -> bytes:
+    """A cell and its results as one line of JSON."""
+    cell = row.cell
+    return json_line(
+        CellItem(
+            id=cell.id,
+            title=cell.title,
+            stack=cell.stack,
+            axes=cell.axes,
+            provenance=cell.provenance,
+            findings=cell.findings,
+            device=cell.device,
+            recipe=cell.recipe,
+            planned=row.planned,
+            exports=tuple(f"exports/{row.slug}/{stored_name(name)}" for name in row.exports),
+            page=f"cells/{row.slug}.html",
+            worst=row.worst,
+            published=row.published,
+            results=tuple(_result(model, result) for result in row.results.values()),
+        )
+    )
+
+
+def _result(model: ReportModel, result: ReportResult) -> ResultItem:
+    entry, verdict, outcome = result.entry, result.verdict, result.verdict.outcome
+    expected = verdict.expected
+    return ResultItem(
+        check=entry.check,
+        tier=entry.tier,
+        status=verdict.status,
+        question=entry.question,
+        expected=STANDINGS[verdict.standing],
+        reasons=verdict.reasons,
+        remedies=verdict.remedies,
+        evidence=verdict.evidence,
+        key=entry.key,
+        facets=result.facets,
+        measurements=result.measurements,
+        environment=outcome.environment if outcome else {},
+        started=outcome.started if outcome else 0.0,
+        seconds=outcome.seconds if outcome else 0.0,
+        attempt=outcome.attempt if outcome else 1,
+        run_id=outcome.run_id if outcome else "",
+        reused=result.reused,
+        reproduce=result.reproduce,
+        expectation=(
+            ReportedExpectation(reason=expected.reason, source=expected.source, until=expected.until)
+            if expected
             else None
         ),
-        "changes": model.changes,
-        "strangers": [{"cell": result.cell_id, "check": result.check} for result in model.strangers],
-        "excluded": model.excluded,
-        "host": model.host,
-        "notes": model.notes,
-    }
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-def _row(row: ReportRow) -> dict[str, Any]:
-    facts = {name: getattr(row.cell, name) for name in _fields(CellInput) if name != "exports"}
-    return {
-        **facts,
-        "exports": [f"exports/{row.slug}/{stored_name(name)}" for name in row.cell.exports],
-        "page": f"cells/{row.slug}.html",
-        "worst": row.worst,
-        "published": row.published,
-        "results": [_result(result) for result in row.results.values()],
-    }
-
-
-LEFT_OUT = frozenset({"log_text", "log_path", "cell_id", "artifacts", "history"})
-KEPT = tuple(name for name in _fields(ResultInput) if name not in LEFT_OUT)
-_kept = attrgetter(*KEPT)
-
-
-def _result(result: ReportResult) -> dict[str, Any]:
-    return {
-        **dict(zip(KEPT, _kept(result.facts), strict=True)),
-        "artifacts": [
-            {"name": file.name, "digest": file.digest, "size": file.size} for file in result.facts.artifacts
-        ],
-        "mark": result.mark,
-        "change": result.change,
-        "streak": result.streak,
-        "history": list(map(vars, result.past.stretches)),
-        "missing": result.missing,
-        "notes": result.notes,
-    }
-
-
-def plain(value: Any) -> Any:
-    """Dataclasses, enums, mappings and tuples as what JSON knows."""
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, float):
-        return (
-            value
-            if math.isfinite(value)
-            else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
-        )
-    if isinstance(value, dict | Mapping):
-        return {str(plain(name)): plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    return str(value) if isinstance(value, PurePath) else value
+        diagnosis=result.diagnosis,
+        artifacts=tuple(
+            ReportedFile(name=ref.name, digest=ref.digest, size=ref.size)
+            for ref in (outcome.artifacts if outcome else ())
+        ),
+        mark=result.mark,
+        change=result.change,
+        streak=model.streak(result),
+        history=result.past.stretches,
+        missing=result.missing,
+        notes=model.notes_on(result),
+    )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark
-from harness.report.model.report_model import ReportModel, ReportResult, ReportRow
+from harness.report.model.marks import EVIDENCE, STYLES, Mark
+from harness.report.model.report_inputs import ReportResult
+from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.visible_text import clip, moment, visible
 from harness.verdict.gate.mention import without_mentions
 
@@ -66,7 +67,7 @@ def _verdict(result: ReportResult | None) -> str:
     if result is None:
         return NOTHING
     style = STYLES[result.mark]
-    evidence = result.facts.evidence if result.mark in RAN else None
+    evidence = result.shown_evidence
     return f"{style.glyph} {style.word}" + (f" ({EVIDENCE[evidence].tag})" if evidence else "")
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark
-from harness.report.model.report_model import ReportModel, ReportResult, ReportRow
+from harness.report.model.marks import EVIDENCE, STYLES, Mark
+from harness.report.model.report_inputs import ReportResult
+from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.visible_text import clip, visible
 from harness.report.query.grid_query import GridSelection
 
@@ -66,7 +67,7 @@ def _words(result: ReportResult | None, *, plain: bool) -> str:
     if result is None:
         return NOTHING if not plain else "-"
     style = STYLES[result.mark]
-    evidence = result.facts.evidence if result.mark in RAN else None
+    evidence = result.shown_evidence
     tag = f" {EVIDENCE[evidence].tag}" if evidence else ""
     return f"{style.plain}{tag}" if plain else f"{style.glyph} {style.word}{tag}"
 
@@ -126,8 +127,8 @@ def _rich_mark(result: ReportResult | None, *, wide: bool, lit: bool) -> Rendera
     text = Text(style.glyph, style=style.colour if lit else "dim")
     if wide:
         text.append(f" {style.word}", style="" if lit else "dim")
-    if result.facts.evidence and result.mark in RAN:
-        text.append(f" {EVIDENCE[result.facts.evidence].tag}", style="dim")
+    if result.shown_evidence:
+        text.append(f" {EVIDENCE[result.shown_evidence].tag}", style="dim")
     return text
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.outcome import Status
-from harness.report.model.report_inputs import EarlierVerdict
+from harness.report.model.streak import EarlierVerdict
 
 BAD = (Status.FAIL, Status.INCONCLUSIVE)
 Pair = tuple[str, str]

@@ -17,7 +17,8 @@ from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status
 from harness.plan.keys.key import KeyChange, key_changes
 from harness.plan.tasks.task import Plan
-from harness.report.model.report_inputs import EarlierInput, EarlierVerdict, HistoryEntry, RunInput
+from harness.report.model.report_inputs import EarlierInput, RunInput
+from harness.report.model.streak import EarlierVerdict, HistoryEntry
 from harness.report.model.trend import figures_of
 from harness.verdict.verdict import judge_outcome
 
@@ -31,14 +32,10 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Judged:
-    """An outcome as the current check judges it, with the numbers that are followed over runs."""
+class _JudgedOutcome(HistoryEntry):
+    """A stored outcome as the current check judges it; `time` is when the task ended."""
 
-    run_id: str
-    finished: float
     completed: bool
-    verdict: EarlierVerdict
-    figures: tuple[tuple[str, float], ...] = ()
 
 
 class EarlierRuns:
@@ -48,11 +45,11 @@ class EarlierRuns:
         self._plan = plan
         self._ledger = ledger
         self._checks: dict[str, Check] = {task.check.name: task.check for task in plan.tasks.values()}
-        self._judged: dict[str, tuple[_Judged, ...]] = {}
+        self._judged: dict[str, tuple[_JudgedOutcome, ...]] = {}
         self._runs = _runs_before(ledger, run_id)
         self._known = {run.run_id for run in self._runs} | {run_id}
         self._entries = [run.plan.entries_by_name for run in self._runs]
-        self._left = [_dispositions(ledger, run) for run in self._runs]
+        self._without_outcome = [_dispositions(ledger, run) for run in self._runs]
 
     @property
     def runs(self) -> tuple[RunInput, ...]:
@@ -74,14 +71,14 @@ class EarlierRuns:
         """The verdicts of earlier runs on one (cell, check), oldest first, at most `HISTORY_LENGTH`."""
         pair = (entry.cell_id, entry.check)
         found = [
-            self._entry_of(run, entries[pair], left.get(pair))
-            for run, entries, left in zip(self._runs, self._entries, self._left, strict=True)
+            self._entry_of(run, entries[pair], without_outcome.get(pair))
+            for run, entries, without_outcome in zip(
+                self._runs, self._entries, self._without_outcome, strict=True
+            )
             if pair in entries
         ]
         found += [
-            _history(judged.finished, judged.run_id, judged.verdict, judged.figures)
-            for judged in self._outcomes(entry.key, entry.check)
-            if judged.run_id not in self._known
+            judged for judged in self._outcomes(entry.key, entry.check) if judged.run_id not in self._known
         ]
         return tuple(sorted(found, key=lambda past: past.time)[-HISTORY_LENGTH:])
 
@@ -90,9 +87,12 @@ class EarlierRuns:
         run = next((run for run in self._runs if run.run_id == run_id), None) or self._ledger.run(run_id)
         if run is None:
             return None
-        left = _dispositions(self._ledger, run)
+        without_outcome = _dispositions(self._ledger, run)
         entries = run.plan.entries_by_name
-        verdicts = {pair: self._verdict(run, entry, left.get(pair))[0] for pair, entry in entries.items()}
+        verdicts = {
+            pair: self._entry_of(run, entry, without_outcome.get(pair)).verdict
+            for pair, entry in entries.items()
+        }
         return EarlierInput(
             run_id=run.run_id,
             started=run.started,
@@ -118,35 +118,41 @@ class EarlierRuns:
             causes[entry.cell_id, entry.check] = explained[both]
         return causes
 
-    def _entry_of(self, run: RunRecord, entry: PlanEntry, left: EarlierVerdict | None) -> HistoryEntry:
-        verdict, reused = self._verdict(run, entry, left)
-        figures = reused.figures if reused else self._own_figures(run, entry)
-        return _history(run.started, run.run_id, verdict, figures, reused=reused is not None)
-
-    def _own_figures(self, run: RunRecord, entry: PlanEntry) -> tuple[tuple[str, float], ...]:
-        outcomes = self._outcomes(entry.key, entry.check)
-        return next((judged.figures for judged in outcomes if judged.run_id == run.run_id), ())
+    def _entry_of(
+        self, run: RunRecord, entry: PlanEntry, without_outcome: EarlierVerdict | None
+    ) -> HistoryEntry:
+        verdict, judged = self._verdict(run, entry, without_outcome)
+        return HistoryEntry(
+            time=run.started,
+            run_id=run.run_id,
+            verdict=verdict,
+            reused=judged is not None and judged.run_id != run.run_id,
+            figures=judged.figures if judged else (),
+        )
 
     def _verdict(
-        self, run: RunRecord, entry: PlanEntry, left: EarlierVerdict | None
-    ) -> tuple[EarlierVerdict, _Judged | None]:
-        """The verdict of `run` on an entry of its plan, and the older outcome if the run reused one."""
+        self, run: RunRecord, entry: PlanEntry, without_outcome: EarlierVerdict | None
+    ) -> tuple[EarlierVerdict, _JudgedOutcome | None]:
+        """The verdict of `run` on an entry of its plan, and the outcome that the verdict is based on.
+
+        without_outcome: the verdict that the run recorded for an entry that it did not execute.
+        """
         if entry.skip:
             return EarlierVerdict(status=entry.skip.status, reason=entry.skip.reason), None
         outcomes = self._outcomes(entry.key, entry.check)
         own = next((judged for judged in outcomes if judged.run_id == run.run_id), None)
         if own is not None:
-            return own.verdict, None
-        if left is not None:
-            return left, None
+            return own.verdict, own
+        if without_outcome is not None:
+            return without_outcome, None
         end = run.started if run.finished is None else run.finished
-        reused = next((judged for judged in outcomes if judged.completed and judged.finished <= end), None)
+        reused = next((judged for judged in outcomes if judged.completed and judged.time <= end), None)
         if reused is not None:
             return reused.verdict, reused
         reason = "this run left no outcome that could still be read"
         return EarlierVerdict(status=Status.NOT_RUN, reason=reason, key=entry.key), None
 
-    def _outcomes(self, key: str, check: str) -> tuple[_Judged, ...]:
+    def _outcomes(self, key: str, check: str) -> tuple[_JudgedOutcome, ...]:
         """All outcomes of a key, newest first."""
         if key and key not in self._judged:
             known = self._checks.get(check)
@@ -160,11 +166,11 @@ def _cause(change: KeyChange) -> str:
     return _DIGEST.sub(lambda digest: f"{digest[0][:10]}…", str(change).removeprefix("facets."))
 
 
-def _judge(check: Check, outcome: Outcome) -> _Judged:
+def _judge(check: Check, outcome: Outcome) -> _JudgedOutcome:
     judgement = judge_outcome(check, outcome)
-    return _Judged(
+    return _JudgedOutcome(
         run_id=outcome.run_id,
-        finished=outcome.finished,
+        time=outcome.finished,
         completed=outcome.state is State.COMPLETED,
         figures=figures_of(outcome.check, outcome.measurements),
         verdict=EarlierVerdict(
@@ -173,25 +179,6 @@ def _judge(check: Check, outcome: Outcome) -> _Judged:
             evidence=outcome.evidence,
             key=outcome.key,
         ),
-    )
-
-
-def _history(
-    time: float,
-    run_id: str,
-    verdict: EarlierVerdict,
-    figures: tuple[tuple[str, float], ...],
-    *,
-    reused: bool = False,
-) -> HistoryEntry:
-    return HistoryEntry(
-        time=time,
-        status=verdict.status,
-        run_id=run_id,
-        evidence=verdict.evidence,
-        key=verdict.key,
-        reused=reused,
-        figures=figures,
     )
 
 
@@ -212,6 +199,6 @@ def _runs_before(ledger: Ledger, run_id: str) -> tuple[RunRecord, ...]:
 
 def _dispositions(ledger: Ledger, run: RunRecord) -> dict[Pair, EarlierVerdict]:
     return {
-        (left.cell_id, left.check): EarlierVerdict(status=left.status, reason=left.reason, key=left.key)
-        for left in ledger.dispositions(run.run_id)
+        (unrun.cell_id, unrun.check): EarlierVerdict(status=unrun.status, reason=unrun.reason, key=unrun.key)
+        for unrun in ledger.dispositions(run.run_id)
     }

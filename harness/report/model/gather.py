@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.errors import InfrastructureError
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.junit.junit_writer import JUnitCase
-from harness.ledger.plan_record import CellFacts, PlanEntry
+from harness.ledger.plan_record import PlanEntry
 from harness.ledger.store import Ledger
 from harness.outcome import ArtifactRef, Outcome, Status, Tier
 from harness.plan.tasks.task import Plan, reproduce_command
@@ -18,21 +18,14 @@ from harness.report.model.lock_files import exports_of
 from harness.report.model.patch_facts import PatchFacts
 from harness.report.model.relative_paths import KnownFolders
 from harness.report.model.report_inputs import (
-    KNOWN,
-    UNEXPECTED,
-    UNEXPECTED_PASS,
-    ArtifactInput,
-    CellInput,
     CheckInput,
     ExcludedInput,
-    ExpectationInput,
-    FindingInput,
-    HistoryEntry,
     PublishedInput,
     ReportInputs,
-    ResultInput,
+    ReportResult,
     RunFacts,
 )
+from harness.report.model.streak import HistoryEntry
 from harness.report.model.survival_facts import SurvivalFacts
 from harness.report.model.triage_card import card_of, diagnosed
 from harness.verdict.triage.diagnosis_text import in_short
@@ -42,13 +35,6 @@ from harness.verdict.verdict import Standing, Verdict
 MANY = 10_000_000
 #: Locks are long: of a larger matrix the report names the command that exports one.
 MOST_EXPORTED = 200
-STANDINGS = {
-    Standing.AS_EXPECTED: "",
-    Standing.KNOWN: KNOWN,
-    Standing.UNEXPECTED: UNEXPECTED,
-    Standing.INCOMPLETE: UNEXPECTED,
-    Standing.UNEXPECTED_PASS: UNEXPECTED_PASS,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,19 +78,15 @@ def join_report_inputs(
     past = EarlierRuns(plan, ledger, more.run.run_id)
     since = more.since or past.previous
     folders = KnownFolders(more.folders)
-    few = len(plan.cells) <= MOST_EXPORTED
     planned: dict[str, list[str]] = {}
     for entry in plan.entries:
         planned.setdefault(entry.cell_id, []).append(entry.check)
+    exported = plan.cells if len(plan.cells) <= MOST_EXPORTED else ()
     return ReportInputs(
         generated=more.generated,
-        cells=tuple(
-            replace(
-                _cell(cell, planned.get(cell.id, [])),
-                exports=exports_of(cell.id, plan, outcomes, ledger) if few else {},
-            )
-            for cell in plan.cells
-        ),
+        cells=plan.cells,
+        planned={cell: tuple(checks) for cell, checks in planned.items()},
+        exports={cell.id: exports_of(cell.id, plan, outcomes, ledger) for cell in exported},
         checks=_columns(plan.entries),
         results=tuple(
             _result(
@@ -133,21 +115,24 @@ def join_report_inputs(
 
 def junit_cases(inputs: ReportInputs) -> tuple[JUnitCase, ...]:
     """The results as JUnit cases: a suite per cell, a case per check."""
-    return tuple(
-        JUnitCase(
-            suite=result.cell_id,
-            name=result.check,
-            status=_junit_status(result),
-            reasons=_junit_reasons(result),
-            seconds=0.0 if result.reused else result.seconds,
-            properties={
-                "tier": result.tier.value,
-                "evidence": result.evidence.value if result.evidence else "none",
-                "key": result.key,
-                "reproduce": result.reproduce,
-            },
-        )
-        for result in inputs.results
+    return tuple(map(_junit_case, inputs.results))
+
+
+def _junit_case(result: ReportResult) -> JUnitCase:
+    verdict = result.verdict
+    outcome = verdict.outcome
+    return JUnitCase(
+        suite=result.cell_id,
+        name=result.check,
+        status=_junit_status(verdict),
+        reasons=_junit_reasons(verdict),
+        seconds=outcome.seconds if outcome and not result.reused else 0.0,
+        properties={
+            "tier": result.entry.tier.value,
+            "evidence": verdict.evidence.value if verdict.evidence else "none",
+            "key": result.entry.key,
+            "reproduce": result.reproduce,
+        },
     )
 
 
@@ -159,19 +144,19 @@ def junit_suites(inputs: ReportInputs) -> dict[str, dict[str, str]]:
     }
 
 
-def _junit_status(result: ResultInput) -> Status:
+def _junit_status(verdict: Verdict) -> Status:
     """JUnit has no expected failures: one must not turn a build red, an unexpected pass must."""
-    if result.expected == KNOWN:
+    if verdict.standing is Standing.KNOWN:
         return Status.NOT_RUN
-    return Status.FAIL if result.expected == UNEXPECTED_PASS else result.status
+    return Status.FAIL if verdict.standing is Standing.UNEXPECTED_PASS else verdict.status
 
 
-def _junit_reasons(result: ResultInput) -> tuple[str, ...]:
-    if result.expected == KNOWN and result.expectation:
-        return (f"known failure: {result.expectation.reason}", *result.reasons)
-    if result.expected == UNEXPECTED_PASS:
-        return ("expected to fail, but passed: remove the expected failure", *result.reasons)
-    return result.reasons
+def _junit_reasons(verdict: Verdict) -> tuple[str, ...]:
+    if verdict.standing is Standing.KNOWN and verdict.expected:
+        return (f"known failure: {verdict.expected.reason}", *verdict.reasons)
+    if verdict.standing is Standing.UNEXPECTED_PASS:
+        return ("expected to fail, but passed: remove the expected failure", *verdict.reasons)
+    return verdict.reasons
 
 
 def _columns(entries: tuple[PlanEntry, ...]) -> tuple[CheckInput, ...]:
@@ -182,22 +167,6 @@ def _columns(entries: tuple[PlanEntry, ...]) -> tuple[CheckInput, ...]:
     return tuple(sorted(columns.values(), key=lambda column: column.tier.rank))
 
 
-def _cell(cell: CellFacts, planned: list[str]) -> CellInput:
-    return CellInput(
-        id=cell.id,
-        title=cell.title,
-        stack=cell.stack,
-        axes=cell.axes,
-        provenance=cell.provenance,
-        findings=tuple(
-            FindingInput(what=finding["what"], source=finding["source"]) for finding in cell.findings
-        ),
-        device=cell.device,
-        recipe=cell.recipe,
-        planned=tuple(planned),
-    )
-
-
 def _result(
     plan: Plan,
     entry: PlanEntry,
@@ -206,57 +175,39 @@ def _result(
     more: ReportContext,
     folders: KnownFolders,
     history: tuple[HistoryEntry, ...],
-) -> ResultInput:
+) -> ReportResult:
     task = plan.tasks.get(entry.key)
-    outcome, expected = verdict.outcome, verdict.expected
+    outcome = verdict.outcome
     this_run = more.run.run_id or (outcome.run_id if outcome else "")
     log = _path(ledger.artifacts, outcome.log) if outcome and outcome.log else None
     diagnosis = diagnosed(verdict, log)
     causes, cures = in_short(diagnosis) if diagnosis and diagnosis.known else ((), ())
-    result = ResultInput(
-        cell_id=entry.cell_id,
-        check=entry.check,
-        tier=entry.tier,
-        question=entry.question,
-        status=verdict.status,
-        expected=STANDINGS[verdict.standing],
-        reasons=folders.replace_paths((*verdict.reasons, *causes)),
-        remedies=folders.replace_paths((*verdict.remedies, *cures)),
-        evidence=verdict.evidence,
-        key=entry.key,
+    command = reproduce_command(entry.cell_id, entry.check, profile=plan.profile, options=more.run.options)
+    paths = {ref.digest: _path(ledger.artifacts, ref) for ref in (outcome.artifacts if outcome else ())}
+    return ReportResult(
+        entry=entry,
+        verdict=replace(
+            verdict,
+            reasons=folders.replace_paths((*verdict.reasons, *causes)),
+            remedies=folders.replace_paths((*verdict.remedies, *cures)),
+            outcome=replace(
+                outcome,
+                measurements=folders.replace_paths(outcome.measurements),
+                environment=folders.replace_paths(outcome.environment),
+            )
+            if outcome
+            else None,
+        ),
         facets=dict(task.facets) if task else {},
         reused=bool(outcome) and entry.key not in more.executed,
-        reproduce=(
-            reproduce_command(entry.cell_id, entry.check, profile=plan.profile, options=more.run.options)
-            if entry.key
-            else ""
-        ),
+        reproduce=command if entry.key else "",
+        log=log,
+        files={digest: path for digest, path in paths.items() if path},
         # The log of a static check is its own report: a line of it that no signature matches is no mystery.
         diagnosis=(
             card_of(diagnosis) if diagnosis and (diagnosis.known or entry.tier is not Tier.STATIC) else None
         ),
         history=tuple(past for past in history if not this_run or past.run_id != this_run),
-        expectation=(
-            ExpectationInput(reason=expected.reason, source=expected.source, until=expected.until)
-            if expected
-            else None
-        ),
-    )
-    if outcome is None:
-        return result
-    return replace(
-        result,
-        measurements=folders.replace_paths(outcome.measurements),
-        environment=folders.replace_paths(outcome.environment),
-        started=outcome.started,
-        seconds=outcome.seconds,
-        attempt=outcome.attempt,
-        run_id=outcome.run_id,
-        log_path=log,
-        artifacts=tuple(
-            ArtifactInput(name=ref.name, digest=ref.digest, size=ref.size, path=_path(ledger.artifacts, ref))
-            for ref in outcome.artifacts
-        ),
     )
 
 

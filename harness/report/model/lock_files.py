@@ -1,4 +1,4 @@
-"""The lock of a cell in every form people install from, made of the outcome its check `resolve` had."""
+"""The lock of a cell in every format that can be installed from, from the outcome of check `resolve`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from harness.builds.export.lock_formats import EXPORTS, FILE_NAMES
 from harness.builds.lock.cell_lock import make_lock
 from harness.errors import HarnessError
-from harness.ledger.plan_record import CellFacts
 from harness.ledger.store import Ledger
-from harness.outcome import Outcome
+from harness.measurements import json_object
+from harness.outcome import ArtifactRef, Outcome
 from harness.plan.tasks.task import Plan
 
 LOCK = "lock.txt"
@@ -20,7 +20,7 @@ PATCHES = "patches[verl]"
 def exports_of(
     cell_id: str, plan: Plan, outcomes: Mapping[str, Outcome], ledger: Ledger
 ) -> Mapping[str, str]:
-    """File name -> content; empty when the cell was not resolved, or its lock cannot be read any more."""
+    """File name -> content; empty when the cell was not resolved, or its lock can no longer be read."""
     facets: dict[str, Any] = {}
     text = ""
     for entry in plan.entries:
@@ -35,24 +35,15 @@ def exports_of(
         return {}
     cell = next(cell for cell in plan.cells if cell.id == cell_id)
     try:
-        lock = make_lock(_facts(cell), facets["pins"], facets["platform"], facets.get(PATCHES, ()), text)
+        lock = make_lock(json_object(cell), facets["pins"], facets["platform"], facets.get(PATCHES, ()), text)
         return {file: EXPORTS[name](lock) for name, file in FILE_NAMES.items()}
     except HarnessError:
-        # A stored outcome may be of a time when other values were allowed in a lock.
+        # An older version may have stored the outcome, and allowed other values in a lock.
         return {}
 
 
-def _text(ledger: Ledger, ref: Any) -> str:
+def _text(ledger: Ledger, ref: ArtifactRef) -> str:
     try:
         return ledger.artifacts.get(ref).read_text("utf-8")
     except (HarnessError, OSError, UnicodeDecodeError):
         return ""
-
-
-def _facts(cell: CellFacts) -> dict[str, Any]:
-    return {
-        "id": cell.id,
-        "title": cell.title,
-        "axes": dict(cell.axes),
-        "findings": [dict(finding) for finding in cell.findings],
-    }

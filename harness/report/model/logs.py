@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.digest import digest_bytes
-from harness.report.model.report_inputs import ArtifactInput, ResultInput
+from harness.outcome import ArtifactRef
 from harness.report.model.visible_text import SAFE_NAME, plain_log
 
 INLINE_LINES = 200
@@ -47,9 +47,9 @@ class ArtifactFile:
     content: bytes | None = None
 
 
-def read_log(result: ResultInput) -> LogExcerpt:
-    """The log of a result; of a log that cannot be read, a line that says so."""
-    text = result.log_text or _read(result.log_path)
+def read_log(file: Path | None) -> LogExcerpt:
+    """The end of a log; if the log cannot be read, a line that says so."""
+    text = _read(file)
     if not text:
         return LogExcerpt()
     lines = plain_log(text).rstrip("\n").split("\n")
@@ -85,17 +85,17 @@ def _read(path: Path | None) -> str:
     return head + data.decode("utf-8", "replace")
 
 
-def read_artifact(artifact: ArtifactInput) -> ArtifactFile:
-    """An artifact small enough to travel with the report, or a note."""
+def read_artifact(artifact: ArtifactRef, file: Path | None) -> ArtifactFile:
+    """The content of an artifact if it is small enough for the report, otherwise a note."""
     name = artifact.name
-    if artifact.path is None:
+    if file is None:
         return ArtifactFile(name=name, size=artifact.size, note="not kept")
     if artifact.size > ARTIFACT_BYTES:
         return ArtifactFile(
             name=name, size=artifact.size, note="too large for the report; it is in the ledger"
         )
     try:
-        content = artifact.path.read_bytes()
+        content = file.read_bytes()
     except OSError as error:
         return ArtifactFile(name=name, size=artifact.size, note=f"gone: {error.strerror or error}")
     if len(content) > ARTIFACT_BYTES:

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from harness.outcome import Evidence, Status
-from harness.report.model.report_inputs import KNOWN, UNEXPECTED_PASS
+from harness.verdict.verdict import Standing
 
 
 class Mark(str, enum.Enum):
@@ -163,11 +163,11 @@ EVIDENCE: dict[Evidence, EvidenceStyle] = {
 _PLAIN = {status: Mark(status.value) for status in Status}
 
 
-def mark_of(status: Status, expected: str = "") -> Mark:
+def mark_of(status: Status, standing: Standing = Standing.AS_EXPECTED) -> Mark:
     """The mark of a verdict; only a failure can be known and only a pass can be unexpected."""
-    if status is Status.FAIL and expected == KNOWN:
+    if status is Status.FAIL and standing is Standing.KNOWN:
         return Mark.KNOWN_FAIL
-    if status is Status.PASS and expected == UNEXPECTED_PASS:
+    if status is Status.PASS and standing is Standing.UNEXPECTED_PASS:
         return Mark.UNEXPECTED_PASS
     return _PLAIN[status]
 

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.outcome import Evidence, Status, Tier
+from harness.ledger.plan_record import CellFacts, PlanEntry
+from harness.outcome import Evidence, Tier
+from harness.report.model.marks import RAN, Mark, mark_of
+from harness.report.model.streak import (
+    CondensedHistory,
+    EarlierVerdict,
+    HistoryEntry,
+    change_of,
+    condensed_history,
+)
+from harness.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
     from harness.report.model.patch_facts import PatchFacts
     from harness.report.model.survival_facts import SurvivalFacts
-
-KNOWN = "known"
-UNEXPECTED = "unexpected"
-UNEXPECTED_PASS = "unexpected-pass"  # noqa: S105 - a verdict, not a credential
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +56,6 @@ class CheckInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FindingInput:
-    """Something known about a cell that is not an outcome: an inconsistency of its sources, a caveat."""
-
-    what: str
-    source: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class PublishedInput:
     """A result that others published for a cell, with its source. Never shown as an outcome."""
 
@@ -73,64 +72,6 @@ class ExcludedInput:
     axes: Mapping[str, str]
     reason: str
     source: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellInput:
-    """A row of the grid.
-
-    axes: axis -> version. provenance: axis -> place in the matrix file. planned: names of the checks planned
-    for the cell; a planned check without a result makes the report incomplete. excluded: why the cell is not
-    run at all, or "". exports: the cell's lock in the forms people install from, by file name.
-    """
-
-    id: str
-    title: str = ""
-    stack: str = ""
-    axes: Mapping[str, str] = field(default_factory=dict)
-    provenance: Mapping[str, str] = field(default_factory=dict)
-    findings: tuple[FindingInput, ...] = ()
-    device: str = ""
-    recipe: str = ""
-    planned: tuple[str, ...] = ()
-    excluded: str = ""
-    exports: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExpectationInput:
-    """Why a failure is known, where that is written, and until when it holds."""
-
-    reason: str
-    source: str = ""
-    until: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HistoryEntry:
-    """The verdict of an earlier run on the same check of the same cell; `time` is Unix seconds.
-
-    key: differs from the previous entry's where an input changed. reused: the run used an older outcome.
-    figures: the numbers of this check that are followed over runs (`trend.figures_of`).
-    """
-
-    time: float
-    status: Status
-    run_id: str = ""
-    evidence: Evidence | None = None
-    key: str = ""
-    reused: bool = False
-    figures: tuple[tuple[str, float], ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class EarlierVerdict:
-    """The verdict of a run on one check of one cell, in short."""
-
-    status: Status
-    reason: str = ""
-    evidence: Evidence | None = None
-    key: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,50 +107,70 @@ class DiagnosisInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArtifactInput:
-    """A file a task left; `path` is where it can be read now, None when it is gone."""
+class ReportResult:
+    """An entry of the plan with its verdict: a tile of the grid and a section on its cell's page.
 
-    name: str
-    digest: str = ""
-    size: int = 0
-    path: Path | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResultInput:
-    """The verdict on one check of one cell and all that led to it.
-
-    expected: "" no expectation, "known" a known failure, "unexpected" a failure nobody expected,
-    "unexpected-pass" a known failure that passed. evidence: None when nothing ran. `log_text` wins over
-    `log_path`. facets: facet name -> digest or value. history: earlier verdicts, oldest first. seconds:
-    wall time.
+    facets: name -> value of each facet of the task. reused: an earlier run produced the outcome. reproduce:
+    the command that runs the task again, "" without a task. log: the file with the task's output. files:
+    digest of an artifact -> where it can be read; artifacts that are gone are not in it. history: verdicts of
+    earlier runs, oldest first. missing: the check was planned, but there is no verdict.
     """
 
-    cell_id: str
-    check: str
-    tier: Tier
-    status: Status
-    question: str = ""
-    expected: str = ""
-    reasons: tuple[str, ...] = ()
-    remedies: tuple[str, ...] = ()
-    evidence: Evidence | None = None
-    key: str = ""
+    entry: PlanEntry
+    verdict: Verdict
     facets: Mapping[str, Any] = field(default_factory=dict)
-    measurements: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    started: float = 0.0
-    seconds: float = 0.0
-    attempt: int = 1
-    run_id: str = ""
     reused: bool = False
-    log_text: str = ""
-    log_path: Path | None = None
-    artifacts: tuple[ArtifactInput, ...] = ()
     reproduce: str = ""
+    log: Path | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)
     history: tuple[HistoryEntry, ...] = ()
-    expectation: ExpectationInput | None = None
     diagnosis: DiagnosisInput | None = None
+    missing: bool = False
+
+    @property
+    def cell_id(self) -> str:
+        """The cell."""
+        return self.entry.cell_id
+
+    @property
+    def check(self) -> str:
+        """The name of the check."""
+        return self.entry.check
+
+    @property
+    def reason(self) -> str:
+        """The first reason of the verdict, or ""."""
+        return self.verdict.reasons[0] if self.verdict.reasons else ""
+
+    @property
+    def remedy(self) -> str:
+        """The first remedy of the verdict, or ""."""
+        return self.verdict.remedies[0] if self.verdict.remedies else ""
+
+    @property
+    def measurements(self) -> Mapping[str, Any]:
+        """The stored measurements; empty without an outcome."""
+        return self.verdict.outcome.measurements if self.verdict.outcome else {}
+
+    @cached_property
+    def mark(self) -> Mark:
+        """How the verdict is shown."""
+        return mark_of(self.verdict.status, self.verdict.standing)
+
+    @property
+    def shown_evidence(self) -> Evidence | None:
+        """The evidence of a check that ran to a verdict; None for all others."""
+        return self.verdict.evidence if self.mark in RAN else None
+
+    @cached_property
+    def change(self) -> str:
+        """Compared with the last run that had an outcome: `broken`, `fixed`, `lost` or ""."""
+        return change_of(self.history, self.mark)
+
+    @cached_property
+    def past(self) -> CondensedHistory:
+        """The history, oldest first, with equal verdicts in a row combined."""
+        return condensed_history(self.history)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,13 +186,17 @@ class RunInput:
 class ReportInputs:
     """Everything `build_model` needs. `generated` is Unix seconds; `checks` are the columns in order.
 
-    runs: the earlier runs that histories speak of, newest first.
+    planned: cell -> names of its planned checks; a planned check without a result makes the report
+    incomplete. exports: cell -> its lock in the formats that can be installed from, by file name. runs: the
+    runs that the histories refer to, newest first.
     """
 
     generated: float
-    cells: tuple[CellInput, ...]
+    cells: tuple[CellFacts, ...]
+    planned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    exports: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     checks: tuple[CheckInput, ...] = ()
-    results: tuple[ResultInput, ...] = ()
+    results: tuple[ReportResult, ...] = ()
     run: RunFacts = field(default_factory=RunFacts)
     host: Mapping[str, str] = field(default_factory=dict)
     excluded: tuple[ExcludedInput, ...] = ()

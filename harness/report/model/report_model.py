@@ -8,33 +8,25 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from harness.ledger.plan_record import CellFacts, PlanEntry
 from harness.outcome import Evidence, Status, Tier
 from harness.report.model.changes import RunChange, RunChangeKind, compare
 from harness.report.model.failure_patterns import FailurePattern, find_patterns
 from harness.report.model.headline import headline, proof
-from harness.report.model.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLES, Mark, mark_of, worst
+from harness.report.model.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLES, Mark, worst
 from harness.report.model.report_inputs import (
-    KNOWN,
-    CellInput,
     CheckInput,
     EarlierInput,
-    EarlierVerdict,
     ExcludedInput,
     PublishedInput,
     ReportInputs,
-    ResultInput,
+    ReportResult,
     RunFacts,
     RunInput,
 )
-from harness.report.model.streak import (
-    BROKEN,
-    CondensedHistory,
-    Streak,
-    change_of,
-    condensed_history,
-    streak_of,
-)
+from harness.report.model.streak import BROKEN, EarlierVerdict, Streak, streak_of
 from harness.report.model.visible_text import file_name
+from harness.verdict.verdict import Standing, Verdict
 
 if TYPE_CHECKING:
     from harness.report.model.patch_facts import PatchFacts
@@ -56,32 +48,17 @@ CLOCK_SLACK_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportResult:
-    """A verdict as the report shows it.
+class ReportRow:
+    """A cell and its results by check; `worst` is None when nothing was planned for it.
 
-    change: compared with the last run that had an outcome: `broken`, `fixed`, `lost` or "". streak: None
-    without an outcome or without a history. missing: the check was planned, but there is no verdict.
+    slug: the name of the cell's page. exports: the cell's lock in the formats that can be installed from, by
+    file name.
     """
 
-    facts: ResultInput
-    mark: Mark
-    change: str = ""
-    streak: Streak | None = None
-    notes: tuple[str, ...] = ()
-    missing: bool = False
-
-    @cached_property
-    def past(self) -> CondensedHistory:
-        """The history, oldest first, with equal verdicts in a row combined."""
-        return condensed_history(self.facts.history)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportRow:
-    """A cell and its results by check; `worst` is None when nothing was planned for it."""
-
-    cell: CellInput
+    cell: CellFacts
     slug: str
+    planned: tuple[str, ...]
+    exports: Mapping[str, str]
     results: Mapping[str, ReportResult]
     worst: Mark | None
     published: tuple[PublishedInput, ...] = ()
@@ -131,7 +108,7 @@ class ReportModel:
     patterns: tuple[FailurePattern, ...]
     headline: str
     proof: str
-    strangers: tuple[ResultInput, ...] = ()
+    strangers: tuple[ReportResult, ...] = ()
     excluded: tuple[ExcludedInput, ...] = ()
     host: Mapping[str, str]
     notes: tuple[str, ...] = ()
@@ -166,7 +143,7 @@ class ReportModel:
     def measured(self) -> tuple[tuple[ReportRow, ReportResult], ...]:
         """Every result that has measurements, with its row."""
         return tuple(
-            (row, result) for row in self.rows for result in row.results.values() if result.facts.measurements
+            (row, result) for row in self.rows for result in row.results.values() if result.measurements
         )
 
     @cached_property
@@ -179,6 +156,25 @@ class ReportModel:
         """Whether everything that was planned has a result and nothing ended in an infrastructure error."""
         return not self.missing and not self.counts.get(Mark.ERROR, 0)
 
+    def streak(self, result: ReportResult) -> Streak | None:
+        """Since which run the verdict is the same; None without an outcome or without a history."""
+        return streak_of(
+            result.history,
+            result.verdict.status,
+            this_run=self.run.run_id,
+            now=self.run.started or self.generated,
+        )
+
+    def notes_on(self, result: ReportResult) -> tuple[str, ...]:
+        """Contradictions in a result that a reader should know of."""
+        notes = []
+        outcome = result.verdict.outcome
+        if outcome and outcome.started > self.generated + CLOCK_SLACK_S:
+            notes.append("This outcome is dated after the report: the clocks of the machines disagree.")
+        if result.verdict.evidence is None and result.mark in RAN:
+            notes.append("No evidence is recorded with this verdict.")
+        return tuple(notes)
+
     def row(self, cell_id: str) -> ReportRow | None:
         """The row of a cell, or None."""
         return next((row for row in self.rows if row.cell.id == cell_id), None)
@@ -190,7 +186,7 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
     before: a model of earlier inputs; rows whose cell and results are the same objects are taken from it.
     """
     known = {cell.id for cell in inputs.cells}
-    by_cell: dict[str, dict[str, ResultInput]] = defaultdict(dict)
+    by_cell: dict[str, dict[str, ReportResult]] = defaultdict(dict)
     for result in inputs.results:
         if result.cell_id in known:
             by_cell[result.cell_id][result.check] = result
@@ -198,16 +194,15 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
     for fact in inputs.published:
         published[fact.cell_id].append(fact)
     tiers = _columns(inputs)
-    tier_of = {check.name: check.tier for tier in tiers for check in tier.checks}
     older = {row.cell.id: row for row in before.rows} if before else {}
     rows = tuple(
         kept
         if (kept := _unchanged(older.get(cell.id), cell, by_cell[cell.id]))
-        else _row(cell, by_cell[cell.id], tuple(published[cell.id]), tier_of, inputs)
+        else _row(cell, by_cell[cell.id], tuple(published[cell.id]), tiers, inputs)
         for cell in inputs.cells
     )
     results = [result for row in rows for result in row.results.values()]
-    both = Counter((result.mark, result.facts.evidence) for result in results)
+    both = Counter((result.mark, result.verdict.evidence) for result in results)
     counts: Counter[Mark] = Counter()
     by_evidence: dict[Evidence, Counter[Mark]] = {evidence: Counter() for evidence in EVIDENCE}
     for (mark, evidence), count in both.items():
@@ -215,7 +210,7 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         if evidence and mark in RAN:
             by_evidence[evidence][mark] += count
     passed = {evidence: marks[Mark.PASS] for evidence, marks in by_evidence.items()}
-    missing = tuple((r.facts.cell_id, r.facts.check) for r in results if r.missing)
+    missing = tuple((result.cell_id, result.check) for result in results if result.missing)
     return ReportModel(
         generated=inputs.generated,
         run=inputs.run,
@@ -228,7 +223,7 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         missing=missing,
         attention=_attention(results),
         patterns=find_patterns(
-            [(row.cell.axes, {name: r.mark for name, r in row.results.items()}) for row in rows]
+            [(row.cell.axes, {name: result.mark for name, result in row.results.items()}) for row in rows]
         ),
         headline=headline(counts, missing, sum(_is_known(result) for result in results)),
         proof=proof(counts, passed),
@@ -244,12 +239,12 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
     )
 
 
-def _unchanged(row: ReportRow | None, cell: CellInput, found: Mapping[str, ResultInput]) -> ReportRow | None:
+def _unchanged(row: ReportRow | None, cell: CellFacts, found: Mapping[str, ReportResult]) -> ReportRow | None:
     """`row` when it was made of this very cell and these very results."""
     if row is None or row.cell is not cell:
         return None
     same = all(
-        name not in found if result.missing else result.facts is found.get(name)
+        name not in found if result.missing else result is found.get(name)
         for name, result in row.results.items()
     )
     return row if same and found.keys() <= row.results.keys() else None
@@ -259,13 +254,13 @@ def _changes(earlier: EarlierInput | None, results: Sequence[ReportResult]) -> t
     if earlier is None:
         return ()
     now = {
-        (facts.cell_id, facts.check): EarlierVerdict(
-            status=facts.status,
-            reason=facts.reasons[0] if facts.reasons else "",
-            evidence=facts.evidence,
-            key=facts.key,
+        (result.cell_id, result.check): EarlierVerdict(
+            status=result.verdict.status,
+            reason=result.reason,
+            evidence=result.verdict.evidence,
+            key=result.entry.key,
         )
-        for facts in (result.facts for result in results)
+        for result in results
     }
     return compare(earlier.verdicts, now, earlier.causes)
 
@@ -274,9 +269,10 @@ def _columns(inputs: ReportInputs) -> tuple[TierColumns, ...]:
     checks = {check.name: check for check in inputs.checks}
     for result in inputs.results:
         if result.check not in checks:
-            checks[result.check] = CheckInput(name=result.check, tier=result.tier, question=result.question)
-    for cell in inputs.cells:
-        for name in cell.planned:
+            entry = result.entry
+            checks[entry.check] = CheckInput(name=entry.check, tier=entry.tier, question=entry.question)
+    for planned in inputs.planned.values():
+        for name in planned:
             checks.setdefault(name, CheckInput(name=name, tier=Tier.STATIC))
     return tuple(
         TierColumns(tier=tier, checks=tuple(check for check in checks.values() if check.tier is tier))
@@ -286,64 +282,46 @@ def _columns(inputs: ReportInputs) -> tuple[TierColumns, ...]:
 
 
 def _row(
-    cell: CellInput,
-    found: Mapping[str, ResultInput],
+    cell: CellFacts,
+    found: Mapping[str, ReportResult],
     published: tuple[PublishedInput, ...],
-    tier_of: Mapping[str, Tier],
+    tiers: Sequence[TierColumns],
     inputs: ReportInputs,
 ) -> ReportRow:
+    planned = inputs.planned.get(cell.id, ())
     results: dict[str, ReportResult] = {}
-    for check, tier in tier_of.items():
-        if check in found:
-            results[check] = _result(found[check], inputs)
-        elif check in cell.planned:
-            results[check] = _no_result(cell.id, check, tier)
+    for check in (check for tier in tiers for check in tier.checks):
+        if check.name in found:
+            results[check.name] = found[check.name]
+        elif check.name in planned:
+            results[check.name] = _no_result(cell.id, check)
     return ReportRow(
         cell=cell,
         slug=file_name(cell.id),
+        planned=planned,
+        exports=inputs.exports.get(cell.id, {}),
         results=results,
         worst=worst([result.mark for result in results.values()]),
         published=published,
     )
 
 
-def _no_result(cell_id: str, check: str, tier: Tier) -> ReportResult:
+def _no_result(cell_id: str, check: CheckInput) -> ReportResult:
     return ReportResult(
-        facts=ResultInput(
+        entry=PlanEntry(cell_id=cell_id, check=check.name, tier=check.tier, question=""),
+        verdict=Verdict(
             cell_id=cell_id,
-            check=check,
-            tier=tier,
+            check=check.name,
             status=Status.NOT_RUN,
+            standing=Standing.AS_EXPECTED,
             reasons=("This check was planned, but it has no outcome: the run is incomplete.",),
             remedies=("Run the same command again; it resumes with what is missing.",),
         ),
-        mark=Mark.NOT_RUN,
         missing=True,
     )
 
 
-def _result(facts: ResultInput, inputs: ReportInputs) -> ReportResult:
-    mark = mark_of(facts.status, facts.expected)
-    notes = []
-    if facts.started > inputs.generated + CLOCK_SLACK_S:
-        notes.append("This outcome is dated after the report: the clocks of the machines disagree.")
-    if facts.evidence is None and mark in RAN:
-        notes.append("No evidence is recorded with this verdict.")
-    return ReportResult(
-        facts=facts,
-        mark=mark,
-        change=change_of(facts.history, mark),
-        streak=streak_of(
-            facts.history,
-            facts.status,
-            this_run=inputs.run.run_id,
-            now=inputs.run.started or inputs.generated,
-        ),
-        notes=tuple(notes),
-    )
-
-
-def _principal_axes(cells: Sequence[CellInput]) -> tuple[str, ...]:
+def _principal_axes(cells: Sequence[CellFacts]) -> tuple[str, ...]:
     values: dict[str, set[str]] = defaultdict(set)
     for cell in cells:
         for axis, value in cell.axes.items():
@@ -356,24 +334,23 @@ def _principal_axes(cells: Sequence[CellInput]) -> tuple[str, ...]:
 
 def _is_known(result: ReportResult) -> bool:
     """Whether an error or an inconclusive verdict is an expected failure."""
-    return result.mark in NEEDS_ATTENTION and result.facts.expected == KNOWN
+    return result.mark in NEEDS_ATTENTION and result.verdict.standing is Standing.KNOWN
 
 
 def _attention(results: Sequence[ReportResult]) -> tuple[Attention, ...]:
     groups: dict[tuple[str, str, Mark], list[ReportResult]] = defaultdict(list)
     for result in results:
         if result.mark in NEEDS_ATTENTION and not _is_known(result):
-            reason = result.facts.reasons[0] if result.facts.reasons else STYLES[result.mark].meaning
-            groups[reason, result.facts.check, result.mark].append(result)
+            groups[result.reason or STYLES[result.mark].meaning, result.check, result.mark].append(result)
     found = [
         Attention(
             check=check,
             mark=mark,
-            evidence=group[0].facts.evidence if mark in RAN else None,
+            evidence=group[0].verdict.evidence if mark in RAN else None,
             change=group[0].change,
             reason=reason,
-            remedy=group[0].facts.remedies[0] if group[0].facts.remedies else "",
-            cells=tuple(result.facts.cell_id for result in group),
+            remedy=group[0].remedy,
+            cells=tuple(result.cell_id for result in group),
         )
         for (reason, check, mark), group in groups.items()
     ]

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.report.model.failure_patterns import FAILING, PASSING, FailurePattern
-from harness.report.model.report_model import ReportModel, ReportResult, ReportRow
+from harness.report.model.report_inputs import ReportResult
+from harness.report.model.report_model import ReportModel, ReportRow
 
 MAX_ALIKE = 12
 #: In a larger matrix the nearest passing cell is not looked for: it costs cells times failures.
@@ -52,7 +53,7 @@ class SimilarFailures:
         for row in model.rows:
             for check, result in row.results.items():
                 if result.mark in FAILING:
-                    self._alike[check, _reason(result)].append(row)
+                    self._alike[check, result.reason].append(row)
                 elif small and result.mark in PASSING:
                     self._passing[check].append(row)
 
@@ -60,8 +61,8 @@ class SimilarFailures:
         """The context of a failure; None when the check did not fail or no other cell is related."""
         if result.mark not in FAILING:
             return None
-        check = result.facts.check
-        alike = [other for other in self._alike[check, _reason(result)] if other is not row]
+        check = result.check
+        alike = [other for other in self._alike[check, result.reason] if other is not row]
         pattern = self._statements.get(check)
         nearest, steps = _nearest(row, self._passing[check])
         if not alike and pattern is None and nearest is None:
@@ -73,10 +74,6 @@ class SimilarFailures:
             nearest=nearest,
             steps=steps,
         )
-
-
-def _reason(result: ReportResult) -> str:
-    return result.facts.reasons[0] if result.facts.reasons else ""
 
 
 def _nearest(

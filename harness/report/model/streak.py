@@ -10,11 +10,35 @@ from operator import itemgetter
 
 from harness.outcome import Evidence, Status
 from harness.report.model.marks import Mark
-from harness.report.model.report_inputs import HistoryEntry
 
 NOT_RUN = (Mark.NOT_RUN, Mark.BLOCKED, Mark.STALE, Mark.ERROR)
 RAN_BEFORE = (Status.PASS, Status.FAIL, Status.INCONCLUSIVE)
 BROKEN, FIXED, LOST = "broken", "fixed", "lost"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlierVerdict:
+    """The verdict of a run on one check of one cell, in short; its key differs where an input changed."""
+
+    status: Status
+    reason: str = ""
+    evidence: Evidence | None = None
+    key: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryEntry:
+    """The verdict of an earlier run on one check of one cell; `time` is Unix seconds.
+
+    reused: the run used an older outcome. figures: the numbers of this check that are followed over runs
+    (`trend.figures_of`).
+    """
+
+    time: float
+    run_id: str = ""
+    verdict: EarlierVerdict
+    reused: bool = False
+    figures: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +96,12 @@ def condensed_history(history: Sequence[HistoryEntry]) -> CondensedHistory:
                 (
                     past.run_id,
                     past.time,
-                    past.status._value_,
-                    past.evidence._value_ if past.evidence else "",
-                    number(past.key, len(keys)) if past.key else -1,
+                    verdict.status._value_,
+                    verdict.evidence._value_ if verdict.evidence else "",
+                    number(verdict.key, len(keys)) if verdict.key else -1,
                 )
                 for past in history
+                for verdict in (past.verdict,)
             ]
         )
     )
@@ -116,8 +141,10 @@ def change_of(earlier: Sequence[HistoryEntry], now: Mark) -> str:
     if not earlier:
         return ""
     if now in NOT_RUN:
-        return LOST if earlier[-1].status in RAN_BEFORE else ""
-    before = next((past.status for past in reversed(earlier) if past.status in RAN_BEFORE), None)
+        return LOST if earlier[-1].verdict.status in RAN_BEFORE else ""
+    before = next(
+        (past.verdict.status for past in reversed(earlier) if past.verdict.status in RAN_BEFORE), None
+    )
     if before is Status.PASS and now in {Mark.FAIL, Mark.KNOWN_FAIL, Mark.INCONCLUSIVE}:
         return BROKEN
     if before in {Status.FAIL, Status.INCONCLUSIVE} and now in {Mark.PASS, Mark.UNEXPECTED_PASS}:
@@ -131,9 +158,9 @@ def streak_of(earlier: Sequence[HistoryEntry], status: Status, *, this_run: str,
         return None
     alike, first, before = 0, None, None
     for past in reversed(earlier):
-        if past.status is status:
+        if past.verdict.status is status:
             alike, first = alike + 1, past
-        elif past.status in RAN_BEFORE:
+        elif past.verdict.status in RAN_BEFORE:
             before = past
             break
     if first is None and before is None:
@@ -142,7 +169,7 @@ def streak_of(earlier: Sequence[HistoryEntry], status: Status, *, this_run: str,
         runs=alike,
         since_run=first.run_id if first else this_run,
         since=first.time if first else now,
-        before=before.status if before else None,
+        before=before.verdict.status if before else None,
         until_run=before.run_id if before else "",
         until=before.time if before else 0.0,
     )

@@ -13,7 +13,7 @@ from harness.convergence.trainer.trainer_measurements import TrainerMeasurements
 from harness.numerics.actor.actor_measurements import ActorMeasured
 from harness.numerics.loss.loss_measurements import LossMeasured
 from harness.numerics.twin.twin_measurements import TwinMeasured
-from harness.report.model.report_inputs import ResultInput
+from harness.report.model.report_inputs import ReportResult
 from harness.report.model.typed_measurements import typed_measurements
 
 BUDGET = "share of the error budget"
@@ -40,7 +40,7 @@ def figures_of(check: str, measurements: Mapping[str, Any]) -> tuple[tuple[str, 
     return tuple((name, value) for name, value in found.items() if value is not None and math.isfinite(value))
 
 
-def trends(result: ResultInput) -> tuple[Trend, ...]:
+def trends(result: ReportResult) -> tuple[Trend, ...]:
     """The numbers of a result with their values in earlier runs; only numbers that at least two runs have."""
     now = dict(figures_of(result.check, result.measurements))
     before = [dict(past.figures) for past in result.history]

@@ -11,14 +11,15 @@ from jinja2 import Template
 from markupsafe import Markup, escape
 
 from harness.report.model.failure_patterns import PASSING
-from harness.report.model.logs import read_artifact, read_log, stored_name
+from harness.report.model.logs import ArtifactFile, read_artifact, read_log, stored_name
 from harness.report.model.marks import Mark
-from harness.report.model.report_inputs import ArtifactInput
-from harness.report.model.report_model import ReportModel, ReportResult, ReportRow
+from harness.report.model.report_inputs import ReportResult
+from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.similar_failures import SimilarFailures
 from harness.report.model.visible_text import as_bytes, clip, file_name, visible
 from harness.report.pages.figures import figures
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment
+from harness.report.pages.timeline import since_words
 from harness.settings import DEFAULT_PROFILE
 
 OPEN_LOGS = (Mark.FAIL, Mark.ERROR, Mark.INCONCLUSIVE)
@@ -75,7 +76,7 @@ class CellPages:
     def _exports(self, row: ReportRow) -> list[tuple[str, str]]:
         return [
             (name, "../" + self._writer.store(f"exports/{row.slug}/{stored_name(name)}", text))
-            for name, text in row.cell.exports.items()
+            for name, text in row.exports.items()
         ]
 
     def _lock_command(self, row: ReportRow) -> str:
@@ -101,35 +102,39 @@ class CellPages:
 
     def _tile(self, result: ReportResult) -> Markup:
         # Without the reasons, which the section below shows: so many pages share the tile.
-        key = (result.facts.check, result.mark, result.facts.evidence, result.change)
+        key = (result.check, result.mark, result.verdict.evidence, result.change)
         if key not in self._tiles:
-            bare = replace(result, facts=replace(result.facts, reasons=()))
-            self._tiles[key] = self._stripcheck(bare, f"#{anchor_of(result.facts.check)}")
+            bare = replace(result, verdict=replace(result.verdict, reasons=()))
+            self._tiles[key] = self._stripcheck(bare, f"#{anchor_of(result.check)}")
         return self._tiles[key]
 
     def _section(self, row: ReportRow, result: ReportResult) -> Markup:
-        facts = result.facts
-        log = read_log(facts)
+        outcome = result.verdict.outcome
+        log = read_log(result.log)
         whole = ""
         if log.whole:
-            whole = "../" + self._writer.store(f"logs/{row.slug}.{file_name(facts.check)}.txt", log.whole)
+            whole = "../" + self._writer.store(f"logs/{row.slug}.{file_name(result.check)}.txt", log.whole)
         parts = {
-            "anchor": Markup(anchor_of(facts.check)),  # noqa: S704 - a name that is safe as a file's
+            "anchor": Markup(anchor_of(result.check)),  # noqa: S704 - a name that is safe as a file's
             "opening": self._opening_of(result),
-            "facets": self._facets_of(facts.facets) if facts.facets else "",
-            "measured": figures(facts.measurements, facts.check),
-            "beside": self._similar.siblings_of(row, result),
-            "files": [self._file(artifact) for artifact in facts.artifacts],
+            "facets": self._facets_of(result.facets) if result.facets else "",
+            "measured": figures(result.measurements, result.check),
+            "similar": self._similar.siblings_of(row, result),
+            "files": [
+                self._file(read_artifact(ref, result.files.get(ref.digest)))
+                for ref in (outcome.artifacts if outcome else ())
+            ],
+            "notes": self._model.notes_on(result),
+            "since": since_words(self._model.streak(result), result.verdict.status),
             "log": {"lines": log.lines, "total": log.total, "skipped": log.skipped, "href": whole},
         }
         section: Markup = self._checked(result, parts, OPEN_LOGS)
         return section
 
     def _opening_of(self, result: ReportResult) -> Markup:
-        facts = result.facts
-        key = (facts.check, facts.question, result.mark, facts.evidence, result.change)
+        key = (result.check, result.entry.question, result.mark, result.verdict.evidence, result.change)
         if key not in self._openings:
-            self._openings[key] = self._opening(result, anchor_of(facts.check))
+            self._openings[key] = self._opening(result, anchor_of(result.check))
         return self._openings[key]
 
     def _facets_of(self, facets: Mapping[str, Any]) -> Markup:
@@ -141,8 +146,7 @@ class CellPages:
             self._facet_lists[key] = self._facets(facets)
         return self._facet_lists[key]
 
-    def _file(self, artifact: ArtifactInput) -> dict[str, Any]:
-        file = read_artifact(artifact)
+    def _file(self, file: ArtifactFile) -> dict[str, Any]:
         href = (
             "../" + self._writer.store(f"files/{file.stored}", file.content)
             if file.content is not None

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.report.model.changes import MEANINGS, RunChange, RunChangeKind
-from harness.report.model.report_model import ReportModel, ReportResult
+from harness.report.model.report_inputs import ReportResult
+from harness.report.model.report_model import ReportModel
 from harness.report.model.visible_text import clip, file_name, moment, visible
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment
 

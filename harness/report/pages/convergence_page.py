@@ -11,7 +11,8 @@ from harness.convergence.decision.decision import Decision
 from harness.convergence.smoke.smoke_measurements import SmokeMeasurements
 from harness.convergence.telemetry.training_records import StoredSeries
 from harness.convergence.trainer.trainer_measurements import TrainerMeasurements
-from harness.report.model.report_model import ReportModel, ReportResult
+from harness.report.model.report_inputs import ReportResult
+from harness.report.model.report_model import ReportModel
 from harness.report.model.trend import as_float
 from harness.report.model.typed_measurements import typed_measurements
 from harness.report.model.visible_text import clip, duration, number
@@ -68,24 +69,24 @@ def convergence_page(model: ReportModel, writer: PageWriter) -> str:
 def _sections(model: ReportModel) -> Iterator[TrainingSection]:
     seen: set[str] = set()
     for row, result in model.measured:
-        facts = result.facts
-        measured = typed_measurements(facts.check, facts.measurements)
-        if not isinstance(measured, (SmokeMeasurements, TrainerMeasurements)) or facts.key in seen:
+        key, outcome = result.entry.key, result.verdict.outcome
+        measured = typed_measurements(result.check, result.measurements)
+        if not isinstance(measured, (SmokeMeasurements, TrainerMeasurements)) or key in seen:
             continue
         charts = tuple(training_charts(measured))
         if not charts:
             continue
-        seen |= {facts.key} - {""}
+        seen |= {key} - {""}
         yield TrainingSection(
             title=row.cell.title or row.cell.id,
-            href=f"cells/{row.slug}.html#{anchor_of(facts.check)}",
-            anchor=f"{row.slug}-{anchor_of(facts.check)}",
+            href=f"cells/{row.slug}.html#{anchor_of(result.check)}",
+            anchor=f"{row.slug}-{anchor_of(result.check)}",
             result=result,
             charts=charts,
             looks=tuple(_looks(measured.decision, measured.curves.looks)) if measured.decision else (),
             decision=tuple(_decision(measured.decision)) if measured.decision else (),
-            cost=tuple(_cost(measured, facts.seconds)),
-            trends=tuple(trend_charts(facts)),
+            cost=tuple(_cost(measured, outcome.seconds if outcome else 0.0)),
+            trends=tuple(trend_charts(result)),
         )
 
 

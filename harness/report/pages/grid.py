@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark
+from harness.report.model.marks import EVIDENCE, STYLES, Mark
 from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.visible_text import clip, file_name, visible
 from harness.report.query.grid_query import WORDS
@@ -99,11 +99,11 @@ def grid_row(row: ReportRow, checks: Sequence[str], axes: Sequence[str]) -> Grid
             verdicts.append(ABSENT)
             changes.append("-")
             continue
-        evidence = result.facts.evidence if result.mark in RAN else None
+        evidence = result.shown_evidence
         verdicts.append(STYLES[result.mark].code + (EVIDENCE[evidence].code if evidence else NO_EVIDENCE))
         changes.append(CHANGES[result.change])
-        if result.mark is not Mark.PASS and result.facts.reasons:
-            why[place] = visible(clip(result.facts.reasons[0], REASON))
+        if result.mark is not Mark.PASS and result.reason:
+            why[place] = visible(clip(result.reason, REASON))
     stack, device, recipe = (visible(clip(text, 120)) for text in (cell.stack, cell.device, cell.recipe))
     return GridRow(
         id=visible(clip(cell.id, 160)),

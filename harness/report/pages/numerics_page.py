@@ -11,8 +11,8 @@ from harness.numerics.actor.actor_measurements import ActorMeasured, GradientErr
 from harness.numerics.loss.loss_measurements import LossCaseOutcome, LossMeasured, LossStatus
 from harness.numerics.twin.twin_measurements import TwinMeasured
 from harness.report.model.release_facts import objective_changes
-from harness.report.model.report_inputs import ResultInput
-from harness.report.model.report_model import ReportModel, ReportResult, ReportRow
+from harness.report.model.report_inputs import ReportResult
+from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.trend import trends
 from harness.report.model.typed_measurements import typed_measurements
 from harness.report.pages.measurement_blocks import Chart, ChartLine
@@ -82,7 +82,7 @@ def numerics_page(model: ReportModel, writer: PageWriter) -> str:
     measured = [
         (row, result, typed)
         for row, result in model.measured
-        if (typed := typed_measurements(result.facts.check, result.facts.measurements)) is not None
+        if (typed := typed_measurements(result.check, result.measurements)) is not None
     ]
     losses, losses_left = _columns(measured, LossMeasured)
     actors, actors_left = _columns(measured, ActorMeasured)
@@ -124,7 +124,7 @@ def _columns(
     found: dict[str, Column[M]] = {}
     for row, result, measured in results:
         if isinstance(measured, shape):
-            key = result.facts.key or f"{row.slug} {result.facts.check}"
+            key = result.entry.key or f"{row.slug} {result.check}"
             found.setdefault(key, _column(row, result, measured))
     columns = list(found.values())
     return columns[:MAX_COLUMNS], max(0, len(columns) - MAX_COLUMNS)
@@ -133,7 +133,7 @@ def _columns(
 def _column(row: ReportRow, result: ReportResult, measured: M) -> Column[M]:
     return Column(
         title=row.cell.title or row.cell.id,
-        href=f"cells/{row.slug}.html#{anchor_of(result.facts.check)}",
+        href=f"cells/{row.slug}.html#{anchor_of(result.check)}",
         version=measured.verl,
         where=measured.device.title,
         result=result,
@@ -243,7 +243,7 @@ def _faults(self_tests: Sequence[tuple[AnyColumn, Sequence[SelfTestFault]]]) -> 
     for column, faults in self_tests:
         for fault in faults:
             row = found.get(fault.fault) or FaultRow(
-                fault=fault.fault, check=column.result.facts.check, what=fault.what
+                fault=fault.fault, check=column.result.check, what=fault.what
             )
             found[fault.fault] = replace(row, seen=(*row.seen, (column, fault.caught)))
     return list(found.values())
@@ -251,10 +251,10 @@ def _faults(self_tests: Sequence[tuple[AnyColumn, Sequence[SelfTestFault]]]) -> 
 
 def _trends(columns: Sequence[AnyColumn]) -> Iterator[tuple[AnyColumn, Chart, int]]:
     for column in columns[:MAX_TRENDS]:
-        yield from ((column, chart, runs) for chart, runs in trend_charts(column.result.facts))
+        yield from ((column, chart, runs) for chart, runs in trend_charts(column.result))
 
 
-def trend_charts(result: ResultInput) -> Iterator[tuple[Chart, int]]:
+def trend_charts(result: ReportResult) -> Iterator[tuple[Chart, int]]:
     """A small chart for each number that is followed, with how many runs it was measured in."""
     for line in trends(result):
         known = tuple(value for value in line.values if value == value)

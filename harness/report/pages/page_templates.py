@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from harness.digest import digest_bytes
 from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
-from harness.report.model.report_model import ReportResult
+from harness.report.model.report_inputs import ReportResult
 from harness.report.model.streak import CondensedHistory
 from harness.report.model.visible_text import (
     as_bytes,
@@ -30,7 +30,7 @@ from harness.report.model.visible_text import (
 from harness.report.pages import svg
 from harness.report.pages.measurement_blocks import Chart, FactList, TableBlock, scalar
 from harness.report.pages.printing import Templates
-from harness.report.pages.timeline import since_words, timeline_svg
+from harness.report.pages.timeline import timeline_svg
 
 TOOLTIP = 200
 
@@ -130,7 +130,6 @@ def environment(writer: PageWriter, *, up: str) -> jinja2.Environment:
         "percent": svg.percent,
         "tooltip": tooltip,
         "timeline": timeline_svg,
-        "since": since_words,
         "past": past,
     }
     env.tests |= {
@@ -152,11 +151,11 @@ def environment(writer: PageWriter, *, up: str) -> jinja2.Environment:
 def tooltip(result: ReportResult) -> str:
     """One line that says what a tile says, and the first reason of what is not a pass."""
     style = STYLES[result.mark]
-    tooltip = f"{result.facts.check}: {style.label}"
-    if result.facts.evidence and result.mark in RAN:
-        tooltip += f" ({EVIDENCE[result.facts.evidence].label})"
-    if result.facts.reasons and result.mark is not Mark.PASS:
-        tooltip += f". {result.facts.reasons[0]}"
+    tooltip = f"{result.check}: {style.label}"
+    if result.shown_evidence:
+        tooltip += f" ({EVIDENCE[result.shown_evidence].label})"
+    if result.reason and result.mark is not Mark.PASS:
+        tooltip += f". {result.reason}"
     return clip(tooltip, TOOLTIP)
 
 

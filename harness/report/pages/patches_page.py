@@ -12,7 +12,8 @@ from harness.patchstack.apply.patch_verdict import MEANING, MeasuredPatch, Patch
 from harness.patchstack.patch_measurements import PatchesMeasured
 from harness.report.model.marks import Mark
 from harness.report.model.patch_facts import ENDED, PatchFacts
-from harness.report.model.report_model import ReportModel, ReportResult, ReportRow
+from harness.report.model.report_inputs import ReportResult
+from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.survival_facts import heat_map, turning_points
 from harness.report.model.typed_measurements import typed_measurements
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment
@@ -91,7 +92,7 @@ def _rebases(facts: PatchFacts) -> tuple[str, ...]:
 
 def _row(cell: ReportRow, result: ReportResult) -> PatchRow | None:
     """The patches that a result is about; None if it is not about patches, or the cell has none."""
-    measured = typed_measurements(result.facts.check, result.facts.measurements)
+    measured = typed_measurements(result.check, result.measurements)
     if not isinstance(measured, PatchesMeasured):
         return None
     known = {patch.patch: _tile(patch) for patch in measured.verdicts}
@@ -101,7 +102,7 @@ def _row(cell: ReportRow, result: ReportResult) -> PatchRow | None:
         return None
     return PatchRow(
         title=cell.cell.title or cell.cell.id,
-        href=f"cells/{cell.slug}.html#{anchor_of(result.facts.check)}",
+        href=f"cells/{cell.slug}.html#{anchor_of(result.check)}",
         tree=measured.tree,
         tiles=known,
     )

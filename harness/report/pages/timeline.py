@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from harness.outcome import Evidence, Status
 from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
-from harness.report.model.report_model import ReportResult
-from harness.report.model.streak import CondensedHistory, Stretch
+from harness.report.model.report_inputs import ReportResult
+from harness.report.model.streak import CondensedHistory, Streak, Stretch
 from harness.report.model.visible_text import clip, moment, visible
 
 STEP = 18
@@ -25,12 +25,11 @@ THEN = {Status.PASS: "passed", Status.FAIL: "failed", Status.INCONCLUSIVE: "was 
 
 def timeline_svg(result: ReportResult) -> Markup:
     """One bar per stretch of equal verdicts, a tick below where an input changed; "" without a past."""
-    facts = result.facts
-    if not facts.history:
+    if not result.history:
         return Markup()
-    before = facts.history[-1].key
-    turns = bool(before and facts.key and before != facts.key)
-    return _drawn(result.past, result.mark, facts.evidence, len(facts.history) if turns else None)
+    before, now = result.history[-1].verdict.key, result.entry.key
+    turns = bool(before and now and before != now)
+    return _drawn(result.past, result.mark, result.verdict.evidence, len(result.history) if turns else None)
 
 
 @lru_cache(maxsize=16_384)
@@ -108,9 +107,8 @@ def _aloud(bars: Sequence[_Bar], changed: int) -> str:
     return f"Earlier runs, oldest first. {'; '.join(map(_say, bars))}{inputs}"
 
 
-def since_words(result: ReportResult) -> str:
+def since_words(streak: Streak | None, status: Status) -> str:
     """`It fails since run X (date), 3 runs in a row; it passed in run Y (date).`; "" of what has no past."""
-    streak, status = result.streak, result.facts.status
     if streak is None:
         return ""
     before = (

@@ -54,7 +54,7 @@ class RowRenderer:
     def __init__(self, model: ReportModel, folder: Path) -> None:
         self.writer = PageWriter(folder)
         self._pages = CellPages(model, self.writer)
-        self._axes = model.all_axes
+        self._model = model
         self._checks = [check.name for check in model.checks]
         self._run_id = model.run.run_id
         self._now = model.run.started or model.generated
@@ -64,11 +64,11 @@ class RowRenderer:
         """Write the page of a row; returns its texts."""
         self.writer.write(f"cells/{row.slug}.html", self._pages.render(row))
         return RowTexts(
-            line=cell_line(row),
-            sheet=row_lines(row, self._axes),
+            line=cell_line(self._model, row),
+            sheet=row_lines(self._model, row),
             events=tuple(row_events(row, self._run_id, self._now)),
             past=row_history(row, self._runs, len(self._runs)),
-            grid=grid_row(row, self._checks, self._axes),
+            grid=grid_row(row, self._checks, self._model.all_axes),
         )
 
     def render_all(self, rows: Sequence[ReportRow]) -> RenderedRows:

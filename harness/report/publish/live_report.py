@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.errors import InfrastructureError, Location
 from harness.report.formats.badge import write_badges
-from harness.report.model.report_inputs import ReportInputs, ResultInput
+from harness.report.model.report_inputs import ReportInputs
 from harness.report.model.report_model import ReportModel, ReportRow, build_model
 from harness.report.pages.html import render_overviews
 from harness.report.publish.cell_rows import render_rows
@@ -48,14 +48,6 @@ class LiveReport:
             old if old == new else new for old, new in zip(self._inputs.cells, inputs.cells, strict=True)
         )
         return self._show(replace(inputs, cells=cells, results=results))
-
-    def update(self, result: ResultInput, generated: float) -> list[Path]:
-        """Show one new result, as of `generated` (Unix seconds); returns the files that were written."""
-        results = tuple(
-            result if (old.cell_id, old.check) == (result.cell_id, result.check) else old
-            for old in self._inputs.results
-        )
-        return self._show(replace(self._inputs, generated=generated, results=results))
 
     def _show(self, inputs: ReportInputs) -> list[Path]:
         model = build_model(inputs, self._model)

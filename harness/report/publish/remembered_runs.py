@@ -35,12 +35,12 @@ def row_history(row: ReportRow, places: dict[str, int], count: int) -> RowHistor
     found = {}
     for check, result in row.results.items():
         letters = [ABSENT] * count
-        for past in result.facts.history:
+        for past in result.history:
             place = places.get(past.run_id)
             if place is not None:
-                letters[place] = _CODES[past.status]
+                letters[place] = _CODES[past.verdict.status]
         # Expected failures of earlier runs are not stored, so those of this run do not count either.
-        letters[-1] = _CODES[result.facts.status]
+        letters[-1] = _CODES[result.verdict.status]
         found[check] = "".join(letters)
     return RowHistory(name=visible(clip(row.cell.title or row.cell.id, 120)), page=row.slug, verdicts=found)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from harness.errors import InputError
 from harness.report.model.failure_patterns import natural
-from harness.report.model.marks import EVIDENCE, RAN, STYLES
+from harness.report.model.marks import EVIDENCE, STYLES
 from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.visible_text import visible
 
@@ -239,7 +239,7 @@ def _proofs(codes: str) -> Test:
         if check is None:
             return False
         result = row.results[check]
-        evidence = result.facts.evidence if result.mark in RAN else None
+        evidence = result.shown_evidence
         return (EVIDENCE[evidence].code if evidence else "-") in codes
 
     return test

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from harness.errors import NothingSelectedError
-from harness.serialisation import as_object
+from harness.measurements import json_object
 from harness.settings import Settings
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_ledger import open_ledger
@@ -69,7 +69,7 @@ def lock_of_cell(settings: Settings, wanted: str, base_digest: str) -> CellLock:
         text = ledger.artifacts.get(ref).read_text("utf-8")
     facets = facet_values(cell, FACETS, facet_inputs(settings, matrix))
     made = make_lock(
-        as_object(next(one for one in plan.cells if one.id == cell.id)),
+        json_object(next(facts for facts in plan.cells if facts.id == cell.id)),
         facets["pins"],
         facets["platform"],
         [*facets["patches[verl]"], *facets["patches[vllm_ascend]"]],

@@ -116,10 +116,19 @@ def find_run(settings: Settings, ledger: Ledger, wanted: str) -> str:
 def mark_unfinished(inputs: ReportInputs) -> ReportInputs:
     """While a run is in progress, an entry without an outcome has not run yet; it is not an error."""
     from harness.outcome import Status
+    from harness.verdict.verdict import Standing
 
     waiting = [
-        replace(result, status=Status.NOT_RUN, expected="", reasons=("This run has not started it yet.",))
-        if result.status is Status.ERROR and result.run_id == ""
+        replace(
+            result,
+            verdict=replace(
+                result.verdict,
+                status=Status.NOT_RUN,
+                standing=Standing.AS_EXPECTED,
+                reasons=("This run has not started it yet.",),
+            ),
+        )
+        if result.verdict.status is Status.ERROR and result.verdict.outcome is None
         else result
         for result in inputs.results
     ]

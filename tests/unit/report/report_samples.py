@@ -6,9 +6,12 @@ import dataclasses
 import enum
 import math
 import random
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from harness.compat.lint.lint_measurements import LINT_FORMAT, LintFinding, LintMeasured
@@ -21,7 +24,9 @@ from harness.convergence.telemetry.training_records import (
     TelemetryCurves,
     TrainingCurves,
 )
+from harness.digest import digest_bytes
 from harness.evidence import DeviceFacts
+from harness.ledger.plan_record import CellFacts, CellFinding, PlanEntry
 from harness.numerics.actor.actor_measurements import (
     ACTOR_FORMAT,
     ActorMeasured,
@@ -53,27 +58,24 @@ from harness.numerics.twin.twin_measurements import (
     TwinMeasured,
     TwinReferenceFacts,
 )
-from harness.outcome import Evidence, Status, Tier
+from harness.outcome import ArtifactRef, Evidence, Outcome, State, Status, Tier
 from harness.patchstack.apply.patch_verdict import HunkPlace, MeasuredPatch, PatchVerdict
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
 from harness.report.model.report_inputs import (
-    ArtifactInput,
-    CellInput,
     CheckInput,
     DiagnosisInput,
     EarlierInput,
-    EarlierVerdict,
     ExcludedInput,
-    ExpectationInput,
-    FindingInput,
-    HistoryEntry,
     PublishedInput,
     ReportInputs,
-    ResultInput,
+    ReportResult,
     RunFacts,
     RunInput,
 )
+from harness.report.model.streak import EarlierVerdict, HistoryEntry
 from harness.report.model.survival_facts import SurvivalFacts
+from harness.report.model.visible_text import as_bytes
+from harness.verdict.verdict import ExpectedFailure, Standing, Verdict
 
 NOW = 1_795_161_600.0
 DAY = 86_400.0
@@ -446,6 +448,7 @@ def lint_measurements(findings: tuple[LintFinding, ...]) -> dict:
     return LINT_FORMAT.write(LintMeasured(findings=findings, undecided=(), recipe="recipe", is_verl_job=True))
 
 
+LOGS = tempfile.TemporaryDirectory(prefix="report-samples-")
 LOCK = "\n".join(f"package-{i}==1.{i}.0 --hash=sha256:{i:064x}" for i in range(40))
 LOG = "\n".join(
     [f"[{i:04d}] compile kernel {i} ok" for i in range(260)]
@@ -453,27 +456,85 @@ LOG = "\n".join(
 )
 
 
-def result(cell: str, check: str, status: Status, **more) -> ResultInput:
+@cache
+def log_file(text: str) -> Path:
+    """A file with this log, which is removed when the process ends."""
+    file = Path(LOGS.name, f"{digest_bytes(as_bytes(text))}.log")
+    file.write_bytes(as_bytes(text))
+    return file
+
+
+def result(
+    cell: str,
+    check: str,
+    status: Status,
+    *,
+    tier: Tier | None = None,
+    standing: Standing = Standing.AS_EXPECTED,
+    evidence: Evidence | None = None,
+    reasons: tuple[str, ...] = (),
+    remedies: tuple[str, ...] = (),
+    expected: ExpectedFailure | None = None,
+    key: str = "",
+    measurements: Mapping[str, Any] | None = None,
+    started: float = NOW - 400,
+    seconds: float = 12.5,
+    artifacts: tuple[ArtifactRef, ...] = (),
+    **more: Any,
+) -> ReportResult:
     """A result with what every executed task has."""
-    ran = status in {Status.PASS, Status.FAIL, Status.INCONCLUSIVE}
-    evidence = more.pop("evidence", None)
-    if evidence is None and ran:
-        evidence = Evidence.STATIC if TIER[check] is Tier.STATIC else Evidence.SIMULATED
-    filled = {
-        "question": next(item.question for item in CHECKS if item.name == check),
-        "key": (f"{cell}:{check}".encode().hex() * 8)[:64],
+    tier = tier or TIER[check]
+    if evidence is None and status in {Status.PASS, Status.FAIL, Status.INCONCLUSIVE}:
+        evidence = Evidence.STATIC if tier is Tier.STATIC else Evidence.SIMULATED
+    question = next((item.question for item in CHECKS if item.name == check), "")
+    key = key or (f"{cell}:{check}".encode().hex() * 8)[:64]
+    outcome = Outcome(
+        key=key,
+        check=check,
+        tier=tier,
+        state=State.COMPLETED,
+        evidence=evidence or Evidence.STATIC,
+        facets={},
+        measurements=measurements or {},
+        artifacts=artifacts,
+        started=started,
+        finished=started + seconds,
+        run_id="20261120-0731",
+    )
+    verdict = Verdict(
+        cell_id=cell,
+        check=check,
+        status=status,
+        standing=standing,
+        reasons=reasons,
+        remedies=remedies,
+        evidence=evidence,
+        expected=expected,
+        key=key,
+        outcome=outcome,
+    )
+    facts: dict[str, Any] = {
         "facets": {"pins": "9f2c" * 16, "platform": {"python": "3.11", "arch": "x86_64"}},
-        "started": NOW - 400,
-        "seconds": 12.5,
-        "run_id": "20261120-0731",
         "reproduce": f"npu-matrix run --only {cell} --check {check}",
     }
-    return ResultInput(
-        cell_id=cell, check=check, tier=TIER[check], status=status, evidence=evidence, **{**filled, **more}
+    return ReportResult(
+        entry=PlanEntry(cell_id=cell, check=check, tier=tier, question=question, key=key),
+        verdict=verdict,
+        **(facts | more),
     )
 
 
-def _simulated(cell: str, verl: str) -> list[ResultInput]:
+def changed(
+    item: ReportResult, *, measurements: Mapping[str, Any] | None = None, **verdict: Any
+) -> ReportResult:
+    """A result with other fields of its verdict, or other measurements."""
+    outcome = item.verdict.outcome
+    if outcome and measurements is not None:
+        verdict["outcome"] = replace(outcome, measurements=measurements)
+    return replace(item, verdict=replace(item.verdict, **verdict))
+
+
+def _simulated(cell: str, verl: str) -> list[ReportResult]:
     lock = [
         {"name": name, "version": version, "via": ["verl"]}
         for name, version in (
@@ -520,10 +581,12 @@ def _simulated(cell: str, verl: str) -> list[ResultInput]:
                 "versions": {"torch": "2.13.0+cpu", "torch_npu": "2.13.0", "verl": verl},
                 "patched_files": 3,
             },
-            log_text=LOG[:3000],
+            log=log_file(LOG[:3000]),
             history=(
                 HistoryEntry(
-                    time=NOW - DAY, status=Status.PASS, run_id="20261119-0200", evidence=Evidence.SIMULATED
+                    time=NOW - DAY,
+                    run_id="20261119-0200",
+                    verdict=EarlierVerdict(status=Status.PASS, evidence=Evidence.SIMULATED),
                 ),
             ),
         ),
@@ -540,10 +603,12 @@ def past(*statuses: Status, evidence: Evidence = Evidence.SIMULATED) -> tuple[Hi
     return tuple(
         HistoryEntry(
             time=NOW - days * DAY,
-            status=status,
             run_id=night_of(days),
-            evidence=evidence if status in {Status.PASS, Status.FAIL} else None,
-            key="old" if days > 2 else "new",
+            verdict=EarlierVerdict(
+                status=status,
+                evidence=evidence if status in {Status.PASS, Status.FAIL} else None,
+                key="old" if days > 2 else "new",
+            ),
             reused=days > 2,
             figures=(("last reward", 0.8 + days / 100),) if status in {Status.PASS, Status.FAIL} else (),
         )
@@ -551,28 +616,26 @@ def past(*statuses: Status, evidence: Evidence = Evidence.SIMULATED) -> tuple[Hi
     )
 
 
-def earlier_run(results: list[ResultInput]) -> EarlierInput:
-    """Yesterday's run: what the history says of it, and of the rest what is said today, with four differences."""
-    said = {
-        (item.cell_id, item.check): EarlierVerdict(status=item.status, evidence=item.evidence, key=item.key)
+def earlier_run(results: list[ReportResult]) -> EarlierInput:
+    """Yesterday's run: verdicts from the history where there is one, otherwise those of today, with four differences."""
+    verdicts = {
+        (item.cell_id, item.check): item.history[-1].verdict
+        if item.history
+        else EarlierVerdict(status=item.verdict.status, evidence=item.verdict.evidence, key=item.entry.key)
         for item in results
     }
-    for item in results:
-        if item.history:
-            last = item.history[-1]
-            said[item.cell_id, item.check] = EarlierVerdict(
-                status=last.status, evidence=last.evidence, key=last.key
-            )
     failed = EarlierVerdict(status=Status.FAIL, reason="entropy collapsed", evidence=Evidence.SIMULATED)
-    said["verl-0.9.1-sim", "grpo"] = failed
-    said["one-step-off-2card", "environment"] = EarlierVerdict(status=Status.PASS, evidence=Evidence.HARDWARE)
-    said["verl-0.7.1-a2", "environment"] = EarlierVerdict(status=Status.PASS, evidence=Evidence.HARDWARE)
-    said["removed-cell", "resolve"] = EarlierVerdict(status=Status.PASS, evidence=Evidence.STATIC)
+    verdicts["verl-0.9.1-sim", "grpo"] = failed
+    verdicts["one-step-off-2card", "environment"] = EarlierVerdict(
+        status=Status.PASS, evidence=Evidence.HARDWARE
+    )
+    verdicts["verl-0.7.1-a2", "environment"] = EarlierVerdict(status=Status.PASS, evidence=Evidence.HARDWARE)
+    verdicts["removed-cell", "resolve"] = EarlierVerdict(status=Status.PASS, evidence=Evidence.STATIC)
     return EarlierInput(
         run_id="20261119-0200",
         started=NOW - DAY,
         revision="9e1d2c3b4a5f60718293a4b5c6d7e8f901234567",
-        verdicts=said,
+        verdicts=verdicts,
         causes={
             ("verl-0.9.1-sim", "gspo"): (
                 "verl_tree.version: '0.9.0' -> '0.9.1'",
@@ -629,7 +692,7 @@ def sample_survival() -> SurvivalFacts:
 def sample_inputs() -> ReportInputs:
     """The whole sample."""
     cells = []
-    results: list[ResultInput] = []
+    results: list[ReportResult] = []
     for identity, title, device, verl, torch_npu, ascend, cann, soc in ROWS:
         axes = {
             "verl": verl,
@@ -640,14 +703,14 @@ def sample_inputs() -> ReportInputs:
             "python": "3.11" if device == "sim" else "3.10",
         }
         cells.append(
-            CellInput(
+            CellFacts(
                 id=identity,
                 title=title,
                 stack=identity,
                 axes=axes,
                 provenance={axis: f"matrix.yaml:{40 + place}:7" for place, axis in enumerate(axes)},
                 findings=(
-                    FindingInput(
+                    CellFinding(
                         what="The article pins vllm 0.11.0 but its log shows 0.10.1.", source="seeds/002"
                     ),
                 )
@@ -655,16 +718,14 @@ def sample_inputs() -> ReportInputs:
                 else (),
                 device=device,
                 recipe="gspo-3b" if "gspo" in identity else "",
-                exports={"requirements.txt": LOCK, "install.sh": "#!/usr/bin/env bash\n"}
-                if identity.endswith("-sim")
-                else {},
-                planned=tuple(
-                    name
-                    for name in NAMES
-                    if not (identity == "gptoss-infer" and TIER[name] is Tier.CONVERGENCE)
-                ),
             )
         )
+    planned = {
+        cell.id: tuple(
+            name for name in NAMES if cell.id != "gptoss-infer" or TIER[name] is not Tier.CONVERGENCE
+        )
+        for cell in cells
+    }
     results += _simulated("verl-0.9.1-sim", "0.9.1")
     results += [
         result("verl-0.9.1-sim", "loss", Status.PASS, measurements=loss_measurements(), seconds=9.4),
@@ -680,7 +741,7 @@ def sample_inputs() -> ReportInputs:
             "verl-0.9.1-sim",
             "gspo",
             Status.FAIL,
-            expected="unexpected",
+            standing=Standing.UNEXPECTED,
             reasons=(
                 "The reward stays at 0.31 where the reference reaches 0.92: outside its band from step 9 on.",
                 "entropy falls as usual, so the policy moves, but not uphill",
@@ -702,7 +763,7 @@ def sample_inputs() -> ReportInputs:
             ),
             measurements=training_measurements(learns=False, seed=9),
             seconds=51,
-            log_text=LOG,
+            log=log_file(LOG),
             history=past(*[Status.FAIL] * 2, *[Status.PASS] * 9),
         ),
     ]
@@ -712,9 +773,10 @@ def sample_inputs() -> ReportInputs:
             "verl-0.6.1-sim",
             "loss",
             Status.PASS,
-            expected="unexpected-pass",
+            standing=Standing.UNEXPECTED_PASS,
             measurements=loss_measurements("0.6.1"),
-            expectation=ExpectationInput(
+            expected=ExpectedFailure(
+                state="fail",
                 reason="gspo divided by the padded length",
                 source="expectations.yaml:12:3",
                 until="2026-12-31",
@@ -739,13 +801,14 @@ def sample_inputs() -> ReportInputs:
                 identity,
                 "resolve",
                 Status.FAIL if known else Status.PASS,
-                expected="known" if known else "",
+                standing=Standing.KNOWN if known else Standing.AS_EXPECTED,
                 reasons=(
                     "vllm-ascend 0.10.0rc1 wants torch-npu 2.7.1.dev20250724, which is not on any index.",
                 )
                 if known
                 else (),
-                expectation=ExpectationInput(
+                expected=ExpectedFailure(
+                    state="fail",
                     reason="development wheel was withdrawn",
                     source="expectations.yaml:4:3",
                     until="2027-01-31",
@@ -781,7 +844,7 @@ def sample_inputs() -> ReportInputs:
                     identity,
                     "lint",
                     Status.FAIL,
-                    expected="unexpected",
+                    standing=Standing.UNEXPECTED,
                     reasons=("2 findings that stop the training before the first step.",),
                     remedies=("Apply patch nccl-guard.",),
                     measurements=lint_measurements(findings),
@@ -814,7 +877,7 @@ def sample_inputs() -> ReportInputs:
                     "environment",
                     Status.PASS,
                     evidence=Evidence.HARDWARE,
-                    artifacts=(ArtifactInput(name="lock.txt", size=len(LOCK)),),
+                    artifacts=(ArtifactRef(name="lock.txt", digest="", size=len(LOCK)),),
                 )
             )
             results.append(
@@ -833,7 +896,6 @@ def sample_inputs() -> ReportInputs:
                 result(identity, "environment", Status.NOT_RUN, reasons=("no NPU on this machine",))
             )
         done = {item.check for item in results if item.cell_id == identity}
-        planned = next(cell.planned for cell in cells if cell.id == identity)
         results += [
             result(
                 identity,
@@ -843,12 +905,18 @@ def sample_inputs() -> ReportInputs:
                 started=0.0,
                 seconds=0.0,
             )
-            for check in planned
+            for check in planned[identity]
             if check not in done and not (identity == "gspo-async" and check == "gspo")
         ]
     return ReportInputs(
         generated=NOW,
         cells=tuple(cells),
+        planned=planned,
+        exports={
+            cell.id: {"requirements.txt": LOCK, "install.sh": "#!/usr/bin/env bash\n"}
+            for cell in cells
+            if cell.device == "sim"
+        },
         earlier=earlier_run(results),
         runs=tuple(
             RunInput(
@@ -930,19 +998,18 @@ def many_inputs(cells: int, checks: int = 8, history: int = 0) -> ReportInputs:
             "python": f"3.{number % 3 + 10}",
         }
         facts.append(
-            CellInput(id=identity, title=f"Synthetic stack {number}", stack=f"stack-{number % 50}", axes=axes)
+            CellFacts(id=identity, title=f"Synthetic stack {number}", stack=f"stack-{number % 50}", axes=axes)
         )
         for column in columns[:checks]:
             status = draw.choice(statuses)
             ran = status in {Status.PASS, Status.FAIL}
             results.append(
-                ResultInput(
-                    cell_id=identity,
-                    check=column.name,
+                result(
+                    identity,
+                    column.name,
+                    status,
                     tier=column.tier,
-                    question=column.question,
-                    status=status,
-                    expected="known" if number % 3 and status is Status.FAIL else "",
+                    standing=Standing.KNOWN if number % 3 and status is Status.FAIL else Standing.AS_EXPECTED,
                     reasons=()
                     if status is Status.PASS
                     else (f"reason {draw.randrange(400)} for this verdict",),
@@ -952,8 +1019,6 @@ def many_inputs(cells: int, checks: int = 8, history: int = 0) -> ReportInputs:
                     measurements={"seconds": 1.5, "budget": draw.random()} if ran else {},
                     started=NOW - 500 if ran else 0.0,
                     seconds=3.5 if ran else 0.0,
-                    run_id="20261120-0731",
-                    reproduce=f"npu-matrix run --only {identity} --check {column.name}",
                     history=nights[pasts.randrange(len(nights))][:history] if history else (),
                 )
             )
@@ -977,8 +1042,9 @@ def poison(value: Any, text: str) -> Any:
         return value + text
     if dataclasses.is_dataclass(value):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        changed = {name: poison(item, text) for name, item in fields.items() if name != "expected"}
-        return dataclasses.replace(value, **changed)
+        return replace(value, **{name: poison(item, text) for name, item in fields.items()})
+    if isinstance(value, Path):
+        return log_file(value.read_text("utf-8", "replace") + text)
     if isinstance(value, SurvivalFacts):
         return SurvivalFacts.model_validate(poison_survival(value.model_dump(by_alias=True), text))
     if isinstance(value, Mapping):
@@ -1015,7 +1081,7 @@ def small_inputs() -> ReportInputs:
     """Two cells with everything a page can show."""
     inputs = sample_inputs()
     kept = {"verl-0.9.1-sim", "gspo-qwen25-3b"}
-    return dataclasses.replace(
+    return replace(
         inputs,
         cells=tuple(cell for cell in inputs.cells if cell.id in kept),
         results=tuple(item for item in inputs.results if item.cell_id in kept),

@@ -14,12 +14,13 @@ from report_runs import Runs
 from report_samples import NOW, poisoned_inputs, result, sample_inputs, sample_survival
 
 from harness.errors import InputError
+from harness.ledger.plan_record import CellFacts
 from harness.outcome import Evidence, Status
 from harness.patchstack.apply.patch_verdict import MeasuredPatch, PatchVerdict
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, TREE_UNAVAILABLE, PatchesMeasured
 from harness.report.formats.csv_export import results_csv
 from harness.report.formats.feed import atom
-from harness.report.model.report_inputs import CellInput, ReportInputs
+from harness.report.model.report_inputs import ReportInputs
 from harness.report.model.report_model import ReportModel, build_model
 from harness.report.model.survival_facts import read_survival
 from harness.report.publish.publish import render_all
@@ -80,7 +81,7 @@ def test_the_sheet_has_a_row_for_every_answer() -> None:
 
 def test_a_spreadsheet_runs_nothing_of_the_sheet() -> None:
     hostile = result("cell", "loss", Status.FAIL, reasons=('=HYPERLINK("http://x")',), remedies=("@SUM(1)",))
-    model = build_model(ReportInputs(generated=NOW, cells=(CellInput(id="cell"),), results=(hostile,)))
+    model = build_model(ReportInputs(generated=NOW, cells=(CellFacts(id="cell"),), results=(hostile,)))
     row = next(csv.DictReader(io.StringIO(results_csv(model).decode())))
     assert row["reason"] == '\'=HYPERLINK("http://x")'
     assert row["remedy"] == "'@SUM(1)"
@@ -89,7 +90,7 @@ def test_a_spreadsheet_runs_nothing_of_the_sheet() -> None:
 def patches_of(measurements: PatchesMeasured | dict, status: Status = Status.PASS) -> ReportModel:
     stored = measurements if isinstance(measurements, dict) else PATCHES_FORMAT.write(measurements)
     found = result("cell", "patches", status, evidence=Evidence.STATIC, measurements=stored)
-    return build_model(ReportInputs(generated=NOW, cells=(CellInput(id="cell"),), results=(found,)))
+    return build_model(ReportInputs(generated=NOW, cells=(CellFacts(id="cell"),), results=(found,)))
 
 
 def test_every_patch_of_every_cell_is_shown(tmp_path: Path) -> None:

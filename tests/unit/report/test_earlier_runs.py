@@ -12,9 +12,8 @@ from report_runs import Runs, key_of
 
 from harness.outcome import Evidence, Status
 from harness.report.model.changes import RunChangeKind, compare, run_change_kind
-from harness.report.model.report_inputs import EarlierVerdict, HistoryEntry
 from harness.report.model.report_model import build_model
-from harness.report.model.streak import streak_of
+from harness.report.model.streak import EarlierVerdict, HistoryEntry, streak_of
 
 PASS, FAIL, NOT_RUN, BLOCKED = Status.PASS, Status.FAIL, Status.NOT_RUN, Status.BLOCKED
 
@@ -32,7 +31,7 @@ def test_a_changed_input_keeps_the_history(runs: Runs) -> None:
     last = runs.go({"cell": "torch 3"}, {"cell": False})
     inputs = runs.inputs({"cell": "torch 3"}, last)
     history = inputs.results[0].history
-    assert [(past.run_id, past.status) for past in history] == [(first, PASS), (second, PASS)]
+    assert [(past.run_id, past.verdict.status) for past in history] == [(first, PASS), (second, PASS)]
     assert [past.key for past in history] == [key_of("torch 1"), key_of("torch 2")]
     result = build_model(inputs).rows[0].results["probe"]
     assert result.change == "broken"
@@ -45,7 +44,7 @@ def test_a_reused_outcome_is_what_each_run_said(runs: Runs) -> None:
     second = runs.go({"cell": "torch 1"})
     last = runs.go({"cell": "torch 1"})
     result = build_model(runs.inputs({"cell": "torch 1"}, last)).rows[0].results["probe"]
-    assert [(past.run_id, past.reused) for past in result.facts.history] == [(first, False), (second, True)]
+    assert [(past.run_id, past.reused) for past in result.history] == [(first, False), (second, True)]
     assert result.change == ""
     assert result.streak
     assert (result.streak.runs, result.streak.since_run, result.streak.before) == (2, first, None)
@@ -56,7 +55,7 @@ def test_an_outcome_that_came_later_is_not_what_an_earlier_run_said(runs: Runs) 
     runs.go({"cell": "torch 1"}, finished=False)
     last = runs.go({"cell": "torch 1"}, {"cell": True})
     result = build_model(runs.inputs({"cell": "torch 1"}, last)).rows[0].results["probe"]
-    assert [past.status for past in result.facts.history] == [BLOCKED, NOT_RUN]
+    assert [past.verdict.status for past in result.history] == [BLOCKED, NOT_RUN]
 
 
 def test_a_run_without_an_answer_in_between_hides_nothing(runs: Runs) -> None:
@@ -70,7 +69,7 @@ def test_outcomes_merged_from_another_machine_are_history_too(runs: Runs) -> Non
     runs.record("torch 1", "elsewhere", good=False)
     last = runs.go({"cell": "torch 1"}, {"cell": True})
     history = runs.inputs({"cell": "torch 1"}, last).results[0].history
-    assert [(past.run_id, past.status) for past in history] == [("elsewhere", FAIL)]
+    assert [(past.run_id, past.verdict.status) for past in history] == [("elsewhere", FAIL)]
 
 
 def test_the_report_of_an_old_run_knows_nothing_of_later_ones(runs: Runs) -> None:
@@ -167,7 +166,10 @@ def test_no_failure_and_no_loss_goes_unsaid(before: dict, after: dict) -> None:
 
 @given(st.lists(st.sampled_from(Status)), st.sampled_from([PASS, FAIL]))
 def test_a_streak_is_the_answers_alike_at_the_end(earlier: list[Status], now: Status) -> None:
-    history = [HistoryEntry(time=float(n), status=status, run_id=str(n)) for n, status in enumerate(earlier)]
+    history = [
+        HistoryEntry(time=float(n), run_id=str(n), verdict=EarlierVerdict(status=status))
+        for n, status in enumerate(earlier)
+    ]
     streak = streak_of(history, now, this_run="now", now=99.0)
     answers = [status for status in earlier if status in {PASS, FAIL, Status.INCONCLUSIVE}]
     if not answers:

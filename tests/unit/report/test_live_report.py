@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from report_samples import sample_inputs
+from report_samples import changed, sample_inputs
 
 from harness.outcome import Evidence, Status
-from harness.report.model.report_inputs import ReportInputs, ResultInput
+from harness.report.model.report_inputs import ReportInputs, ReportResult
 from harness.report.model.report_model import build_model
 from harness.report.publish.live_report import LiveReport
 from harness.report.publish.publish import render_all
@@ -21,12 +21,12 @@ from harness.report.publish.publish import render_all
 CELL, CHECK = "gspo-async", "lint"
 
 
-def changed(inputs: ReportInputs, **facts: object) -> ResultInput:
+def changed_result(inputs: ReportInputs, **verdict: object) -> ReportResult:
     found = next(one for one in inputs.results if (one.cell_id, one.check) == (CELL, CHECK))
-    return dataclasses.replace(found, **facts)  # type: ignore[arg-type]
+    return changed(found, **verdict)
 
 
-def with_result(inputs: ReportInputs, result: ResultInput) -> ReportInputs:
+def with_result(inputs: ReportInputs, result: ReportResult) -> ReportInputs:
     results = tuple(
         result if (one.cell_id, one.check) == (result.cell_id, result.check) else one
         for one in inputs.results
@@ -45,9 +45,9 @@ def content(folder: Path) -> dict[str, bytes]:
 def test_one_outcome_later_it_is_what_a_whole_new_report_would_be(tmp_path: Path) -> None:
     inputs = sample_inputs()
     live = LiveReport(inputs, tmp_path / "live")
-    broken = changed(inputs, status=Status.FAIL, evidence=Evidence.STATIC, reasons=("it is broken",))
-    written = live.update(broken, inputs.generated + 5)
+    broken = changed_result(inputs, status=Status.FAIL, evidence=Evidence.STATIC, reasons=("it is broken",))
     later = dataclasses.replace(with_result(inputs, broken), generated=inputs.generated + 5)
+    written = live.take(later)
     render_all(build_model(later), tmp_path / "whole")
     mine, whole = content(tmp_path / "live"), content(tmp_path / "whole")
     # Pages of other cells keep the time at which they were written.
@@ -70,7 +70,7 @@ def test_equal_results_cost_no_page(tmp_path: Path) -> None:
 def test_models_made_of_an_earlier_one_are_the_models(status: Status) -> None:
     inputs = sample_inputs()
     before = build_model(inputs)
-    after = with_result(inputs, changed(inputs, status=status))
+    after = with_result(inputs, changed_result(inputs, status=status))
     assert build_model(after, before) == build_model(after)
 
 

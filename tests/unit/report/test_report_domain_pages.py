@@ -37,8 +37,9 @@ from harness.convergence.trainer.trainer_recipe import TrainerRecipe
 from harness.evidence import DeviceFacts
 from harness.outcome import Status
 from harness.report.model.release_facts import objective_changes
-from harness.report.model.report_inputs import HistoryEntry, ReportInputs
+from harness.report.model.report_inputs import ReportInputs
 from harness.report.model.report_model import ReportModel, build_model
+from harness.report.model.streak import EarlierVerdict, HistoryEntry
 from harness.report.model.trend import figures_of, trends
 from harness.report.pages.convergence_page import convergence_page
 from harness.report.pages.figures import figures
@@ -49,12 +50,19 @@ NEW, OLD = "verl-0.9.1-sim", "verl-0.6.1-sim"
 
 
 def with_measurements(cell: str, check: str, measurements: dict[str, Any], made_by: str = "") -> ReportInputs:
-    """The sample with measurements in place of those of `check`, as if the check `made_by` stood there."""
+    """The sample with measurements in place of those of `check`, as if the check `made_by` had measured them."""
     inputs = sample_inputs()
     return dataclasses.replace(
         inputs,
         results=tuple(
-            dataclasses.replace(found, measurements=measurements, check=made_by or check)
+            result(
+                cell,
+                made_by or check,
+                found.verdict.status,
+                tier=found.entry.tier,
+                measurements=measurements,
+                history=found.history,
+            )
             if (found.cell_id, found.check) == (cell, check)
             else found
             for found in inputs.results
@@ -206,7 +214,7 @@ def test_figures_are_taken_from_what_checks_measure() -> None:
 
 def test_a_run_that_did_not_measure_leaves_no_point() -> None:
     past = tuple(
-        HistoryEntry(time=place, status=Status.PASS, figures=figures)
+        HistoryEntry(time=place, verdict=EarlierVerdict(status=Status.PASS), figures=figures)
         for place, figures in enumerate([(("share of the error budget", 0.2),), ()])
     )
     found = trends(result(NEW, "loss", Status.PASS, measurements=loss_measurements(), history=past))

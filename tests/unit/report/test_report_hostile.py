@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_samples import NAMES, poisoned_inputs, small_inputs
+from report_samples import NAMES, changed, log_file, poisoned_inputs, small_inputs
 
 from harness.report.formats.terminal import plain_grid
 from harness.report.model.report_inputs import ReportInputs
@@ -187,7 +187,7 @@ def test_a_megabyte_in_a_field_is_cut_and_linked(tmp_path: Path) -> None:
     long = "x<b>" * 250_000
     results = tuple(
         dataclasses.replace(
-            item, reasons=(long,), remedies=(long,), log_text=long, measurements={"note": long}
+            changed(item, reasons=(long,), remedies=(long,), measurements={"note": long}), log=log_file(long)
         )
         for item in inputs.results
         if item.check in NAMES[:2]

@@ -7,28 +7,32 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_samples import NOW, result, sample_inputs
+from report_samples import NOW, changed, result, sample_inputs
 
+from harness.ledger.plan_record import CellFacts
 from harness.outcome import Evidence, Status, Tier
 from harness.report.model.failure_patterns import find_patterns
 from harness.report.model.marks import EVIDENCE, STYLES, Mark, mark_of
-from harness.report.model.report_inputs import CellInput, CheckInput, HistoryEntry, ReportInputs, ResultInput
+from harness.report.model.report_inputs import CheckInput, ReportInputs
 from harness.report.model.report_model import build_model
+from harness.report.model.streak import EarlierVerdict, HistoryEntry
 from harness.report.model.visible_text import clip, file_name, visible
+from harness.verdict.verdict import Standing
 
 
 def one(status: Status, **more: object) -> ReportInputs:
     return ReportInputs(
         generated=NOW,
-        cells=(CellInput(id="cell", planned=("loss",)),),
+        cells=(CellFacts(id="cell"),),
+        planned={"cell": ("loss",)},
         results=(result("cell", "loss", status, **more),),
     )
 
 
 def test_what_is_known_needs_nobody_whatever_its_status() -> None:
-    known = build_model(one(Status.INCONCLUSIVE, expected="known"))
+    known = build_model(one(Status.INCONCLUSIVE, standing=Standing.KNOWN))
     assert known.attention == ()
-    assert len(build_model(one(Status.INCONCLUSIVE, expected="unexpected")).attention) == 1
+    assert len(build_model(one(Status.INCONCLUSIVE, standing=Standing.UNEXPECTED)).attention) == 1
 
 
 def test_report_model_is_pure() -> None:
@@ -43,17 +47,18 @@ def test_every_mark_and_kind_of_evidence_looks_different() -> None:
 
 
 @pytest.mark.parametrize("status", list(Status))
-@pytest.mark.parametrize("expected", ["", "known", "unexpected", "unexpected-pass"])
-def test_only_a_pass_is_marked_as_a_pass(status: Status, expected: str) -> None:
-    mark = mark_of(status, expected)
-    assert (mark is Mark.PASS) == (status is Status.PASS and expected != "unexpected-pass")
-    assert (mark is Mark.KNOWN_FAIL) == (status is Status.FAIL and expected == "known")
+@pytest.mark.parametrize("standing", list(Standing))
+def test_only_a_pass_is_marked_as_a_pass(status: Status, standing: Standing) -> None:
+    mark = mark_of(status, standing)
+    assert (mark is Mark.PASS) == (status is Status.PASS and standing is not Standing.UNEXPECTED_PASS)
+    assert (mark is Mark.KNOWN_FAIL) == (status is Status.FAIL and standing is Standing.KNOWN)
 
 
 def test_a_planned_check_without_a_result_makes_the_report_incomplete() -> None:
     inputs = ReportInputs(
         generated=NOW,
-        cells=(CellInput(id="cell", planned=("loss", "grpo")),),
+        cells=(CellFacts(id="cell"),),
+        planned={"cell": ("loss", "grpo")},
         checks=(CheckInput(name="loss", tier=Tier.NUMERICS), CheckInput(name="grpo", tier=Tier.CONVERGENCE)),
         results=(result("cell", "loss", Status.PASS),),
     )
@@ -95,34 +100,32 @@ def test_simulated_passes_are_never_counted_as_hardware() -> None:
     ],
 )
 def test_changes_since_the_verdict_before(before: Status, now: Status, change: str) -> None:
-    history = (HistoryEntry(time=NOW - 100, status=before, run_id="earlier"),)
+    history = (HistoryEntry(time=NOW - 100, run_id="earlier", verdict=EarlierVerdict(status=before)),)
     model = build_model(one(now, history=history))
     assert model.rows[0].results["loss"].change == change
 
 
 def test_results_of_strange_cells_and_unknown_checks_are_shown_as_what_they_are() -> None:
     inputs = one(Status.PASS)
-    stranger = replace(inputs.results[0], cell_id="elsewhere")
-    unknown = ResultInput(
-        cell_id="cell", check="of-tomorrow", tier=Tier.STATIC, status=Status.PASS, evidence=Evidence.STATIC
-    )
+    stranger = result("elsewhere", "loss", Status.PASS)
+    unknown = result("cell", "of-tomorrow", Status.PASS, tier=Tier.STATIC)
     model = build_model(replace(inputs, results=(*inputs.results, stranger, unknown)))
     assert model.strangers == (stranger,)
     assert [check.name for check in model.checks] == ["of-tomorrow", "loss"]
 
 
 def test_clock_skew_and_missing_evidence_are_said() -> None:
-    notes = build_model(one(Status.PASS, started=NOW + 9999)).rows[0].results["loss"].notes
-    assert "clocks" in notes[0]
-    inputs = one(Status.PASS)
-    bare = replace(inputs, results=(replace(inputs.results[0], evidence=None),))
-    assert "evidence" in build_model(bare).rows[0].results["loss"].notes[0]
+    model = build_model(one(Status.PASS))
+    (future,) = one(Status.PASS, started=NOW + 9999).results
+    assert "clocks" in model.notes_on(future)[0]
+    assert "evidence" in model.notes_on(changed(future, evidence=None))[-1]
+    assert model.notes_on(model.rows[0].results["loss"]) == ()
 
 
 def test_cells_that_fail_for_one_reason_are_one_item_of_attention() -> None:
     inputs = ReportInputs(
         generated=NOW,
-        cells=(CellInput(id="a"), CellInput(id="b"), CellInput(id="c")),
+        cells=(CellFacts(id="a"), CellFacts(id="b"), CellFacts(id="c")),
         results=tuple(
             result(cell, "loss", Status.FAIL, reasons=(reason,))
             for cell, reason in (("a", "same"), ("b", "same"), ("c", "other"))

@@ -8,31 +8,37 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_samples import LOG, NOW, result, sample_inputs
+from pydantic import TypeAdapter
+from report_samples import LOG, NOW, changed, log_file, result, sample_inputs
 
 from harness.errors import InfrastructureError, InputError
-from harness.outcome import Evidence, Status
+from harness.ledger.plan_record import CellFacts
+from harness.outcome import ArtifactRef, Evidence, Status
 from harness.report.formats.badge import badge_svg, badges
-from harness.report.formats.json_export import SCHEMA_NAME, SCHEMA_VERSION, report_data
+from harness.report.formats.json_export import SCHEMA_NAME, SCHEMA_VERSION, Report, report_json, report_schema
 from harness.report.formats.markdown import summary, table
 from harness.report.formats.terminal import plain_grid, rich_grid
 from harness.report.model.logs import INLINE_LINES, read_artifact, read_log
 from harness.report.model.marks import Mark
-from harness.report.model.report_inputs import ArtifactInput, CellInput, ReportInputs
+from harness.report.model.report_inputs import ReportInputs
 from harness.report.model.report_model import ReportModel, build_model
 from harness.report.pages.grid import grid_data
 from harness.report.pages.html import render_overviews
 from harness.report.publish import publish
 from harness.report.publish.cell_rows import RowsInBackground, render_rows
 from harness.report.publish.publish import render_all
+from harness.verdict.verdict import Standing
 
 
-def model_of(status: Status, evidence: Evidence | None, expected: str = "") -> ReportModel:
+def model_of(
+    status: Status, evidence: Evidence | None, standing: Standing = Standing.AS_EXPECTED
+) -> ReportModel:
     return build_model(
         ReportInputs(
             generated=NOW,
-            cells=(CellInput(id="cell", planned=("loss",)),),
-            results=(replace(result("cell", "loss", status, expected=expected), evidence=evidence),),
+            cells=(CellFacts(id="cell"),),
+            planned={"cell": ("loss",)},
+            results=(changed(result("cell", "loss", status, standing=standing), evidence=evidence),),
         )
     )
 
@@ -88,9 +94,9 @@ def test_the_badge_of_simulated_passes_says_so() -> None:
 
 def test_a_known_failure_looks_different_from_an_unexpected_one(tmp_path: Path) -> None:
     texts = []
-    for expected in ("known", "unexpected"):
-        model = model_of(Status.FAIL, Evidence.STATIC, expected)
-        folder = tmp_path / expected
+    for standing in (Standing.KNOWN, Standing.UNEXPECTED):
+        model = model_of(Status.FAIL, Evidence.STATIC, standing)
+        folder = tmp_path / standing.value
         folder.mkdir()
         pages_of(model, folder)
         texts.append(grid_part((folder / "index.html").read_text()))
@@ -128,7 +134,7 @@ def test_pages_say_everything_a_result_has(sample: ReportModel, tmp_path: Path) 
 
 
 def test_a_long_log_is_cut_at_its_start_and_kept_beside_the_page() -> None:
-    log = read_log(result("cell", "loss", Status.FAIL, log_text=LOG))
+    log = read_log(log_file(LOG))
     assert log.total == 262
     assert log.skipped == 262 - INLINE_LINES
     assert log.lines[-1].text == "exit code 1"
@@ -138,15 +144,15 @@ def test_a_long_log_is_cut_at_its_start_and_kept_beside_the_page() -> None:
 
 def test_a_log_or_artifact_that_is_gone_is_said_to_be_gone(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
-    assert "gone" in read_log(result("cell", "loss", Status.FAIL, log_path=gone)).lines[0].text
-    assert "gone" in read_artifact(ArtifactInput(name="lock.txt", path=gone)).note
-    assert read_artifact(ArtifactInput(name="lock.txt")).note == "not kept"
+    assert "gone" in read_log(gone).lines[0].text
+    assert "gone" in read_artifact(ArtifactRef(name="lock.txt", digest="", size=1), gone).note
+    assert read_artifact(ArtifactRef(name="lock.txt", digest="", size=1), None).note == "not kept"
 
 
 def test_a_log_of_bytes_and_colours_becomes_text(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"\x1b[31mred\x1b[0m\r\n10%\r50%\r100%\n\xff\xfe\n")
-    assert [line.text for line in read_log(result("cell", "loss", Status.PASS, log_path=path)).lines] == [
+    assert [line.text for line in read_log(path).lines] == [
         "red",
         "100%",
         "\ufffd\ufffd",
@@ -157,25 +163,23 @@ def test_artifacts_are_copied_under_names_that_browsers_show_as_text(tmp_path: P
     for name in ("page.html", "script.js", "picture.svg", "lock.txt", "../../up.sh"):
         path = tmp_path / "file"
         path.write_text("<script>alert(1)</script>")
-        stored = read_artifact(ArtifactInput(name=name, path=path)).stored
+        stored = read_artifact(ArtifactRef(name=name, digest="", size=1), path).stored
         assert stored.endswith(".txt")
         assert "/" not in stored
 
 
 def test_export_has_a_versioned_schema_and_every_result(sample: ReportModel) -> None:
-    data = json.loads(json.dumps(report_data(sample), allow_nan=False))
+    data = json.loads(report_json(sample))
     assert data["schema"] == {"name": SCHEMA_NAME, "version": SCHEMA_VERSION}
     assert sum(len(cell["results"]) for cell in data["cells"]) == sample.planned
     assert data["missing"] == [{"cell": "gspo-async", "check": "gspo"}]
 
 
 def test_export_survives_numbers_json_cannot_hold() -> None:
-    model = model_of(Status.FAIL, Evidence.SIMULATED)
-    broken = replace(sample_inputs().results[0], measurements={"loss": float("nan"), "grad": [float("inf")]})
-    inputs = ReportInputs(generated=NOW, cells=(CellInput(id=broken.cell_id),), results=(broken,))
-    data = json.loads(json.dumps(report_data(build_model(inputs)), allow_nan=False))
+    broken = changed(sample_inputs().results[0], measurements={"loss": float("nan"), "grad": [float("inf")]})
+    inputs = ReportInputs(generated=NOW, cells=(CellFacts(id=broken.cell_id),), results=(broken,))
+    data = json.loads(report_json(build_model(inputs)))
     assert data["cells"][0]["results"][0]["measurements"] == {"loss": "NaN", "grad": ["Infinity"]}
-    assert report_data(model)["complete"]
 
 
 def test_markdown_says_what_the_grid_says(sample: ReportModel) -> None:
@@ -299,11 +303,9 @@ def test_marks_in_the_grid_data_are_the_models(sample: ReportModel) -> None:
 
 
 def test_the_export_is_what_its_schema_says(sample: ReportModel, tmp_path: Path) -> None:
-    from harness.report.formats.report_schema import Report, report_schema
-
     render_all(sample, tmp_path / "reports")
     text = (tmp_path / "reports" / "report.json").read_text(encoding="utf-8")
-    read = Report.model_validate_json(text)
+    read = TypeAdapter(Report).validate_json(text)
     assert read.headline == sample.headline
     assert len(read.cells) == len(sample.rows)
     assert set(report_schema()["properties"]) == set(json.loads(text))

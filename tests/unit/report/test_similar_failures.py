@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from report_samples import sample_inputs
+from report_samples import result, sample_inputs
 
-from harness.outcome import Evidence, Status, Tier
-from harness.report.model.report_inputs import CellInput, ReportInputs, ResultInput
+from harness.ledger.plan_record import CellFacts
+from harness.outcome import Status, Tier
+from harness.report.model.report_inputs import ReportInputs
 from harness.report.model.report_model import build_model
 from harness.report.model.similar_failures import MAX_ALIKE, SimilarFailures
 
@@ -15,16 +16,15 @@ def matrix(versions: dict[str, tuple[str, bool]]) -> ReportInputs:
     return ReportInputs(
         generated=1.0,
         cells=tuple(
-            CellInput(id=cell, axes={"torch_npu": version, "verl": "0.9.1"})
+            CellFacts(id=cell, axes={"torch_npu": version, "verl": "0.9.1"})
             for cell, (version, _good) in versions.items()
         ),
         results=tuple(
-            ResultInput(
-                cell_id=cell,
-                check="probe",
+            result(
+                cell,
+                "probe",
+                Status.PASS if good else Status.FAIL,
                 tier=Tier.STATIC,
-                status=Status.PASS if good else Status.FAIL,
-                evidence=Evidence.STATIC,
                 reasons=() if good else ("the operator is gone",),
             )
             for cell, (_version, good) in versions.items()
