@@ -32,22 +32,26 @@ def test_a_changed_input_keeps_the_history(runs: Runs) -> None:
     inputs = runs.inputs({"cell": "torch 3"}, last)
     history = inputs.results[0].history
     assert [(past.run_id, past.verdict.status) for past in history] == [(first, PASS), (second, PASS)]
-    assert [past.key for past in history] == [key_of("torch 1"), key_of("torch 2")]
-    result = build_model(inputs).rows[0].results["probe"]
+    assert [past.verdict.key for past in history] == [key_of("torch 1"), key_of("torch 2")]
+    model = build_model(inputs)
+    result = model.rows[0].results["probe"]
     assert result.change == "broken"
-    assert result.streak
-    assert (result.streak.runs, result.streak.since_run, result.streak.until_run) == (0, last, second)
+    streak = model.streak(result)
+    assert streak
+    assert (streak.runs, streak.since_run, streak.until_run) == (0, last, second)
 
 
 def test_a_reused_outcome_is_what_each_run_said(runs: Runs) -> None:
     first = runs.go({"cell": "torch 1"}, {"cell": False})
     second = runs.go({"cell": "torch 1"})
     last = runs.go({"cell": "torch 1"})
-    result = build_model(runs.inputs({"cell": "torch 1"}, last)).rows[0].results["probe"]
+    model = build_model(runs.inputs({"cell": "torch 1"}, last))
+    result = model.rows[0].results["probe"]
     assert [(past.run_id, past.reused) for past in result.history] == [(first, False), (second, True)]
     assert result.change == ""
-    assert result.streak
-    assert (result.streak.runs, result.streak.since_run, result.streak.before) == (2, first, None)
+    streak = model.streak(result)
+    assert streak
+    assert (streak.runs, streak.since_run, streak.before) == (2, first, None)
 
 
 def test_an_outcome_that_came_later_is_not_what_an_earlier_run_said(runs: Runs) -> None:
