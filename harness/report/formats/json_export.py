@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from harness.ledger.plan_record import CellFinding
-from harness.measurements import JsonValue
 from harness.outcome import Evidence, Status, Tier
 from harness.report.model.changes import RunChange
 from harness.report.model.failure_patterns import FailurePattern
@@ -26,7 +25,7 @@ from harness.report.model.report_inputs import (
 from harness.report.model.report_model import Attention, ReportModel, ReportRow
 from harness.report.model.streak import Streak, Stretch
 from harness.report.model.visible_text import as_bytes
-from harness.serialisation import as_object, json_form
+from harness.serialisation import JsonValue, as_object, json_form
 from harness.verdict.verdict import Standing
 
 SCHEMA_NAME: Final = "npu-matrix.report"

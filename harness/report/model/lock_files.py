@@ -9,9 +9,9 @@ from harness.builds.export.lock_formats import EXPORTS, FILE_NAMES
 from harness.builds.lock.cell_lock import make_lock
 from harness.errors import HarnessError
 from harness.ledger.store import Ledger
-from harness.measurements import json_object
 from harness.outcome import ArtifactRef, Outcome
 from harness.plan.tasks.task import Plan
+from harness.serialisation import json_object
 
 LOCK = "lock.txt"
 PATCHES = "patches[verl]"

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from harness.errors import NothingSelectedError
-from harness.measurements import json_object
+from harness.serialisation import json_object
 from harness.settings import Settings
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_ledger import open_ledger
