@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 from mutants import changed
-
-from harness.numerics.loss.plain_losses import PlainCandidate
+from plain_losses import PlainCandidate
 
 
 def _last_row_unclipped(_self: Any, original: Any, case: Any, ratio: Any, advantages: Any) -> Any:

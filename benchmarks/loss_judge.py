@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from mutants import LEGAL, MUTANTS, REGRESSIONS
+from plain_losses import PlainCandidate
 
 from benchmarks.figures import Figure
 from benchmarks.held_out_losses import HELD_OUT, LATER
@@ -27,7 +28,6 @@ from harness.numerics.loss.expected_result import ExpectedResult
 from harness.numerics.loss.formulas.loss_reference import reference
 from harness.numerics.loss.judge_case import judge
 from harness.numerics.loss.loss_measurements import REQUIRED, LossStatus
-from harness.numerics.loss.plain_losses import PlainCandidate
 
 HELD_OUT_SEEDS = (9300,)
 CLOSE = {"fp32": 1.3e-6, "bf16": 1.6e-2, "fp16": 1e-3}

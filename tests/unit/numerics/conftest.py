@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from mutants import MUTANTS, REGRESSIONS
+from plain_losses import PlainCandidate
 
 from harness.check import Completed
 from harness.evidence import DeviceFacts
@@ -23,7 +24,6 @@ from harness.numerics.loss.expected_result import save_expected
 from harness.numerics.loss.loss_faults import SELF_TEST_CASES, SEPARATOR
 from harness.numerics.loss.loss_measurements import LossProgramFacts, LossReferenceFacts, SourceFile
 from harness.numerics.loss.loss_reference_program import references
-from harness.numerics.loss.plain_losses import PlainCandidate
 from harness.numerics.loss.release_objectives import release_objective
 from harness.serialisation import json_object
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from plain_losses import PlainCandidate
 
 from harness.numerics.arithmetic.precision_contract import round_to
 from harness.numerics.loss.candidate import CandidateResult
-from harness.numerics.loss.plain_losses import PlainCandidate
 
 Change = Callable[[PlainCandidate], Any]
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from mutants import LEGAL, MUTANTS, REGRESSIONS
+from plain_losses import PlainCandidate
 
 from harness.numerics.arithmetic.precision_contract import BF16_IO, FP16_IO, FP16_NATIVE, FP32
 from harness.numerics.loss.candidate import CandidateResult, evaluate
@@ -14,7 +15,6 @@ from harness.numerics.loss.cases.loss_battery import battery
 from harness.numerics.loss.formulas.loss_reference import reference
 from harness.numerics.loss.judge_case import judge
 from harness.numerics.loss.loss_measurements import LossStatus
-from harness.numerics.loss.plain_losses import PlainCandidate
 
 CONTRACTS = (FP32, BF16_IO, FP16_IO)
 

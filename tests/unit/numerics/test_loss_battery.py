@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from plain_losses import PlainCandidate
 
 from harness.numerics.arithmetic.precision_contract import BF16_IO, CONTRACTS, FP32, round_to
 from harness.numerics.loss.cases.loss_battery import battery, default_battery
 from harness.numerics.loss.formulas.loss_reference import reference
 from harness.numerics.loss.judge_case import judge
 from harness.numerics.loss.loss_measurements import REQUIRED, LossStatus
-from harness.numerics.loss.plain_losses import PlainCandidate
 
 
 def test_the_battery_is_a_function_of_its_seed():

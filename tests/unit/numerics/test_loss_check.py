@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from mutants import MUTANTS, REGRESSIONS, changed
+from plain_losses import PlainCandidate
 
 from harness.cell_program.program_run import cell_device
 from harness.digest import canonical_json
@@ -16,7 +17,6 @@ from harness.numerics.checks import CHECKS
 from harness.numerics.loss.candidate import UnsupportedCaseError
 from harness.numerics.loss.loss_check import judge, run
 from harness.numerics.loss.loss_measurements import LOSS_FORMAT, LossStatus
-from harness.numerics.loss.plain_losses import PlainCandidate
 from harness.outcome import Evidence, Status
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from plain_losses import PlainCandidate
 
 from harness.numerics.arithmetic.precision_contract import FP32, Contract
 from harness.numerics.loss.cases.loss_battery import battery
 from harness.numerics.loss.cases.loss_case import LossCase
 from harness.numerics.loss.formulas.advantage import EPSILON
 from harness.numerics.loss.formulas.loss_reference import reference
-from harness.numerics.loss.plain_losses import PlainCandidate
 
 FP64 = Contract(name="fp64", io="fp64", compute="fp64", accumulate="fp64")
 ROUNDED = 3 * FP32.unit

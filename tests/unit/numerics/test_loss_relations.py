@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mutants import LEGAL, MUTANTS
+from plain_losses import PlainCandidate
+from relations.loss_relations import violations
 
 from harness.errors import InputError
 from harness.numerics.loss.candidate import UnsupportedCaseError
-from harness.numerics.loss.metamorphic.metamorphic import violations
-from harness.numerics.loss.plain_losses import PlainCandidate
 
 SEEN = sorted(
     name

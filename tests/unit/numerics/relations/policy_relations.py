@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.numerics.loss.cases.loss_case import LossCase
-from harness.numerics.loss.metamorphic.relation_probe import (
+from relations.relation_probe import (
     BATCH,
     TOKENS,
     Probe,

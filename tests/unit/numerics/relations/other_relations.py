@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from harness.numerics.arithmetic.precision_contract import FP32, Array
 from harness.numerics.loss.cases import case_inputs
 from harness.numerics.loss.cases.loss_case import LossCase
-from harness.numerics.loss.metamorphic.relation_probe import (
+from relations.relation_probe import (
     Probe,
     Violation,
     changed,

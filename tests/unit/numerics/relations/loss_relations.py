@@ -14,13 +14,13 @@ import numpy as np
 
 from harness.errors import InputError
 from harness.numerics.loss.candidate import Candidate, UnsupportedCaseError
-from harness.numerics.loss.metamorphic.other_relations import (
+from relations.other_relations import (
     LOGIT_OPERATIONS,
     advantage_relations,
     logit_relations,
 )
-from harness.numerics.loss.metamorphic.policy_relations import POLICY_RELATIONS, Relation
-from harness.numerics.loss.metamorphic.relation_probe import Probe, UnusableResultError, Violation
+from relations.policy_relations import POLICY_RELATIONS, Relation
+from relations.relation_probe import Probe, UnusableResultError, Violation
 
 MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 LOSSES = ("vanilla", "gspo")
