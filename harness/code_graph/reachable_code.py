@@ -76,6 +76,7 @@ class CodeGraph:
         self.root = root
         self._store = store
         self._facts: dict[str, ModuleFacts | None] = {}
+        self._files: dict[str, Path | None] = {}
         self._edges: dict[Node, tuple[Node, ...]] = {}
         self._later: dict[Node, tuple[Node, ...]] = {}
         self._digests: dict[str, str] = {}
@@ -95,7 +96,12 @@ class CodeGraph:
         return self._facts[module]
 
     def file(self, module: str) -> Path | None:
-        """The file of a module; None if it does not exist."""
+        """The file of a module, None if it does not exist."""
+        if module not in self._files:
+            self._files[module] = self._find_file(module)
+        return self._files[module]
+
+    def _find_file(self, module: str) -> Path | None:
         first, *rest = module.split(".")
         if first != PACKAGE:
             return None

@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.code_graph.module_facts import ModuleFacts, facts_from_json, facts_to_json
 from harness.code_graph.reachable_code import CodeGraph, ReachedCode, is_code
+from harness.gc_pause import gc_paused
 from harness.package import PACKAGE_ROOT
 
 FOLDER = "code"
@@ -30,6 +31,7 @@ def analyser_digest() -> str:
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
+@gc_paused()
 def reached_code(
     roots: Mapping[str, Sequence[str]],
     *,
@@ -162,7 +164,8 @@ def write_json(file: Path, data: Mapping[str, Any]) -> None:
         descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=".new-")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                json.dump(data, stream, separators=(",", ":"))
+                # Unlike `json.dump`, `json.dumps` uses the encoder that is written in C.
+                stream.write(json.dumps(data, separators=(",", ":")))
             Path(name).replace(file)
         except OSError:
             Path(name).unlink(missing_ok=True)

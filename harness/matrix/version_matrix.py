@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.errors import InputError, Location, did_you_mean
-from harness.matrix.cells.gc_pause import gc_paused
+from harness.gc_pause import gc_paused
 from harness.matrix.cells.pins import resolve_rules
 from harness.matrix.cells.product_cells import ProductCells
 from harness.matrix.cells.product_expansion import (

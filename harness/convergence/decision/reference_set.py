@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -160,7 +161,13 @@ def shipped_sets(folder: Path = FOLDER) -> tuple[ReferenceSet, ...]:
 def known_sets(environ: Mapping[str, str] = os.environ) -> tuple[ReferenceSet, ...]:
     """The user's own reference sets and the shipped ones, in this order."""
     own = environ.get(FOLDER_VARIABLE)
-    return (*(shipped_sets(Path(own)) if own else ()), *shipped_sets())
+    return (*(shipped_sets(Path(own)) if own else ()), *_shipped_sets_once())
+
+
+@functools.cache
+def _shipped_sets_once() -> tuple[ReferenceSet, ...]:
+    """Reading and verifying these files takes a tenth of a second, and every judgement of a run needs them."""
+    return shipped_sets()
 
 
 def for_recipe(recipe_digest: str, environ: Mapping[str, str] = os.environ) -> ReferenceSet | None:

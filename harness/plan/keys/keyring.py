@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.check import Check
 from harness.digest import canonical_json, digest_json
-from harness.matrix.cells.gc_pause import gc_paused
+from harness.gc_pause import gc_paused
 from harness.matrix.model.cell import DIGEST_DIGITS, Cell
 from harness.plan.keys.facets import FACETS, UNSHARED, Columns, FacetInputs, projections
 from harness.plan.keys.key import question_digest
