@@ -166,7 +166,7 @@ def known_sets(environ: Mapping[str, str] = os.environ) -> tuple[ReferenceSet, .
 
 @functools.cache
 def _shipped_sets_once() -> tuple[ReferenceSet, ...]:
-    """Reading and verifying these files takes a tenth of a second; every judgement of a training needs them."""
+    """Reading and verifying them takes a tenth of a second, and every judgement of a training needs them."""
     return shipped_sets()
 
 
