@@ -7,10 +7,10 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from harness.check import Completed
+from harness.check import Completed
+from harness.run.programs.process import run_program, scrubbed_environment
 
 LOGGER = logging.getLogger(__name__)
 
@@ -23,8 +23,6 @@ def run_quietly(
     timeout: float | None = None,
 ) -> Completed:
     """Run a program as a task would, without printing its output."""
-    from harness.run.programs.process import run_program, scrubbed_environment
-
     return run_program(
         argv,
         env=scrubbed_environment(os.environ, env),

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.errors import InputError, Location
+from harness.ledger.store import FILE_NAME, Ledger
 from harness.settings import Settings
-
-if TYPE_CHECKING:
-    from harness.ledger.store import Ledger
 
 LOGGER = logging.getLogger(__name__)
 
 
 def open_ledger(settings: Settings) -> Ledger:
     """Open the ledger; log a warning if a damaged file had to be moved away."""
-    from harness.ledger.store import Ledger
-
     ledger = Ledger.open(settings.path("state"))
     for notice in ledger.notices:
         LOGGER.warning("note: %s", notice)
@@ -27,8 +22,6 @@ def open_ledger(settings: Settings) -> Ledger:
 
 def ledger_file(path: Path) -> Path:
     """The ledger file at `path`, a file or a state folder; InputError if there is none."""
-    from harness.ledger.store import FILE_NAME
-
     file = path / FILE_NAME if path.is_dir() else path
     if not file.is_file():
         raise InputError(

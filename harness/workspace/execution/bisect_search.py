@@ -5,25 +5,28 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.errors import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK, InputError, NothingSelectedError
+from harness.ledger.store import FILE_NAME, Ledger
+from harness.matrix.model.cell import Cell
+from harness.matrix.version_matrix import Matrix
+from harness.outcome import Outcome, Status, Tier
+from harness.plan.bisection.cells_between import BisectionCells, commit_values
+from harness.plan.bisection.search import Bisection, FlakeRates, SearchResult
+from harness.plan.cost.task_cost import duration
+from harness.plan.keys.facets import FacetInputs
+from harness.plan.keys.variant import omitted_patches, patch_series, without_patches
+from harness.plan.tasks.planner import restrict_plan
+from harness.run.scheduling.scheduler import RunPolicy, run_plan
 from harness.settings import Settings
+from harness.sources.git.mirrors import find_mirror, mirrors_folder
+from harness.verdict.verdict import judge_outcome
 from harness.workspace.execution.run_setup import local_run
 from harness.workspace.open_ledger import open_ledger
 from harness.workspace.planning.open_plan import PlanContext, open_plan
 from harness.workspace.planning.plan_history import PlanHistory, read_history
 from harness.workspace.planning.plan_selection import find_cell
-
-if TYPE_CHECKING:
-    from harness.ledger.store import Ledger
-    from harness.matrix.model.cell import Cell
-    from harness.matrix.version_matrix import Matrix
-    from harness.outcome import Outcome
-    from harness.plan.bisection.cells_between import BisectionCells
-    from harness.plan.bisection.search import Bisection, FlakeRates, SearchResult
-    from harness.plan.keys.facets import FacetInputs
-
 
 #: Assumed probabilities of a wrong verdict for checks that run code; static checks have 0.
 FALSE_FAIL, FALSE_PASS = 0.05, 0.02
@@ -57,8 +60,6 @@ class BisectSearch:
 
     def recall(self) -> None:
         """Use every stored outcome of every probe."""
-        from harness.ledger.store import FILE_NAME
-
         changes = ", ".join(
             f"{span.axis} ({span.steps} step{'s' if span.steps > 1 else ''})" for span in self.space.spans
         )
@@ -73,9 +74,6 @@ class BisectSearch:
 
     def take(self, number: int, outcome: Outcome, how: str) -> bool:
         """Update the search with an outcome; False if the outcome is neither pass nor fail."""
-        from harness.outcome import Status
-        from harness.verdict.verdict import judge_outcome
-
         task = self.context.plan.tasks[self.entries[number].key]
         status = judge_outcome(task.check, outcome).status
         if status not in {Status.PASS, Status.FAIL}:
@@ -140,8 +138,6 @@ class BisectSearch:
 
     def forecast(self) -> dict[str, Any]:
         """The first probe, and the expected cost of the whole search."""
-        from harness.plan.cost.task_cost import duration
-
         probe = self.best()
         trials = 64 if len(self.space.probes) < 500 else 12
         expected = self.search.forecast(costs=self.prices, trials=trials) if probe is not None else None
@@ -181,10 +177,6 @@ class BisectSearch:
 
     def run(self, probe: int, ledger: Ledger, executor: Any, stopped: Any) -> None:
         """Run one probe; one without a pass or fail is not tried again."""
-        from harness.plan.tasks.planner import restrict_plan
-        from harness.run.scheduling.scheduler import RunPolicy, run_plan
-        from harness.verdict.verdict import judge_outcome
-
         key = self.entries[probe].key
         result = run_plan(
             restrict_plan(self.context.plan, {self.space.cells[probe].id}),
@@ -237,8 +229,6 @@ class BisectSearch:
 
 def cell_with_patches(settings: Settings, matrix: Matrix, words: str, inputs: FacetInputs) -> Cell:
     """The cell that `CELL` or `CELL+PATCHES` names."""
-    from harness.plan.keys.variant import omitted_patches, patch_series, without_patches
-
     name, plus, patches = words.partition("+")
     cell = find_cell(matrix, settings["profile"], name)
     if not plus:
@@ -260,8 +250,6 @@ def runnable_probes(context: PlanContext, space: BisectionCells, check: str) -> 
 
 def distinguishing_check(settings: Settings, ends: tuple[Cell, ...]) -> str:
     """The cheapest check that is known to pass on the good cell and to fail on the bad one."""
-    from harness.outcome import Status
-
     context = open_plan(settings, choose=lambda _matrix: ends)
     known = read_history(context)
     status = {
@@ -289,9 +277,6 @@ def check_noise(
     context: PlanContext, name: str, false_fail: float | None, false_pass: float | None
 ) -> FlakeRates:
     """How often the check is wrong: as given, else 0 for a static check and the defaults for others."""
-    from harness.outcome import Tier
-    from harness.plan.bisection.search import FlakeRates
-
     static = any(entry.check == name and entry.tier is Tier.STATIC for entry in context.plan.entries)
     return FlakeRates(
         false_fail=false_fail if false_fail is not None else 0.0 if static else FALSE_FAIL,
@@ -301,9 +286,6 @@ def check_noise(
 
 def commits_between(matrix: Matrix, good: Cell, bad: Cell) -> dict[str, list[str]]:
     """Axis -> commits between the two cells, oldest first, if a local mirror has their history."""
-    from harness.plan.bisection.cells_between import commit_values
-    from harness.sources.git.mirrors import find_mirror, mirrors_folder
-
     mirrors = mirrors_folder()
     found: dict[str, list[str]] = {}
     for axis in matrix.axes.values() if mirrors else ():

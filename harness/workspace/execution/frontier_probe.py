@@ -5,17 +5,26 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from harness.errors import InputError, InterruptedRunError
+from harness.errors import InputError, InterruptedRunError, did_you_mean
+from harness.ledger.store import Ledger
+from harness.matrix.model.constraints import Condition
+from harness.matrix.model.versions import parse_specifier
+from harness.matrix.version_matrix import Matrix
+from harness.outcome import Tier
+from harness.plan.feasibility.exclusion import meets_conditions
+from harness.plan.feasibility.frontier import (
+    CellProof,
+    CheckProof,
+    NewestVersions,
+    newest_versions,
+    next_probe,
+)
 from harness.settings import Settings
+from harness.workspace.execution.rerun_tasks import rerun_tasks
 from harness.workspace.planning.open_plan import PlanContext, open_plan
 from harness.workspace.planning.plan_history import PlanHistory, read_history
-
-if TYPE_CHECKING:
-    from harness.matrix.model.constraints import Condition
-    from harness.matrix.version_matrix import Matrix
-    from harness.plan.feasibility.frontier import CellProof, CheckProof, NewestVersions
 
 LOGGER = logging.getLogger(__name__)
 
@@ -27,11 +36,6 @@ def probe_frontier(
     settings: Settings, matrix: Matrix, axis: str, conditions: tuple[Condition, ...], most: str
 ) -> tuple[PlanContext, NewestVersions]:
     """Run missing checks until the newest working version is known; returns the frontier after that."""
-    from harness.ledger.store import Ledger
-    from harness.outcome import Tier
-    from harness.plan.feasibility.frontier import newest_versions, next_probe
-    from harness.workspace.execution.rerun_tasks import rerun_tasks
-
     tried: set[str] = set()
     while True:
         context, proofs = known_proofs(settings, matrix, conditions)
@@ -53,10 +57,6 @@ def probe_frontier(
 
 def parse_conditions(matrix: Matrix, given: tuple[str, ...]) -> tuple[Condition, ...]:
     """The conditions of `--with AXIS=VALUE`; InputError for one that cannot be read."""
-    from harness.errors import did_you_mean
-    from harness.matrix.model.constraints import Condition
-    from harness.matrix.model.versions import parse_specifier
-
     conditions = []
     for text in given:
         match = _CONDITION.fullmatch(text)
@@ -78,9 +78,6 @@ def known_proofs(
     settings: Settings, matrix: Matrix, conditions: tuple[Condition, ...]
 ) -> tuple[PlanContext, Mapping[str, CellProof]]:
     """The stored verdicts of every cell of any profile that meets the conditions."""
-    from harness.plan.feasibility.exclusion import meets_conditions
-    from harness.plan.feasibility.frontier import CellProof
-
     context = open_plan(settings, choose=lambda matrix: matrix.all_cells)
     known = read_history(context)
     answers: dict[str, list[CheckProof]] = {}
@@ -94,8 +91,6 @@ def known_proofs(
 
 
 def _answer(entry: Any, known: PlanHistory) -> CheckProof:
-    from harness.plan.feasibility.frontier import CheckProof
-
     if entry.skip:
         return CheckProof(check=entry.check, not_run=entry.skip.reason)
     judgement = known.judgements.get(entry.key)

@@ -6,22 +6,32 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.builds.cell.bundle import make_bundle
+from harness.builds.cell.cell_command import cell_command
+from harness.builds.ownership.temporary_folders import temporary_folder
+from harness.cell_program.built_environment import (
+    EnvironmentLocation,
+    environment_location,
+    is_built,
+    read_cell_device,
+)
+from harness.check import CellCommand, Check
+from harness.digest import digest_json
 from harness.errors import InfrastructureError, InputError
 from harness.numerics.calibration.calibration_measurements import CalibrationRecord
-from harness.outcome import Evidence
+from harness.outcome import Evidence, Judgement, Outcome, State, Tier
 from harness.package import PACKAGE_ROOT
+from harness.plan.tasks.task import Task
+from harness.run.jobs.execute import execute
+from harness.run.jobs.job import Job, JobSite
+from harness.serialisation import json_object
 from harness.settings import Settings
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_ledger import open_ledger
 from harness.workspace.planning.open_plan import open_plan
 from harness.workspace.planning.plan_selection import unknown_name
-
-if TYPE_CHECKING:
-    from harness.check import CellCommand, Check
-    from harness.outcome import Judgement, Outcome
-    from harness.run.jobs.job import Job
 
 
 def calibration_file_name(record: CalibrationRecord, evidence: Evidence) -> str:
@@ -35,11 +45,6 @@ def measure_numerics(
     settings: Settings, check: Check, options: Mapping[str, Any]
 ) -> tuple[Outcome, Judgement]:
     """Run the check on the target in a temporary folder; nothing is stored in the ledger."""
-    from harness.builds.ownership.temporary_folders import temporary_folder
-    from harness.outcome import State
-    from harness.run.jobs.execute import execute
-    from harness.run.jobs.job import JobSite
-
     if options["seed"] is not None:
         check = replace(check, params={**check.params, "seed": options["seed"]})
     job, enter = (
@@ -69,10 +74,6 @@ def measure_numerics(
 
 def _cell(settings: Settings, check: Check, options: Mapping[str, Any]) -> tuple[Job, CellCommand]:
     """The job in the environment of a built cell; InfrastructureError names the command that builds it."""
-    from harness.cell_program.built_environment import is_built
-    from harness.plan.tasks.task import Task
-    from harness.run.jobs.job import Job
-
     wanted, device = _version(options["target"]), options["device"]
     plan = open_plan(settings).plan
     cells = [cell for cell in plan.cells if _names(cell.axes.get("verl", ""), wanted)]
@@ -120,13 +121,6 @@ def _cell(settings: Settings, check: Check, options: Mapping[str, Any]) -> tuple
 
 def _own_environment(settings: Settings, check: Check, options: Mapping[str, Any]) -> tuple[Job, CellCommand]:
     """The job in a Python environment of the user."""
-    from harness.cell_program.built_environment import EnvironmentLocation, read_cell_device
-    from harness.digest import digest_json
-    from harness.outcome import Evidence, Outcome, State, Tier
-    from harness.plan.tasks.task import Task
-    from harness.run.jobs.job import Job
-    from harness.serialisation import json_object
-
     device = {"kind": options["device"]}
     if device["kind"] == "sim":
         raise InputError(
@@ -159,10 +153,6 @@ def _own_environment(settings: Settings, check: Check, options: Mapping[str, Any
 
 
 def _enter(settings: Settings, device: Mapping[str, Any]) -> CellCommand:
-    from harness.builds.cell.bundle import make_bundle
-    from harness.builds.cell.cell_command import cell_command
-    from harness.cell_program.built_environment import environment_location, read_cell_device
-
     def enter(built: Outcome, module: str, args: Sequence[str]) -> tuple[Sequence[str], Mapping[str, str]]:
         bundle = make_bundle(PACKAGE_ROOT, settings.cache)
         environment = environment_location(built)

@@ -6,30 +6,31 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.errors import EXIT_OK
+from harness.matrix.model.cell import Cell
+from harness.outcome import Status
+from harness.patchstack.apply.classify import LoadedPatch
+from harness.patchstack.stacks.ablation import UNKNOWN, Ablation, judge_ablation
+from harness.patchstack.stacks.ablation import ablate_statically as leave_out
+from harness.patchstack.stacks.patch_selection import select_by_name
+from harness.patchstack.stacks.patch_stack import load_stack
+from harness.plan.keys.variant import without_patches
+from harness.run.scheduling.scheduler import run_plan
 from harness.settings import Settings
+from harness.verdict.verdict import judge_outcome
 from harness.workspace.execution.run_setup import local_run
 from harness.workspace.open_ledger import open_ledger
 from harness.workspace.patches.patch_target import bodies_for_target, resolve_target, trees_of_cell
 from harness.workspace.planning.open_plan import PlanContext, open_matrix, open_plan
 from harness.workspace.planning.plan_selection import find_cell
 
-if TYPE_CHECKING:
-    from harness.matrix.model.cell import Cell
-    from harness.outcome import Status
-    from harness.patchstack.apply.classify import LoadedPatch
-    from harness.patchstack.stacks.ablation import Ablation
-
 LOGGER = logging.getLogger(__name__)
 
 
 def ablate_tree(settings: Settings, names: Sequence[str], asked: Mapping[str, Any]) -> list[Ablation]:
     """Compare a tree with and without each named patch."""
-    from harness.patchstack.stacks.ablation import ablate_statically as leave_out
-    from harness.patchstack.stacks.patch_selection import select_by_name
-
     patches = asked["folder"] or settings.root / "patches"
     target, package = resolve_target(
         settings, patches, asked["upstream"], asked["version"], asked["path"], asked["repo"], asked["ref"]
@@ -44,9 +45,6 @@ def ablate_cell(
     settings: Settings, name: str, names: Sequence[str], checks: Sequence[str], *, static: bool
 ) -> tuple[list[Ablation], bool]:
     """Compare the trees of a cell, then its verdicts; the flag says whether the run was interrupted."""
-    from harness.patchstack.stacks.ablation import UNKNOWN
-    from harness.plan.keys.variant import without_patches
-
     matrix = open_matrix(settings)
     cell = find_cell(matrix, settings["profile"], name)
     found = _ablate_statically(settings, cell, names)
@@ -66,10 +64,6 @@ def ablate_cell(
 
 def _ablate_statically(settings: Settings, cell: Cell, names: Sequence[str]) -> list[Ablation]:
     """Compare the source trees with and without every selected patch of a cell."""
-    from harness.patchstack.stacks.ablation import UNKNOWN, Ablation
-    from harness.patchstack.stacks.ablation import ablate_statically as leave_out
-    from harness.patchstack.stacks.patch_selection import select_by_name
-
     found: list[Ablation] = []
     every: list[LoadedPatch] = []
     for readables, target, absent in trees_of_cell(settings, cell):
@@ -88,8 +82,6 @@ def _run_without(
     settings: Settings, full: PlanContext, partial: Mapping[str, PlanContext]
 ) -> tuple[dict[str, Ablation], bool]:
     """Run the cell with all patches, then without each one; also says whether it was interrupted."""
-    from harness.patchstack.stacks.ablation import judge_ablation
-
     found: dict[str, Ablation] = {}
     with local_run(settings) as (executor, stopped), open_ledger(settings) as ledger:
         before = _statuses(full, ledger, executor, stopped, "with every patch")
@@ -103,9 +95,6 @@ def _run_without(
 
 def _statuses(context: PlanContext, ledger: Any, executor: Any, stopped: Any, what: str) -> dict[str, Status]:
     """Check -> status, for the checks that have an outcome."""
-    from harness.run.scheduling.scheduler import run_plan
-    from harness.verdict.verdict import judge_outcome
-
     result = run_plan(context.plan, ledger, executor, judge_outcome, stopped=stopped, argv=sys.argv[1:])
     ledger.finish_run(result.run_id, EXIT_OK)
     tasks = context.plan.tasks
@@ -120,7 +109,5 @@ def _statuses(context: PlanContext, ledger: Any, executor: Any, stopped: Any, wh
 
 
 def _guards(patches: Path, patch: str) -> tuple[str, ...]:
-    from harness.patchstack.stacks.patch_stack import load_stack
-
     upstream, _slash, name = patch.partition("/")
     return next((one.guarded_by for one in load_stack(patches, upstream).patches if one.id == name), ())

@@ -7,18 +7,24 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.cell_program.built_environment import is_built
+from harness.check import CellCommand, Completed
+from harness.convergence.decision.reference_set import write
+from harness.convergence.smoke.smoke_check import CANDIDATE_SEEDS
+from harness.convergence.trainer.judging.reference_comparison import (
+    REFERENCE_SEEDS,
+    reference_set_content,
+    require_complete,
+)
 from harness.convergence.trainer.trainer_measurements import TrainerRun
 from harness.errors import InfrastructureError, Location, NothingSelectedError
 from harness.measurements import read_shape
-
-if TYPE_CHECKING:
-    from harness.check import CellCommand, Completed
-    from harness.outcome import Outcome
-    from harness.plan.tasks.task import Plan
-    from harness.run.scheduling.run_result import RunResult
+from harness.outcome import Outcome
+from harness.plan.tasks.task import Plan
+from harness.run.programs.process import run_program as run
+from harness.run.programs.process import scrubbed_environment
+from harness.run.scheduling.run_result import RunResult
 
 PROGRAM = "harness.convergence.smoke.record_smoke"
 TRAINER_PROGRAM = "harness.convergence.trainer.trainer_program"
@@ -99,8 +105,6 @@ def record_references(
 
 
 def _in_process_set(one: Recording, folder: Path, enter: CellCommand, run: RunProgram) -> str:
-    from harness.convergence.smoke.smoke_check import CANDIDATE_SEEDS
-
     twins = [text for seed in CANDIDATE_SEEDS for text in ("--twin", str(seed))]
     arguments = [
         *("--algorithm", one.check, "--name", one.check, "--device", one.device),
@@ -112,13 +116,6 @@ def _in_process_set(one: Recording, folder: Path, enter: CellCommand, run: RunPr
 
 def _trainer_set(one: Recording, folder: Path, enter: CellCommand, run: RunProgram) -> str:
     """Run the trainer for each seed; runs of an interrupted recording are reused."""
-    from harness.convergence.decision.reference_set import write
-    from harness.convergence.trainer.judging.reference_comparison import (
-        REFERENCE_SEEDS,
-        reference_set_content,
-        require_complete,
-    )
-
     work = folder / f".{one.check}-{one.cell}"
     work.mkdir(exist_ok=True)
     runs = []
@@ -164,9 +161,6 @@ def run_program(
     stopped: Callable[[], bool] = lambda: False,
 ) -> Completed:
     """Run a cell's program as a task would; `stopped` says whether to stop it early."""
-    from harness.run.programs.process import run_program as run
-    from harness.run.programs.process import scrubbed_environment
-
     return run(
         argv,
         env=scrubbed_environment(os.environ, variables),

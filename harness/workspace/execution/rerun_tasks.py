@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from harness.errors import EXIT_INTERRUPTED, EXIT_OK
+from harness.ledger.store import Ledger
+from harness.plan.tasks.task import Plan
+from harness.run.scheduling.scheduler import RunPolicy, run_plan
+from harness.verdict.verdict import judge_outcome
 from harness.workspace.execution.run_setup import local_run
 from harness.workspace.planning.open_plan import PlanContext
-
-if TYPE_CHECKING:
-    from harness.ledger.store import Ledger
-    from harness.plan.tasks.task import Plan
 
 
 def rerun_tasks(context: PlanContext, ledger: Ledger, keys: Collection[str]) -> bool:
@@ -20,10 +20,6 @@ def rerun_tasks(context: PlanContext, ledger: Ledger, keys: Collection[str]) -> 
 
     Every attempt is recorded, in a run of its own. InfrastructureError when another run uses the checkout.
     """
-    from harness.errors import EXIT_INTERRUPTED, EXIT_OK
-    from harness.run.scheduling.scheduler import RunPolicy, run_plan
-    from harness.verdict.verdict import judge_outcome
-
     with local_run(context.settings) as (executor, stopped):
         result = run_plan(
             partial_plan(context.plan, keys),

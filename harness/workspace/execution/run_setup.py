@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,14 +13,17 @@ from typing import TYPE_CHECKING
 
 from harness.builds.cell.cell_command import cell_launcher
 from harness.errors import InputError
+from harness.ledger.artifacts import ArtifactStore
+from harness.plan.change.revision import checkout_revision
+from harness.run.executors.executor import LocalExecutor
+from harness.run.jobs.job import JobSite
+from harness.run.programs.interruption import Interruption
+from harness.run.scheduling.run_lock import run_lock
 from harness.settings import Settings
 from harness.workspace.planning.open_plan import PlanContext, host_kind
 
 if TYPE_CHECKING:
-    from harness.run.executors.executor import LocalExecutor
     from harness.run.executors.ray_executor import RayExecutor
-    from harness.run.jobs.job import JobSite
-
 LOGGER = logging.getLogger(__name__)
 
 
@@ -29,9 +33,6 @@ def exclusive_run(settings: Settings) -> Iterator[Callable[[], bool]]:
 
     With the setting `wait` off, InfrastructureError while another run uses this state folder.
     """
-    from harness.run.programs.interruption import Interruption
-    from harness.run.scheduling.run_lock import run_lock
-
     command = ["npu-matrix", *sys.argv[1:]]
     with (
         Interruption() as stopped,
@@ -45,8 +46,6 @@ def exclusive_run(settings: Settings) -> Iterator[Callable[[], bool]]:
 @contextlib.contextmanager
 def local_run(settings: Settings) -> Iterator[tuple[LocalExecutor, Callable[[], bool]]]:
     """As `exclusive_run`, with an executor that runs tasks on this machine."""
-    from harness.run.executors.executor import LocalExecutor
-
     with (
         exclusive_run(settings) as stopped,
         contextlib.closing(LocalExecutor(local_site(settings), settings.jobs)) as executor,
@@ -63,7 +62,6 @@ def ray_cluster(settings: Settings) -> RayExecutor | None:
         raise InputError(
             f"there is no executor {settings['executor']!r}", why=f"set by {origin}", fix="local, or ray"
         )
-    from harness.ledger.artifacts import ArtifactStore
     from harness.run.executors.ray_executor import RayExecutor, RemoteSite
 
     return RayExecutor(
@@ -76,8 +74,6 @@ def ray_cluster(settings: Settings) -> RayExecutor | None:
 
 def local_site(settings: Settings, *, keep: bool = False, cards: tuple[int, ...] = ()) -> JobSite:
     """Where tasks run on this machine. keep: keep their work folders. cards: those that tasks may use."""
-    from harness.run.jobs.job import JobSite
-
     cache = settings.cache
     return JobSite(
         root=settings.root,
@@ -92,10 +88,6 @@ def local_site(settings: Settings, *, keep: bool = False, cards: tuple[int, ...]
 
 def host_record(context: PlanContext) -> dict[str, str]:
     """The facts of this host that are stored with a run."""
-    import platform
-
-    from harness.plan.change.revision import checkout_revision
-
     return {
         "revision": checkout_revision(context.settings.root),
         "system": platform.platform(),

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.errors import InputError
+from harness.patchstack.apply.classify import LoadedPatch
+from harness.patchstack.apply.stack_apply import StackResult, apply_stack
+from harness.patchstack.history.forecast import forecast_stack as look_ahead
+from harness.patchstack.history.survival import Survival, survival_of_releases
+from harness.patchstack.stacks.patch_selection import all_variants
+from harness.patchstack.stacks.upstream_tree import UpstreamTree, version_target
 from harness.settings import Settings
+from harness.sources.git.commit_history import Commit
+from harness.sources.git.git_repository import Repository
 from harness.workspace.downloads import announced_fetch, progress_logger
 from harness.workspace.patches.patch_target import matrix_versions, upstream_of_patches
-
-if TYPE_CHECKING:
-    from harness.patchstack.apply.classify import LoadedPatch
-    from harness.patchstack.apply.stack_apply import StackResult
-    from harness.patchstack.history.survival import Survival
-    from harness.patchstack.stacks.upstream_tree import UpstreamTree
-    from harness.sources.git.commit_history import Commit
 
 
 def apply_with_culprits(
@@ -24,12 +24,7 @@ def apply_with_culprits(
 ) -> tuple[StackResult, dict[str, Commit]]:
     """Apply patches to a tree; in a repository, also find the commit that broke each failing patch."""
     if repo is None:
-        from harness.patchstack.apply.stack_apply import apply_stack
-
         return apply_stack(target.tree, chosen, target.blobs), {}
-    from harness.patchstack.history.forecast import forecast_stack as look_ahead
-    from harness.sources.git.git_repository import Repository
-
     tell = progress_logger("looking for what broke them, patches")
     found = look_ahead(package, Repository(repo), chosen, ref, tell)
     return found.stack, {
@@ -39,10 +34,6 @@ def apply_with_culprits(
 
 def survival_over_releases(settings: Settings, patches: Path, upstream: str) -> Survival:
     """Where the patches apply over the releases of the matrix, newest first."""
-    from harness.patchstack.history.survival import survival_of_releases
-    from harness.patchstack.stacks.patch_selection import all_variants
-    from harness.patchstack.stacks.upstream_tree import version_target
-
     bodies, logical = all_variants(patches, upstream)
     package = upstream_of_patches(patches, upstream)
     versions = [version for version in matrix_versions(settings, package) if "@" not in version]

@@ -10,16 +10,23 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.code_graph.stored_facts import code_digest
+from harness.digest import digest_json
 from harness.errors import HarnessError, InputError
+from harness.matrix.version_matrix import Matrix
+from harness.patchstack.apply.classify import LoadedPatch
+from harness.patchstack.format.diff_writer import render_patch
+from harness.patchstack.history.forecast import forecast_stack
+from harness.patchstack.stacks.change_summary import summarise_changes
+from harness.patchstack.stacks.patch_selection import stacks_in, variants_for
+from harness.patchstack.stacks.patch_stack import upstreams
+from harness.patchstack.stacks.upstream_tree import version_target
 from harness.settings import Settings
+from harness.sources.git.mirrors import find_clone, mirrors_folder
 from harness.workspace.downloads import progress_logger
 from harness.workspace.patches.patch_target import matrix_versions, variants_for_head
-
-if TYPE_CHECKING:
-    from harness.matrix.version_matrix import Matrix
-    from harness.patchstack.apply.classify import LoadedPatch
 
 LOGGER = logging.getLogger(__name__)
 
@@ -49,10 +56,6 @@ def _or_logged(what: str, work_out: Callable[[], Iterator[Path]]) -> list[Path]:
 
 def _heads(settings: Settings, matrix: Matrix, patches: Path) -> Iterator[Path]:
     """A forecast for each upstream that has a local clone."""
-    from harness.patchstack.history.forecast import forecast_stack
-    from harness.patchstack.stacks.patch_selection import stacks_in
-    from harness.sources.git.mirrors import find_clone
-
     mirrors = settings.path("mirrors") if settings["mirrors"] else None
     if mirrors is None or not mirrors.is_dir():
         return
@@ -77,12 +80,6 @@ def _heads(settings: Settings, matrix: Matrix, patches: Path) -> Iterator[Path]:
 
 def _summaries(settings: Settings, patches: Path) -> Iterator[Path]:
     """A summary of each patch on its newest version whose source tree is available locally."""
-    from harness.patchstack.stacks.change_summary import summarise_changes
-    from harness.patchstack.stacks.patch_selection import variants_for
-    from harness.patchstack.stacks.patch_stack import upstreams
-    from harness.patchstack.stacks.upstream_tree import version_target
-    from harness.sources.git.mirrors import mirrors_folder
-
     for name in upstreams(patches):
         told: set[str] = set()
         for version in matrix_versions(settings, name):
@@ -117,10 +114,6 @@ def _kept(
     work_out: Callable[[], Mapping[str, Any]],
 ) -> Path:
     """The cached file with the result of `work_out` for these patches and this code."""
-    from harness.code_graph.stored_facts import code_digest
-    from harness.digest import digest_json
-    from harness.patchstack.format.diff_writer import render_patch
-
     texts = [
         (one.name, render_patch(one.patch).decode("latin-1") if one.patch else str(one.error))
         for one in bodies

@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.code_graph.stored_facts import code_digest
+from harness.digest import digest_json
 from harness.errors import HarnessError
+from harness.matrix.model.definitions import Axis
+from harness.matrix.version_matrix import Matrix
+from harness.patchstack.apply.classify import LoadedPatch
+from harness.patchstack.format.diff_writer import render_patch
+from harness.patchstack.history.survival import survival_of_commits
+from harness.patchstack.stacks.patch_selection import VariantGroup, all_variants, stacks_in
 from harness.settings import Settings
+from harness.sources.git.git_repository import Repository
+from harness.sources.git.mirrors import find_clone
 from harness.workspace.downloads import progress_logger
 from harness.workspace.patches.patch_target import matrix_versions
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from harness.matrix.model.definitions import Axis
-    from harness.matrix.version_matrix import Matrix
-    from harness.patchstack.apply.classify import LoadedPatch
-    from harness.patchstack.stacks.patch_selection import VariantGroup
-    from harness.sources.git.git_repository import Repository
 
 LOGGER = logging.getLogger(__name__)
 
@@ -38,9 +40,6 @@ def patch_survival_file(settings: Settings, matrix: Matrix) -> Path | None:
 
 
 def _recorded(settings: Settings, matrix: Matrix) -> Path | None:
-    from harness.patchstack.stacks.patch_selection import all_variants, stacks_in
-    from harness.sources.git.mirrors import find_clone
-
     patches, mirrors = settings.root / "patches", settings.path("mirrors")
     if not patches.is_dir() or not mirrors.is_dir():
         return None
@@ -68,18 +67,12 @@ def _kept(
     bodies: Sequence[LoadedPatch],
     logical: Sequence[VariantGroup],
 ) -> Path:
-    from harness.code_graph.stored_facts import code_digest
-    from harness.digest import digest_json
-    from harness.patchstack.format.diff_writer import render_patch
-
     texts = [render_patch(one.patch).decode("latin-1") if one.patch else str(one.error) for one in bodies]
     groups = [[one.name, [list(variant) for variant in one.variants]] for one in logical]
     start, _dots, head = revisions.partition("..")
     parts: list[Any] = [clone.commit(start), head, texts, groups, code_digest(__name__, cache=settings.cache)]
     file = settings.cache / "survival" / f"{digest_json(parts)}.json"
     if not file.is_file():
-        from harness.patchstack.history.survival import survival_of_commits
-
         found = survival_of_commits(
             clone, revisions, bodies, progress_logger("history of the patches, commits"), logical
         )

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from packaging.version import Version
 
 from harness.errors import InputError
+from harness.matrix.model.cell import Cell
+from harness.patchstack.apply.classify import LoadedPatch, read_patch
+from harness.patchstack.stacks.patch_selection import (
+    DEFAULT_UPSTREAM,
+    CurrentVariants,
+    choose_upstream,
+    current_variants,
+    load_own_stack,
+    select_by_name,
+    variants_for,
+)
+from harness.patchstack.stacks.patch_stack import load_stack, upstreams
+from harness.patchstack.stacks.upstream_tree import (
+    UpstreamTree,
+    commit_target,
+    folder_target,
+    open_folder,
+    version_in,
+    version_target,
+)
 from harness.settings import Settings
+from harness.sources.git.git_repository import GitTree, Repository
 from harness.sources.git.mirrors import mirrors_folder
 from harness.workspace.downloads import announced_fetch
-
-if TYPE_CHECKING:
-    from harness.matrix.model.cell import Cell
-    from harness.patchstack.apply.classify import LoadedPatch
-    from harness.patchstack.stacks.patch_selection import CurrentVariants
-    from harness.patchstack.stacks.upstream_tree import UpstreamTree
-    from harness.sources.git.git_repository import GitTree
+from harness.workspace.planning.open_plan import open_matrix
 
 
 def resolve_target(
@@ -29,19 +45,12 @@ def resolve_target(
     ref: str,
 ) -> tuple[UpstreamTree, str]:
     """The selected source tree, and the name of its upstream."""
-    from harness.patchstack.stacks.patch_selection import choose_upstream
-    from harness.patchstack.stacks.upstream_tree import commit_target, folder_target, version_target
-
     if path and repo:
         raise InputError("--tree and --repo exclude each other", fix="pass only one of them")
     if path:
-        from harness.patchstack.stacks.upstream_tree import open_folder
-
         package = upstream_of_patches(patches, choose_upstream(patches, upstream, open_folder(path)))
         return folder_target(path, package, version), package
     if repo:
-        from harness.sources.git.git_repository import Repository
-
         repository = Repository(repo)
         package = upstream_of_patches(patches, choose_upstream(patches, upstream, repository.tree(ref)))
         return commit_target(repository, ref, package, version), package
@@ -53,8 +62,6 @@ def resolve_target(
 
 def upstream_of_patches(patches: Path, upstream: str) -> str:
     """The upstream of the patch stack in a folder; without a stack, the named one or verl."""
-    from harness.patchstack.stacks.patch_selection import DEFAULT_UPSTREAM, load_own_stack
-
     stack = load_own_stack(patches, upstream) if patches.is_dir() else None
     return stack.upstream if stack else upstream or DEFAULT_UPSTREAM
 
@@ -63,17 +70,11 @@ def bodies_for_target(
     patches: Path, target: UpstreamTree, package: str, names: Sequence[str]
 ) -> tuple[LoadedPatch, ...]:
     """The variants of the named patches for a tree, in order."""
-    from harness.patchstack.stacks.patch_selection import select_by_name, variants_for
-
     return select_by_name(variants_for(patches, target.version, package), names)
 
 
 def matrix_versions(settings: Settings, upstream: str) -> list[str]:
     """The versions of an upstream in the matrix, newest first; empty when it is not an axis."""
-    from packaging.version import Version
-
-    from harness.workspace.planning.open_plan import open_matrix
-
     if not settings.path("matrix").is_file():
         return []
     axis = upstream.replace("-", "_")
@@ -85,10 +86,6 @@ def trees_of_cell(
     settings: Settings, cell: Cell
 ) -> list[tuple[tuple[LoadedPatch, ...], UpstreamTree | None, str]]:
     """Of each upstream whose patches a cell has: the bodies, the tree, or why there is none at hand."""
-    from harness.patchstack.apply.classify import read_patch
-    from harness.patchstack.stacks.patch_stack import load_stack, upstreams
-    from harness.patchstack.stacks.upstream_tree import version_target
-
     found: list[tuple[tuple[LoadedPatch, ...], UpstreamTree | None, str]] = []
     patches = settings.root / "patches"
     for name in upstreams(patches):
@@ -110,9 +107,6 @@ def trees_of_cell(
 
 def variants_for_head(settings: Settings, patches: Path, package: str, tree: GitTree) -> CurrentVariants:
     """The patch variants for the version of a development head, else for the newest release in the matrix."""
-    from harness.patchstack.stacks.patch_selection import current_variants
-    from harness.patchstack.stacks.upstream_tree import version_in
-
     head = version_in(tree, package)
     releases = [version for version in matrix_versions(settings, package) if "@" not in version]
     versions = [f"{head}@{tree.commit}"] if head else []

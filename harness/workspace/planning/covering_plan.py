@@ -6,21 +6,33 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.errors import InputError, Location
+from harness.matrix.model.cell import Cell
+from harness.matrix.version_matrix import Matrix
+from harness.outcome import Status
+from harness.plan.cost.task_cost import Estimate, duration, forecast
+from harness.plan.covering.covering_set import MAX_STRENGTH, Cover, Universe, cover
+from harness.plan.covering.time_budget import (
+    BudgetedCover,
+    CoveringStep,
+    covering_steps,
+    fit_into_budget,
+    parse_duration,
+)
+from harness.plan.keys.code_digests import code_digests
+from harness.plan.keys.keyring import Keyring
 from harness.settings import Settings
-from harness.workspace.planning.open_plan import facet_inputs, inspect_this_host, open_matrix, open_plan
+from harness.workspace.planning.open_plan import (
+    PlanContext,
+    facet_inputs,
+    inspect_this_host,
+    open_matrix,
+    open_plan,
+)
+from harness.workspace.planning.plan_history import PlanHistory, read_history, read_key_history
 from harness.workspace.planning.plan_selection import select_cells, select_checks
-
-if TYPE_CHECKING:
-    from harness.matrix.model.cell import Cell
-    from harness.matrix.version_matrix import Matrix
-    from harness.plan.cost.task_cost import Estimate
-    from harness.plan.covering.covering_set import Cover, Universe
-    from harness.plan.covering.time_budget import BudgetedCover, CoveringStep
-    from harness.workspace.planning.open_plan import PlanContext
-    from harness.workspace.planning.plan_history import PlanHistory
 
 TUPLES = {1: "values", 2: "pairs", 3: "triples"}
 
@@ -47,10 +59,6 @@ def choose_covering_cells(
 
     Only keys are made of all cells; tasks and entries are made of those that were chosen.
     """
-    from harness.plan.covering.covering_set import Universe
-    from harness.plan.covering.time_budget import covering_steps, fit_into_budget, parse_duration
-    from harness.workspace.planning.plan_history import read_history
-
     try:
         seconds = parse_duration(budget) if budget else None
     except ValueError as error:
@@ -67,10 +75,6 @@ def choose_covering_cells(
 
 
 def _field(settings: Settings, matrix: Matrix, only: Sequence[str], names: Sequence[str]) -> _Candidates:
-    from harness.plan.keys.code_digests import code_digests
-    from harness.plan.keys.keyring import Keyring
-    from harness.workspace.planning.plan_history import read_key_history
-
     cells = select_cells(settings, matrix, only)
     checks = select_checks(names)
     ring = Keyring(checks, facet_inputs(settings, matrix), code_digests(checks, cache=settings.cache))
@@ -93,9 +97,6 @@ def _field(settings: Settings, matrix: Matrix, only: Sequence[str], names: Seque
 
 def _cover(field: _Candidates, universe: Universe, earlier: frozenset[str]) -> Cover:
     """Stacks and failed cells are always included, cells of the earlier plan are kept, new cells win ties."""
-    from harness.outcome import Status
-    from harness.plan.covering.covering_set import cover
-
     red = {key for key, judgement in field.known.judgements.items() if judgement.status is Status.FAIL}
     known = field.known.outcomes.keys()
     must: dict[int, str] = {}
@@ -158,8 +159,6 @@ def _step_json(field: _Candidates, step: CoveringStep) -> dict[str, Any]:
 
 
 def _forecast(bought: BudgetedCover, field: _Candidates) -> dict[str, Any]:
-    from harness.plan.cost.task_cost import forecast
-
     distinct = {name: estimate for step in bought.taken for name, estimate in field.work[step.index].items()}
     told = forecast(list(distinct.values()))
     return {
@@ -172,8 +171,6 @@ def _forecast(bought: BudgetedCover, field: _Candidates) -> dict[str, Any]:
 
 
 def _lines(context: PlanContext, field: _Candidates, bought: BudgetedCover, budget: str | None) -> list[str]:
-    from harness.plan.cost.task_cost import duration
-
     cells = field.cells
     tuples = TUPLES.get(bought.strength, f"{bought.strength}-tuples")
     width = max((len(cells[step.index].id) for step in bought.taken), default=0)
@@ -204,8 +201,6 @@ def _lines(context: PlanContext, field: _Candidates, bought: BudgetedCover, budg
 
 def _beyond(field: _Candidates, bought: BudgetedCover) -> str:
     """If every tuple is covered: the share of tuples of the next strength that the cells cover."""
-    from harness.plan.covering.covering_set import MAX_STRENGTH, Universe
-
     strength = bought.strength + 1
     if strength > MAX_STRENGTH:
         return "every tuple is held, and no greater strength is offered"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError, Location
-
-if TYPE_CHECKING:
-    from harness.matrix.model.migration import Migration
-    from harness.matrix.version_matrix import Matrix
+from harness.matrix.model.migration import Migration
+from harness.matrix.version_matrix import Matrix
+from harness.sources.git.mirrors import branch_head, mirrors_folder
 
 
 def follow_branches(matrix: Matrix) -> tuple[Matrix, tuple[str, ...]]:
@@ -34,8 +32,6 @@ def follow_branches(matrix: Matrix) -> tuple[Matrix, tuple[str, ...]]:
 
 def _heads(matrix: Matrix, migration: Migration) -> tuple[dict[str, str], list[str]]:
     """Axis -> current commit of the branch, and the problems with branches that could not be read."""
-    from harness.sources.git.mirrors import branch_head, mirrors_folder
-
     found: dict[str, str] = {}
     try:
         for axis, ref in migration.follows.items():

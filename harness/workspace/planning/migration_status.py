@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from harness.matrix.model.migration import Migration
+from harness.matrix.version_matrix import Matrix
+from harness.plan.tasks.check_registry import all_checks
+from harness.plan.tasks.task import Plan
 from harness.settings import Settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from harness.matrix.model.migration import Migration
-    from harness.matrix.version_matrix import Matrix
-    from harness.plan.tasks.task import Plan
-    from harness.verdict.gate.migration_progress import MigrationProgress
-    from harness.verdict.verdict import Verdict
+from harness.verdict.gate.migration_progress import MigrationProgress, migration_progress
+from harness.verdict.plan_verdicts import judge_plan
+from harness.verdict.verdict import Verdict
+from harness.workspace.planning.open_plan import expectations, open_plan
+from harness.workspace.planning.plan_history import read_history
 
 
 def migration_advance(settings: Settings, matrix: Matrix, migration: Migration) -> MigrationProgress:
     """The progress according to stored outcomes; a stack that cannot be planned has none."""
-    from harness.verdict.gate.migration_progress import migration_progress
-
     rows = [name for name in (migration.stack, migration.name) if name in matrix.stacks]
     if len(rows) < 2:
         return migration_progress((), ())
@@ -31,10 +29,6 @@ def _row_verdicts(
     settings: Settings, matrix: Matrix, rows: list[str]
 ) -> tuple[list[str], dict[str, list[Verdict]]]:
     """The checks planned for the stacks, and for each stack the verdicts of checks with an outcome."""
-    from harness.verdict.plan_verdicts import judge_plan
-    from harness.workspace.planning.open_plan import expectations, open_plan
-    from harness.workspace.planning.plan_history import read_history
-
     context = open_plan(settings, choose=lambda _matrix: [matrix.stack_cell(name) for name in rows])
     outcomes = read_history(context).outcomes
     verdicts = judge_plan(context.plan, outcomes, {}, expectations(matrix, settings["profile"]))
@@ -52,9 +46,6 @@ def _row_verdicts(
 
 def finished_migrations(matrix: Matrix, plan: Plan, verdicts: Iterable[Verdict]) -> list[str]:
     """Notices after a run of all checks: the migrations whose old stack can retire."""
-    from harness.plan.tasks.check_registry import all_checks
-    from harness.verdict.gate.migration_progress import migration_progress
-
     if {entry.check for entry in plan.entries} != {check.name for check in all_checks()}:
         return []
     stacks = {cell.id: cell.stack for cell in plan.cells}

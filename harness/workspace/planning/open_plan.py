@@ -10,10 +10,24 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.devices.host.inventory import HostReport, HostView, inspect_host
+from harness.devices.host.soc import driver_misfit
+from harness.digest import digest_file
+from harness.matrix.model.cell import Cell
+from harness.matrix.reading.load_matrix import load_matrix
+from harness.matrix.version_matrix import Matrix
 from harness.package import PACKAGE_ROOT
+from harness.patchstack.stacks.patch_stack import selected_patches
+from harness.plan.keys.code_digests import code_of_checks, record_code, simulator_digest
+from harness.plan.keys.facets import FacetInputs
+from harness.plan.tasks.host_capabilities import HostFacts, NpuFacts
+from harness.plan.tasks.planner import make_plan
+from harness.plan.tasks.task import Plan
 from harness.settings import Settings
+from harness.verdict.verdict import ExpectedFailure
+from harness.workspace.planning.followed_branches import follow_branches
 from harness.workspace.planning.plan_selection import (
     _matches,
     checks_left_out,
@@ -21,14 +35,6 @@ from harness.workspace.planning.plan_selection import (
     select_checks,
     split_names,
 )
-
-if TYPE_CHECKING:
-    from harness.devices.host.inventory import HostReport
-    from harness.matrix.model.cell import Cell
-    from harness.matrix.version_matrix import Matrix
-    from harness.plan.keys.facets import FacetInputs
-    from harness.plan.tasks.task import Plan
-    from harness.verdict.verdict import ExpectedFailure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +49,11 @@ class PlanContext:
 
 def open_matrix(settings: Settings) -> Matrix:
     """Load the matrix file that the settings name."""
-    from harness.matrix.reading.load_matrix import load_matrix
-
     return load_matrix(settings.path("matrix"))
 
 
 def inspect_this_host() -> HostReport:
     """Inspect this machine: CPUs, cards, CANN."""
-    from harness.devices.host.inventory import HostView, inspect_host
-
     return inspect_host(HostView(environ=os.environ))
 
 
@@ -82,11 +84,6 @@ def open_plan(
     `choose` selects other cells than those of the profile.
     `nodes` are the resources of the nodes of a cluster, if the plan runs there.
     """
-    from harness.digest import digest_file
-    from harness.plan.keys.code_digests import code_of_checks, record_code
-    from harness.plan.tasks.planner import make_plan
-    from harness.workspace.planning.followed_branches import follow_branches
-
     matrix, moving = follow_branches(open_matrix(settings))
     cells = select_cells(settings, matrix, only, choose)
     wanted = select_checks(checks)
@@ -120,9 +117,6 @@ def _expired(matrix: Matrix) -> tuple[str, ...]:
 
 def facet_inputs(settings: Settings, matrix: Matrix, package_root: Path = PACKAGE_ROOT) -> FacetInputs:
     """The inputs of facets besides the cell."""
-    from harness.patchstack.stacks.patch_stack import selected_patches
-    from harness.plan.keys.code_digests import simulator_digest
-    from harness.plan.keys.facets import FacetInputs
 
     @functools.cache
     def patches(upstream: str, version: str) -> tuple[dict[str, Any], ...]:
@@ -151,9 +145,6 @@ def cards_by_cell(context: PlanContext) -> dict[str, int]:
 
 def host_facts(report: HostReport) -> Any:
     """The facts of the host that planning uses."""
-    from harness.devices.host.soc import driver_misfit
-    from harness.plan.tasks.host_capabilities import HostFacts, NpuFacts
-
     chips = report.usable_chips
     npu = (
         NpuFacts(cards=len(chips), soc=report.soc, driver=report.npu.version)
@@ -165,8 +156,6 @@ def host_facts(report: HostReport) -> Any:
 
 def expectations(matrix: Matrix, profile: str) -> Callable[[str, str], ExpectedFailure | None]:
     """A function (cell id, check) -> the expectation of the matrix, or None."""
-    from harness.verdict.verdict import ExpectedFailure
-
     cells = {cell.id: cell for cell in matrix.cells(profile).cells} if profile in matrix.profiles else {}
     today = dt.datetime.now(tz=dt.UTC).date()
 

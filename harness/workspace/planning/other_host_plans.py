@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.devices.host.inventory import HostReport
+from harness.devices.host.npu_smi import Chip, NpuReport
+from harness.ledger.plan_record import PlanEntry, PlanRecord
+from harness.ledger.store import Ledger
 from harness.workspace.planning.open_plan import PlanContext, open_plan
-
-if TYPE_CHECKING:
-    from harness.devices.host.inventory import HostReport
-    from harness.ledger.plan_record import PlanEntry, PlanRecord
-    from harness.ledger.store import Ledger
 
 #: A chip of each family as npu-smi names it (see `harness.devices.host.soc`).
 CHIPS = {"a2": "910B3", "a3": "910_9391", "a5": "950", "310p": "310P3"}
@@ -19,8 +18,6 @@ CHIPS = {"a2": "910B3", "a3": "910_9391", "a5": "950", "310p": "310P3"}
 
 def host_with_chip(host: HostReport, soc: str) -> HostReport:
     """`host` as if it had a healthy card of that family, with a driver that is compatible with every CANN."""
-    from harness.devices.host.npu_smi import Chip, NpuReport
-
     chip = Chip(card=0, chip=0, index=0, name=CHIPS[soc], health="OK", bus_id="", hbm_used=0, hbm_total=65536)
     return replace(
         host,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.ledger.plan_record import CellFacts
+from harness.plan.cost.disk import ENVIRONMENT_CHECK, estimate_environment_disk
+from harness.plan.cost.task_cost import duration, forecast
+from harness.plan.tasks.task import Plan, Task
 from harness.workspace.planning.plan_history import PlanHistory
-
-if TYPE_CHECKING:
-    from harness.ledger.plan_record import CellFacts
-    from harness.plan.tasks.task import Plan, Task
 
 
 def estimate_plan(plan: Plan, known: PlanHistory) -> dict[str, Any]:
@@ -36,8 +36,6 @@ def estimate_plan(plan: Plan, known: PlanHistory) -> dict[str, Any]:
 
 def _task(known: PlanHistory, task: Task, cell: CellFacts) -> dict[str, Any]:
     """`cell` is any cell that needs the task; all of them have the same environment."""
-    from harness.plan.cost.disk import ENVIRONMENT_CHECK, estimate_environment_disk
-
     estimate = known.costs.of_task(task)
     found = {
         "seconds": round(estimate.seconds, 1),
@@ -69,8 +67,6 @@ def _sum(tasks: list[dict[str, Any]]) -> dict[str, Any]:
 
 def cost_text(cost: dict[str, Any]) -> str:
     """`about 3.4 min, 4.1 GiB of disk` for a cell or a plan; "" if nothing has to run."""
-    from harness.plan.cost.task_cost import duration
-
     if not cost["tasks"]:
         return ""
     parts = [f"about {duration(cost['seconds'])}"]
@@ -100,6 +96,4 @@ def estimate_basis(report: dict[str, Any]) -> list[str]:
 
 def work_text(known: PlanHistory, tasks: list[Task]) -> str:
     """The expected time of the tasks, with its error, as text."""
-    from harness.plan.cost.task_cost import forecast
-
     return f"about {forecast([known.costs.of_task(task) for task in tasks])}"

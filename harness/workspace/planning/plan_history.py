@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from harness.check import Check, why_not_reusable
+from harness.devices.host.inventory import HostReport
+from harness.ledger.store import FILE_NAME, Ledger
+from harness.outcome import Evidence, Judgement, Outcome, State, Status
+from harness.plan.change.rerun_reasons import outdated_outcomes
+from harness.plan.cost.task_cost import CostModel, TimedExecution
 from harness.settings import Settings
+from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_ledger import open_ledger
-
-if TYPE_CHECKING:
-    from harness.check import Check
-    from harness.devices.host.inventory import HostReport
-    from harness.ledger.store import Ledger
-    from harness.outcome import Judgement, Outcome
-    from harness.plan.cost.task_cost import CostModel, TimedExecution
-    from harness.workspace.planning.open_plan import PlanContext
+from harness.workspace.planning.open_plan import PlanContext, host_kind, open_plan
 
 #: How many executions of a check, and how many runs, the cost model uses.
 HISTORY = 60
@@ -41,10 +41,6 @@ class PlanHistory:
 
 def read_history(context: PlanContext) -> PlanHistory:
     """Read the history of the plan from the ledger."""
-    from dataclasses import replace
-
-    from harness.plan.change.rerun_reasons import outdated_outcomes
-
     checks = {key: task.check for key, task in context.plan.tasks.items()}
     found = read_key_history(context.settings, checks, context.host)
     again = outdated_outcomes(context.plan.tasks, found.outcomes)
@@ -61,12 +57,6 @@ def read_key_history(settings: Settings, checks: Mapping[str, Check], host: Host
 
     host: this one; what ran on hosts of its kind says best what work costs here.
     """
-    from harness.check import why_not_reusable
-    from harness.ledger.store import FILE_NAME
-    from harness.plan.cost.task_cost import CostModel
-    from harness.verdict.verdict import judge_outcome
-    from harness.workspace.planning.open_plan import host_kind
-
     if not (settings.path("state") / FILE_NAME).exists():
         return PlanHistory(costs=CostModel())
     by_name = {check.name: check for check in checks.values()}
@@ -101,8 +91,6 @@ def host_label(host: Mapping[str, Any]) -> str:
 
 
 def _placed(sample: TimedExecution, hosts: Mapping[str, str]) -> TimedExecution:
-    from dataclasses import replace
-
     return replace(sample, host=hosts.get(sample.host, "elsewhere"))
 
 
@@ -122,10 +110,6 @@ def check_history(
     ledger: Ledger, checks: Mapping[str, Check]
 ) -> tuple[list[TimedExecution], dict[str, float]]:
     """Completed executions (their host is still the run's id), and each check's share of failures."""
-    from harness.outcome import Evidence, State, Status
-    from harness.plan.cost.task_cost import TimedExecution
-    from harness.verdict.verdict import judge_outcome
-
     devices = {Evidence.SIMULATED: "sim", Evidence.HARDWARE: "npu", Evidence.CPU: "cpu"}
     samples: list[TimedExecution] = []
     rates: dict[str, float] = {}
@@ -145,7 +129,5 @@ def check_history(
 
 def open_plan_with_history(settings: Settings, **selection: Any) -> tuple[PlanContext, PlanHistory]:
     """The plan of a selection, and its history."""
-    from harness.workspace.planning.open_plan import open_plan
-
     context = open_plan(settings, **selection)
     return context, read_history(context)

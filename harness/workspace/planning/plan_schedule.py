@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.outcome import Status
+from harness.plan.cost.shards import github_output, make_shards
+from harness.plan.cost.task_order import order_tasks
+from harness.workspace.planning.open_plan import PlanContext, cards_by_cell
 from harness.workspace.planning.plan_history import PlanHistory
-
-if TYPE_CHECKING:
-    from harness.workspace.planning.open_plan import PlanContext
 
 
 def github_job_lines(
     context: PlanContext, known: PlanHistory, report: dict[str, Any], jobs: int, cards: int
 ) -> str:
     """Lines for `$GITHUB_OUTPUT`: the cells, divided by expected cost over at most `jobs` jobs."""
-    from harness.plan.cost.shards import github_output, make_shards
-
     left = {key: task for key, task in context.plan.tasks.items() if key not in known.outcomes}
     touched = None
     if "since" in report:
@@ -28,10 +27,6 @@ def github_job_lines(
 
 def task_order_rows(context: PlanContext, known: PlanHistory, keys: set[str]) -> list[dict[str, Any]]:
     """Rows for JSON: the tasks of `keys` that still have to run, in the order a run would start them."""
-    from harness.outcome import Status
-    from harness.plan.cost.task_order import order_tasks
-    from harness.workspace.planning.open_plan import cards_by_cell
-
     failed = {key for key, judgement in known.judgements.items() if judgement.status is Status.FAIL}
     turns = order_tasks(
         context.plan,

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from harness.errors import Location, NothingSelectedError
+from harness.check import Check
+from harness.errors import InputError, Location, NothingSelectedError
+from harness.matrix.model.cell import Cell
+from harness.matrix.version_matrix import Matrix
+from harness.plan.feasibility.exclusion import explain_empty_selection
+from harness.plan.tasks.check_registry import all_checks, with_needed_checks
 from harness.settings import Settings
-
-if TYPE_CHECKING:
-    from harness.check import Check
-    from harness.matrix.model.cell import Cell
-    from harness.matrix.version_matrix import Matrix
-
-from harness.errors import InputError
 
 
 def unknown_name(what: str, wanted: str, known: list[str]) -> InputError:
     """The error for a name that matches nothing, with the nearest known names."""
-    import difflib
-
     near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.4)
     if near:
         fix = f"nearest: {', '.join(near)}"
@@ -49,8 +45,6 @@ def select_cells(
 
 def select_checks(names: Sequence[str] = ()) -> tuple[Check, ...]:
     """The named checks with their dependencies, or all; InputError for an unknown name."""
-    from harness.plan.tasks.check_registry import all_checks, with_needed_checks
-
     registered = all_checks()
     known = {check.name for check in registered}
     names = split_names(names)
@@ -62,8 +56,6 @@ def select_checks(names: Sequence[str] = ()) -> tuple[Check, ...]:
 
 def checks_left_out(settings: Settings, matrix: Matrix) -> dict[str, str]:
     """Check -> why the profile does not run it; an InputError when it names a check that does not exist."""
-    from harness.plan.tasks.check_registry import all_checks
-
     profile = matrix.profiles.get(settings["profile"])
     if profile is None or not profile.without:
         return {}
@@ -79,8 +71,6 @@ def _nothing_selected(
     matrix: Matrix, profile: str, only: Sequence[str], known: list[str]
 ) -> NothingSelectedError:
     """The reason for an empty selection: a glob without a match, or rules that exclude every cell."""
-    from harness.plan.feasibility.exclusion import explain_empty_selection
-
     if only:
         near = unknown_name("cell", only[0], known).problems[0]
         return NothingSelectedError(near.what, fix=near.fix)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.compat.lint.job_settings import JobSettings
+from harness.compat.lint.lint_check import lint_job
 from harness.errors import InputError, NothingSelectedError
+from harness.matrix.version_matrix import Matrix
+from harness.plan.keys.facets import facet_values
 from harness.settings import ENVIRONMENT_PREFIX, Settings
 from harness.workspace.planning.open_plan import facet_inputs
-
-if TYPE_CHECKING:
-    from harness.matrix.version_matrix import Matrix
+from harness.workspace.planning.plan_selection import unknown_name
 
 
 def override_settings(overrides: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
@@ -30,9 +33,6 @@ def override_settings(overrides: Mapping[str, Any], changes: Sequence[str]) -> d
 
 def known_errors(facet: Mapping[str, Any], versions: Mapping[str, str]) -> list[str]:
     """Lint errors of the unchanged recipe for these versions."""
-    from harness.compat.lint.job_settings import JobSettings
-    from harness.compat.lint.lint_check import lint_job
-
     findings = lint_job(JobSettings.from_facet(facet), versions).findings
     return [f"{one.message} ({one.rule}): {one.fix}" for one in findings if one.severity == "error"]
 
@@ -41,9 +41,6 @@ def recipe_facet(
     settings: Settings, matrix: Matrix, cell: Any, other: str | None
 ) -> tuple[str, Mapping[str, Any]]:
     """The name and the facet of a cell's recipe, or of the one named with --recipe."""
-    from harness.plan.keys.facets import facet_values
-    from harness.workspace.planning.plan_selection import unknown_name
-
     if other is not None:
         if other not in matrix.recipes:
             raise unknown_name("recipe", other, sorted(matrix.recipes))
@@ -55,8 +52,6 @@ def recipe_facet(
 
 
 def _with_recipe(cell: Any, name: str) -> Any:
-    import dataclasses
-
     return dataclasses.replace(cell, recipe=name)
 
 

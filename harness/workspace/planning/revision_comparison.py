@@ -8,18 +8,26 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from harness.errors import InputError, Location
+from harness.builds.ownership.temporary_folders import temporary_folder
+from harness.errors import InputError, Location, NothingSelectedError
 from harness.ledger.plan_record import PlanRecord
+from harness.package import PACKAGE_ROOT
+from harness.plan.change.impact import Effect, Impact, TaskImpact, compare_plans
+from harness.plan.change.revision import (
+    PACKAGE,
+    Revision,
+    extract_revision,
+    has_same_code,
+    planning_digest,
+    resolve_revision,
+)
 from harness.serialisation import load
 from harness.settings import ENVIRONMENT_PREFIX, Settings, flag_of, load_settings
-
-if TYPE_CHECKING:
-    from harness.plan.change.impact import Impact, TaskImpact
-    from harness.plan.change.revision import Revision
-    from harness.workspace.planning.open_plan import PlanContext
-    from harness.workspace.planning.plan_history import PlanHistory
+from harness.workspace.planning.open_plan import PlanContext, open_plan
+from harness.workspace.planning.plan_estimates import work_text
+from harness.workspace.planning.plan_history import PlanHistory
 
 #: Time limit of the planner of another revision, which runs in its own process.
 SECONDS = 120
@@ -29,9 +37,6 @@ def compare_with_revision(
     context: PlanContext, known: PlanHistory, reference: str, only: Sequence[str], checks: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
     """The report as JSON (schema `npu-matrix.impact`), and as lines of text."""
-    from harness.plan.change.impact import compare_plans
-    from harness.plan.change.revision import resolve_revision
-
     revision = resolve_revision(context.settings.root, reference)
     before = plan_of_revision(context, revision, only, checks)
     found = compare_plans(context.plan, before)
@@ -46,10 +51,6 @@ def plan_of_revision(
     With the same planning code there and here, today's planner reads that revision's files; otherwise that
     revision's own planner does, so that the keys are the ones it really had.
     """
-    from harness.builds.ownership.temporary_folders import temporary_folder
-    from harness.package import PACKAGE_ROOT
-    from harness.plan.change.revision import PACKAGE, extract_revision, has_same_code, planning_digest
-
     settings = context.settings
     matrix = _inside(settings)
     # If the program is not installed from the checkout, the same code plans both.
@@ -96,9 +97,6 @@ def _settings_at(settings: Settings, folder: Path) -> Settings:
 def _planned_here(
     context: PlanContext, folder: Path, only: Sequence[str], checks: Sequence[str], package_root: Path
 ) -> PlanRecord:
-    from harness.errors import NothingSelectedError
-    from harness.workspace.planning.open_plan import open_plan
-
     there = _settings_at(context.settings, folder)
     try:
         plan = open_plan(there, only=only, checks=checks, host=context.host, package_root=package_root).plan
@@ -170,9 +168,6 @@ def _report(context: PlanContext, known: PlanHistory, revision: Revision, found:
 
 
 def _lines(context: PlanContext, known: PlanHistory, revision: Revision, found: Impact) -> list[str]:
-    from harness.plan.change.impact import Effect
-    from harness.workspace.planning.plan_estimates import work_text
-
     touched = [task for task in found.tasks if task.effect is not Effect.UNCHANGED]
     todo = [context.plan.tasks[task.key] for task in touched if task.key not in known.outcomes]
     lines = [f"since {revision}: {len(touched)} of {len(found.tasks)} distinct tasks differ"]

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.builds.cleanup.cache_retention import judge_cache, judge_state
+from harness.builds.cleanup.cleanup_candidates import (
+    CleanupCandidate,
+    CleanupPolicy,
+    judge_bytecode_folders,
+    judge_engine_resources,
+    judge_environments,
+    judge_temporary_folders,
+    judge_unfinished_folders,
+)
+from harness.builds.engines.engine import Engine, EngineResource
+from harness.builds.engines.open_engine import known_engines
+from harness.builds.ownership.cache_use import cache_in_use
+from harness.builds.ownership.owner_labels import ProcessView
 from harness.errors import HarnessError, InputError
+from harness.plan.covering.time_budget import parse_duration
+from harness.run.scheduling.run_lock import is_held
 from harness.settings import Settings
 from harness.workspace.open_ledger import open_ledger
-
-if TYPE_CHECKING:
-    from harness.builds.cleanup.cleanup_candidates import CleanupCandidate, CleanupPolicy
-    from harness.builds.engines.engine import Engine, EngineResource
 
 
 def cleanup_standing(settings: Settings, older_than: str, *, everything: bool) -> CleanupPolicy:
     """What stored outcomes and running processes still use, and how long unused things are kept."""
-    from harness.builds.cleanup.cleanup_candidates import CleanupPolicy
-    from harness.builds.ownership.cache_use import cache_in_use
-    from harness.plan.covering.time_budget import parse_duration
-
     try:
         seconds = parse_duration(older_than)
     except ValueError as error:
@@ -54,18 +62,6 @@ def find_leftovers(
     settings: Settings, standing: CleanupPolicy
 ) -> tuple[list[tuple[Engine | None, list[CleanupCandidate]]], list[str]]:
     """The candidates of each engine; an engine that does not answer gives a notice, not an error."""
-    from harness.builds.cleanup.cache_retention import judge_cache, judge_state
-    from harness.builds.cleanup.cleanup_candidates import (
-        judge_bytecode_folders,
-        judge_engine_resources,
-        judge_environments,
-        judge_temporary_folders,
-        judge_unfinished_folders,
-    )
-    from harness.builds.engines.open_engine import known_engines
-    from harness.builds.ownership.owner_labels import ProcessView
-    from harness.run.scheduling.run_lock import is_held
-
     cache, state = settings.cache, settings.path("state")
     here = [
         *judge_environments(cache, standing),

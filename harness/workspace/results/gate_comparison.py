@@ -9,23 +9,31 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from harness.errors import InputError, Location
+from harness.devices.host.inventory import HostReport
+from harness.errors import InfrastructureError, InputError, Location
+from harness.ledger.plan_record import PlanRecord
+from harness.ledger.run_record import RunRecord
+from harness.ledger.store import FILE_NAME, Ledger
+from harness.outcome import Status
+from harness.plan.change.revision import resolve_revision
+from harness.plan.keys.key import key_changes
+from harness.plan.tasks.check_registry import all_checks
+from harness.plan.tasks.task import Plan, plan_of_record
+from harness.verdict.expectations import survey_expectations
+from harness.verdict.gate.blame import place_to_blame
+from harness.verdict.gate.gate import CellCheck, GateInputs
+from harness.verdict.ledger_outcomes import flake_decisions, read_attempts, verdicts_from_ledger
+from harness.verdict.triage.catalogue import LOCAL_NAME, catalogue_with
+from harness.verdict.triage.diagnosis import triage_file
+from harness.verdict.triage.diagnosis_text import in_short
+from harness.verdict.verdict import Verdict
 from harness.workspace.open_ledger import ledger_file
 from harness.workspace.planning.open_plan import PlanContext, expectations
 from harness.workspace.planning.other_host_plans import join_plans
+from harness.workspace.planning.revision_comparison import plan_of_revision
 from harness.workspace.results.run_report import REPRODUCE_OPTIONS
-
-if TYPE_CHECKING:
-    from harness.devices.host.inventory import HostReport
-    from harness.ledger.plan_record import PlanRecord
-    from harness.ledger.run_record import RunRecord
-    from harness.ledger.store import Ledger
-    from harness.plan.tasks.task import Plan
-    from harness.verdict.gate.gate import CellCheck, GateInputs
-    from harness.verdict.verdict import Verdict
-
 
 #: Maximum number of logs to read for root causes.
 MOST_LOGS = 50
@@ -39,9 +47,6 @@ def gate_inputs(
     options: Mapping[str, Any],
 ) -> GateInputs:
     """Everything the gate judges: outcomes of this plan and of its base, flakes, causes of changes."""
-    from harness.verdict.gate.gate import GateInputs
-    from harness.verdict.ledger_outcomes import flake_decisions, read_attempts, verdicts_from_ledger
-
     answers = read_attempts(context.plan, ledger)
     expected = expectations(context.matrix, context.settings["profile"])
     base_name, base_plan, base_verdicts = _base(context, hosts, ledger, base)
@@ -77,11 +82,6 @@ def _logs(
     context: PlanContext, head: Mapping[CellCheck, Verdict], ledger: Ledger
 ) -> dict[CellCheck, tuple[Sequence[str], Sequence[str]]]:
     """Root causes from the logs of failed tasks that are on this machine."""
-    from harness.errors import InfrastructureError
-    from harness.verdict.triage.catalogue import LOCAL_NAME, catalogue_with
-    from harness.verdict.triage.diagnosis import triage_file
-    from harness.verdict.triage.diagnosis_text import in_short
-
     found: dict[CellCheck, tuple[Sequence[str], Sequence[str]]] = {}
     for name, verdict in head.items():
         outcome = verdict.outcome
@@ -98,9 +98,6 @@ def _base(
     context: PlanContext, hosts: Mapping[str, HostReport], ledger: Ledger, base: str
 ) -> tuple[str, PlanRecord, dict[CellCheck, Verdict]]:
     """The name of the base, its plan, and the verdicts of its entries."""
-    from harness.plan.change.revision import resolve_revision
-    from harness.workspace.planning.revision_comparison import plan_of_revision
-
     settings = context.settings
     path = Path(base)
     # A folder may have the name of a branch: without a ledger in it, the branch is meant.
@@ -126,14 +123,10 @@ def _base(
 
 
 def _has_ledger(path: Path) -> bool:
-    from harness.ledger.store import FILE_NAME
-
     return (path / FILE_NAME).is_file() or (path.is_file() and path.suffix == ".sqlite3")
 
 
 def _base_of_ledger(base: str, file: Path) -> tuple[str, PlanRecord, dict[CellCheck, Verdict]]:
-    from harness.ledger.store import Ledger
-
     _check_ledger(file)
     with Ledger.open(file.parent) as other:
         run = other.latest_run()
@@ -162,9 +155,6 @@ def _check_ledger(file: Path) -> None:
 
 def _answered(plan: PlanRecord, ledger: Ledger, run_id: str | None) -> dict[CellCheck, Verdict]:
     """Base entries with an outcome, judged by the checks of today, without expectations."""
-    from harness.outcome import Status
-    from harness.verdict.ledger_outcomes import read_attempts, verdicts_from_ledger
-
     if not plan.entries:
         return {}
     stored = _stored_plan(plan)
@@ -177,16 +167,10 @@ def _answered(plan: PlanRecord, ledger: Ledger, run_id: str | None) -> dict[Cell
 
 
 def _stored_plan(plan: PlanRecord) -> Plan:
-    from harness.plan.tasks.check_registry import all_checks
-    from harness.plan.tasks.task import plan_of_record
-
     return plan_of_record(plan, {check.name: check for check in all_checks()})
 
 
 def _blame(context: PlanContext, base: PlanRecord) -> tuple[dict[Any, Any], dict[Any, Any]]:
-    from harness.plan.keys.key import key_changes
-    from harness.verdict.gate.blame import place_to_blame
-
     earlier = base.tasks_by_name
     matrix = os.path.relpath(context.settings.path("matrix"), context.settings.root)
     cells = {cell.id: cell for cell in context.plan.cells}
@@ -202,8 +186,6 @@ def _blame(context: PlanContext, base: PlanRecord) -> tuple[dict[Any, Any], dict
 
 
 def _idle_expectations(context: PlanContext) -> tuple[str, ...]:
-    from harness.verdict.expectations import survey_expectations
-
     known = {check.name for check in _checks()}
     return tuple(
         f"{one.where}: the expectation {one.id!r} {one.fault}"
@@ -213,6 +195,4 @@ def _idle_expectations(context: PlanContext) -> tuple[str, ...]:
 
 
 def _checks() -> Sequence[Any]:
-    from harness.plan.tasks.check_registry import all_checks
-
     return all_checks()

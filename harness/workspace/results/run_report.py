@@ -5,19 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness import __version__
+from harness.builds.ownership.temporary_folders import temporary_folder
+from harness.ledger.junit.junit_files import write_junit
+from harness.ledger.store import Ledger
+from harness.matrix.version_matrix import Matrix
+from harness.plan.tasks.task import Plan
+from harness.report.model.earlier_runs import revision_of
+from harness.report.model.gather import ReportContext, join_report_inputs, junit_cases, junit_suites
+from harness.report.model.patch_facts import read_patch_facts
+from harness.report.model.report_inputs import ExcludedInput, PublishedInput, ReportInputs, RunFacts
+from harness.report.model.report_model import build_model
+from harness.report.model.survival_facts import read_survival
+from harness.report.publish.publish import render_all
 from harness.settings import Settings
+from harness.verdict.verdict import Verdict
+from harness.workspace.patches.patch_facts_cache import patch_facts_files
+from harness.workspace.patches.patch_survival_cache import patch_survival_file
 from harness.workspace.planning.plan_selection import relative_location
-
-if TYPE_CHECKING:
-    from harness.ledger.store import Ledger
-    from harness.matrix.version_matrix import Matrix
-    from harness.plan.tasks.task import Plan
-    from harness.report.model.report_inputs import PublishedInput, ReportInputs
-    from harness.verdict.verdict import Verdict
-
 
 #: Settings that a reproduce command must repeat to use the same ledger, besides the profile.
 REPRODUCE_OPTIONS = ("matrix", "state", "cache", "engine", "base_image")
@@ -38,12 +44,6 @@ def gather_report_inputs(
     patches: tuple[Path, ...] = (),
 ) -> ReportInputs:
     """The inputs of the report of a run; `since` is the run to compare with, by default the previous one."""
-    from harness.report.model.earlier_runs import revision_of
-    from harness.report.model.gather import ReportContext, join_report_inputs
-    from harness.report.model.patch_facts import read_patch_facts
-    from harness.report.model.report_inputs import ExcludedInput, RunFacts
-    from harness.report.model.survival_facts import read_survival
-
     run = ledger.run(run_id)
     now = time.time()
     started = run.started if run else now
@@ -96,8 +96,6 @@ def gather_report_inputs(
 
 def _published(matrix: Matrix, plan: Plan) -> tuple[PublishedInput, ...]:
     """Published statements about stacks and recipes in the matrix; they are never outcomes."""
-    from harness.report.model.report_inputs import PublishedInput
-
     found = []
     for cell in plan.cells:
         stack, recipe = matrix.stacks.get(cell.stack), matrix.recipes.get(cell.recipe)
@@ -126,13 +124,6 @@ def write_report(
     patches: tuple[Path, ...] = (),
 ) -> Path:
     """Write the report of a run; returns its folder."""
-    from harness.ledger.junit.junit_writer import junit_xml
-    from harness.report.model.gather import junit_cases, junit_suites
-    from harness.report.model.report_model import build_model
-    from harness.report.publish.publish import render_all
-    from harness.workspace.patches.patch_facts_cache import patch_facts_files
-    from harness.workspace.patches.patch_survival_cache import patch_survival_file
-
     survival = survival or patch_survival_file(settings, matrix)
     patches = patches or patch_facts_files(settings, matrix)
     inputs = gather_report_inputs(

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from harness.errors import InfrastructureError
+from harness.outcome import Status
+from harness.report.model.gather import outcomes_of_run
 from harness.settings import Settings
-
-if TYPE_CHECKING:
-    from harness.verdict.triage.catalogue import Catalogue
-    from harness.verdict.triage.diagnosis import Diagnosis
+from harness.verdict.triage.catalogue import Catalogue
+from harness.verdict.triage.diagnosis import Diagnosis, triage_file
+from harness.workspace.open_ledger import open_ledger
+from harness.workspace.results.stored_run import open_run
 
 
 def triage_run(settings: Settings, run_id: str, catalogue: Catalogue) -> dict[str, Diagnosis]:
     """`CELL CHECK` -> diagnosis, for failed tasks; the log of a shared task is read once."""
-    from harness.errors import InfrastructureError
-    from harness.outcome import Status
-    from harness.report.model.gather import outcomes_of_run
-    from harness.verdict.triage.diagnosis import triage_file
-    from harness.workspace.open_ledger import open_ledger
-    from harness.workspace.results.stored_run import open_run
-
     found: dict[str, Diagnosis] = {}
     with open_ledger(settings) as ledger:
         stored = open_run(settings, ledger, None if run_id == "latest" else run_id)

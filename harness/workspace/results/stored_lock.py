@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
+from harness.builds.lock.cell_lock import CellLock, make_lock
+from harness.builds.lock.commit_trees import add_tree_ids
+from harness.builds.lock.extra_requirements import add_extra_requirements
 from harness.errors import NothingSelectedError
+from harness.ledger.store import Ledger
+from harness.matrix.model.cell import Cell
+from harness.matrix.version_matrix import Matrix
+from harness.outcome import Status
+from harness.plan.keys.facets import facet_values
 from harness.serialisation import json_object
 from harness.settings import Settings
+from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_ledger import open_ledger
 from harness.workspace.planning.open_plan import facet_inputs, open_matrix, open_plan
 from harness.workspace.planning.plan_selection import find_cell
 
-if TYPE_CHECKING:
-    from harness.builds.lock.cell_lock import CellLock
-    from harness.matrix.model.cell import Cell
-    from harness.matrix.version_matrix import Matrix
-
 
 def locked_versions(settings: Settings, cell_id: str) -> dict[str, str]:
     """Package -> version in the stored lock of a cell; NothingSelectedError without one."""
-    from harness.ledger.store import Ledger
-    from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT
-
     plan = open_plan(settings, only=[cell_id], checks=["resolve"]).plan
     key = next(entry.key for entry in plan.entries if entry.check == "resolve")
     with Ledger.open(settings.path("state")) as ledger:
@@ -42,12 +42,6 @@ FACETS = ("pins", "platform", "patches[verl]", "patches[vllm_ascend]")
 
 def lock_of_cell(settings: Settings, wanted: str, base_digest: str) -> CellLock:
     """The lock of a cell; NothingSelectedError when the cell has no stored resolution."""
-    from harness.builds.lock.cell_lock import make_lock
-    from harness.builds.lock.commit_trees import add_tree_ids
-    from harness.builds.lock.extra_requirements import add_extra_requirements
-    from harness.outcome import Status
-    from harness.plan.keys.facets import facet_values
-
     matrix = open_matrix(settings)
     cell = find_cell(matrix, settings["profile"], wanted)
     plan = open_plan(settings, only=[cell.id], checks=["resolve"]).plan

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
-from harness.errors import EXIT_INTERRUPTED
-
-if TYPE_CHECKING:
-    from harness.report.model.report_inputs import ReportInputs
-
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from harness.errors import EXIT_INCOMPLETE, InputError, NothingSelectedError
+from harness.errors import EXIT_INCOMPLETE, EXIT_INTERRUPTED, InputError, NothingSelectedError
+from harness.ledger.run_record import RunRecord
+from harness.ledger.store import Ledger
+from harness.matrix.version_matrix import Matrix
+from harness.outcome import Status
+from harness.plan.change.revision import resolve_revision
+from harness.plan.tasks.check_registry import all_checks
+from harness.plan.tasks.task import Plan, plan_of_record
+from harness.report.model.earlier_runs import revision_of
+from harness.report.model.gather import outcomes_of_run
+from harness.report.model.report_inputs import ReportInputs
+from harness.run.scheduling.run_lock import lock_holder
 from harness.settings import Settings
+from harness.verdict.plan_verdicts import judge_plan, summarise_verdicts
+from harness.verdict.verdict import Standing, Verdict
 from harness.workspace.planning.open_plan import expectations, open_matrix
-
-if TYPE_CHECKING:
-    from harness.ledger.run_record import RunRecord
-    from harness.ledger.store import Ledger
-    from harness.matrix.version_matrix import Matrix
-    from harness.plan.tasks.task import Plan
-    from harness.verdict.verdict import Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +42,6 @@ class StoredRun:
 
 def open_run(settings: Settings, ledger: Ledger, run_id: str | None) -> StoredRun:
     """The named run or the latest; InputError for an unknown id, NothingSelectedError without any run."""
-    from harness.plan.tasks.check_registry import all_checks
-    from harness.plan.tasks.task import plan_of_record
-    from harness.report.model.gather import outcomes_of_run
-    from harness.verdict.plan_verdicts import judge_plan
-
     run = ledger.run(run_id) if run_id else ledger.latest_run()
     if run is None:
         if run_id:
@@ -74,8 +66,6 @@ RUNS = 1000
 
 def exit_code_today(stored: StoredRun) -> int:
     """The exit code of the verdicts of today; an incomplete or interrupted run keeps its own."""
-    from harness.verdict.plan_verdicts import summarise_verdicts
-
     if stored.run.exit_code in {None, EXIT_INTERRUPTED}:
         return stored.exit_code
     return summarise_verdicts(stored.verdicts).exit_code
@@ -83,9 +73,6 @@ def exit_code_today(stored: StoredRun) -> int:
 
 def find_run(settings: Settings, ledger: Ledger, wanted: str) -> str:
     """The id of the run with this id, this beginning of its id, or of the latest run of this commit."""
-    from harness.plan.change.revision import resolve_revision
-    from harness.report.model.earlier_runs import revision_of
-
     if ledger.run(wanted) is not None:
         return wanted
     runs = ledger.runs(RUNS)
@@ -115,9 +102,6 @@ def find_run(settings: Settings, ledger: Ledger, wanted: str) -> str:
 
 def mark_unfinished(inputs: ReportInputs) -> ReportInputs:
     """While a run is in progress, an entry without an outcome has not run yet; it is not an error."""
-    from harness.outcome import Status
-    from harness.verdict.verdict import Standing
-
     waiting = [
         replace(
             result,
@@ -137,8 +121,6 @@ def mark_unfinished(inputs: ReportInputs) -> ReportInputs:
 
 def is_running(settings: Settings) -> bool:
     """Whether a running process holds the state folder; a process of another host is assumed to run."""
-    from harness.run.scheduling.run_lock import lock_holder
-
     who = lock_holder(settings.path("state"))
     if who is None or who.host != socket.gethostname():
         return who is not None
