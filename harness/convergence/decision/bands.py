@@ -2,7 +2,7 @@
 
 The mean of n new runs of a healthy stack lies, for a summary with reference mean m, standard deviation s
 and R reference runs, at m + t s sqrt(1/n + 1/R) with t Student-distributed with R - 1 degrees of freedom
-(Hahn, Meeker and Escobar, *Statistical Intervals*, 2nd ed. 2017, section 4.7). Host side: uses scipy.
+(Hahn, Meeker and Escobar, *Statistical Intervals*, 2nd ed. 2017, section 4.7).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from harness.convergence.decision import run_summaries as summaries
 from harness.convergence.decision.decision import Statistic
-from harness.convergence.decision.decision_rule import BOTH_SIDES, Rule
+from harness.convergence.decision.decision_rule import Rule
 from harness.convergence.decision.run_summaries import Levels
+from harness.convergence.decision.student import student_quantile, student_tail
 from harness.convergence.telemetry.series import Series
 
 Floats = NDArray[np.float64]
@@ -114,20 +115,6 @@ class ReferenceBands:
             reach = student_quantile(0.95, self.runs - 1) * band.sd * math.sqrt(1 / len(runs) + 1 / self.runs)
             worst = max(worst, (band.mean - candidate + reach) / rise)
         return worst
-
-
-def student_tail(t: float, sides: int, freedom: int) -> float:
-    """Student tail probability: of |t| or more if `sides` is 2, of t or more if it is 1."""
-    from scipy.special import stdtr
-
-    return float(2 * stdtr(freedom, -abs(t))) if sides == BOTH_SIDES else float(stdtr(freedom, -t))
-
-
-def student_quantile(share: float, freedom: int) -> float:
-    """Student quantile."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, share))
 
 
 def arrays(run: Series) -> dict[str, Floats]:

@@ -4,8 +4,7 @@ Each run first has to get through the gates. One run then screens; if it is susp
 confirm or clear the suspicion.
 
 `decide` is pure and works on anybody's curves: a run is a mapping of series names to numbers, one per step.
-The series `reward` is required; `decision_rule.FEATURES` lists the other series that are judged. Host side:
-uses scipy.
+The series `reward` is required; `decision_rule.FEATURES` lists the other series that are judged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compares the times, throughput and memory of a run with earlier runs of the same settings and machine.
 
 `regressions` is pure: runs are mappings of named series, as for `decide`. The test is one-sided: an
-improvement never fails. Host side: uses scipy.
+improvement never fails.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.convergence.decision.bands import student_quantile
+from harness.convergence.decision.student import student_quantile
 
 Series = Mapping[str, Sequence[float]]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("scipy", reason="decisions are made on the host")
+pytest.importorskip("pydantic", reason="decisions are made on the host")
 
 import training_samples
 from training_samples import header_json, stored

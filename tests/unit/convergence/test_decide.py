@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("scipy", reason="decisions are made on the host")
+pytest.importorskip("pydantic", reason="decisions are made on the host")
 
 from harness.convergence.decision.decide import decide
 from harness.convergence.decision.decision import Decision

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-pytest.importorskip("scipy", reason="decisions are made on the host")
+pytest.importorskip("pydantic", reason="decisions are made on the host")
 
 from harness.convergence.telemetry.live_reader import Watcher
 from harness.convergence.telemetry.training_records import EarlyStop

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("scipy", reason="decisions are made on the host")
+pytest.importorskip("pydantic", reason="decisions are made on the host")
 
 from harness.convergence.decision.decide import decide
 from harness.convergence.decision.decision_rule import Rule

@@ -1,6 +1,6 @@
 """Did a run learn, and does its first step agree with the recorded run? Pure functions of the series.
 
-Host side: uses scipy.
+Host side.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.convergence.decision.bands import student_quantile
+from harness.convergence.decision.student import student_quantile
 
 # Probability that a policy that does not read its prompt passes the test.
 ALPHA = 0.003
