@@ -74,13 +74,9 @@ def command(
             stored = _follow(settings, ledger, stored)
         folder = write_report(
             settings,
-            stored.matrix,
-            stored.plan,
-            stored.verdicts,
             ledger,
-            stored.run.run_id,
-            stored.executed,
-            exit_code_today(stored),
+            stored,
+            exit_code=exit_code_today(stored),
             since=find_run(settings, ledger, since) if since else None,
             survival=survival,
             patches=patches,
@@ -95,18 +91,7 @@ def _follow(settings: Settings, ledger: Ledger, stored: StoredRun) -> StoredRun:
     live = None
     while stored.run.finished is None and is_running(settings):
         began = time.monotonic()
-        inputs = mark_unfinished(
-            gather_report_inputs(
-                settings,
-                stored.matrix,
-                stored.plan,
-                stored.verdicts,
-                ledger,
-                stored.run.run_id,
-                stored.executed,
-                stored.exit_code,
-            )
-        )
+        inputs = mark_unfinished(gather_report_inputs(settings, ledger, stored))
         if live is None:
             live = LiveReport(inputs, settings.path("reports"))
             click.echo(f"following run {stored.run.run_id}: {settings.path('reports') / 'index.html'}")

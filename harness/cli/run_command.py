@@ -27,6 +27,7 @@ from harness.workspace.planning.open_plan import PlanContext, cards_by_cell, exp
 from harness.workspace.planning.plan_history import check_history
 from harness.workspace.planning.plan_selection import split_names
 from harness.workspace.results.run_report import write_report
+from harness.workspace.results.stored_run import StoredRun, recorded_run
 
 if TYPE_CHECKING:
     from harness.ledger.store import Ledger
@@ -177,16 +178,14 @@ def _conclude(context: PlanContext, ledger: Ledger, result: RunResult) -> int:
     print_summary(context.settings, context.plan, verdicts, summary, result)
     for notice in (*context.plan.notices, *finished_migrations(context.matrix, context.plan, verdicts)):
         click.echo(f"note: {notice}")
-    folder = write_report(
-        context.settings,
-        context.matrix,
-        context.plan,
-        verdicts,
-        ledger,
-        result.run_id,
-        result.executed_keys,
-        code,
+    stored = StoredRun(
+        run=recorded_run(ledger, result.run_id),
+        plan=context.plan,
+        matrix=context.matrix,
+        verdicts=verdicts,
+        executed=result.executed_keys,
     )
+    folder = write_report(context.settings, ledger, stored)
     click.echo(f"report: {folder / 'index.html'}")
     return code
 

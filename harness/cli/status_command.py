@@ -80,16 +80,7 @@ def _look(settings: Settings, ledger: Ledger, run_id: str | None, query: str) ->
     from harness.verdict.plan_verdicts import summarise_verdicts
 
     stored = open_run(settings, ledger, run_id)
-    inputs = gather_report_inputs(
-        settings,
-        stored.matrix,
-        stored.plan,
-        stored.verdicts,
-        ledger,
-        stored.run.run_id,
-        stored.executed,
-        stored.exit_code,
-    )
+    inputs = gather_report_inputs(settings, ledger, stored)
     model = build_model(inputs if stored.run.finished else mark_unfinished(inputs))
     return Look(
         stored=stored,

@@ -40,12 +40,18 @@ class StoredRun:
         return EXIT_INCOMPLETE if self.run.exit_code is None else self.run.exit_code
 
 
+def recorded_run(ledger: Ledger, run_id: str) -> RunRecord:
+    """The run with this id; InputError if there is none."""
+    run = ledger.run(run_id)
+    if run is None:
+        raise InputError(f"there is no run {run_id!r}", fix="leave out --run for the latest")
+    return run
+
+
 def open_run(settings: Settings, ledger: Ledger, run_id: str | None) -> StoredRun:
     """The named run or the latest; InputError for an unknown id, NothingSelectedError without any run."""
-    run = ledger.run(run_id) if run_id else ledger.latest_run()
+    run = recorded_run(ledger, run_id) if run_id else ledger.latest_run()
     if run is None:
-        if run_id:
-            raise InputError(f"there is no run {run_id!r}", fix="leave out --run for the latest")
         raise NothingSelectedError("nothing has been run here yet", fix="npu-matrix run")
     plan = plan_of_record(run.plan, {check.name: check for check in all_checks()})
     matrix = open_matrix(settings)
