@@ -12,8 +12,9 @@ from daemon import image_history
 
 from harness.builds.engines.docker_engine import DockerEngine
 from harness.builds.export.lock_formats import docker_context
-from harness.builds.lock.cell_lock import make_lock
+from harness.builds.lock.cell_lock import LockFacets, PatchFile, make_lock
 from harness.digest import digest_bytes
+from harness.matrix.model.environment_facets import PinsFacet, PlatformFacet
 
 # Notes the command and that it could read its configuration; installs nothing.
 PIP = """
@@ -60,13 +61,13 @@ def test_an_exported_dockerfile_builds(docker: DockerEngine, docker_host: str, t
     (root / "patches").mkdir(parents=True)
     (root / "patches/fix.patch").write_bytes(PATCH)
     (root / "docker").symlink_to(REPOSITORY / "docker")
-    lock = make_lock(
-        {"id": "a-cell", "title": "a cell", "axes": {}, "findings": [{"what": "odd", "source": "a table"}]},
-        {},
-        {"python": "3.11", "arch": "x86_64"},
-        [{"id": "verl/fix", "file": "patches/fix.patch", "digest": digest_bytes(PATCH)}],
-        LOCK,
+    facets = LockFacets(
+        pins=PinsFacet(),
+        platform=PlatformFacet(python="3.11", arch="x86_64"),
+        patches=(PatchFile(id="verl/fix", file="patches/fix.patch", digest=digest_bytes(PATCH)),),
     )
+    findings = [{"what": "odd", "source": "a table"}]
+    lock = make_lock(facets, LOCK, cell="a-cell", title="a cell", axes={}, findings=findings)
     for name, data in docker_context(lock, root).items():
         (tmp_path / "context" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "context" / name).write_bytes(data)

@@ -17,8 +17,9 @@ from daemon import Daemon
 from harness.builds.cell.disk_space import MEASURED_ON, require_image_storage
 from harness.builds.engines.docker_engine import DockerEngine
 from harness.builds.engines.image_layers import image_layers
-from harness.builds.lock.cell_lock import make_lock
+from harness.builds.lock.cell_lock import LockFacets, make_lock
 from harness.errors import InfrastructureError
+from harness.matrix.model.environment_facets import PinsFacet, PlatformFacet
 
 LOCK = """\
 torch==2.9.0 --hash=sha256:aa
@@ -55,8 +56,8 @@ def small_daemon() -> Iterator[Daemon]:
 
 @pytest.mark.skipif(os.uname().machine != MEASURED_ON, reason=f"sizes are known on {MEASURED_ON} only")
 def test_a_data_root_without_room_is_named_before_a_build_and_by_doctor(small_daemon: Daemon) -> None:
-    cell = {"id": "a-cell", "title": "a cell", "axes": {}}
-    lock = make_lock(cell, {}, {"python": "3.11", "arch": MEASURED_ON}, [], LOCK)
+    facets = LockFacets(pins=PinsFacet(), platform=PlatformFacet(python="3.11", arch=MEASURED_ON))
+    lock = make_lock(facets, LOCK, cell="a-cell", title="a cell", axes={})
     docker = DockerEngine({"DOCKER_HOST": small_daemon.address, "PATH": "/nonexistent"})
     with pytest.raises(InfrastructureError) as caught:
         require_image_storage(docker, image_layers(lock, "sha256:0"), lock)

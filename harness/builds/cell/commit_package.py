@@ -11,9 +11,9 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from harness.errors import InputError, Location
+from harness.matrix.model.environment_facets import PinnedSource
 from harness.sources.git.git_repository import GitTree
 from harness.sources.git.mirrors import find_mirror
 from harness.sources.packages.source_requirements import declared_requirements
@@ -77,10 +77,10 @@ def _record_digest(data: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
 
 
-def find_commit_package(item: Mapping[str, Any], mirrors: Path) -> CommitPackage | None:
-    """The package of an entry of the facet's `from_source`; None when no mirror has its commit."""
-    repository = find_mirror(mirrors, item["commit"]) if item["commit"] else None
+def find_commit_package(source: PinnedSource, mirrors: Path) -> CommitPackage | None:
+    """The package at its commit in a mirror; None if no mirror has the commit."""
+    repository = find_mirror(mirrors, source.commit) if source.commit else None
     if repository is None:
         return None
-    tree = repository.tree(item["commit"])
-    return CommitPackage(package=item["package"], version=item["version"], commit=tree.commit, tree=tree)
+    tree = repository.tree(source.commit)
+    return CommitPackage(package=source.package, version=source.version, commit=tree.commit, tree=tree)

@@ -20,7 +20,7 @@ from harness.builds.engines.image_build import BuiltImage, base_notices, build_i
 from harness.builds.engines.image_layers import PREFIX, Layer, PatchedTree, image_layers
 from harness.builds.engines.open_engine import open_engine
 from harness.builds.export.bill_of_materials import provenance, sbom
-from harness.builds.lock.cell_lock import CellLock, make_lock
+from harness.builds.lock.cell_lock import CellLock, LockFacets, make_lock
 from harness.builds.ownership.owner_labels import ProcessView, is_orphaned, make_labels, this_process
 from harness.cell_program.built_environment import (
     CellImage,
@@ -180,11 +180,14 @@ def _image(
 
 
 def _lock(ctx: TaskContext, spec: EnvironmentSpec) -> CellLock:
-    cell = {"id": spec.digest, "title": spec.digest, "axes": {"cann": spec.device.cann}}
-    patches = [*ctx.facets["patches[verl]"], *ctx.facets["patches[vllm_ascend]"]]
-    text = spec.lock.read_text("utf-8")
-    made = make_lock(cell, ctx.facets["pins"], ctx.facets["platform"], patches, text)
-    return replace(made, packages=spec.packages, compiled=spec.built)
+    lock = make_lock(
+        LockFacets.read(ctx.facets),
+        spec.lock.read_text("utf-8"),
+        cell=spec.digest,
+        title=spec.digest,
+        axes={"cann": spec.device.cann},
+    )
+    return replace(lock, packages=spec.packages, compiled=spec.built)
 
 
 def _patched(spec: EnvironmentSpec) -> PatchedTree | None:

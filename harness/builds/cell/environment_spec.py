@@ -8,7 +8,6 @@ import platform
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.builds.cell.commit_package import PURE_PYTHON_FOLDERS, CommitPackage, find_commit_package
 from harness.builds.cell.interpreter import find_interpreter
@@ -16,6 +15,8 @@ from harness.builds.lock.omitted_packages import omitted_packages
 from harness.cell_program.built_environment import CellDevice, read_cell_device
 from harness.check import TaskContext
 from harness.digest import digest_file, digest_json
+from harness.matrix.model.environment_facets import PinsFacet, PlatformFacet
+from harness.measurements import read_shape
 from harness.sources.git.mirrors import MIRRORS, mirrors_folder
 from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_lock
 from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT
@@ -97,32 +98,32 @@ def environment_spec(ctx: TaskContext) -> EnvironmentSpec:
 
     BuildStepError when this host cannot build it.
     """
-    device, target = read_cell_device(ctx.facets["device"]), ctx.facets["platform"]
-    _require_supported(device, target)
-    commit_packages = _commit_packages(ctx, device)
-    found = find_interpreter(target["python"], os.environ)
-    if found is None:
-        reason = f"This host has no Python {target['python']}."
+    device = read_cell_device(ctx.facets["device"])
+    platform_facet = read_shape(PlatformFacet, ctx.facets["platform"])
+    pins = read_shape(PinsFacet, ctx.facets["pins"])
+    _require_supported(device, platform_facet)
+    commit_packages = _commit_packages(pins, device)
+    interpreter = find_interpreter(platform_facet.python, os.environ)
+    if interpreter is None:
+        reason = f"This host has no Python {platform_facet.python}."
         raise BuildStepError("interpreter", reason, unsupported=True)
     lock = ctx.artifact("resolve", "lock.txt")
     patched, manifest = _patched_input(ctx)
     locked = parse_lock(lock.read_text("utf-8"))
     omitted = omitted_packages(locked, device.kind)
     packages = tuple(package for package in locked if package.name not in omitted)
-    build_env = {
-        normal_name(name): values for name, values in ctx.facets["pins"].get("build_env", {}).items()
-    }
+    build_env = {normal_name(name): values for name, values in pins.build_env.items()}
     return EnvironmentSpec(
         lock=lock,
         packages=packages,
         omitted=omitted,
         built=_packages_to_build(ctx, packages, build_env, device.kind),
         build_env=build_env,
-        indexes=tuple(ctx.facets["pins"].get("index", ())),
+        indexes=pins.index,
         patched=patched,
         manifest=manifest,
-        interpreter=found[0],
-        interpreter_version=found[1],
+        interpreter=interpreter[0],
+        interpreter_version=interpreter[1],
         device=device,
         commit_packages=commit_packages,
     )
@@ -136,11 +137,11 @@ def _packages_to_build(
     return tuple(package.name for package in packages if package.name in without_wheel | configured)
 
 
-def _require_supported(device: CellDevice, target: Mapping[str, Any]) -> None:
-    if not target.get("host") and target.get("arch") != platform.machine():
+def _require_supported(device: CellDevice, target: PlatformFacet) -> None:
+    if not target.host and target.arch != platform.machine():
         raise BuildStepError(
             "engine",
-            f"The cell needs the architecture {target.get('arch')}; this host is {platform.machine()}.",
+            f"The cell needs the architecture {target.arch}; this host is {platform.machine()}.",
             unsupported=True,
         )
     if device.kind == "npu" and not _cann_folder():
@@ -151,16 +152,15 @@ def _require_supported(device: CellDevice, target: Mapping[str, Any]) -> None:
         )
 
 
-def _commit_packages(ctx: TaskContext, device: CellDevice) -> tuple[CommitPackage, ...]:
+def _commit_packages(pins: PinsFacet, device: CellDevice) -> tuple[CommitPackage, ...]:
     """Packages that are pure Python and whose commit a mirror has."""
-    source = ctx.facets["pins"].get("from_source", ())
     mirrors = mirrors_folder()
-    found = {
-        item["package"]: find_commit_package(item, mirrors)
-        for item in source
-        if device.kind != "npu" and mirrors and item["package"] in PURE_PYTHON_FOLDERS
+    packages = {
+        source.package: find_commit_package(source, mirrors)
+        for source in pins.from_source
+        if device.kind != "npu" and mirrors and source.package in PURE_PYTHON_FOLDERS
     }
-    missing = [item["package"] for item in source if found.get(item["package"]) is None]
+    missing = [source.package for source in pins.from_source if packages.get(source.package) is None]
     if missing:
         names = ", ".join(missing)
         is_pure = set(missing) <= set(PURE_PYTHON_FOLDERS)
@@ -170,7 +170,7 @@ def _commit_packages(ctx: TaskContext, device: CellDevice) -> tuple[CommitPackag
             f"{names}: building from a repository's commit needs a container engine{mirror}.",
             unsupported=True,
         )
-    return tuple(one for one in found.values() if one is not None)
+    return tuple(one for one in packages.values() if one is not None)
 
 
 def _cann_folder() -> Path | None:

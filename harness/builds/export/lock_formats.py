@@ -12,6 +12,7 @@ from harness.builds.lock.cell_lock import CellLock
 from harness.builds.lock.layer_contents import fetch_commands, layer_contents, requirements_text
 from harness.digest import digest_file
 from harness.errors import InputError, Location
+from harness.serialisation import as_object, dumps
 
 TEMPLATE = "docker/cell.Dockerfile.j2"
 ITS_TREE = "'HEAD^{tree}'"
@@ -133,8 +134,9 @@ def as_conda(lock: CellLock) -> str:
 
 
 def as_json(lock: CellLock) -> str:
-    """Schema `npu-matrix.lock`."""
-    return json.dumps(lock.to_json(), indent=2) + "\n"
+    """JSON with the schema `npu-matrix.lock`."""
+    schema = {"name": "npu-matrix.lock", "version": 1}
+    return dumps({"schema": schema, **as_object(lock)}, indent=2) + "\n"
 
 
 def docker_context(lock: CellLock, root: Path) -> dict[str, bytes]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.builds.lock.omitted_packages import omitted_packages
 from harness.errors import InputError
+from harness.matrix.model.environment_facets import PinsFacet, PlatformFacet
+from harness.measurements import read_shape
+from harness.serialisation import json_form
 from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_lock
 
 # The tag of a CANN image names version, chip, system and Python (cann-container-image of Ascend).
@@ -16,7 +19,8 @@ CHIPS = {"a2": "910b", "a3": "a3", "a5": "950", "310p": "310p", "910": "910"}
 IMAGE_SYSTEM = "ubuntu22.04"
 # The SOC_VERSION for which vllm-ascend compiles its kernels (verl docker/ascend).
 SOC_VERSIONS = {"a2": "ascend910b1", "a3": "ascend910_9392"}
-# Layers, those that change least first. A package belongs to the first layer whose roots need it.
+# The layers of an image; those that change least often come first. A package belongs to the first layer whose
+# roots require it.
 LAYERS = (
     ("torch", ("torch", "torch-npu", "torchvision", "torchaudio")),
     ("vllm", ("vllm",)),
@@ -24,7 +28,7 @@ LAYERS = (
     ("training", ()),
     ("verl", ("verl",)),
 )
-# Package -> commands that build its wheel in its repository, for packages that pip alone cannot build.
+# Package -> commands that build its wheel in its repository, for packages that pip cannot build.
 # torch-npu compiles against the installed torch and needs its submodules (README and setup.py of
 # Ascend/pytorch v7.2.RC1.alpha002). Not every server allows fetching a single commit, so submodules are
 # fetched completely.
@@ -63,15 +67,15 @@ class LockedSource:
 
     @property
     def settings(self) -> str:
-        """The environment variables of the build, as a prefix for a shell command."""
+        """The environment variables of the build, as the prefix of a shell command."""
         return "".join(f"{name}={value} " for name, value in sorted(self.env.items()))
 
     def installation(self, python: str) -> tuple[str, ...]:
         """Commands that install the package with pip, run in its repository. python: the cell's version."""
-        made = self.wheel(python, PIP)
-        if not made:
+        build = self.wheel(python, PIP)
+        if not build:
             return (f"{self.settings}{PIP} --no-deps .",)
-        return (*made, f"{PIP} --no-deps {self.wheel_file}")
+        return (*build, f"{PIP} --no-deps {self.wheel_file}")
 
     def wheel(self, python: str, install: str) -> tuple[str, ...]:
         """Commands that build `wheel_file`, or none if pip builds it. install: how to install packages."""
@@ -87,16 +91,17 @@ class LockedSource:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchFile:
-    """A patch of this project and the digest of its content; `file` is its path in the checkout."""
+    """A patch of this project. file: its path in the checkout. digest: SHA-256 of its content."""
 
     id: str
     file: str
     digest: str
 
 
+@json_form(omitted="left_out", unpinned_sources="unread", overruled="beside", not_installed="apart")
 @dataclass(frozen=True, kw_only=True)
 class CellLock:
-    """The lock of one cell.
+    """The lock of one cell. Its JSON has the schema `npu-matrix.lock`.
 
     image_digest: "" when the tag has not been resolved. compiled: packages of the index that are built here
     from their source package, because `build_env` configures their build. inconsistencies: known
@@ -135,52 +140,52 @@ class CellLock:
     @property
     def notices(self) -> tuple[str, ...]:
         """What this lock does not pin, and how to pin it."""
-        found = []
+        notices = []
         if not self.image_digest:
-            found.append(
+            notices.append(
                 f"The base image {self.image} is given by a tag, which can be moved to another image. "
                 f"Get its digest with `docker buildx imagetools inspect {self.image}`, then run "
                 f"`npu-matrix --base-image {_without_tag(self.image)}@sha256:DIGEST lock {self.cell}`."
             )
         for name, repository in self.not_installed.items():
-            found.append(
+            notices.append(
                 f"{name} of {repository} belongs to this stack but is not installed by this export, because "
                 "it changes other packages in place. Of its changes, only the listed patches are applied."
             )
-        treeless = [f"{one.package} {one.commit}" for one in self.from_source if not one.tree]
-        if treeless:
-            found.append(
+        without_tree = [f"{one.package} {one.commit}" for one in self.from_source if not one.tree]
+        if without_tree:
+            notices.append(
                 "The git tree of these commits or tags is not known, so their content is not verified: "
-                f"{', '.join(treeless)}. Set NPU_MATRIX_MIRRORS to a folder of clones that have them, or run "
-                f"`npu-matrix lock {self.cell} --ask-upstream`, which fetches commits without files."
+                f"{', '.join(without_tree)}. Set NPU_MATRIX_MIRRORS to a folder of clones that have them, or "
+                f"run `npu-matrix lock {self.cell} --ask-upstream`, which fetches commits without files."
             )
         isolated = [one.package for one in self.from_source if one.package not in WHEELS_BY]
         if isolated:
-            found.append(
+            notices.append(
                 "These packages are built from source with build tools that are not pinned: "
                 f"{', '.join(isolated)}. pip fetches the newest ones for each build (build isolation)."
             )
-        found += [
+        notices += [
             f"{one.package} is compiled by a script of its repository, which needs "
             f"{', '.join(TOOLS_OF[one.package])} and fetches submodules and an archive."
             for one in self.from_source
             if one.package in WHEELS_BY
         ]
         if self.unpinned_sources:
-            found.append(
+            notices.append(
                 "The requirements of these packages from source are neither pinned nor installed: "
                 f"{', '.join(self.unpinned_sources)}. Their authors install them over the pins, "
                 "which no resolver accepts; `python3 -m pip check` reports what is missing. "
                 "`npu-matrix lock` pins them if NPU_MATRIX_MIRRORS is a folder of clones with their commits, "
                 "and these state their requirements in a plain list or file."
             )
-        for name, wishes in self.overruled.items():
-            if wishes:
-                found.append(
-                    f"{name} requires other versions than the pins: {', '.join(wishes)}. The pins are kept; "
-                    "`python3 -m pip check` reports the conflicts."
+        for name, requirements in self.overruled.items():
+            if requirements:
+                notices.append(
+                    f"{name} requires other versions than the pins: {', '.join(requirements)}. The pins are "
+                    "kept; `python3 -m pip check` reports the conflicts."
                 )
-        return tuple(found)
+        return tuple(notices)
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -194,7 +199,7 @@ class CellLock:
         placed: dict[str, list[LockedPackage]] = {name: [] for name, _roots in LAYERS}
         for package in self.packages:
             placed[_layer(package.name, needed_by[package.name])].append(package)
-        return tuple((name, tuple(found)) for name, found in placed.items() if found)
+        return tuple((name, tuple(members)) for name, members in placed.items() if members)
 
     def options(self, packages: Sequence[LockedPackage]) -> str:
         """pip's options for installing `packages` of one layer."""
@@ -202,75 +207,80 @@ class CellLock:
         no_binary = f" --no-binary {','.join(built)}" if built else ""
         return f"--no-deps --require-hashes{no_binary}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Schema `npu-matrix.lock`."""
-        names = {
-            "omitted": "left_out",
-            "unpinned_sources": "unread",
-            "overruled": "beside",
-            "not_installed": "apart",
-        }
-        members = {names.get(name, name): value for name, value in asdict(self).items()}
-        return {"schema": {"name": "npu-matrix.lock", "version": 1}, **members}
+
+@dataclass(frozen=True, kw_only=True)
+class LockFacets:
+    """The facets of a cell from which its lock is made."""
+
+    pins: PinsFacet
+    platform: PlatformFacet
+    patches: tuple[PatchFile, ...] = ()
+
+    @classmethod
+    def read(cls, facets: Mapping[str, Any]) -> LockFacets:
+        """The facets in a mapping of facet names to JSON values; `pins` and `platform` are required."""
+        patches = [*facets.get("patches[verl]", ()), *facets.get("patches[vllm_ascend]", ())]
+        return read_shape(cls, {"pins": facets["pins"], "platform": facets["platform"], "patches": patches})
 
 
 def make_lock(
-    cell: Mapping[str, Any],
-    pins: Mapping[str, Any],
-    platform: Mapping[str, Any],
-    patches: Sequence[Mapping[str, Any]],
+    facets: LockFacets,
     lock_text: str,
+    *,
+    cell: str,
+    title: str,
+    axes: Mapping[str, str],
+    findings: Sequence[Mapping[str, str]] = (),
     image_digest: str = "",
     base_image: str = "",
-    read: Sequence[str] | None = None,
+    resolved_sources: Collection[str] | None = None,
     not_installed: Mapping[str, str] | None = None,
 ) -> CellLock:
     """The lock of a cell.
 
-    cell: id, title, axes and findings as in the JSON of a plan. pins, platform, patches: facets of the cell.
-    lock_text: artifact `lock.txt` of the check `resolve`. base_image: replaces the cell's own. read: packages
-    from source whose requirements are part of `lock_text`; None when that is not known. InputError for a
-    value that cannot be used in a build file.
+    lock_text: artifact `lock.txt` of the check `resolve`. cell: id of the cell. findings: known
+    inconsistencies of the cell, as in the JSON of a plan. base_image: replaces the default base image.
+    resolved_sources: packages from source whose requirements are part of `lock_text`; None if that is not
+    known. InputError for a value that cannot be used in a build file.
     """
-    env = pins.get("build_env", {})
-    simulated = cell["axes"].get("device") == "sim"
-    soc = "" if simulated else cell["axes"].get("soc", "").lower()
+    pins, python = facets.pins, facets.platform.python
+    is_simulated = axes.get("device") == "sim"
+    soc = "" if is_simulated else axes.get("soc", "").lower()
     packages = parse_lock(lock_text)
-    unneeded = omitted_packages(packages, "sim") if simulated else {}
-    image, digest = _reference(base_image or _image(cell["axes"], str(platform["python"])))
-    source = tuple(
+    omitted = omitted_packages(packages, "sim") if is_simulated else {}
+    image, digest = _reference(base_image or _image(axes, python))
+    sources = tuple(
         LockedSource(
-            package=_safe(normal_name(item["package"])),
-            version=_safe(item["version"]),
-            commit=_safe(item["commit"]),
-            repository=_safe(item["repository"]),
-            env=_safe_env(env.get(item["package"], {})),
+            package=_safe(normal_name(source.package)),
+            version=_safe(source.version),
+            commit=_safe(source.commit),
+            repository=_safe(source.repository),
+            env=_safe_env(pins.build_env.get(source.package, {})),
         )
-        for item in pins.get("from_source", ())
+        for source in pins.from_source
     )
     soc_version = {"SOC_VERSION": SOC_VERSIONS[soc]} if soc in SOC_VERSIONS else {}
+    known = {source.package for source in sources} if resolved_sources is None else resolved_sources
     return CellLock(
-        cell=cell["id"],
-        title=cell["title"],
-        axes=dict(cell["axes"]),
-        python=_safe(str(platform["python"])),
-        arch=_safe(str(platform["arch"])),
+        cell=cell,
+        title=title,
+        axes=dict(axes),
+        python=_safe(python),
+        arch=_safe(facets.platform.arch),
         image=image,
         image_digest=_digest(image_digest) or digest,
-        packages=tuple(package for package in packages if package.name not in unneeded),
-        from_source=source,
-        overrides=tuple(pins.get("overrides", ())),
+        packages=tuple(package for package in packages if package.name not in omitted),
+        from_source=sources,
+        overrides=pins.overrides,
         patches=tuple(
-            PatchFile(id=p["id"], file=_safe(p["file"]), digest=_safe(p["digest"])) for p in patches
+            replace(patch, file=_safe(patch.file), digest=_safe(patch.digest)) for patch in facets.patches
         ),
-        compiled=tuple(sorted(_safe(normal_name(name)) for name in env)),
-        build_env={**_merged_env(env), **soc_version},
-        indexes=tuple(pins.get("index", ())),
-        inconsistencies=tuple(f"{f['what']} ({f['source']})" for f in cell.get("findings", ())),
-        omitted=unneeded,
-        unpinned_sources=()
-        if read is None
-        else tuple(one.package for one in source if one.package not in read),
+        compiled=tuple(sorted(_safe(normal_name(name)) for name in pins.build_env)),
+        build_env={**_merged_env(pins.build_env), **soc_version},
+        indexes=pins.index,
+        inconsistencies=tuple(f"{finding['what']} ({finding['source']})" for finding in findings),
+        omitted=omitted,
+        unpinned_sources=tuple(source.package for source in sources if source.package not in known),
         not_installed=dict(not_installed or {}),
     )
 
@@ -328,15 +338,15 @@ def _safe(text: str) -> str:
 def _ancestors(packages: Sequence[LockedPackage]) -> dict[str, set[str]]:
     """Name -> the package itself and all packages that depend on it, directly or not."""
     parents = {p.name: {normal_name(via) for via in p.via if not via.startswith("-")} for p in packages}
-    found: dict[str, set[str]] = {}
+    ancestors: dict[str, set[str]] = {}
     for name in parents:
         reached, waiting = {name}, [name]
         while waiting:
             new = parents.get(waiting.pop(), set()) - reached
             reached |= new
             waiting.extend(new)
-        found[name] = reached
-    return found
+        ancestors[name] = reached
+    return ancestors
 
 
 def _layer(name: str, ancestors: set[str]) -> str:

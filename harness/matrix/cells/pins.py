@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from harness.matrix.model.cell import Cell, Pin
 from harness.matrix.model.definitions import Axis, PinRule
+from harness.matrix.model.environment_facets import PinnedSource, PinsFacet
 from harness.matrix.model.versions import Scheme, Version, parse_version
 
 _OPERATOR = r"(?:==|~=|!=|<=|>=|<|>)"
@@ -17,32 +17,6 @@ _REQUIREMENT = re.compile(
     r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[A-Za-z0-9._, -]+\])?"
     rf" *(?P<comparisons>(?:{_OPERATOR}[^,<>=!~;@\n]+(?:, *|$))*)"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PinnedSource:
-    """A package built from a repository. commit: a commit or tag; "" if no tag is known for the version."""
-
-    package: str
-    version: str
-    commit: str = ""
-    repository: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PinsFacet:
-    """The facet `pins`: the requirements from which the environment of a cell is resolved.
-
-    requirements: packages from the package index. overrides: requirements that replace those of packages.
-    index: additional package indexes. build_env: package -> environment variables that its build needs.
-    Reasons and positions are not part of it, because changing them must not rerun checks.
-    """
-
-    requirements: tuple[str, ...] = ()
-    overrides: tuple[str, ...] = ()
-    from_source: tuple[PinnedSource, ...] = ()
-    index: tuple[str, ...] = ()
-    build_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def placeholders(template: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from harness.errors import Location
 from harness.matrix.cells.pins import pins_facet
 from harness.matrix.model.cell import Cell, Pin
 from harness.matrix.model.definitions import Axis, Recipe
+from harness.matrix.model.environment_facets import PlatformFacet
 from harness.serialisation import to_json
 
 HOST_PYTHON = "host"
@@ -49,8 +50,8 @@ def _platform(cell: Cell, inputs: FacetInputs) -> Any:
     python = cell.axes.get("python", HOST_PYTHON)
     chosen = inputs.host_python if python == HOST_PYTHON else python
     if cell.device != "npu":
-        return {"python": chosen, "arch": inputs.host_arch, "host": True}
-    return {"python": chosen, "arch": NPU_HOST_ARCHITECTURE, "host": False}
+        return to_json(PlatformFacet(python=chosen, arch=inputs.host_arch, host=True))
+    return to_json(PlatformFacet(python=chosen, arch=NPU_HOST_ARCHITECTURE))
 
 
 def _device(cell: Cell, inputs: FacetInputs) -> Any:

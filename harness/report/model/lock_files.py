@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.builds.export.lock_formats import EXPORTS, FILE_NAMES
-from harness.builds.lock.cell_lock import make_lock
+from harness.builds.lock.cell_lock import LockFacets, make_lock
 from harness.errors import HarnessError
 from harness.ledger.store import Ledger
 from harness.outcome import ArtifactRef, Outcome
 from harness.plan.tasks.task import Plan
-from harness.serialisation import json_object
 
 LOCK = "lock.txt"
-PATCHES = "patches[verl]"
 
 
 def exports_of(
@@ -35,7 +33,14 @@ def exports_of(
         return {}
     cell = next(cell for cell in plan.cells if cell.id == cell_id)
     try:
-        lock = make_lock(json_object(cell), facets["pins"], facets["platform"], facets.get(PATCHES, ()), text)
+        lock = make_lock(
+            LockFacets.read(facets),
+            text,
+            cell=cell.id,
+            title=cell.title,
+            axes=cell.axes,
+            findings=cell.findings,
+        )
         return {file: EXPORTS[name](lock) for name, file in FILE_NAMES.items()}
     except HarnessError:
         # An older version may have stored the outcome, and allowed other values in a lock.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from harness.builds.lock.cell_lock import CellLock, make_lock
+from harness.builds.lock.cell_lock import CellLock, LockFacets, make_lock
 from harness.builds.lock.commit_trees import add_tree_ids
 from harness.builds.lock.extra_requirements import add_extra_requirements
 from harness.errors import NothingSelectedError
@@ -13,7 +13,6 @@ from harness.matrix.model.cell import Cell
 from harness.matrix.version_matrix import Matrix
 from harness.outcome import Status
 from harness.plan.keys.facets import facet_values
-from harness.serialisation import json_object
 from harness.settings import Settings
 from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT
 from harness.verdict.verdict import judge_outcome
@@ -62,15 +61,17 @@ def lock_of_cell(settings: Settings, wanted: str, base_digest: str) -> CellLock:
             )
         text = ledger.artifacts.get(ref).read_text("utf-8")
     facets = facet_values(cell, FACETS, facet_inputs(settings, matrix))
+    facts = next(one for one in plan.cells if one.id == cell.id)
     made = make_lock(
-        json_object(next(facts for facts in plan.cells if facts.id == cell.id)),
-        facets["pins"],
-        facets["platform"],
-        [*facets["patches[verl]"], *facets["patches[vllm_ascend]"]],
+        LockFacets.read(facets),
         text,
-        base_digest,
-        settings["base_image"],
-        read=outcome.measurements.get("source_requirements", ()),
+        cell=cell.id,
+        title=facts.title,
+        axes=facts.axes,
+        findings=facts.findings,
+        image_digest=base_digest,
+        base_image=settings["base_image"],
+        resolved_sources=RESOLVE_FORMAT.read(outcome.measurements).source_requirements,
         not_installed=_apart(matrix, cell),
     )
     mirrors = settings.path("mirrors") if settings["mirrors"] else None

@@ -7,8 +7,9 @@ import pytest
 from harness.builds.engines.engine import Image
 from harness.builds.engines.image_build import BuiltImage
 from harness.builds.export.bill_of_materials import provenance, sbom
-from harness.builds.lock.cell_lock import CellLock, make_lock
+from harness.builds.lock.cell_lock import CellLock, LockFacets, PatchFile, make_lock
 from harness.cell_program.built_environment import CellImage, ImageLayer
+from harness.matrix.model.environment_facets import PinnedSource, PinsFacet, PlatformFacet
 
 LOCK = "torch==2.9.0 --hash=sha256:aa\n    # via verl\nverl==0.9.1 --hash=sha256:bb --hash=sha256:cc\n"
 IMAGE = CellImage(
@@ -30,14 +31,13 @@ IMAGE = CellImage(
 
 
 def lock() -> CellLock:
-    pins = {
-        "from_source": [
-            {"package": "vllm", "version": "1", "commit": "c0ffee", "repository": "https://g.example/v"}
-        ]
-    }
-    patch = {"id": "verl/fix", "file": "patches/verl/fix.patch", "digest": "e" * 64}
-    cell = {"id": "a-cell", "title": "", "axes": {}}
-    return make_lock(cell, pins, {"python": "3.11", "arch": "x86_64"}, [patch], LOCK)
+    source = PinnedSource(package="vllm", version="1", commit="c0ffee", repository="https://g.example/v")
+    facets = LockFacets(
+        pins=PinsFacet(from_source=(source,)),
+        platform=PlatformFacet(python="3.11", arch="x86_64"),
+        patches=(PatchFile(id="verl/fix", file="patches/verl/fix.patch", digest="e" * 64),),
+    )
+    return make_lock(facets, LOCK, cell="a-cell", title="", axes={})
 
 
 def test_the_bill_of_materials_lists_what_was_found_with_what_was_locked() -> None:

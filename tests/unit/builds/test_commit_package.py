@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.builds.cell.commit_package import find_commit_package
+from harness.builds.cell.commit_package import CommitPackage, find_commit_package
 from harness.errors import InputError
+from harness.matrix.model.environment_facets import PinnedSource
 from harness.sources.tree import MemoryTree, TreeFile
 
 FILES = {
@@ -42,9 +43,14 @@ def mirrors(tmp_path: Path) -> tuple[Path, str]:
     return tmp_path / "mirrors", git("rev-parse", "HEAD")
 
 
+def find_verl(commit: str, mirrors: Path) -> CommitPackage | None:
+    source = PinnedSource(package="verl", version="0.7.0.dev0", commit=commit)
+    return find_commit_package(source, mirrors)
+
+
 def test_the_package_is_there_as_if_it_had_been_installed(mirrors: tuple[Path, str], tmp_path: Path) -> None:
     folder, commit = mirrors
-    found = find_commit_package({"package": "verl", "version": "0.7.0.dev0", "commit": commit}, folder)
+    found = find_verl(commit, folder)
     assert found is not None
     site = tmp_path / "site-packages"
     site.mkdir()
@@ -62,12 +68,12 @@ def test_the_package_is_there_as_if_it_had_been_installed(mirrors: tuple[Path, s
 
 @pytest.mark.parametrize("commit", ["", "0" * 40])
 def test_without_the_commit_there_is_none(mirrors: tuple[Path, str], commit: str) -> None:
-    assert find_commit_package({"package": "verl", "version": "1", "commit": commit}, mirrors[0]) is None
+    assert find_verl(commit, mirrors[0]) is None
 
 
 def test_a_path_out_of_the_environment_is_refused(mirrors: tuple[Path, str], tmp_path: Path) -> None:
     folder, commit = mirrors
-    found = find_commit_package({"package": "verl", "version": "1", "commit": commit}, folder)
+    found = find_verl(commit, folder)
     assert found is not None
     hostile = MemoryTree(label="hostile", files={"verl/../../out.py": TreeFile(data=b"", mode="100644")})
     object.__setattr__(found, "tree", hostile)

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from harness.builds.export.lock_formats import EXPORTS
-from harness.builds.lock.cell_lock import CellLock, make_lock
+from harness.builds.lock.cell_lock import CellLock, LockFacets, make_lock
 from harness.builds.lock.extra_requirements import add_extra_requirements, overruled_requirements
 from harness.errors import InfrastructureError
+from harness.matrix.model.environment_facets import PinnedSource, PinsFacet, PlatformFacet
 from harness.sources.packages.lockfile import parse_lock
 
 LOCK = """\
@@ -68,13 +69,19 @@ def index(wheels: Any) -> Any:
 
 
 def lock(package: str = "verl") -> CellLock:
-    source = [
-        {"package": name, "version": "0.9.9", "commit": "v0.9.9", "repository": f"https://git.example/{name}"}
+    sources = (
+        PinnedSource(package=name, version="0.9.9", commit="v0.9.9", repository=f"https://git.example/{name}")
         for name in (package, "vllm-ascend")
-    ]
-    cell = {"id": "a", "title": "a", "axes": {"cann": "8.5.0", "soc": "a2"}}
-    platform = {"python": "3.11", "arch": "aarch64"}
-    return make_lock(cell, {"from_source": source}, platform, [], LOCK, read=[])
+    )
+    return lock_of(*sources, soc="a2")
+
+
+def lock_of(*sources: PinnedSource, soc: str, **changes: Any) -> CellLock:
+    facets = LockFacets(
+        pins=PinsFacet(from_source=sources), platform=PlatformFacet(python="3.11.7", arch="aarch64")
+    )
+    axes = {"cann": "8.5.0", "soc": soc}
+    return make_lock(facets, LOCK, cell="a", title="a", axes=axes, resolved_sources=(), **changes)
 
 
 def test_what_a_package_from_source_needs_is_pinned_and_the_pins_stay(index: Any, mirrors: Path) -> None:
@@ -170,23 +177,10 @@ def test_an_index_of_a_vendor_that_is_out_of_reach_is_left_out(
 
 
 def test_a_part_that_patches_others_is_told_and_torch_npu_is_built_by_its_own_script(tmp_path: Path) -> None:
-    source = {
-        "package": "torch-npu",
-        "version": "2.6.0",
-        "commit": "v7.2",
-        "repository": "https://git.example/p",
-    }
-    cell = {"id": "a", "title": "a", "axes": {"cann": "8.5.0", "soc": "a3"}}
-    platform = {"python": "3.11.7", "arch": "aarch64"}
-    made = make_lock(
-        cell,
-        {"from_source": [source]},
-        platform,
-        [],
-        LOCK,
-        read=[],
-        not_installed={"a plugin 2.3": "https://git.example/q"},
+    source = PinnedSource(
+        package="torch-npu", version="2.6.0", commit="v7.2", repository="https://git.example/p"
     )
+    made = lock_of(source, soc="a3", not_installed={"a plugin 2.3": "https://git.example/q"})
     script = EXPORTS["script"](made)
     assert "a plugin 2.3 of https://git.example/q belongs to this stack but is not installed" in script
     assert (

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 import yaml
 
 from harness.builds.export.lock_formats import EXPORTS, docker_context
-from harness.builds.lock.cell_lock import CellLock, make_lock
+from harness.builds.lock.cell_lock import CellLock, LockFacets, PatchFile, make_lock
 from harness.builds.lock.commit_trees import add_tree_ids
 from harness.digest import digest_bytes
 from harness.errors import InputError
+from harness.matrix.model.environment_facets import PinnedSource, PinsFacet, PlatformFacet
 from harness.sources.packages.lockfile import parse_lock
 
 ROOT = Path(__file__).parents[3]
@@ -45,37 +47,38 @@ vllm-ascend==0.11.0 \\
 PATCH = b"--- a/verl/a.py\n+++ b/verl/a.py\n@@ -1 +1 @@\n-A = 1\n+A = 2\n"
 
 
+PINS = PinsFacet(
+    from_source=(
+        PinnedSource(
+            package="vllm", version="0.11.0", commit="v0.11.0", repository="https://git.example/vllm"
+        ),
+    ),
+    build_env={
+        "vllm": {"VLLM_TARGET_DEVICE": "empty"},
+        "vllm-ascend": {"COMPILE_CUSTOM_KERNELS": "1"},
+    },
+)
+
+
 def lock(tmp_path: Path, **changes: Any) -> CellLock:
     file = tmp_path / "patches/verl/fix/0.7.1.patch"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(PATCH)
     (tmp_path / "docker").mkdir(exist_ok=True)
     (tmp_path / "docker/cell.Dockerfile.j2").write_text((ROOT / "docker/cell.Dockerfile.j2").read_text())
+    patch = PatchFile(id="verl/fix", file="patches/verl/fix/0.7.1.patch", digest=digest_bytes(PATCH))
+    facets = LockFacets(
+        pins=replace(PINS, **changes.pop("pins", {})),
+        platform=PlatformFacet(python="3.11", arch="aarch64"),
+        patches=(patch,),
+    )
     cell = {
-        "id": "verl-0-7-1-4f7be5e8e382",
+        "cell": "verl-0-7-1-4f7be5e8e382",
         "title": "a title | with <markup>\nand two lines",
         "axes": {"cann": "8.5.0", "soc": "a2", "verl": "0.7.1"},
         "findings": [{"what": "says 2.7.1.post1\nRUN evil", "source": "a table"}],
-        **changes.pop("cell", {}),
     }
-    pins = {
-        "from_source": [
-            {
-                "package": "vllm",
-                "version": "0.11.0",
-                "commit": "v0.11.0",
-                "repository": "https://git.example/vllm",
-            }
-        ],
-        "build_env": {
-            "vllm": {"VLLM_TARGET_DEVICE": "empty"},
-            "vllm-ascend": {"COMPILE_CUSTOM_KERNELS": "1"},
-        },
-        **changes.pop("pins", {}),
-    }
-    patches = [{"id": "verl/fix", "file": "patches/verl/fix/0.7.1.patch", "digest": digest_bytes(PATCH)}]
-    platform = {"python": "3.11", "arch": "aarch64"}
-    return make_lock(cell, pins, platform, patches, LOCK, **changes)
+    return make_lock(facets, LOCK, **{**cell, **changes})
 
 
 def test_layers_go_from_what_changes_seldom_to_what_changes_often(tmp_path: Path) -> None:
@@ -168,7 +171,7 @@ def test_a_base_image_that_is_no_digest_is_named(tmp_path: Path) -> None:
 
 
 def test_a_commit_named_by_its_first_digits_is_looked_up_in_the_whole_history(tmp_path: Path) -> None:
-    pins = {"from_source": [{"package": "x", "version": "1", "commit": "8365f70e925", "repository": "r"}]}
+    pins = {"from_source": (PinnedSource(package="x", version="1", commit="8365f70e925", repository="r"),)}
     made = lock(tmp_path, pins=pins)
     for text in (EXPORTS["script"](made), docker_context(made, tmp_path)["Dockerfile"].decode()):
         assert "checkout -q 8365f70e925" in text
@@ -177,11 +180,11 @@ def test_a_commit_named_by_its_first_digits_is_looked_up_in_the_whole_history(tm
 
 
 def test_sources_that_took_no_part_in_the_resolution_are_named(tmp_path: Path) -> None:
-    made = lock(tmp_path, read=())
+    made = lock(tmp_path, resolved_sources=())
     assert made.unpinned_sources == ("vllm",)
     assert "neither pinned nor installed" in EXPORTS["markdown"](made)
     assert "pip check" in EXPORTS["requirements"](made)
-    assert lock(tmp_path, read=("vllm",)).unpinned_sources == ()
+    assert lock(tmp_path, resolved_sources=("vllm",)).unpinned_sources == ()
 
 
 CUDA_LOCK = """\
@@ -195,8 +198,9 @@ torch==2.9.0 \\
 
 
 def test_a_simulated_cell_installs_no_cuda_and_needs_no_cann(tmp_path: Path) -> None:
-    cell = {"id": "c", "title": "c", "axes": {"cann": "8.5.0", "soc": "a2", "device": "sim"}}
-    made = make_lock(cell, {}, {"python": "3.11", "arch": "x86_64"}, (), CUDA_LOCK)
+    facets = LockFacets(pins=PinsFacet(), platform=PlatformFacet(python="3.11", arch="x86_64"))
+    axes = {"cann": "8.5.0", "soc": "a2", "device": "sim"}
+    made = make_lock(facets, CUDA_LOCK, cell="c", title="c", axes=axes)
     assert [package.name for package in made.packages] == ["torch"]
     assert made.image == "python:3.11-slim"
     assert made.build_env == {}
@@ -204,13 +208,7 @@ def test_a_simulated_cell_installs_no_cuda_and_needs_no_cann(tmp_path: Path) -> 
         made
     )
     assert "nvidia-cublas-cu12: a CUDA library" in EXPORTS["markdown"](made)
-    real = make_lock(
-        {**cell, "axes": {**cell["axes"], "device": "npu"}},
-        {},
-        {"python": "3.11", "arch": "x86_64"},
-        (),
-        CUDA_LOCK,
-    )
+    real = make_lock(facets, CUDA_LOCK, cell="c", title="c", axes={**axes, "device": "npu"})
     assert len(real.packages) == 2
     assert real.image.startswith("ascend/cann:8.5.0-910b")
 
@@ -292,10 +290,18 @@ def test_conda_and_json_can_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"pins": {"from_source": [{"package": "x", "version": "1", "commit": "$(evil)", "repository": "r"}]}},
-        {"pins": {"from_source": [{"package": "x", "version": "1", "commit": "c", "repository": "r; evil"}]}},
+        {
+            "pins": {
+                "from_source": (PinnedSource(package="x", version="1", commit="$(evil)", repository="r"),)
+            }
+        },
+        {
+            "pins": {
+                "from_source": (PinnedSource(package="x", version="1", commit="c", repository="r; evil"),)
+            }
+        },
         {"pins": {"build_env": {"x": {"A": "b\nRUN evil"}}}},
-        {"cell": {"axes": {"cann": "8.5.0 evil", "soc": "a2"}}},
+        {"axes": {"cann": "8.5.0 evil", "soc": "a2"}},
         {"image_digest": "sha256:zz"},
     ],
 )

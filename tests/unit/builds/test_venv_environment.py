@@ -295,10 +295,10 @@ def test_a_full_disk_is_no_verdict(cell: Cell, monkeypatch: pytest.MonkeyPatch) 
     [
         ("platform", {"python": "2.6", "arch": platform.machine(), "host": True}, "no Python 2.6"),
         ("platform", {"python": PYTHON, "arch": "s390x", "host": False}, "s390x"),
-        ("pins", {"from_source": [{"package": "vllm"}]}, "vllm"),
+        ("pins", {"from_source": [{"package": "vllm", "version": "1"}]}, "vllm"),
         (
             "pins",
-            {"from_source": [{"package": "verl", "commit": "0" * 40}]},
+            {"from_source": [{"package": "verl", "version": "1", "commit": "0" * 40}]},
             "or a mirror that has the commit",
         ),
         ("device", {"kind": "npu"}, "CANN"),

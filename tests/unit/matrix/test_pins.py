@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.matrix.cells.pins import PinnedSource, PinsFacet, check_template, pins_facet, placeholders
+from harness.matrix.cells.pins import check_template, pins_facet, placeholders
+from harness.matrix.model.environment_facets import PinnedSource, PinsFacet
 from harness.matrix.reading.load_matrix import parse_matrix
 from harness.matrix.version_matrix import Matrix
 
