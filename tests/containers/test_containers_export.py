@@ -66,8 +66,7 @@ def test_an_exported_dockerfile_builds(docker: DockerEngine, docker_host: str, t
         platform=PlatformFacet(python="3.11", arch="x86_64"),
         patches=(PatchFile(id="verl/fix", file="patches/fix.patch", digest=digest_bytes(PATCH)),),
     )
-    findings = [{"what": "odd", "source": "a table"}]
-    lock = make_lock(facets, LOCK, cell="a-cell", title="a cell", axes={}, findings=findings)
+    lock = make_lock(facets, LOCK, cell="a-cell", title="a cell", axes={}, inconsistencies=["odd (a table)"])
     for name, data in docker_context(lock, root).items():
         (tmp_path / "context" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "context" / name).write_bytes(data)

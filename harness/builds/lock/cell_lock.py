@@ -230,7 +230,7 @@ def make_lock(
     cell: str,
     title: str,
     axes: Mapping[str, str],
-    findings: Sequence[Mapping[str, str]] = (),
+    inconsistencies: Sequence[str] = (),
     image_digest: str = "",
     base_image: str = "",
     resolved_sources: Collection[str] | None = None,
@@ -238,8 +238,8 @@ def make_lock(
 ) -> CellLock:
     """The lock of a cell.
 
-    lock_text: artifact `lock.txt` of the check `resolve`. cell: id of the cell. findings: known
-    inconsistencies of the cell, as in the JSON of a plan. base_image: replaces the default base image.
+    lock_text: artifact `lock.txt` of the check `resolve`. cell: id of the cell. inconsistencies: known
+    contradictions in what the cell's source publishes. base_image: replaces the default base image.
     resolved_sources: packages from source whose requirements are part of `lock_text`; None if that is not
     known. InputError for a value that cannot be used in a build file.
     """
@@ -278,7 +278,7 @@ def make_lock(
         compiled=tuple(sorted(_safe(normal_name(name)) for name in pins.build_env)),
         build_env={**_merged_env(pins.build_env), **soc_version},
         indexes=pins.index,
-        inconsistencies=tuple(f"{finding['what']} ({finding['source']})" for finding in findings),
+        inconsistencies=tuple(inconsistencies),
         omitted=omitted,
         unpinned_sources=tuple(source.package for source in sources if source.package not in known),
         not_installed=dict(not_installed or {}),

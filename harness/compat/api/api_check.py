@@ -25,7 +25,7 @@ from harness.compat.uses.analysis_cache import analysis_code
 from harness.compat.uses.analysis_process import analyse
 from harness.compat.uses.package_pairs import Package
 from harness.errors import InputError
-from harness.matrix.cells.pins import PinsFacet
+from harness.matrix.model.environment_facets import PinsFacet
 from harness.measurements import read_shape
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.sources.git.mirrors import COMMIT_REMEDY, mirrors_folder

@@ -18,7 +18,7 @@ from harness.compat.resolve.archive_metadata import read_archive_metadata
 from harness.compat.resolve.resolve_problems import resolve_problem
 from harness.compat.resolve.resolve_request import ResolveRequest, requirement_names
 from harness.errors import HarnessError, InfrastructureError
-from harness.matrix.cells.pins import PinsFacet
+from harness.matrix.model.environment_facets import PinsFacet
 from harness.measurements import read_shape
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.sources.git.mirrors import find_mirror, mirrors_folder

@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 
 from harness.errors import InputError
-from harness.matrix.cells.pins import PinsFacet
+from harness.matrix.model.environment_facets import PinsFacet
 from harness.sources.git.mirrors import find_mirror
 from harness.sources.packages.lockfile import normal_name
 from harness.sources.packages.resolve_measurements import SourcePackage

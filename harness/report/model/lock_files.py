@@ -39,7 +39,7 @@ def exports_of(
             cell=cell.id,
             title=cell.title,
             axes=cell.axes,
-            findings=cell.findings,
+            inconsistencies=[f"{finding.what} ({finding.source})" for finding in cell.findings],
         )
         return {file: EXPORTS[name](lock) for name, file in FILE_NAMES.items()}
     except HarnessError:

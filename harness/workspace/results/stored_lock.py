@@ -68,7 +68,7 @@ def lock_of_cell(settings: Settings, wanted: str, base_digest: str) -> CellLock:
         cell=cell.id,
         title=facts.title,
         axes=facts.axes,
-        findings=facts.findings,
+        inconsistencies=[f"{finding.what} ({finding.source})" for finding in facts.findings],
         image_digest=base_digest,
         base_image=settings["base_image"],
         resolved_sources=RESOLVE_FORMAT.read(outcome.measurements).source_requirements,

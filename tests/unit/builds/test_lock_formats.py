@@ -76,7 +76,7 @@ def lock(tmp_path: Path, **changes: Any) -> CellLock:
         "cell": "verl-0-7-1-4f7be5e8e382",
         "title": "a title | with <markup>\nand two lines",
         "axes": {"cann": "8.5.0", "soc": "a2", "verl": "0.7.1"},
-        "findings": [{"what": "says 2.7.1.post1\nRUN evil", "source": "a table"}],
+        "inconsistencies": ["says 2.7.1.post1\nRUN evil (a table)"],
     }
     return make_lock(facets, LOCK, **{**cell, **changes})
 
