@@ -1,9 +1,10 @@
-"""Logits of a tiny gpt-oss model on a device and on the CPU: `python -m
-harness.convergence.inference.inference_program
---device npu:0 --out logits.json`.
+"""Compute the logits of a tiny gpt-oss model on a device and on the CPU.
 
-The model is transformers' own (sliding and full attention with sinks, mixture of experts), its weights random
-and seeded, the prompts the same. Exit 0 when both were computed, whatever they are. In-cell module.
+    python -m harness.convergence.inference.inference_program --device npu:0 --out logits.json
+
+The model is the implementation in transformers (sliding and full attention with sinks, MoE) with random
+weights; weights and prompts depend on a fixed seed. Exit code 0 when the logits were computed, even if they
+differ. In-cell module.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 4, 9, 8
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compute and write."""
+    """Compare device and CPU, and write the measurements."""
     parser = argparse.ArgumentParser(prog="harness.convergence.inference.inference_program")
     parser.add_argument("--device", required=True, help="npu:0 or cpu")
     parser.add_argument("--out", type=Path, required=True, help="JSON, overwritten")
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def compare(device: str) -> InferenceMeasurements | UnsupportedInference:
-    """The logits of the same prompts and the greedy answers on the device and on the CPU."""
+    """Compute logits and greedily decoded tokens for the same prompts on the device and on the CPU."""
     import torch
 
     open_device(device)
@@ -61,21 +62,20 @@ def compare(device: str) -> InferenceMeasurements | UnsupportedInference:
     generator = torch.Generator().manual_seed(SEED)
     prompts = torch.randint(1, VOCABULARY, (PROMPTS, PROMPT_TOKENS), generator=generator)
     with torch.no_grad():
-        host = model(prompts).logits
-        answers = _greedy(model, prompts)
+        cpu_logits = model(prompts).logits
+        cpu_tokens = _greedy(model, prompts)
         model.to(device)
         started = time.perf_counter()
-        found = model(prompts.to(device)).logits.cpu()
+        logits = model(prompts.to(device)).logits.cpu()
         seconds = time.perf_counter() - started
-        theirs = _greedy(model, prompts.to(device)).cpu()
-    difference = (found - host).abs()
+        tokens = _greedy(model, prompts.to(device)).cpu()
     return InferenceMeasurements(
-        finite=bool(torch.isfinite(found).all()),
-        largest_difference=encode(float(difference.max())),
-        largest_logit=encode(float(host.abs().max())),
-        same_answers=bool((theirs == answers).all()),
-        answers=tuple(map(tuple, answers.tolist())),
-        device_answers=tuple(map(tuple, theirs.tolist())),
+        finite=bool(torch.isfinite(logits).all()),
+        largest_difference=encode(float((logits - cpu_logits).abs().max())),
+        largest_logit=encode(float(cpu_logits.abs().max())),
+        same_answers=bool((tokens == cpu_tokens).all()),
+        answers=tuple(map(tuple, cpu_tokens.tolist())),
+        device_answers=tuple(map(tuple, tokens.tolist())),
         seconds=round(seconds, 4),
         matrix_products=matrix_products(),
         versions=packages,
@@ -84,10 +84,10 @@ def compare(device: str) -> InferenceMeasurements | UnsupportedInference:
 
 
 def matrix_products() -> int:
-    """Matrix products in a row from the embedding to a logit.
+    """The number of consecutive matmuls from the embedding to a logit.
 
-    In each layer 4 of attention (values, scores, their use, output), the router's, and 2 of an expert; then
-    the head's.
+    Each layer has 4 for attention (values, scores, weighted sum, output), 1 for the router and 2 for an
+    expert; the head adds 1.
     """
     return LAYERS * 7 + 1
 
@@ -114,13 +114,13 @@ def _model() -> Any:
         pad_token_id=0,
         eos_token_id=0,
     )
-    config._attn_implementation = "eager"  # noqa: SLF001 - sinks are computed only there
-    # transformers 5 else picks another order of sums on a device than on the CPU.
+    config._attn_implementation = "eager"  # noqa: SLF001 - only this mode computes sinks
+    # Otherwise transformers 5 uses different orders of summation on the device and on the CPU.
     config._experts_implementation = "eager"  # noqa: SLF001
     model = GptOssForCausalLM(config).float().eval()
     generator = torch.Generator().manual_seed(SEED)
     for parameter in model.parameters():
-        # transformers' 0.02 leaves every logit near zero, where nothing could differ.
+        # With transformers' default of 0.02 all logits would be near zero and hardly differ.
         parameter.data.normal_(0.0, 0.15, generator=generator)
     return model
 

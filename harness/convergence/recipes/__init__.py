@@ -1,3 +1,4 @@
-"""A recipe of matrix.yaml as the command that starts the training on NPU hosts, with what to verify before it
-starts. Start with `recipe_launch.py`.
+"""Turns a recipe of matrix.yaml into the command that starts it on NPU hosts, and checks it beforehand.
+
+Start with `recipe_launch.py`.
 """

@@ -9,8 +9,11 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+
+from harness.convergence.telemetry.training_records import Settings
+from harness.measurements import read_shape
+from harness.serialisation import JsonValue, json_form, json_object
 
 PYTHON = "python3"
 # Memory of one card, GB: Ascend 910B3 and 910_9392 (data sheets of Atlas 800T A2 and A3: 64 GB HBM per die).
@@ -76,6 +79,39 @@ _LOSS_MODE = "actor_rollout_ref.actor.policy_loss.loss_mode"
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecipeFacet:
+    """The facet `recipe` of a cell (see `harness.matrix.model.definitions.Recipe`)."""
+
+    entry: str
+    overrides: Settings
+    nodes: int
+    cards: int
+    model: str
+    kind: str = "train"
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def trains(self) -> bool:
+        """Whether the recipe trains; others only run inference."""
+        return self.kind != "infer"
+
+    @property
+    def is_script(self) -> bool:
+        """Whether the recipe is a shell script, which contains its settings itself."""
+        return self.entry.endswith(".sh")
+
+    @property
+    def needs_checkout(self) -> bool:
+        """Whether the recipe needs a checkout of verl: verl's wheels do not contain the package `recipe`."""
+        return self.entry.startswith("recipe.")
+
+    @property
+    def total_cards(self) -> int:
+        """The cards of all nodes."""
+        return self.nodes * self.cards
+
+
+@dataclass(frozen=True, kw_only=True)
 class Variable:
     """An environment variable of the job, why it is set, and the source of that reason."""
 
@@ -113,11 +149,12 @@ class Twin:
     @property
     def arguments(self) -> tuple[str, ...]:
         """Its command line, without the device and the paths."""
-        ahead = ("--one-step-off",) if self.one_step_off else ()
+        one_step_off = ("--one-step-off",) if self.one_step_off else ()
         settings = [text for key, value in self.settings.items() for text in ("--set", f"{key}={value}")]
-        return ("--algorithm", self.algorithm, *ahead, *settings)
+        return ("--algorithm", self.algorithm, *one_step_off, *settings)
 
 
+@json_form(memory="memory_gb", unknown="unknown_locations")
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """A rendered recipe.
@@ -138,24 +175,13 @@ class Launch:
     folder: str
     settings: Mapping[str, str]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, JsonValue]:
         """JSON values, with the command in shell syntax."""
-        return {
-            "command": shlex.join(self.submit),
-            "argv": list(self.argv),
-            "submit": list(self.submit),
-            "environment": [vars(variable) for variable in self.environment],
-            "memory_gb": vars(self.memory) if self.memory else None,
-            "problems": list(self.problems),
-            "unknown_locations": list(self.unknown),
-            "twin": vars(self.twin) if self.twin else None,
-            "folder": self.folder,
-            "settings": dict(self.settings),
-        }
+        return {"command": shlex.join(self.submit), **json_object(self)}
 
 
 def render(
-    recipe: Mapping[str, Any],
+    facet: Mapping[str, JsonValue],
     *,
     locations: Mapping[str, str],
     config: str = "",
@@ -164,28 +190,29 @@ def render(
     address: str = "",
     known_problems: Sequence[str] = (),
 ) -> Launch:
-    """Render `recipe`, the facet `recipe` of a cell.
+    """Render the facet `recipe` of a cell.
 
-    locations: variable -> folder on the runner, for `${VARIABLE}` in the recipe. Other variables are kept.
+    locations: variable -> folder on the runner, for `${VARIABLE}` in the recipe. Other variables stay.
     config: the name of Hydra's configuration, if it differs from the entry's default.
     exists: tells whether a path exists on the runner; None if that cannot be checked.
     address: the Ray cluster to which jobs with several nodes are submitted.
     known_problems: known reasons why the recipe fails with the cell's versions.
     """
-    settings = {key: _placed(_text(value), locations) for key, value in recipe["overrides"].items()}
-    environment = _environment(recipe["env"], deterministic=deterministic)
+    recipe = read_shape(RecipeFacet, facet)
+    settings = {key: _placed(value, locations) for key, value in _texts(recipe.overrides).items()}
+    environment = _environment(recipe.env, deterministic=deterministic)
     argv = _argv(recipe, settings, config)
     variables = {variable.name: variable.value for variable in environment}
-    if int(recipe["nodes"]) > 1:
+    if recipe.nodes > 1:
         runtime = json.dumps({"env_vars": variables}, separators=(",", ":"))
         options = [f"--address={address}"] if address else []
         options += [f"--runtime-env-json={runtime}"] if variables else []
         # Ray copies the checkout to the nodes, because no wheel contains the package `recipe`.
-        options += ["--working-dir=."] if _of_checkout(recipe) else []
+        options += ["--working-dir=."] if recipe.needs_checkout else []
         submit = ["ray", "job", "submit", *options, "--", *argv]
     else:
-        given = [f"{name}={value}" for name, value in variables.items()]
-        submit = ["env", *given, *argv] if given else argv
+        assignments = [f"{name}={value}" for name, value in variables.items()]
+        submit = ["env", *assignments, *argv] if assignments else argv
     memory = _memory(recipe, settings)
     return Launch(
         argv=tuple(argv),
@@ -200,54 +227,47 @@ def render(
             *known_problems,
         ),
         unknown=tuple(sorted({name for value in settings.values() for name in _PLACE.findall(value)})),
-        twin=twin_of(recipe),
+        twin=_twin(recipe),
         folder=_folder(recipe),
-        settings=settings if _is_script(recipe) else {},
+        settings=settings if recipe.is_script else {},
     )
 
 
-def twin_of(recipe: Mapping[str, Any]) -> Twin | None:
-    """The scaled-down twin of a recipe; None if the recipe does not train."""
-    if recipe.get("kind") == "infer":
+def twin_of(facet: Mapping[str, JsonValue]) -> Twin | None:
+    """The scaled-down twin of the facet `recipe` of a cell; None if the recipe does not train."""
+    return _twin(read_shape(RecipeFacet, facet))
+
+
+def _twin(recipe: RecipeFacet) -> Twin | None:
+    if not recipe.trains:
         return None
-    settings = {key: _text(value) for key, value in recipe["overrides"].items()}
-    kept = {key: settings[key] for key in OBJECTIVE if key in settings}
+    settings = _texts(recipe.overrides)
+    objective = {key: settings[key] for key in OBJECTIVE if key in settings}
     return Twin(
-        algorithm="gspo" if kept.get(_LOSS_MODE) == "gspo" else "grpo",
-        one_step_off="one_step_off_policy" in str(recipe["entry"]),
-        settings=kept,
+        algorithm="gspo" if objective.get(_LOSS_MODE) == "gspo" else "grpo",
+        one_step_off="one_step_off_policy" in recipe.entry,
+        settings=objective,
     )
 
 
-def _argv(recipe: Mapping[str, Any], settings: Mapping[str, str], config: str) -> list[str]:
-    entry = str(recipe["entry"])
-    if _is_script(recipe):
-        return ["bash", entry]
-    chosen = ["--config-path=config", f"--config-name={config}.yaml"] if config else []
-    return [PYTHON, "-m", entry, *chosen, *(f"{key}={value}" for key, value in settings.items())]
+def _argv(recipe: RecipeFacet, settings: Mapping[str, str], config: str) -> list[str]:
+    if recipe.is_script:
+        return ["bash", recipe.entry]
+    options = ["--config-path=config", f"--config-name={config}.yaml"] if config else []
+    return [PYTHON, "-m", recipe.entry, *options, *(f"{key}={value}" for key, value in settings.items())]
 
 
-def _is_script(recipe: Mapping[str, Any]) -> bool:
-    """Whether the recipe is a shell script, which contains its settings itself."""
-    return str(recipe["entry"]).endswith(".sh")
-
-
-def _of_checkout(recipe: Mapping[str, Any]) -> bool:
-    """Whether the recipe needs a checkout of verl: verl's wheels do not contain the package `recipe`."""
-    return str(recipe["entry"]).startswith("recipe.")
-
-
-def _folder(recipe: Mapping[str, Any]) -> str:
-    if _of_checkout(recipe):
+def _folder(recipe: RecipeFacet) -> str:
+    if recipe.needs_checkout:
         return "the root of a checkout of verl, because verl's wheels do not contain the package recipe"
-    return f"the root of the repository that contains {recipe['entry']}" if _is_script(recipe) else ""
+    return f"the root of the repository that contains {recipe.entry}" if recipe.is_script else ""
 
 
-def _environment(given: Mapping[str, Any], *, deterministic: bool) -> list[Variable]:
+def _environment(variables: Mapping[str, str], *, deterministic: bool) -> list[Variable]:
     found = []
-    for name, value in given.items():
+    for name, value in variables.items():
         reason, source = WHY.get(name, ("set by the script of the recipe's source", "the recipe"))
-        found.append(Variable(name=name, value=str(value), reason=reason, source=source))
+        found.append(Variable(name=name, value=value, reason=reason, source=source))
     for name, value in DETERMINISM.items() if deterministic else ():
         reason, source = _DETERMINISM_WHY
         found.append(Variable(name=name, value=value, reason=reason, source=source))
@@ -258,10 +278,13 @@ def _placed(text: str, locations: Mapping[str, str]) -> str:
     return _PLACE.sub(lambda found: locations.get(found[1], found[0]), text)
 
 
-def _text(value: Any) -> str:
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _texts(overrides: Settings) -> dict[str, str]:
+    """Overrides as Hydra reads them on a command line."""
+    words = {None: "null", True: "true", False: "false"}
+    return {
+        key: words[value] if value is None or isinstance(value, bool) else str(value)
+        for key, value in overrides.items()
+    }
 
 
 def _missing(settings: Mapping[str, str], exists: Callable[[str], bool] | None) -> list[str]:
@@ -275,17 +298,17 @@ def _missing(settings: Mapping[str, str], exists: Callable[[str], bool] | None) 
     ]
 
 
-def _too_many(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> list[str]:
+def _too_many(recipe: RecipeFacet, settings: Mapping[str, str]) -> list[str]:
     """Problems: verl would wait for more cards than the recipe's hosts have, and then fail."""
     each = _number(settings, "trainer.n_gpus_per_node")
     nodes = max(1, _number(settings, "trainer.nnodes"))
-    if not each or (nodes <= int(recipe["nodes"]) and each <= int(recipe["cards"])):
+    if not each or (nodes <= recipe.nodes and each <= recipe.cards):
         return []
     requested = f"trainer.nnodes={nodes} and trainer.n_gpus_per_node={each}"
-    return [f"{requested} request more than {recipe['nodes']} x {recipe['cards']} cards"]
+    return [f"{requested} request more than {recipe.nodes} x {recipe.cards} cards"]
 
 
-def _indivisible(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> list[str]:
+def _indivisible(recipe: RecipeFacet, settings: Mapping[str, str]) -> list[str]:
     """Problems: sizes that verl's `validate_config` and its worker groups refuse."""
     trained, sampled = _cards(recipe, settings)
     batch, samples = _number(settings, "data.train_batch_size"), _number(settings, _ROLLOUT + "n") or 1
@@ -309,9 +332,10 @@ def _indivisible(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> list
         problems.append(
             f"{batch} prompts x {samples} samples cannot be divided among {trained // parallel} replicas"
         )
-    there = int(recipe["nodes"]) * int(recipe["cards"])
-    if _number(settings, "rollout.n_gpus_per_node") and trained + sampled > there:
-        problems.append(f"{trained} cards for training and {sampled} for the rollout are more than {there}")
+    if _number(settings, "rollout.n_gpus_per_node") and trained + sampled > recipe.total_cards:
+        problems.append(
+            f"{trained} cards for training and {sampled} for the rollout are more than {recipe.total_cards}"
+        )
     if batch and mini and batch < mini:
         problems.append(f"a mini-batch of {mini} prompts is larger than the batch of {batch}")
     return problems
@@ -320,13 +344,13 @@ def _indivisible(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> list
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 
 
-def _cards(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> tuple[int, int]:
+def _cards(recipe: RecipeFacet, settings: Mapping[str, str]) -> tuple[int, int]:
     """The numbers of cards for training and for the rollout, which share the cards unless set otherwise."""
-    own = _number(settings, "rollout.nnodes") * _number(settings, "rollout.n_gpus_per_node")
-    if own:
+    rollout = _number(settings, "rollout.nnodes") * _number(settings, "rollout.n_gpus_per_node")
+    if rollout:
         nodes, each = (_number(settings, f"trainer.{name}") for name in ("nnodes", "n_gpus_per_node"))
-        return max(1, nodes) * max(1, each), own
-    return (int(recipe["nodes"]) * int(recipe["cards"]),) * 2
+        return max(1, nodes) * max(1, each), rollout
+    return recipe.total_cards, recipe.total_cards
 
 
 def _number(settings: Mapping[str, str], key: str) -> int:
@@ -335,10 +359,10 @@ def _number(settings: Mapping[str, str], key: str) -> int:
     return int(text) if re.fullmatch(r"\d+", text) else 0
 
 
-def _memory(recipe: Mapping[str, Any], settings: Mapping[str, str]) -> Memory | None:
+def _memory(recipe: RecipeFacet, settings: Mapping[str, str]) -> Memory | None:
     """Estimate from the parameter count in the model's name; None without one, or if nothing is trained."""
-    size = _SIZE.search(str(recipe["model"]))
-    if size is None or recipe.get("kind") == "infer":
+    size = _SIZE.search(recipe.model)
+    if size is None or not recipe.trains:
         return None
     billions, (cards, _) = float(size[1]), _cards(recipe, settings)
     offloaded = settings.get(_ACTOR + "fsdp_config.optimizer_offload") == "true"

@@ -1,7 +1,6 @@
-"""The checks `grpo` and `gspo`: a tiny policy trained for a short time in one process with verl's own
-functions.
+"""The checks `grpo` and `gspo`: short trainings of a tiny policy in one process with verl's functions.
 
 Start with `smoke_check.py` (runs and judges, on the host), then `training_loop.py` (sample, reward,
 advantage, loss, update), which `smoke_program.py` runs inside the cell. `training_faults.py` has the
-faults that the check must find.
+faults that the check must detect.
 """

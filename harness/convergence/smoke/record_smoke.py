@@ -1,5 +1,6 @@
-"""Make a reference set inside a cell: `python -m harness.convergence.smoke.record_smoke --algorithm grpo
---folder F`.
+"""Record a reference set inside a cell.
+
+    python -m harness.convergence.smoke.record_smoke --algorithm grpo --folder F
 
 In-cell module.
 """
@@ -23,7 +24,7 @@ from harness.serialisation import to_json
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train the seeds 0 to N - 1 and write them as one reference set; prints its path."""
+    """Train the seeds 0 to N - 1, write them as one reference set, and print its path."""
     options = parser().parse_args(argv)
     try:
         sys.stdout.write(f"{record(options)}\n")
@@ -42,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--name", help="default: the algorithm")
     result.add_argument("--seeds", type=int, default=20)
     result.add_argument(
-        "--twin", type=int, action="append", default=[], help="a seed candidates train; repeat"
+        "--twin", type=int, action="append", default=[], help="a seed of candidate runs; repeatable"
     )
     result.add_argument("--device", default="cpu")
     result.add_argument("--folder", type=Path, required=True, help="existing folder for the reference set")
@@ -53,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def record(options: argparse.Namespace) -> Path:
-    """The path of the reference set that the command line asks for."""
+    """Record the reference set of the command line, and return its path."""
     chosen = recipes.recipe(
         options.algorithm,
         steps=options.steps,
@@ -69,7 +70,7 @@ def record(options: argparse.Namespace) -> Path:
     telemetry = read(raw)
     broken = [*telemetry.problems, *(problem for run in telemetry.runs for problem in run.problems)]
     if broken or not telemetry.runs:
-        raise InfrastructureError("the recorded runs are not whole", why="; ".join(broken) or "no run")
+        raise InfrastructureError("the recorded runs are not complete", why="; ".join(broken) or "no run")
     header = telemetry.runs[0].header
     body = reference_set.content(
         name=name,

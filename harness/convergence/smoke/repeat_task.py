@@ -1,8 +1,8 @@
-"""The *repeat* task: a prompt (digit, count) asks for the digit written count times, then end of sequence.
+"""The task *repeat*: the correct response to a prompt (digit, count) is the digit `count` times and the end.
 
-Answers are 2 to 6 tokens long, so masks and aggregation modes matter; the reward is verifiable. Prompts,
-noise and rewards are pure functions of (seed, step) made on the host with numpy, so that they are the same
-for every device. In-cell module.
+Correct responses have 2 to 6 tokens, so masks and aggregation modes matter, and rewards can be verified.
+Prompts, noise and rewards are pure functions of (seed, step). They are computed on the host with numpy, so
+they do not depend on the device. In-cell module.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_COUNT = 5
 END = DIGITS
 VOCABULARY = DIGITS + 1
 START = VOCABULARY
-# One more than the longest right answer, so that an answer can be too long.
+# One more than the longest correct response, so that a response can be too long.
 RESPONSE_LENGTH = MAX_COUNT + 2
 
 PREFIX_WEIGHT, LENGTH_WEIGHT, EXACT_WEIGHT = 0.5, 0.2, 0.3
@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Prompts:
-    """Prompts of one step, one entry per response: digit (0..5), count (1..5), prompt's index."""
+    """The prompts of a step, one entry per response: digit (0 to 5), count (1 to 5), index of the prompt."""
 
     digit: Ints
     count: Ints
@@ -38,7 +38,7 @@ class Prompts:
 
 
 def stream(seed: int, step: int, purpose: int) -> np.random.Generator:
-    """An independent random stream per (seed, step, purpose): what one consumes shifts no other."""
+    """The random stream of (seed, step, purpose), which is independent of all other streams."""
     return np.random.default_rng([seed, step, purpose])
 
 
@@ -51,42 +51,45 @@ def prompts(seed: int, step: int, *, number: int, samples: int) -> Prompts:
 
 
 def gumbel_noise(seed: int, step: int, rows: int) -> Floats:
-    """Standard Gumbel noise (RESPONSE_LENGTH, rows, VOCABULARY): argmax(logits + noise) samples
-    softmax(logits).
+    """Standard Gumbel noise (RESPONSE_LENGTH, rows, VOCABULARY).
 
-    With the noise made here, every device samples the same tokens from the same logits.
+    argmax(logits + noise) is a sample of softmax(logits). The noise is computed on the host, so every device
+    samples the same tokens from the same logits.
     """
     uniform = stream(seed, step, _SAMPLING).random((RESPONSE_LENGTH, rows, VOCABULARY))
     return np.asarray(-np.log(-np.log(np.clip(uniform, 1e-12, 1 - 1e-12))))
 
 
 def order(seed: int, step: int, rows: int) -> Ints:
-    """Permutation of the rows before they are cut into mini-batches."""
+    """The permutation of the rows before they are split into mini-batches."""
     return np.asarray(stream(seed, step, _ORDER).permutation(rows), dtype=np.int64)
 
 
 def initial_weights(seed: int) -> np.random.Generator:
-    """The stream a policy's initial weights are drawn from."""
+    """The random stream for the initial weights of a policy."""
     return stream(seed, 0, _WEIGHTS)
 
 
 def lengths(mask: NDArray[np.floating]) -> Floats:
-    """Tokens of each response with its end token; `mask` (rows, RESPONSE_LENGTH) is 1 up to that token."""
+    """The number of tokens of each response with its end token.
+
+    mask: (rows, RESPONSE_LENGTH), 1 up to and including the end token.
+    """
     return np.asarray(np.sum(mask, axis=1, dtype=np.float64))
 
 
 def rewards(asked: Prompts, tokens: Ints, mask: NDArray[np.floating]) -> tuple[Floats, Floats]:
-    """Reward and exactness (0 or 1) of each response; tokens and mask are (rows, RESPONSE_LENGTH).
+    """The reward of each response, and whether it is exactly correct (0 or 1).
 
-    reward = 0.5 right prefix + 0.2 closeness of the length + 0.3 exact, in [0, 1]. The length term makes
-    the end token learnable from the start: with a pure prefix reward some seeds never learn to stop (shared
-    research).
+    reward = 0.5 x correct prefix + 0.2 x closeness of the length + 0.3 x exact, in [0, 1]. The length term
+    makes the end token learnable from the start: with a pure prefix reward, some seeds never learn to stop
+    (measured). tokens, mask: (rows, RESPONSE_LENGTH).
     """
     position = np.arange(RESPONSE_LENGTH)[None]
-    wanted_length = (asked.count + 1)[:, None]
-    wanted = np.where(position < asked.count[:, None], asked.digit[:, None], END)
-    right = (tokens == wanted) & (position < wanted_length) & (np.asarray(mask) > 0)
-    prefix = np.cumprod(right, axis=1).sum(axis=1) / wanted_length[:, 0]
+    expected_length = (asked.count + 1)[:, None]
+    expected = np.where(position < asked.count[:, None], asked.digit[:, None], END)
+    correct = (tokens == expected) & (position < expected_length) & (np.asarray(mask) > 0)
+    prefix = np.cumprod(correct, axis=1).sum(axis=1) / expected_length[:, 0]
     exact = (prefix == 1).astype(np.float64)
-    closeness = 1 - np.abs(lengths(mask) - wanted_length[:, 0]) / RESPONSE_LENGTH
+    closeness = 1 - np.abs(lengths(mask) - expected_length[:, 0]) / RESPONSE_LENGTH
     return PREFIX_WEIGHT * prefix + LENGTH_WEIGHT * np.clip(closeness, 0, None) + EXACT_WEIGHT * exact, exact

@@ -1,10 +1,10 @@
-"""Run tiny trainings inside a cell: `python -m harness.convergence.smoke.smoke_program --algorithm grpo
---seed 0 --device
-npu:0 --out run.jsonl`.
+"""Run tiny trainings inside a cell.
 
-Several seeds and algorithms share one process, because importing torch and verl costs more than a run. Exit
-0 when the curves were measured, whatever they look like; 2 for bad usage; 4 when nothing could be measured.
-In-cell module.
+    python -m harness.convergence.smoke.smoke_program --algorithm grpo --seed 0 --device npu:0 --out run.jsonl
+
+Several seeds and algorithms can share one process, because importing torch and verl takes longer than a run.
+Exit code 0 when the runs were recorded, whatever they learned; 2 for bad usage; 4 when nothing could be
+trained. In-cell module.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--clip-low", type=float)
     result.add_argument("--clip-high", type=float)
     result.add_argument("--learning-rate", type=float)
-    result.add_argument("--fault", help="put a known bug into the run; the header says so")
+    result.add_argument("--fault", help="inject a known bug, which the run's header names")
     result.add_argument(
-        "--stop-file", type=Path, help="end the run after the step in which this file appears"
+        "--stop-file", type=Path, help="stop the run after the step in which this file appears"
     )
     return result
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train what the command line asks for."""
+    """Train each algorithm of the command line with each seed."""
     options = parser().parse_args(argv)
     try:
         with options.out.open("w", encoding="utf-8") as stream:
@@ -86,9 +86,9 @@ def train(
     fault_name: str | None = None,
     stop_file: Path | None = None,
 ) -> None:
-    """One training; every step is written before the next begins, so a killed run keeps what it reached.
+    """Train once, and write each step before the next one begins, so that a killed run is readable.
 
-    Whoever reads along ends it by making `stop_file`.
+    stop_file: the run stops after the step in which this file appears.
     """
     from harness.cell_program.torch_device import device_facts
     from harness.convergence.smoke.training_device import open_device
@@ -125,7 +125,7 @@ def train(
 
 
 def versions(device: str) -> dict[str, str]:
-    """Versions of the packages that shape a curve on `device`, as installed here."""
+    """The installed versions of the packages that affect a curve on `device`."""
     found = {}
     for package in _PACKAGES:
         if package == "torch_npu" and device == "cpu":

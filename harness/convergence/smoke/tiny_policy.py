@@ -1,9 +1,8 @@
-"""A tiny recurrent policy of plain tensor operations, so that every one of them runs on the device under
-test.
+"""A tiny recurrent policy, written with plain tensor operations that all run on the device under test.
 
-Embedding -> hand-written GRU cell (linear, sigmoid, tanh) -> linear head. The simulated device costs 15 to 40
-microseconds per operation, so what does not depend on the state is computed for all positions at once.
-In-cell module.
+Embedding -> hand-written GRU cell (linear, sigmoid, tanh) -> linear head. An operation of the simulated
+device takes 15 to 40 microseconds, so everything that does not depend on the state is computed for all
+positions at once. In-cell module.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 - the field's name for it
+import torch.nn.functional as F  # noqa: N812 - the usual name
 from torch import Tensor
 
 from harness.convergence.smoke import repeat_task
@@ -27,14 +26,14 @@ _EMBEDDINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PolicySample:
-    """Responses of one step: token ids and the sampler's log-probabilities, (rows, RESPONSE_LENGTH)."""
+    """The responses of a step: token ids and their log-probabilities, both (rows, RESPONSE_LENGTH)."""
 
     tokens: Tensor
     log_probs: Tensor
 
 
 class Policy:
-    """Weights by name; all float32 on `device`, drawn on the host from `seed` alone."""
+    """A policy with float32 weights on `device`; their initial values depend on `seed` only."""
 
     def __init__(self, seed: int, hidden: int, device: torch.device | str) -> None:
         draw = repeat_task.initial_weights(seed)
@@ -52,7 +51,7 @@ class Policy:
         }
         host.update({name: draw.uniform(-bound, bound, shape) for name, shape in shapes.items()})
         self.hidden = hidden
-        # Relative error put on the logits, to imitate another arithmetic; 0 for the device's own.
+        # Relative error that is added to the logits to imitate another arithmetic; 0 adds none.
         self.logit_noise = 0.0
         self._noise = torch.Generator().manual_seed(seed)
         self.weights: dict[str, Tensor] = {
@@ -61,7 +60,7 @@ class Policy:
         }
 
     def copy(self) -> Policy:
-        """A policy with the same weights, detached from this one's."""
+        """A policy with a detached copy of the weights."""
         twin = object.__new__(Policy)
         twin.hidden = self.hidden
         twin.logit_noise = self.logit_noise
@@ -79,7 +78,7 @@ class Policy:
         return F.linear(embedded, self.weights["input"], self.weights["input_bias"])
 
     def _cell(self, gates: Tensor, state: Tensor) -> Tensor:
-        """Next state (rows, hidden), as torch.nn.GRU defines it; `gates` (rows, 3 hidden) are the input's."""
+        """The next state (rows, hidden), as in torch.nn.GRU. gates: of the input, (rows, 3 * hidden)."""
         hidden = self.hidden
         recurrent = F.linear(state, self.weights["state"], self.weights["state_bias"])
         both = torch.sigmoid(gates[:, : 2 * hidden] + recurrent[:, : 2 * hidden])
@@ -94,7 +93,7 @@ class Policy:
         return logits
 
     def logits(self, digit: Tensor, count: Tensor, tokens: Tensor) -> Tensor:
-        """Logits (rows, RESPONSE_LENGTH, VOCABULARY) of every position of given responses `tokens`."""
+        """Logits (rows, RESPONSE_LENGTH, VOCABULARY) for every position of the responses `tokens`."""
         start = torch.full_like(tokens[:, :1], repeat_task.START)
         gates = self._input_gates(torch.cat([start, tokens[:, :-1]], dim=1))
         state = self._first_state(digit, count)
@@ -108,12 +107,12 @@ class Policy:
     def sample(
         self, digit: Tensor, count: Tensor, noise: Tensor, *, temperature: float = 1.0
     ) -> PolicySample:
-        """Responses drawn with the given Gumbel noise (RESPONSE_LENGTH, rows, VOCABULARY).
+        """Sample responses with Gumbel noise of shape (RESPONSE_LENGTH, rows, VOCABULARY).
 
-        The log-probabilities are the sampler's own, of the distribution it really drew from.
+        The log-probabilities are those of the distribution that the tokens were sampled from.
         """
         state = self._first_state(digit, count)
-        # The gates of a token do not depend on the state: one small table serves all positions.
+        # The input gates of a token do not depend on the state, so they are computed once for all positions.
         table = self._input_gates(torch.arange(repeat_task.VOCABULARY + 1, device=digit.device))
         token = torch.full_like(digit, repeat_task.START)
         tokens, all_logits = [], []

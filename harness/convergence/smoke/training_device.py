@@ -1,4 +1,4 @@
-"""How a training gets hold of its device. In-cell module."""
+"""Prepares the device of a training. In-cell module."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from harness.errors import InfrastructureError
 
 
 def open_device(device: str) -> None:
-    """Make `device` usable in this process; InfrastructureError when it is not there.
+    """Prepare this process for `device`. Raises InfrastructureError when the device cannot be used.
 
-    On the CPU torch_npu is kept out: verl takes its kernels for log-probabilities wherever it imports.
+    On the CPU, torch_npu is hidden: verl would use its kernels for log-probabilities if it could import it.
     """
     if device == "cpu":
         sys.modules.setdefault("torch_npu", None)  # type: ignore[arg-type]

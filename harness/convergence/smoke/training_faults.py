@@ -1,8 +1,6 @@
-"""Seeded training faults: each is a bug somebody could make, put into a run on purpose so that a check can
-be seen to fail.
+"""Training faults: realistic bugs that are injected into a run, to prove that a check detects them.
 
-A run with a fault says so in its header and can never pass for a clean one.
-In-cell module.
+The header of a run names its fault, so the run cannot be mistaken for a clean one. In-cell module.
 """
 
 from __future__ import annotations
@@ -20,15 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingFault:
-    """What a faulty run does differently; the defaults are a clean run.
+    """The difference between a faulty run and a clean one; the defaults are those of a clean run.
 
-    advantage_sign, loss_scale, reward_offset, constant_reward: factors and offsets on what verl is given.
-    advantage_shift: rows the advantages are displaced by. mask: "right", "zero" or "full" (padding counts).
-    aggregation, swap_clip: another objective. loss_dtype: what the loss is computed in. on_policy_ratio:
-    the old log-probabilities are taken after each update, so that the ratio is always 1. stale_steps: age
-    of the weights the rollout samples with. temperature: of the sampler, unreported. greedy: no noise.
-    learning_rate_scale from step learning_rate_from on. nan_at: step whose loss is NaN. group_shift: rows
-    the grouping of responses by prompt is displaced by. logit_noise: relative error of every logit.
+    advantage_sign, loss_scale, reward_offset: factors and an offset on advantages, loss and reward.
+    constant_reward: replaces every reward. advantage_shift: number of rows by which advantages are shifted.
+    mask: "right", "zero" or "full" (padding counts). aggregation, swap_clip, no_clip, algorithm: another
+    objective. loss_dtype: dtype of the loss computation. on_policy_ratio: old log-probabilities are computed
+    again before each update, so the ratio is always 1. stale_steps: age of the weights that generate the
+    samples. temperature: of the sampler; the trainer uses 1. greedy: sample without noise.
+    learning_rate_scale: factor on the learning rate from step learning_rate_from on. nan_at: step whose loss
+    is NaN. group_shift: number of rows by which the groups of responses are shifted. logit_noise: relative
+    error of every logit.
     """
 
     advantage_sign: float = 1.0
@@ -53,7 +53,7 @@ class TrainingFault:
     logit_noise: float = 0.0
 
     def changed(self, recipe: TinyRecipe) -> TinyRecipe:
-        """The recipe that a run with this fault really trains with."""
+        """The recipe with the changes of this fault."""
         values: dict[str, object] = {}
         if self.swap_clip:
             values.update(clip_ratio_low=recipe.clip_ratio_high, clip_ratio_high=recipe.clip_ratio_low)
@@ -70,7 +70,7 @@ class TrainingFault:
         return recipe.learning_rate * (self.learning_rate_scale if step >= self.learning_rate_from else 1.0)
 
     def mask_of(self, mask: Tensor) -> Tensor:
-        """The mask the loss is given."""
+        """The mask that is passed to the loss."""
         if self.mask == "zero":
             return mask * 0
         return mask * 0 + 1 if self.mask == "full" else mask
@@ -108,8 +108,8 @@ FAULTS: dict[str, TrainingFault] = {
     "wrong-algorithm-gspo": TrainingFault(algorithm="gspo"),
 }
 
-# Not bugs: what rounding the logits to another format does. A rule that fails these is too strict for a
-# device whose matrix units compute in that format (fp32 with another order of summation, HF32, bfloat16).
+# Not bugs: logits with the rounding error of another format. A decision rule that fails these is too strict
+# for devices whose matmuls use that format (fp32 with another order of summation, HF32, bfloat16).
 ARITHMETIC: dict[str, TrainingFault] = {
     "arithmetic-fp32": TrainingFault(logit_noise=2.0**-22),
     "arithmetic-hf32": TrainingFault(logit_noise=2.0**-11),
@@ -118,7 +118,7 @@ ARITHMETIC: dict[str, TrainingFault] = {
 
 
 def fault(name: str | None) -> TrainingFault:
-    """The fault called `name`, a clean run for None; InputError for an unknown name."""
+    """The fault called `name`; None is a clean run. Raises InputError for an unknown name."""
     if name is None:
         return CLEAN
     known = {**FAULTS, **ARITHMETIC}

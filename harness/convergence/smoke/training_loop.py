@@ -1,8 +1,4 @@
-"""The tiny training itself: sample, reward, verl's advantage, verl's loss, Adam; one telemetry record per
-step.
-
-In-cell module.
-"""
+"""The tiny training: sample, reward, verl's advantage, verl's loss, Adam. In-cell module."""
 
 from __future__ import annotations
 
@@ -20,13 +16,13 @@ from harness.convergence.smoke.tiny_policy import Policy
 from harness.convergence.smoke.training_faults import CLEAN, TrainingFault
 from harness.convergence.smoke.verl_objective import Objective
 
-# Log-probability differences are cut here before exp, as verl cuts them.
+# Log-probability differences are clamped to this value before exp, as in verl.
 _LARGEST_DIFFERENCE = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Rollout:
-    """One step's batch on the device; rows in the order of the optimizer's mini-batches."""
+    """The batch of a step on the device, with its rows in the order of the mini-batches."""
 
     digit: Tensor
     count: Tensor
@@ -37,7 +33,7 @@ class _Rollout:
 
 
 class Training:
-    """One seeded training of `recipe` on `device`; iterating trains and yields each step's telemetry."""
+    """One training of `recipe` on `device`. Iterating trains and yields the telemetry of each step."""
 
     def __init__(
         self, recipe: TinyRecipe, *, seed: int, device: torch.device | str, fault: TrainingFault = CLEAN

@@ -1,7 +1,4 @@
-"""What the settings of every tiny training have in common, and the digest that says what a curve is of.
-
-In-cell module; standard library only.
-"""
+"""The settings that all tiny trainings have, and their digest. In-cell module; standard library only."""
 
 from __future__ import annotations
 
@@ -14,15 +11,14 @@ from harness.digest import digest_json
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """Names follow verl's actor configuration where it has them.
+    """The names are those of verl's actor configuration where it has the setting.
 
     prompts, samples: prompts per step, responses per prompt (verl `train_batch_size`, `rollout.n`).
-    clip_ratio_low, clip_ratio_high, loss_agg_mode: handed to verl's policy loss. learning_rate: Adam's step
-    size.
+    clip_ratio_low, clip_ratio_high, loss_agg_mode: passed to verl's policy loss. learning_rate: of Adam.
     """
 
     program_version: ClassVar[int]
-    """Raised when anything else changes what the same settings produce."""
+    """Increase it when a change of the program changes the curves of equal settings."""
 
     algorithm: str
     clip_ratio_low: float
@@ -42,5 +38,5 @@ class TrainingSettings:
         return dataclasses.asdict(self)
 
     def digest(self) -> str:
-        """Identity of the settings: two runs are comparable when it is equal."""
+        """The digest of the settings. Runs are comparable when their digests are equal."""
         return digest_json({"program": self.program_version, **self.as_json()})

@@ -1,5 +1,4 @@
-"""verl's own advantage, log-probabilities and policy losses, behind one call that is the same for 0.5.0 to
-0.9.1.
+"""verl's advantage, log-probabilities and policy losses, with one interface for verl 0.5.0 to 0.9.1.
 
 In-cell module; verl is imported on use.
 """
@@ -23,7 +22,7 @@ _LOSS_NAMES = {"grpo": "vanilla", "gspo": "gspo"}
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyLoss:
-    """A policy loss with verl's own metrics of it: clipped share of the tokens, mean log-prob difference."""
+    """A policy loss with verl's metrics: share of clipped tokens, mean of old - new log-probability."""
 
     loss: Tensor
     clip_fraction: float
@@ -31,7 +30,7 @@ class PolicyLoss:
 
 
 class Objective:
-    """The functions of the installed verl that `recipe` trains with."""
+    """The functions of the installed verl for training with `recipe`."""
 
     def __init__(self, recipe: TinyRecipe) -> None:
         try:
@@ -39,7 +38,7 @@ class Objective:
             from verl.utils import torch_functional
         except ImportError as error:
             raise InfrastructureError(
-                f"verl cannot be imported: {error}", fix="look at the environment check of this cell first"
+                f"verl cannot be imported: {error}", fix="look at the check `environment` of this cell first"
             ) from error
         self.verl_version = version("verl")
         self._algorithms: Any = core_algos
@@ -51,11 +50,11 @@ class Objective:
         self._registered = self._loss_name in registry
         if not self._registered and recipe.algorithm == "gspo":
             raise InfrastructureError(
-                f"verl {self.verl_version} has no GSPO loss", why="it came with verl 0.6.0"
+                f"verl {self.verl_version} has no GSPO loss", why="verl has it since 0.6.0"
             )
 
     def response_mask(self, tokens: Tensor) -> Tensor:
-        """1 up to and including the end token, else 0; (rows, RESPONSE_LENGTH), float32."""
+        """The mask (rows, RESPONSE_LENGTH) in float32: 1 up to and including the end token, then 0."""
         mask: Tensor = self._functional.get_response_mask(
             tokens, eos_token=repeat_task.END, dtype=torch.int64
         )
@@ -74,10 +73,10 @@ class Objective:
         return result
 
     def log_probs(self, logits: Tensor, tokens: Tensor) -> Tensor:
-        """verl's `logprobs_from_logits` (rows, RESPONSE_LENGTH); npu_cross_entropy_loss where torch_npu has
-        it.
+        """verl's `logprobs_from_logits` (rows, RESPONSE_LENGTH).
 
-        Rows are folded into one, because verl's CPU path loops over the first dimension.
+        verl uses npu_cross_entropy_loss where torch_npu has it. All rows are passed as one, because verl's
+        implementation for the CPU loops over the first dimension.
         """
         rows, length = tokens.shape
         flat: Tensor = self._functional.logprobs_from_logits(
@@ -91,7 +90,7 @@ class Objective:
         return entropy
 
     def policy_loss(self, *, old: Tensor, new: Tensor, advantages: Tensor, mask: Tensor) -> PolicyLoss:
-        """verl's policy loss of the recipe; all inputs (rows, RESPONSE_LENGTH)."""
+        """verl's policy loss for the recipe. All inputs are (rows, RESPONSE_LENGTH)."""
         inputs: dict[str, Any] = {
             "old_log_prob": old,
             "log_prob": new,
@@ -132,7 +131,7 @@ def _actor_config(recipe: TinyRecipe) -> Any:
     }
     try:
         from verl.workers.config import ActorConfig, PolicyLossConfig
-    except ImportError:  # 0.5.0 takes an omegaconf tree
+    except ImportError:  # 0.5.0 expects an omegaconf object
         from omegaconf import OmegaConf
 
         return OmegaConf.create({**values, "policy_loss": {"loss_mode": _LOSS_NAMES[recipe.algorithm]}})

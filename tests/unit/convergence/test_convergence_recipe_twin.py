@@ -14,6 +14,9 @@ RECIPE = {
     "kind": "train",
     "entry": "recipe.one_step_off_policy.main_ppo",
     "overrides": {"actor_rollout_ref.actor.clip_ratio_low": 3e-4, "data.train_batch_size": 32},
+    "nodes": 1,
+    "cards": 8,
+    "model": "Qwen/Qwen2.5-0.5B-Instruct",
 }
 FACETS = {"versions": {"verl": "0.7.0.dev0@ccd7d934"}, "recipe": RECIPE, "device": {"kind": "sim"}}
 
