@@ -11,9 +11,10 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.convergence.telemetry.training_records import Settings
 from harness.measurements import read_shape
 from harness.serialisation import JsonValue, json_form, json_object
+
+Overrides = Mapping[str, str | int | float | bool | None]
 
 PYTHON = "python3"
 # Memory of one card, GB: Ascend 910B3 and 910_9392 (data sheets of Atlas 800T A2 and A3: 64 GB HBM per die).
@@ -83,7 +84,7 @@ class RecipeFacet:
     """The facet `recipe` of a cell (see `harness.matrix.model.definitions.Recipe`)."""
 
     entry: str
-    overrides: Settings
+    overrides: Overrides
     nodes: int
     cards: int
     model: str
@@ -278,7 +279,7 @@ def _placed(text: str, locations: Mapping[str, str]) -> str:
     return _PLACE.sub(lambda found: locations.get(found[1], found[0]), text)
 
 
-def _texts(overrides: Settings) -> dict[str, str]:
+def _texts(overrides: Overrides) -> dict[str, str]:
     """Overrides as Hydra reads them on a command line."""
     words = {None: "null", True: "true", False: "false"}
     return {
