@@ -16,6 +16,7 @@ from harness.cli.patch_output import (
     stack_options,
 )
 from harness.errors import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNEXPECTED, NothingSelectedError
+from harness.serialisation import json_object
 from harness.settings import Settings
 from harness.workspace.execution.patch_ablation import ablate_cell, ablate_tree
 
@@ -70,7 +71,7 @@ def ablate(
     if not found:
         raise NothingSelectedError("no patch is for this version", fix="see `npu-matrix patches check`")
     if as_json:
-        print_facts("patch-ablation", {"cell": cell, "patches": [one.to_json() for one in found]})
+        print_facts("patch-ablation", {"cell": cell, "patches": [json_object(one) for one in found]})
     else:
         say(*(line for one in found for line in _lines(one)))
     results = {one.result for one in found}

@@ -61,4 +61,4 @@ def forecast(
     tell = progress_logger("looking for what broke them, patches")
     found = look_ahead(package, repository, chosen, ref, tell, current.ended)
     say(json.dumps(found.to_json(), indent=2) if as_json else found.to_text())
-    return EXIT_OK if found.all_apply else EXIT_UNEXPECTED
+    return EXIT_OK if found.stack.applies else EXIT_UNEXPECTED

@@ -11,6 +11,7 @@ import click
 
 from harness.cli.patch_output import ANY, CODES, FILE, json_option, print_facts, say
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, NothingSelectedError
+from harness.serialisation import json_object
 
 if TYPE_CHECKING:
     from harness.patchstack.runtime.monkey_patches import RuntimeVerdict
@@ -108,7 +109,7 @@ def _facts(
             "replacement": verdict.patch.replacement,
             "replacement_signature": verdict.patch.signature,
             "problem": verdict.problem,
-            **verdict.target.to_json(),
+            **json_object(verdict.target),
         }
         for verdict in verdicts
     ]

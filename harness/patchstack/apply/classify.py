@@ -20,7 +20,7 @@ from harness.patchstack.apply.patch_apply import (
 )
 from harness.patchstack.apply.patch_verdict import ClassifiedPatch, HunkFailure, HunkPlace, PatchVerdict
 from harness.patchstack.apply.three_way import three_way_inputs
-from harness.patchstack.format.diff import ChangeKind, CorruptPatchError, FilePatch, Patch, UnsafePatchError
+from harness.patchstack.format.diff import ChangeKind, FilePatch, Patch, PatchFormatError, UnsafePatchError
 from harness.patchstack.format.diff_parser import parse_patch
 from harness.patchstack.format.diff_writer import diff_files, render_patch
 from harness.patchstack.python_source.enclosing_symbols import (
@@ -37,24 +37,24 @@ _DISTINCTIVE_BYTES = 24
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedPatch:
-    """A patch that was read: parsed, or the error that prevented it."""
+    """A patch that was read. `patch` is None if it could not be parsed, because of `error`."""
 
     name: str
     patch: Patch | None
-    error: CorruptPatchError | UnsafePatchError | None = None
+    error: PatchFormatError | None = None
 
 
 def read_patch(name: str, data: bytes) -> LoadedPatch:
-    """Parse a patch. A bad patch is no exception here: it gets a verdict later."""
+    """Parse a patch. If that fails, no exception is raised; `classify` gives the verdict on the patch."""
     try:
         return LoadedPatch(name=name, patch=parse_patch(data))
-    except (CorruptPatchError, UnsafePatchError) as error:
+    except PatchFormatError as error:
         return LoadedPatch(name=name, patch=None, error=error)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _FailedPatch:
-    """A patch that does not apply as it is, with what is needed to find out why. `explain`: give reasons."""
+    """A patch that does not apply to a tree. explain: whether reasons are given."""
 
     name: str
     patch: Patch
@@ -163,7 +163,7 @@ def _places(change: FileChange) -> list[HunkPlace]:
             line=placement.line,
             offset=placement.offset,
             symbol=".".join(
-                enclosing_quickly(change.patch.source, data, placement.line + placement.hunk.first_change)
+                enclosing_quickly(change.patch.source, data, placement.line + placement.hunk.leading)
             ),
         )
         for placement in change.placements
@@ -195,7 +195,7 @@ def _moved(change: FileChange, base: bytes, data: bytes) -> list[str]:
     path = change.patch.source
     problems = []
     for (line, was), new in zip(_origin(change.patch, base), change.placements, strict=False):
-        at = new.line + new.hunk.first_change
+        at = new.line + new.hunk.leading
         now = enclosing_quickly(path, data, at)
         if was == now or same_place(was, now, base, data):
             continue
@@ -218,7 +218,7 @@ def _origin(file: FilePatch, base: bytes) -> tuple[tuple[int, tuple[str, ...]], 
     placed = place_hunks(file.hunks, base)
     if isinstance(placed, HunkMismatch):
         return ()
-    lines = [one.line + one.hunk.first_change for one in placed[1]]
+    lines = [placement.line + placement.hunk.leading for placement in placed[1]]
     return tuple((line, enclosing_quickly(file.source, base, line)) for line in lines)
 
 

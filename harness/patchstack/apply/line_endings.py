@@ -50,13 +50,13 @@ def _file(file: FilePatch, tree: Tree) -> FilePatch | None:
     data = tree.read(file.source)
     if not isinstance(place_hunks(file.hunks, data), HunkMismatch):
         return file
-    stripped = tuple(replace_texts(hunk, [_strip(text) for _op, text in hunk.lines]) for hunk in file.hunks)
+    stripped = tuple(_replace_texts(hunk, [_strip(text) for _op, text in hunk.lines]) for hunk in file.hunks)
     placed = place_hunks(stripped, data.replace(b"\r\n", b"\n"))
     if isinstance(placed, HunkMismatch):
         return None
     originals = split_lines(data)
     hunks = [
-        _adopt(hunk, originals[placement.line - 1 : placement.line - 1 + hunk.old_count])
+        _with_endings_of(hunk, originals[placement.line - 1 : placement.line - 1 + hunk.old_count])
         for hunk, placement in zip(stripped, placed[1], strict=True)
     ]
     return replace(file, hunks=tuple(hunks), index_old=None, index_new=None)
@@ -66,7 +66,7 @@ def _strip(text: bytes) -> bytes:
     return text[:-2] + b"\n" if text.endswith(b"\r\n") else text
 
 
-def _adopt(hunk: Hunk, originals: list[bytes]) -> Hunk:
+def _with_endings_of(hunk: Hunk, originals: list[bytes]) -> Hunk:
     endings = [b"\r\n" if line.endswith(b"\r\n") else b"\n" for line in originals if line.endswith(b"\n")]
     ending = endings[0] if endings else b"\n"
     texts = []
@@ -80,18 +80,9 @@ def _adopt(hunk: Hunk, originals: list[bytes]) -> Hunk:
         if own.endswith(b"\n"):
             ending = b"\r\n" if own.endswith(b"\r\n") else b"\n"
         texts.append(own)
-    return replace_texts(hunk, texts)
+    return _replace_texts(hunk, texts)
 
 
-def replace_texts(hunk: Hunk, texts: list[bytes]) -> Hunk:
+def _replace_texts(hunk: Hunk, texts: list[bytes]) -> Hunk:
     """The hunk with other text on its lines."""
-    lines = tuple((op, text) for (op, _old), text in zip(hunk.lines, texts, strict=True))
-    return Hunk(
-        old_start=hunk.old_start,
-        old_count=hunk.old_count,
-        new_start=hunk.new_start,
-        new_count=hunk.new_count,
-        section=hunk.section,
-        lines=lines,
-        line=hunk.line,
-    )
+    return replace(hunk, lines=tuple((op, text) for (op, _old), text in zip(hunk.lines, texts, strict=True)))

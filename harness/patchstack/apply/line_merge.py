@@ -52,14 +52,10 @@ class PatchEdits:
 
 @dataclass(frozen=True, kw_only=True)
 class MergeResult:
-    """The merged bytes, with conflict markers.
-
-    conflicts: first line of each conflict in the base, from 1. shared: the number of edits both sides made.
-    """
+    """The merged bytes, with conflict markers. conflicts: first line of each conflict in the base, from 1."""
 
     data: bytes
     conflicts: tuple[int, ...]
-    shared: int
 
 
 def split_lines(data: bytes) -> list[bytes]:
@@ -105,17 +101,14 @@ def merge_lines(
     mine, other = list(line_edits(base, ours)), list(theirs)
     out: list[bytes] = []
     conflicts: list[int] = []
-    at = shared = 0
+    at = 0
     while mine or other:
         group_mine, group_other, start, end = _group(mine, other)
         out += lines[at:start]
         at = end
         left = _side(lines, group_mine, start, end)
         right = _side(lines, group_other, start, end)
-        if left == right and group_mine and group_other:
-            shared += 1
-            out += left
-        elif not group_other:
+        if not group_other or (group_mine and left == right):
             out += left
         elif not group_mine:
             out += right
@@ -123,7 +116,7 @@ def merge_lines(
             conflicts.append(start + 1)
             out += _marked(left, right, ours_name, theirs_name)
     out += lines[at:]
-    return MergeResult(data=b"".join(out), conflicts=tuple(conflicts), shared=shared)
+    return MergeResult(data=b"".join(out), conflicts=tuple(conflicts))
 
 
 def _group(mine: list[LineEdit], other: list[LineEdit]) -> tuple[list[LineEdit], list[LineEdit], int, int]:

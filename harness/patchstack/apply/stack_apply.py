@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.digest import digest_bytes
 from harness.patchstack.apply.classify import LoadedPatch, classify
@@ -83,12 +83,7 @@ def apply_stack(tree: Tree, patches: Iterable[LoadedPatch], blobs: HasBlobs | No
         return result
     before = {path: _file(tree, path) for path in changes}
     files = {path: file for path, file in changes.items() if file != before[path]}
-    return StackResult(
-        verdicts=result.verdicts,
-        alone=result.alone,
-        files=files,
-        before={path: before[path] for path in files},
-    )
+    return replace(result, files=files, before={path: before[path] for path in files})
 
 
 def _file(tree: Tree, path: str) -> TreeFile | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 import stat
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 
-class CorruptPatchError(ValueError):
-    """The text is not a well-formed patch. `line` counts from 1."""
+class PatchFormatError(ValueError):
+    """The text is not a usable patch. `line` counts from 1."""
 
     def __init__(self, line: int, why: str) -> None:
         self.line = line
@@ -17,13 +17,12 @@ class CorruptPatchError(ValueError):
         super().__init__(f"line {line}: {why}")
 
 
-class UnsafePatchError(ValueError):
-    """The patch would write to a place where a patch must not write."""
+class CorruptPatchError(PatchFormatError):
+    """The text is not a well-formed patch."""
 
-    def __init__(self, line: int, why: str) -> None:
-        self.line = line
-        self.why = why
-        super().__init__(f"line {line}: {why}")
+
+class UnsafePatchError(PatchFormatError):
+    """The patch would write outside the tree, or something other than a plain file."""
 
 
 class ChangeKind(enum.Enum):
@@ -38,7 +37,12 @@ class ChangeKind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Hunk:
-    """One hunk. Each line is a pair: b" ", b"-" or b"+", and the text with its line ending, if any."""
+    """One hunk.
+
+    section: the text after the second @@.
+    lines: pairs of b" ", b"-" or b"+" and the text with its line ending, if it has one.
+    line: the line number (from 1) of the hunk's header in the patch.
+    """
 
     old_start: int
     old_count: int
@@ -47,36 +51,37 @@ class Hunk:
     section: bytes
     lines: tuple[tuple[bytes, bytes], ...]
     line: int
-    pre: bytes = field(init=False, repr=False)
-    post: bytes = field(init=False, repr=False)
-    leading: int = field(init=False)
-    trailing: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        flags = [op == b" " for op, _text in self.lines]
-        changed = flags.index(False) if False in flags else len(flags)
-        after = flags[::-1].index(False) if False in flags else len(flags)
-        object.__setattr__(self, "pre", b"".join(text for op, text in self.lines if op != b"+"))
-        object.__setattr__(self, "post", b"".join(text for op, text in self.lines if op != b"-"))
-        object.__setattr__(self, "leading", changed)
-        object.__setattr__(self, "trailing", after)
+    @cached_property
+    def pre(self) -> bytes:
+        """The text that the hunk replaces: context lines and removed lines."""
+        return b"".join(text for op, text in self.lines if op != b"+")
 
-    @property
-    def first_change(self) -> int:
-        """Offset of the first changed line from the hunk's first old line."""
-        return self.leading
+    @cached_property
+    def post(self) -> bytes:
+        """The text after the change: context lines and added lines."""
+        return b"".join(text for op, text in self.lines if op != b"-")
+
+    @cached_property
+    def leading(self) -> int:
+        """The number of context lines before the first change."""
+        return next((at for at, (op, _text) in enumerate(self.lines) if op != b" "), len(self.lines))
+
+    @cached_property
+    def trailing(self) -> int:
+        """The number of context lines after the last change."""
+        return next((at for at, (op, _text) in enumerate(self.lines[::-1]) if op != b" "), len(self.lines))
 
     def reversed(self) -> Hunk:
         """The hunk that undoes this one."""
         swap = {b" ": b" ", b"-": b"+", b"+": b"-"}
-        return Hunk(
+        return replace(
+            self,
             old_start=self.new_start,
             old_count=self.new_count,
             new_start=self.old_start,
             new_count=self.old_count,
-            section=self.section,
             lines=tuple((swap[op], text) for op, text in self.lines),
-            line=self.line,
         )
 
 
@@ -113,17 +118,16 @@ class FilePatch:
     def reversed(self) -> FilePatch:
         """The file patch that undoes this one. A copy stays a copy: undoing it deletes nothing."""
         back = {ChangeKind.CREATE: ChangeKind.DELETE, ChangeKind.DELETE: ChangeKind.CREATE}
-        return FilePatch(
+        return replace(
+            self,
             old_path=self.new_path,
             new_path=self.old_path,
             change=back.get(self.change, self.change),
             hunks=tuple(hunk.reversed() for hunk in self.hunks),
-            line=self.line,
             old_mode=self.new_mode,
             new_mode=self.old_mode,
             index_old=self.index_new,
             index_new=self.index_old,
-            binary=self.binary,
         )
 
 
@@ -131,8 +135,8 @@ class FilePatch:
 class Patch:
     """A parsed patch. Compared by identity.
 
-    stray: numbers (from 1) of lines that look like changes but come after the end of their hunk, as its
-    header counts them. git ignores them silently.
+    stray: numbers (from 1) of lines that look like changes but come after the last line that their hunk's
+    header counts. git ignores them silently.
     """
 
     files: tuple[FilePatch, ...]

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
 from harness.errors import InputError, Location, Problem
 
 FILE_NAME = "PATCH"
@@ -50,9 +53,6 @@ def in_range(versions: str, version: str) -> bool:
     `2.0.dev0` is in `<2.0`: otherwise it would be neither in `<2.0` nor in `>=2.0`, and adjacent ranges would
     leave out every development version. InputError if `version` is not a version.
     """
-    from packaging.specifiers import SpecifierSet
-    from packaging.version import InvalidVersion, Version
-
     if OR in versions:
         return any(in_range(part.strip(), version) for part in versions.split(OR))
     release, _at, commit = version.partition("@")
@@ -223,8 +223,6 @@ def _date(trailer: Trailer, file: Path, problems: list[Problem]) -> date | None:
 
 
 def _specifier(trailer: Trailer, value: str, file: Path, problems: list[Problem]) -> bool:
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
     if OR in value:
         good = [_specifier(trailer, part.strip(), file, problems) for part in value.split(OR)]
         return all(good)

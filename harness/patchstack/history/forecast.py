@@ -16,10 +16,10 @@ from harness.sources.git.git_repository import Repository
 
 @dataclass(frozen=True, kw_only=True)
 class PatchForecast:
-    """The outcome of applying a stack to an upstream's head.
+    """The outcome of applying a stack to the head of an upstream branch.
 
-    breakages: for each patch that does not apply, how it broke.
-    ended: patches for older versions only -> their versions; they were not tried.
+    breakages: for each patch that does not apply, the commits that broke it.
+    ended: patches that are only for older versions -> these versions. They were not applied.
     """
 
     upstream: str
@@ -28,11 +28,6 @@ class PatchForecast:
     stack: StackResult
     breakages: dict[str, Breakage]
     ended: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def all_apply(self) -> bool:
-        """Whether every patch applies to the head, or is upstream already."""
-        return self.stack.applies
 
     def to_json(self) -> dict[str, JsonValue]:
         """The verdicts, and the commit that broke each patch."""

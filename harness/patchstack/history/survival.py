@@ -247,23 +247,19 @@ class _Table:
         self, repository: Repository, patches: Sequence[LoadedPatch], *, explain: bool = False
     ) -> None:
         self._explain = explain
-        self._repository = repository
         self._patches = patches
         paths = [patch.patch.paths if patch.patch else () for patch in patches]
         self._finder = PathFinder(repository, sorted({path for some in paths for path in some}))
         self._keys = paths
         self._known: list[dict[tuple[PathEntry | None, ...], ClassifiedPatch]] = [{} for _ in patches]
         self._columns: dict[int, tuple[ClassifiedPatch, ...]] = {}
-        self._blob = lru_cache(maxsize=_CACHED_FILES)(repository.blob)
+        #: Blob id -> file content.
+        self.blob = lru_cache(maxsize=_CACHED_FILES)(repository.blob)
 
     @property
     def distinct(self) -> int:
         """How many verdicts were computed."""
         return sum(len(known) for known in self._known)
-
-    def blob(self, blob_id: str) -> bytes | None:
-        """A file content by its blob id."""
-        return self._blob(blob_id)
 
     def column(self, commit: Commit) -> tuple[ClassifiedPatch, ...]:
         """The verdict on every patch at one commit; commits with equal relevant files share one object."""

@@ -1,12 +1,14 @@
-"""Which function or class encloses a line, before and after a patch: detects misplaced hunks."""
+"""Find the function or class that encloses a line, to detect hunks that were applied in a wrong one."""
 
 from __future__ import annotations
 
 import ast
 import re
-import warnings
 from bisect import bisect_left
+from collections.abc import Iterator
 from functools import lru_cache
+
+from harness.patchstack.python_source.source_outline import parse_source
 
 _DEFINITION = re.compile(rb"^([ \t]*)(?:async[ \t]+def|def|class)[ \t]+(\w+)", re.MULTILINE)
 _NAMED = re.compile(rb"(?:async[ \t]+def|def|class)[ \t]+(\w+)")
@@ -30,29 +32,21 @@ def enclosing(data: bytes, line: int) -> tuple[str, ...]:
 @lru_cache(maxsize=32)
 def _blocks(data: bytes) -> tuple[tuple[int, int, str], ...] | None:
     """First line (with decorators), last line and name of every definition, outer definitions first."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(data)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    found: list[tuple[int, int, str]] = []
-    _collect(tree, found)
-    return tuple(found)
+    tree = parse_source(data)
+    return tuple(_definition_spans(tree)) if tree else None
 
 
 def enclosing_quickly(path: str, data: bytes, line: int) -> tuple[str, ...]:
-    """Like `enclosing`, but by indentation only, which takes microseconds. Empty if not a Python file."""
+    """Like `enclosing`, but fast, because it only reads indentation. Empty if the file is not Python."""
     return _by_indentation(data, line) if path.endswith((".py", ".pyi")) else ()
 
 
 def same_place(was: tuple[str, ...], now: tuple[str, ...], base: bytes, data: bytes) -> bool:
-    """Whether two chains of enclosing definitions are the same place, possibly renamed.
+    """Whether two chains of enclosing definitions name the same function, possibly under a new name.
 
-    A definition counts as renamed if its old name is not in the new source and its new name not in the old
-    one. A function whose name occurs exactly once in both sources is the same function even if its class
-    changed: upstream splits and renames classes, and there is no second function that the hunk could be
-    applied to.
+    A definition counts as renamed if its old name is not in the new source and its new name is not in the old
+    source. A function whose name occurs exactly once in both sources is the same function even if its class
+    changed, because the hunk cannot be applied to any other function of this name.
     """
     before = [name for _indent, name in _definitions(base)[1]]
     after = [name for _indent, name in _definitions(data)[1]]
@@ -139,10 +133,10 @@ def _by_indentation(data: bytes, line: int) -> tuple[str, ...]:
     return tuple(name.decode("utf-8", "replace") for name in reversed(chain))
 
 
-def _collect(node: ast.AST, found: list[tuple[int, int, str]]) -> None:
+def _definition_spans(node: ast.AST) -> Iterator[tuple[int, int, str]]:
     for part in _PARTS:
         for child in getattr(node, part, ()):
             if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 first = min([child.lineno, *(decorator.lineno for decorator in child.decorator_list)])
-                found.append((first, child.end_lineno or first, child.name))
-            _collect(child, found)
+                yield first, child.end_lineno or first, child.name
+            yield from _definition_spans(child)

@@ -13,12 +13,12 @@ _BLOCKS = (ast.If, ast.Try, ast.With, ast.For, ast.While)
 
 @dataclass(frozen=True, kw_only=True)
 class SourceDefinition:
-    """One name that a source binds.
+    """One name that a module or class binds.
 
-    owner: the class that contains it, "" for the module. kind: class, function, method, attribute or
-    module_attr.
-    body: the syntax tree without positions; equal for sources that differ in comments and layout only.
-    signature: of functions and methods, otherwise "".
+    owner: the class that contains it, "" for the module.
+    kind: class, function, method, attribute or module_attr.
+    body: the syntax tree as text without positions, so that comments and layout do not count.
+    signature: the signature of a function or method, otherwise "".
     """
 
     owner: str
@@ -33,17 +33,24 @@ class SourceDefinition:
         return f"{self.owner}.{self.name}" if self.owner else self.name
 
 
+def parse_source(source: bytes) -> ast.Module | None:
+    """The syntax tree of Python source; None if this interpreter cannot parse it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
 def outline(source: bytes) -> dict[str, SourceDefinition] | None:
     """Every definition by qualified name; None if this interpreter cannot parse the source.
 
     Definitions in `if` and `try` blocks belong to the enclosing module or class. The body of a name that is
     bound several times consists of all its bindings.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parse_source(source)
+    if tree is None:
         return None
     found: dict[str, SourceDefinition] = {}
     for definition in definitions(tree):

@@ -17,6 +17,7 @@ from harness.patchstack.format.diff import FilePatch
 from harness.patchstack.format.diff_writer import diff_files, render_patch
 from harness.patchstack.history.breakage import Breakage
 from harness.patchstack.rebase.worktree import WorktreeFile, changed_files, make_worktree
+from harness.patchstack.stacks.stack_export import printable
 from harness.serialisation import JsonValue
 from harness.sources.git.git_repository import Repository
 from harness.sources.tree import Tree, TreeFile, path_problem
@@ -198,7 +199,7 @@ def _half_applied(file: FilePatch, tree: Tree, name: str) -> WorktreeFile:
 
 def _readme(result: RebasedPatch, breakage: Breakage, commit: str, folder: Path) -> str:
     def items(texts: Iterable[str]) -> list[str]:
-        return [f"- {_plain(text)}" for text in texts] or ["- none was found"]
+        return [f"- {printable(text)}" for text in texts] or ["- none was found"]
 
     touches = [
         f"`{touch.commit.id[:12]}` {touch.commit.date[:10]} {touch.commit.subject}: {touch.path}, "
@@ -206,7 +207,7 @@ def _readme(result: RebasedPatch, breakage: Breakage, commit: str, folder: Path)
         for touch in breakage.touched_by
     ]
     lines = [
-        f"# {_plain(result.patch)} at {commit[:12]}: {result.verdict.verdict}",
+        f"# {printable(result.patch)} at {commit[:12]}: {result.verdict.verdict}",
         "",
         *items(result.verdict.reasons),
         "",
@@ -224,8 +225,3 @@ def _readme(result: RebasedPatch, breakage: Breakage, commit: str, folder: Path)
         "",
     ]
     return "\n".join(lines)
-
-
-def _plain(text: str) -> str:
-    """Text from upstream, printable and on one line."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

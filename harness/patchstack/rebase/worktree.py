@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pygit2
+
 from harness.errors import InputError, Location
 from harness.sources.git.git_repository import Repository
 from harness.sources.tree import EXECUTABLE, TreeFile
@@ -42,8 +44,6 @@ def make_worktree(
 
     Files with conflicts are unmerged in the index, as after `git merge`; the others are staged.
     """
-    import pygit2
-
     made: Any = pygit2.init_repository(str(folder), initial_head=branch)
     inside = Path(made.path)
     (inside / "objects" / "info" / "alternates").write_text(f"{_objects(repository)}\n", encoding="utf-8")
@@ -72,8 +72,6 @@ def _objects(repository: Repository) -> Path:
 
 
 def _commit_earlier(made: Any, branch: str, folder: Path, earlier: Mapping[str, TreeFile | None]) -> None:
-    import pygit2
-
     for path, file in earlier.items():
         if file is None:
             if path in made.index:
@@ -93,8 +91,6 @@ def _commit_earlier(made: Any, branch: str, folder: Path, earlier: Mapping[str, 
 
 
 def _stage(made: Any, path: str, one: WorktreeFile) -> None:
-    import pygit2
-
     def entry(data: bytes | None) -> Any:
         blob = pygit2.enums.FileMode.BLOB
         return None if data is None else pygit2.IndexEntry(path, made.create_blob(data), blob)
@@ -115,8 +111,6 @@ def changed_files(folder: Path) -> dict[str, tuple[bytes | None, bytes | None]]:
 
     Files that git ignores are skipped. InputError if the folder is not a work tree.
     """
-    import pygit2
-
     try:
         made = pygit2.Repository(str(folder))
         head: Any = made.head.peel(pygit2.Tree)

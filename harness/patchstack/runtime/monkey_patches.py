@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import ast
 import enum
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from harness.digest import digest_bytes
-from harness.patchstack.python_source.source_outline import SourceDefinition, definitions, outline
-from harness.serialisation import JsonValue
+from harness.patchstack.python_source.source_outline import (
+    SourceDefinition,
+    definitions,
+    outline,
+    parse_source,
+)
 from harness.sources.tree import Tree
 
 _REEXPORTS = 8
 _SELF = {"self", "cls"}
+
+_parse = lru_cache(maxsize=64)(parse_source)
+_outline = lru_cache(maxsize=64)(outline)
 
 
 class TargetState(enum.StrEnum):
@@ -33,7 +39,7 @@ class TargetState(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimePatch:
-    """One assignment: its place, the dotted name that it replaces, and the new signature ("": unknown)."""
+    """One assignment to `target`, a dotted name. signature: that of the replacement, "" if it is unknown."""
 
     file: str
     line: int
@@ -46,8 +52,9 @@ class RuntimePatch:
 class PatchTarget:
     """The target of a runtime patch in an upstream tree.
 
-    path, name: the file that defines it (re-exports are followed), and its name there.
-    digest: of its syntax tree, so that comments and layout do not count.
+    path, name: the file that defines the target (re-exports are followed), and its name in this file.
+    digest: digest of its syntax tree, so that comments and layout do not count.
+    reason: why the target is not in the state `found`.
     """
 
     target: str
@@ -59,23 +66,10 @@ class PatchTarget:
     digest: str = ""
     reason: str = ""
 
-    def to_json(self) -> dict[str, JsonValue]:
-        """All fields."""
-        return {
-            "target": self.target,
-            "state": self.state.value,
-            "path": self.path,
-            "name": self.name,
-            "kind": self.kind,
-            "signature": self.signature,
-            "digest": self.digest,
-            "reason": self.reason,
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeVerdict:
-    """A runtime patch and its target in one upstream tree. problem: "" if the patch is correct."""
+    """A runtime patch and its target in one upstream tree. problem: "" if the patch fits the target."""
 
     patch: RuntimePatch
     target: PatchTarget
@@ -93,19 +87,9 @@ def find_runtime_patches(tree: Tree, folder: str, package: str) -> tuple[Runtime
     return tuple(found)
 
 
-@lru_cache(maxsize=64)
-def _parse(data: bytes) -> ast.Module | None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(data)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
 def _assignments(path: str, module: ast.Module, package: str) -> Iterator[RuntimePatch]:
     names = _imported(module)
-    signatures = _signatures(module)
+    signatures = {definition.qualified: definition.signature for definition in definitions(module)}
     for node in ast.walk(module):
         for target, value in _targets(node):
             dotted = _dotted(target, names)
@@ -144,11 +128,6 @@ def _imported(module: ast.Module) -> dict[str, str]:
     return names
 
 
-def _signatures(module: ast.Module) -> dict[str, str]:
-    """Signatures of the functions and methods that a module defines, by qualified name."""
-    return {definition.qualified: definition.signature for definition in definitions(module)}
-
-
 def _dotted(node: ast.expr, names: Mapping[str, str]) -> str:
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
@@ -159,20 +138,13 @@ def _dotted(node: ast.expr, names: Mapping[str, str]) -> str:
     return ".".join([names[node.id], *reversed(parts)])
 
 
-_outline = lru_cache(maxsize=64)(outline)
-
-
 def find_target(tree: Tree, target: str, source: str = "") -> PatchTarget:
     """The target with a dotted name, in a tree whose packages are in the folder `source` (e.g. "src")."""
-    parts = target.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        base = "/".join([*([source] if source else []), *parts[:end]])
-        for path in (f"{base}.py", f"{base}/__init__.py"):
-            if tree.mode(path):
-                return _in_module(tree, target, path, parts[end:], source, _REEXPORTS)
-    return PatchTarget(
-        target=target, state=TargetState.MOVED, reason=f"there is no module {'.'.join(parts[:-1])}"
-    )
+    found = _look_up(tree, target, source, _REEXPORTS)
+    if found is not None:
+        return found
+    module = target.rpartition(".")[0]
+    return PatchTarget(target=target, state=TargetState.MOVED, reason=f"there is no module {module}")
 
 
 def _in_module(tree: Tree, target: str, path: str, names: list[str], source: str, hops: int) -> PatchTarget:
@@ -183,13 +155,13 @@ def _in_module(tree: Tree, target: str, path: str, names: list[str], source: str
             target=target, state=TargetState.UNREADABLE, path=path, reason="the module cannot be parsed"
         )
     found = defined.get(".".join(names))
-    if found is not None and not _is_import(data, names[0]):
-        return _as_target(target, path, found)
     origin = _import_of(data, names[0])
+    if found is not None and not origin:
+        return _as_target(target, path, found)
     if origin and hops:
-        again = look_up_from(tree, origin, names[1:], source, hops - 1)
+        again = _look_up(tree, ".".join([origin, *names[1:]]), source, hops - 1)
         if again is not None:
-            return PatchTarget(**{**again.__dict__, "target": target})
+            return replace(again, target=target)
     owner = ".".join(names[:-1])
     if not owner or owner in defined:
         return PatchTarget(
@@ -206,14 +178,14 @@ def _in_module(tree: Tree, target: str, path: str, names: list[str], source: str
     )
 
 
-def look_up_from(tree: Tree, origin: str, rest: list[str], source: str, hops: int) -> PatchTarget | None:
-    """Follow a re-export; None if it leads out of the tree."""
-    parts = [*origin.split("."), *rest]
+def _look_up(tree: Tree, target: str, source: str, hops: int) -> PatchTarget | None:
+    """Find a target, following up to `hops` re-exports; None if the tree has no such module."""
+    parts = target.split(".")
     for end in range(len(parts) - 1, 0, -1):
         base = "/".join([*([source] if source else []), *parts[:end]])
         for path in (f"{base}.py", f"{base}/__init__.py"):
             if tree.mode(path):
-                return _in_module(tree, ".".join(parts), path, parts[end:], source, hops)
+                return _in_module(tree, target, path, parts[end:], source, hops)
     return None
 
 
@@ -229,11 +201,8 @@ def _as_target(target: str, path: str, found: SourceDefinition) -> PatchTarget:
     )
 
 
-def _is_import(data: bytes, name: str) -> bool:
-    return bool(_import_of(data, name))
-
-
 def _import_of(data: bytes, name: str) -> str:
+    """The dotted name that a module imports as `name`, or ""."""
     module = _parse(data)
     for node in module.body if module else []:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -264,26 +233,26 @@ def accepts(replacement: str, upstream: str) -> bool:
 
     Annotations are ignored. Names of parameters matter, because callers may pass them by keyword.
     """
-    ours, theirs = _parameters(replacement), _parameters(upstream)
-    if ours is None or theirs is None:
+    new, old = _parameters(replacement), _parameters(upstream)
+    if new is None or old is None:
         return True
-    mine, upstream_parameters = [*ours.posonlyargs, *ours.args], [*theirs.posonlyargs, *theirs.args]
-    for at, parameter in enumerate(upstream_parameters):
-        if at >= len(mine):
-            if not ours.vararg:
+    new_positional, old_positional = [*new.posonlyargs, *new.args], [*old.posonlyargs, *old.args]
+    for at, parameter in enumerate(old_positional):
+        if at >= len(new_positional):
+            if not new.vararg:
                 return False
-        elif mine[at].arg != parameter.arg and at >= len(theirs.posonlyargs) and parameter.arg not in _SELF:
+        elif at >= len(old.posonlyargs) and parameter.arg not in {new_positional[at].arg, *_SELF}:
             return False
-    extra = len(mine) - len(upstream_parameters)
-    if extra > len(ours.defaults) or len(ours.defaults) - max(extra, 0) < len(theirs.defaults) - max(
-        -extra, 0
-    ):
+    extra = len(new_positional) - len(old_positional)
+    if extra > len(new.defaults):
         return False
-    named = {parameter.arg for parameter in [*mine[len(theirs.posonlyargs) :], *ours.kwonlyargs]}
-    keywords = {parameter.arg for parameter in theirs.kwonlyargs}
-    return (ours.kwarg is not None or (keywords <= named and theirs.kwarg is None)) and (
-        ours.vararg is not None or theirs.vararg is None
-    )
+    if len(new.defaults) - max(extra, 0) < len(old.defaults) - max(-extra, 0):
+        return False
+    accepted = {parameter.arg for parameter in [*new_positional[len(old.posonlyargs) :], *new.kwonlyargs]}
+    keywords = {parameter.arg for parameter in old.kwonlyargs}
+    if not new.kwarg and (old.kwarg or not keywords <= accepted):
+        return False
+    return bool(new.vararg) or not old.vararg
 
 
 def _parameters(signature: str) -> ast.arguments | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
+from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import InputError, Location
@@ -116,18 +117,16 @@ def registry_differences(
         if not others:
             continue
         before = max(others, key=_order)
-        then, now = known[before], verdict.target
-        if then.state is TargetState.FOUND and now.state is not TargetState.FOUND:
-            found.append(f"{now.target} existed in {before} and was removed: {now.reason}")
-        elif then.state is TargetState.FOUND and then.signature != now.signature:
-            was, here = then.signature or "nothing", now.signature or "nothing"
-            found.append(f"{now.target} took {was} in {before} and now takes {here}")
+        old, new = known[before], verdict.target
+        if old.state is TargetState.FOUND and new.state is not TargetState.FOUND:
+            found.append(f"{new.target} existed in {before} and was removed: {new.reason}")
+        elif old.state is TargetState.FOUND and old.signature != new.signature:
+            old_signature, new_signature = old.signature or "nothing", new.signature or "nothing"
+            found.append(f"{new.target} took {old_signature} in {before} and now takes {new_signature}")
     return list(dict.fromkeys(found))
 
 
 def _order(version: str) -> tuple[bool, object, str]:
-    from packaging.version import InvalidVersion, Version
-
     try:
         return True, Version(version), version
     except InvalidVersion:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from harness.outcome import Status
 from harness.patchstack.apply.classify import LoadedPatch
 from harness.patchstack.apply.stack_apply import apply_stack
-from harness.serialisation import JsonValue
 from harness.sources.tree import HasBlobs, Tree
 
 NEEDED = "needed"
@@ -23,10 +22,6 @@ class Ablation:
     patch: str
     result: str
     reasons: tuple[str, ...]
-
-    def to_json(self) -> dict[str, JsonValue]:
-        """All fields."""
-        return {"patch": self.patch, "result": self.result, "reasons": list(self.reasons)}
 
 
 def ablate_statically(

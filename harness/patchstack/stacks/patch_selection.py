@@ -11,12 +11,19 @@ from pathlib import Path
 from harness.errors import InputError, Location
 from harness.patchstack.apply.classify import LoadedPatch, read_patch
 from harness.patchstack.format.patch_header import FILE_NAME
-from harness.patchstack.stacks.patch_stack import SERIES, PatchStack, load_stack, upstreams
+from harness.patchstack.stacks.patch_stack import (
+    PATCH_SUFFIXES,
+    SERIES,
+    PatchStack,
+    load_stack,
+    patch_files,
+    read_patch_file,
+    upstreams,
+)
 from harness.sources.tree import Tree
 
 #: The upstream to use if a folder has stacks of several upstreams and none is named.
 DEFAULT_UPSTREAM = "verl"
-_SUFFIXES = (".patch", ".diff")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +79,7 @@ def all_variants(
     folder: Path, upstream: str = ""
 ) -> tuple[tuple[LoadedPatch, ...], tuple[VariantGroup, ...]]:
     """Every variant of a stack, grouped by patch. In another format: all patches, without groups."""
-    stack = load_own_stack(folder, upstream) if folder.is_dir() else None
+    stack = load_own_stack(folder, upstream)
     if stack is None:
         return collect_patches(folder), ()
     variants: list[LoadedPatch] = []
@@ -89,7 +96,7 @@ def variants_for(folder: Path, version: str, upstream: str = "") -> tuple[Loaded
 
     InputError if the stack selects by version and `version` is "".
     """
-    stack = load_own_stack(folder, upstream) if folder.is_dir() else None
+    stack = load_own_stack(folder, upstream)
     if stack is None:
         return collect_patches(folder)
     if not version:
@@ -103,7 +110,7 @@ def variants_for(folder: Path, version: str, upstream: str = "") -> tuple[Loaded
 
 def newest_variants(folder: Path, upstream: str = "") -> tuple[LoadedPatch, ...]:
     """The last variant of each patch, which is for the newest versions. In another format: all patches."""
-    stack = load_own_stack(folder, upstream) if folder.is_dir() else None
+    stack = load_own_stack(folder, upstream)
     if stack is None:
         return collect_patches(folder)
     variants = [(patch, patch.variants[-1]) for patch in stack.patches if patch.variants]
@@ -125,7 +132,7 @@ def current_variants(folder: Path, versions: Sequence[str], upstream: str = "") 
 
     Pass the version of a development head, then the newest release. A patch that is for neither has ended.
     """
-    stack = load_own_stack(folder, upstream) if folder.is_dir() else None
+    stack = load_own_stack(folder, upstream)
     if stack is None:
         return CurrentVariants(variants=collect_patches(folder), ended={})
     found, ended = [], {}
@@ -162,23 +169,12 @@ def collect_patches(folder: Path) -> tuple[LoadedPatch, ...]:
     InputError if there is none, or one cannot be read.
     """
     if folder.is_file():
-        return (read_patch(folder.name, _read(folder)),)
-    files = sorted(
-        file
-        for file in folder.rglob("*")
-        if file.suffix in _SUFFIXES and file.is_file() and not file.is_symlink()
-    )
+        return (read_patch(folder.name, read_patch_file(folder)),)
+    files = patch_files(folder)
     if not files:
         raise InputError(
             "this folder has no patches",
             where=Location(folder),
-            fix=f"give a folder with {' or '.join('*' + suffix for suffix in _SUFFIXES)} files",
+            fix=f"give a folder with {' or '.join('*' + suffix for suffix in PATCH_SUFFIXES)} files",
         )
-    return tuple(read_patch(file.relative_to(folder).as_posix(), _read(file)) for file in files)
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise InputError("this patch cannot be read", where=Location(file), why=str(error)) from error
+    return tuple(read_patch(file.relative_to(folder).as_posix(), read_patch_file(file)) for file in files)

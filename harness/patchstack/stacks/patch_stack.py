@@ -14,6 +14,7 @@ from harness.patchstack.format.patch_header import FILE_NAME, ID, PatchHeader, i
 from harness.serialisation import JsonValue
 
 SERIES = "series"
+PATCH_SUFFIXES = (".patch", ".diff")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class SelectedPatch:
     def from_facet(cls, facet: Mapping[str, Any], root: Path) -> SelectedPatch:
         """The patch that a facet names, read from the checkout; InputError when it changed after planning."""
         file = root / facet["file"]
-        data = _read(file)
+        data = read_patch_file(file)
         if digest_bytes(data) != facet["digest"]:
             raise InputError(
                 "this patch changed after the plan was made", where=Location(file), fix="run again"
@@ -74,7 +75,7 @@ class PatchStack:
             variant = patch.variant_for(version)
             if variant is None:
                 continue
-            data = _read(variant.file)
+            data = read_patch_file(variant.file)
             selected.append(
                 SelectedPatch(
                     id=f"{self.upstream}/{patch.id}",
@@ -137,7 +138,7 @@ def lint_stack(
                 )
             )
         for variant in patch.variants:
-            data = _read(variant.file)
+            data = read_patch_file(variant.file)
             loaded = read_patch(patch.id, data)
             if loaded.error:
                 problems.append(Problem(loaded.error.why, Location(variant.file, loaded.error.line)))
@@ -154,11 +155,21 @@ def lint_stack(
     return problems
 
 
-def _read(file: Path) -> bytes:
+def read_patch_file(file: Path) -> bytes:
+    """The content of a patch file; InputError if it cannot be read."""
     try:
         return file.read_bytes()
     except OSError as error:
         raise InputError("this patch cannot be read", where=Location(file), why=str(error)) from error
+
+
+def patch_files(folder: Path) -> list[Path]:
+    """Every patch file below `folder`, sorted; symbolic links are skipped."""
+    return sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix in PATCH_SUFFIXES and file.is_file() and not file.is_symlink()
+    )
 
 
 def _load(patches: Path, upstream: str) -> tuple[PatchStack, list[Problem]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -146,7 +147,7 @@ def _header(
     today: date,
 ) -> str:
     spans = sorted({versions[variant.pin or variant.name] for variant in variants})
-    origin = _plain(f"{imported.layout} ({variants[0].name})")
+    origin = printable(f"{imported.layout} ({variants[0].name})")
     return "\n".join(
         [
             f"Subject: {name}",
@@ -163,8 +164,8 @@ def _header(
     )
 
 
-def _plain(text: str) -> str:
-    """A file name as printable text on one line."""
+def printable(text: str) -> str:
+    """The text on one line, with `?` for every character that is not printable."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
@@ -173,8 +174,6 @@ def _id(text: str) -> str:
 
 
 def _preamble(header: PatchHeader) -> str:
-    import textwrap
-
     trailers = [
         ("Subject", header.subject),
         ("Why", header.why),

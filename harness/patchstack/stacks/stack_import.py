@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.errors import InputError, Location, Problem
 from harness.patchstack.apply.classify import read_patch
+from harness.patchstack.stacks.patch_stack import patch_files, read_patch_file
 from harness.patchstack.stacks.summary_claims import Claim, read_claims
 
 PLUGIN = "verl_npu"
@@ -71,7 +71,7 @@ def import_patches(folder: Path, layout: str = "") -> ImportedStack:
     elif selected == QUILT:
         found, problems = _quilt(folder)
     elif selected == PLAIN:
-        found, problems = [_read(file, "", "", folder) for file in _patch_files(folder)], []
+        found, problems = [_read(file, "", "", folder) for file in patch_files(folder)], []
     else:
         raise InputError(f"unknown layout {selected!r}", fix=f"one of {', '.join(LAYOUTS)}")
     if not found:
@@ -159,7 +159,7 @@ def _recipe(folder: Path) -> tuple[list[ImportedPatch], list[Problem]]:
     """The recipes pin verl in `REQUIRED_VERL.txt`; the file names of other patches tell the repository."""
     patches: list[ImportedPatch] = []
     problems: list[Problem] = []
-    for file in _patch_files(folder):
+    for file in patch_files(folder):
         required = _nearest(file, folder)
         settings, wrong = _settings(required) if required else ({}, [])
         problems += wrong
@@ -267,29 +267,19 @@ def _quilt(folder: Path) -> tuple[list[ImportedPatch], list[Problem]]:
             patches.append(_read(file, "", "", series.parent.resolve()))
     problems += [
         Problem(f"{file.name} is not in the series", Location(series))
-        for file in _patch_files(series.parent)
+        for file in patch_files(series.parent)
         if file.resolve() not in named
     ]
     return patches, problems
 
 
-def _patch_files(folder: Path) -> Iterator[Path]:
-    return iter(
-        sorted(
-            file
-            for file in folder.rglob("*")
-            if file.suffix in {".patch", ".diff"} and file.is_file() and not file.is_symlink()
-        )
-    )
-
-
 def _read(file: Path, upstream: str, pin: str, top: Path) -> ImportedPatch:
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise InputError("this patch cannot be read", where=Location(file), why=str(error)) from error
     return ImportedPatch(
-        upstream=upstream, name=file.relative_to(top).as_posix(), pin=pin, file=file, data=data
+        upstream=upstream,
+        name=file.relative_to(top).as_posix(),
+        pin=pin,
+        file=file,
+        data=read_patch_file(file),
     )
 
 

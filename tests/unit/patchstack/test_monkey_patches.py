@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from harness.patchstack.runtime.monkey_patches import (
@@ -97,7 +95,6 @@ def test_targets_are_looked_up_through_re_exports() -> None:
         "takes (self, x), but its replacement takes (self, x, extra)"
         in states["v1.core.Scheduler.step"].problem
     )
-    json.dumps([verdict.target.to_json() for verdict in verdicts])
 
 
 def test_a_target_in_a_module_that_is_gone_or_unreadable() -> None:

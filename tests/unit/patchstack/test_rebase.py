@@ -155,13 +155,13 @@ def test_a_forecast_names_the_commit_that_broke_a_patch(tmp_path: Path) -> None:
     repository, _history = told(tmp_path)
     good = read_patch("good.patch", diff_files({PATH: (BASE, BASE.replace(b"line 10\n", b"line ten\n"))}))
     found = forecast_stack("verl", repository, [PATCH, good], "main")
-    assert not found.all_apply
+    assert not found.stack.applies
     assert "broken by" in found.to_text()
     assert "in the context" in found.to_text()
     data = json.loads(json.dumps(found.to_json()))
     assert data["broken_by"]["fix.patch"]["subject"] == "in the context"
     assert [verdict["verdict"] for verdict in data["verdicts"]] == ["conflict", "offset"]
-    assert forecast_stack("verl", repository, [good], "main").all_apply
+    assert forecast_stack("verl", repository, [good], "main").stack.applies
 
 
 def test_ablation_by_the_tree_alone() -> None:
