@@ -1,4 +1,4 @@
-"""A check: one question about a cell. Domain packages declare checks, and the runner executes them."""
+"""The type of a check, and the interface through which a running check accesses its cell and the host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.outcome import Judgement, M, Measured, Outcome, Status, Tier
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:
-    """A finished subprocess: exit code, the end of its merged output, and whether its time ran out."""
+    """A finished subprocess. `tail` is the end of its merged output. `timed_out`: its time limit ended it."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -27,15 +27,15 @@ CellCommand = Callable[[Outcome, str, Sequence[str]], tuple[Sequence[str], Mappi
 
 
 class TaskContext(Protocol):
-    """Everything that a running check may access; tests have an implementation of their own."""
+    """Everything that a running check may access. `run.jobs.task_context` implements it, and so do tests."""
 
     @property
     def facets(self) -> Mapping[str, Any]:
-        """Facet name -> JSON value, exactly the facets the check declares."""
+        """Facet name -> JSON value, for the facets that the check declares."""
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """The check's parameters, which are part of the key."""
+        """The parameters of the check, which are part of its key."""
 
     @property
     def inputs(self) -> Mapping[str, Outcome]:
@@ -43,21 +43,21 @@ class TaskContext(Protocol):
 
     @property
     def root(self) -> Path:
-        """The checkout: read only."""
+        """The repository's folder. Checks must not write to it."""
 
     @property
     def workdir(self) -> Path:
-        """An empty private folder; artifacts are files in it."""
+        """A folder of this task, empty at first. Artifacts are files in it."""
 
     @property
     def cache(self) -> Path:
-        """A folder shared by all tasks; files must be named by their content and written atomically."""
+        """A folder shared by all tasks. Files in it are named by their content and written atomically."""
 
     def log(self, text: str) -> None:
         """Append a line to the task's log."""
 
     def artifact(self, check: str, name: str) -> Path:
-        """Path of an artifact of a dependency; InfrastructureError if it no longer exists."""
+        """Path of an artifact of an input; InfrastructureError if it no longer exists."""
 
     def command(
         self,
@@ -67,9 +67,9 @@ class TaskContext(Protocol):
         cwd: Path | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        """Run a program, its output streamed into the log; `env` is added to a scrubbed environment.
+        """Run a program and write its output to the log. `env` is added to a scrubbed environment.
 
-        A non-zero exit is returned, not raised. InfrastructureError when the program does not exist.
+        A non-zero exit status is returned, not raised. InfrastructureError if the program does not exist.
         """
 
     def in_cell(
@@ -84,16 +84,17 @@ class TaskContext(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Generic[M]):
-    """One question about a cell. `run` measures; `judge` is pure, so it can be repeated on stored outcomes.
+    """A test of one property of a cell. `run` measures; `judge` is pure and can judge stored outcomes again.
 
     measurements: the format of its measurements.
-    facets: names of the parts of the cell that the check reads. They form its key, together with `params` and
-        the code that its functions can reach (`harness.plan.keys.code_digests`).
-    needs: checks of the same cell whose outcomes are its inputs; they run first.
-    stops: whether a failure skips the more expensive tiers of the cell; False if they do not depend on it.
-    device: True if the check runs on the device of the cell (npu or sim); it is not run without this device.
+    facets: names of the parts of the cell that the check reads. Its key is computed from their values, from
+        `params` and from the code that its functions can reach (`harness.plan.keys.code_digests`).
+    needs: checks of the same cell that run first and whose outcomes are inputs of this check.
+    stops: whether a failure skips the more expensive tiers of the cell.
+    device: whether the check runs on the device of the cell (npu or sim). It is not run without that device.
+    timeout_s, expected_s: time limit, and estimated duration of a check that never ran, in seconds.
     applies: returns why the check does not apply to a cell, given its facet values, or "".
-    holds: returns why a stored outcome cannot be an input any more (its environment was deleted), or "".
+    holds: returns why a stored outcome can no longer be an input (its environment was deleted), or "".
     """
 
     name: str
@@ -113,7 +114,7 @@ class Check(Generic[M]):
     holds: Callable[[M, Outcome], str] = lambda _measurements, _outcome: ""
 
     def read(self, outcome: Outcome) -> M:
-        """The measurements of an outcome; OldMeasurementsError when another version wrote them."""
+        """The measurements of an outcome; OldMeasurementsError if another version wrote them."""
         if self.measurements is None:
             return cast("M", outcome.measurements)
         return self.measurements.read(outcome.measurements)
@@ -124,13 +125,16 @@ class Check(Generic[M]):
 
 
 def why_not_reusable(check: Check, outcome: Outcome, judgement: Judgement) -> str:
-    """Why a stored outcome with the status "not run" must be measured again, or "".
+    """Why a stored outcome with the status `not-run` must be measured again, or "".
 
-    What was missing is not part of the key, so only the check can tell whether it is available now.
+    The key does not include the missing resource, so only the check can tell whether it is available now.
     """
-    if judgement.status is not Status.NOT_RUN:
-        return ""
+    return why_not_usable(check, outcome) if judgement.status is Status.NOT_RUN else ""
+
+
+def why_not_usable(check: Check, outcome: Outcome) -> str:
+    """Why `outcome` cannot be used any more, or "". If the check raises, its exception is the reason."""
     try:
         return check.outdated(outcome)
-    except Exception as error:  # noqa: BLE001 - an unreadable outcome is measured again
+    except Exception as error:  # noqa: BLE001
         return f"the stored outcome cannot be examined: {error!r}"

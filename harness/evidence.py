@@ -1,6 +1,6 @@
-"""What a result on an NPU proves. Only here is it called hardware, and only where a CANN runtime shows it.
+"""Decides the evidence of an outcome from the device it ran on. No other module may call it hardware.
 
-Runs inside cells too, and needs no torch.
+Runs inside cells as well as on the host, and does not need torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from harness.outcome import Evidence
 
 FACTS_VARIABLE = "NPU_MATRIX_DEVICE_FACTS"
-"""JSON that the simulated device's launcher leaves for the programs it starts."""
+"""The variable with JSON device facts that the launcher of the simulated device sets for its programs."""
 
 RUNTIME_LIBRARY = "libascendcl.so"
 SENTINELS = ("npu_sim_sentinel", "fakecann_is_fake")
@@ -22,7 +22,7 @@ SENTINELS = ("npu_sim_sentinel", "fakecann_is_fake")
 
 
 class Runtime(str, enum.Enum):
-    """What stands under a process's NPU."""
+    """The kind of CANN runtime in a process."""
 
     CANN = "cann"
     SIMULATED = "simulated"
@@ -30,7 +30,7 @@ class Runtime(str, enum.Enum):
 
 
 def runtime_library() -> ctypes.CDLL | None:
-    """The CANN runtime the loader finds for this process; None when there is none."""
+    """The CANN runtime that the dynamic loader finds for this process; None if there is none."""
     try:
         return ctypes.CDLL(RUNTIME_LIBRARY)
     except OSError:
@@ -38,11 +38,11 @@ def runtime_library() -> ctypes.CDLL | None:
 
 
 def runtime_kind(library: ctypes.CDLL | None = None) -> Runtime:
-    """What `library`, or else the runtime of this process, shows itself to be.
+    """The kind of the runtime `library`, by default of the runtime of this process.
 
-    `CANN` needs a runtime without a sentinel that counts a device: the toolkit's linking stubs, and a CANN
-    on a machine without NPUs, have none. Without one there is no NPU, whatever torch calls `npu`: a backend
-    of another make can take that name.
+    It is `CANN` only if the library has no sentinel and counts at least one device. The stub libraries of the
+    toolkit, and a CANN on a machine without NPUs, count none. The name of torch's device proves nothing:
+    another backend can register itself as `npu`.
     """
     library = library or runtime_library()
     if library is None:
@@ -53,7 +53,7 @@ def runtime_kind(library: ctypes.CDLL | None = None) -> Runtime:
 
 
 def device_count(library: ctypes.CDLL) -> int:
-    """How many devices the runtime lets this process see; 0 when it cannot say."""
+    """How many devices this process can see, according to the runtime; 0 if the call fails."""
     if not hasattr(library, "aclrtGetDeviceCount"):
         return 0
     number = ctypes.c_uint32(0)
@@ -62,11 +62,11 @@ def device_count(library: ctypes.CDLL) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFacts:
-    """What a program reports of the device it ran on.
+    """The device that a program ran on, as the program reports it.
 
-    device: as torch names it ("cpu", "npu:0"). kind: its first part. runtime: what the process's CANN runtime
-    turned out to be. available: False when torch was asked for the device and does not see it. count: devices
-    that the runtime lets the process see.
+    device: torch's name for it ("cpu", "npu:0"). kind: the first part of that name. runtime: the kind of CANN
+    runtime in the process. available: False if torch could not find the device. count: the number of devices
+    that the process can see.
     """
 
     device: str = ""
@@ -87,7 +87,7 @@ class DeviceFacts:
 
 
 def read_device_facts(stored: Mapping[str, Any]) -> DeviceFacts:
-    """Device facts from JSON, also from the environment probe's; what is missing there proves nothing."""
+    """Device facts from JSON, without pydantic, which cells lack. A missing member never proves hardware."""
     runtime = stored.get("runtime")
     return DeviceFacts(
         device=str(stored.get("device", "")),
@@ -104,13 +104,13 @@ def read_device_facts(stored: Mapping[str, Any]) -> DeviceFacts:
 
 
 def evidence_of(facts: DeviceFacts) -> Evidence:
-    """What an outcome with these facts of its device proves.
+    """The evidence of an outcome that was obtained on this device.
 
-    Hardware has to be shown: an NPU that is not known to be driven by CANN proves no more than a CPU.
+    Hardware must be proved: an NPU without a CANN runtime that counts devices is evidence `cpu` only.
     """
     if facts.kind != "npu":
         return Evidence.SIMULATED if facts.simulated else Evidence.CPU
     if facts.simulated or facts.runtime is Runtime.SIMULATED:
         return Evidence.SIMULATED
-    shown = facts.runtime is Runtime.CANN and facts.available
-    return Evidence.HARDWARE if shown else Evidence.CPU
+    proved = facts.runtime is Runtime.CANN and facts.available
+    return Evidence.HARDWARE if proved else Evidence.CPU

@@ -24,7 +24,7 @@ C = TypeVar("C")
 D = TypeVar("D")
 
 VERSION_FIELD = "measurements_version"
-"""The member of the stored JSON that holds the format's version; outcomes without it are of version 0."""
+"""The member of the stored JSON with the version of the format. Outcomes without it have version 0."""
 
 
 class OldMeasurementsError(Exception):
@@ -35,10 +35,10 @@ class OldMeasurementsError(Exception):
 class MeasurementFormat(Generic[M]):
     """The shapes that one check's measurements can have, and the version of these shapes.
 
-    Several shapes are told apart by a field with a `Literal` type, for example `state`. Increase `version`
-    when a stored outcome would be misread, not when a field with a default is added. `unused` names members
-    that older versions stored and that change nothing, as `member.inner`; any other unknown member makes
-    stored measurements those of another version.
+    Several shapes are distinguished by a field with a `Literal` type, for example `state`. Increase `version`
+    if stored measurements would be misread, not if a field with a default is added. `unused` names members
+    (as `member.inner`) that older versions stored and that may be ignored. Stored measurements with any other
+    unknown member count as those of another version.
     """
 
     shapes: tuple[type, ...]
@@ -46,7 +46,7 @@ class MeasurementFormat(Generic[M]):
     unused: frozenset[str] = frozenset()
 
     def write(self, measurements: M) -> dict[str, JsonValue]:
-        """The JSON object that the ledger stores; TypeError when `measurements` has none of the shapes."""
+        """The JSON object that the ledger stores; TypeError if `measurements` has none of the shapes."""
         if not isinstance(measurements, self.shapes):
             expected = " or ".join(shape.__name__ for shape in self.shapes)
             raise TypeError(f"the check measured a {type(measurements).__name__} instead of {expected}")
@@ -55,16 +55,18 @@ class MeasurementFormat(Generic[M]):
     def read(self, stored: Mapping[str, JsonValue]) -> M:
         """The measurements in `stored`.
 
-        OldMeasurementsError when they do not have the form of this version, or have members that it does not
-        know: another version wrote them, and what it meant may have changed.
+        OldMeasurementsError if they lack members of this version or have members that this version does not
+        know. Another version wrote them, and the meaning of the others may have changed.
         """
-        found = stored.get(VERSION_FIELD, 0)
+        stored_version = stored.get(VERSION_FIELD, 0)
         values = {name: value for name, value in stored.items() if name != VERSION_FIELD}
-        versions = f"the measurements are of version {found}, this program reads version {self.version}"
+        versions = (
+            f"the measurements are of version {stored_version}, this program reads version {self.version}"
+        )
         measured = _validated(self.shapes, values, versions)
-        dropped = _dropped_member(values, to_json(measured), self.unused)
-        if dropped:
-            raise OldMeasurementsError(f"{versions} (it does not know {dropped})")
+        unknown = _unknown_member(values, to_json(measured), self.unused)
+        if unknown:
+            raise OldMeasurementsError(f"{versions} (it does not know {unknown})")
         return cast("M", measured)
 
 
@@ -96,37 +98,38 @@ def measurement_format(*shapes: type, version: int, unused: Iterable[str] = ()) 
     return MeasurementFormat(shapes, version, frozenset(unused))
 
 
-def _dropped_member(stored: object, read: object, unused: frozenset[str], place: str = "") -> str:
-    """The first member of stored JSON that is not among what was read of it, or ""."""
+def _unknown_member(stored: object, read: object, unused: frozenset[str], path: str = "") -> str:
+    """The path of the first member of stored JSON that validation ignored, or ""."""
     if isinstance(stored, Mapping) and isinstance(read, Mapping):
         for name, value in stored.items():
-            inner = f"{place}.{name}" if place else str(name)
+            member = f"{path}.{name}" if path else str(name)
             if str(name) not in read:
-                if inner not in unused:
-                    return inner
-            elif dropped := _dropped_member(value, read[str(name)], unused, inner):
-                return dropped
+                if member not in unused:
+                    return member
+            elif unknown := _unknown_member(value, read[str(name)], unused, member):
+                return unknown
     if isinstance(stored, (list, tuple)) and isinstance(read, (list, tuple)):
-        pairs = zip(stored, read, strict=False)
-        return next(filter(None, (_dropped_member(one, other, unused, place) for one, other in pairs)), "")
+        for pair in zip(stored, read, strict=False):
+            if unknown := _unknown_member(*pair, unused, path):
+                return unknown
     return ""
 
 
 def read_shape(shape: type[M], source: Path | Mapping[str, Any]) -> M:
     """A dataclass of type `shape` from a JSON file that a program of the cell wrote, or from its JSON object.
 
-    OldMeasurementsError when it has another form. Host side: it needs pydantic.
+    OldMeasurementsError if it has another form. Only for the host side, because it needs pydantic.
     """
     stored = json.loads(source.read_bytes()) if isinstance(source, Path) else source
     return cast("M", _validated((shape,), stored, f"it is not the JSON of a {shape.__name__}"))
 
 
-def _validated(shapes: tuple[type, ...], values: Mapping[str, Any], otherwise: str) -> Any:
+def _validated(shapes: tuple[type, ...], values: Mapping[str, Any], message: str) -> Any:
     from pydantic import ValidationError
 
     try:
         return type_adapter(functools.reduce(operator.or_, shapes)).validate_python(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise OldMeasurementsError(f"{otherwise} ({place}: {first['msg']})") from error
+        path = ".".join(map(str, first["loc"]))
+        raise OldMeasurementsError(f"{message} ({path}: {first['msg']})") from error

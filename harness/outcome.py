@@ -21,7 +21,7 @@ else:
 
 
 class Evidence(str, enum.Enum):
-    """How an outcome was obtained, weakest first; evidence is never upgraded."""
+    """How an outcome was obtained, weakest first. No code may raise the evidence of an outcome."""
 
     STATIC = "static"
     CPU = "cpu"
@@ -49,7 +49,7 @@ class Tier(str, enum.Enum):
 
 
 class State(str, enum.Enum):
-    """Whether a task ran to its end. Only `COMPLETED` and `TIMEOUT` say something about the cell."""
+    """How a task ended. Only `COMPLETED` and `TIMEOUT` are results about the cell."""
 
     COMPLETED = "completed"
     TIMEOUT = "timeout"
@@ -58,7 +58,7 @@ class State(str, enum.Enum):
 
 
 class Status(str, enum.Enum):
-    """The status of one task in one cell. A check that did not run is never shown as a pass."""
+    """The status of one check of one cell. A check that did not run is never shown as a pass."""
 
     PASS = "pass"  # noqa: S105 - a verdict, not a credential
     FAIL = "fail"
@@ -71,13 +71,13 @@ class Status(str, enum.Enum):
 
     @property
     def has_evidence(self) -> bool:
-        """False if the check did not run to a verdict, so that the outcome is no evidence."""
+        """Whether the check reached a verdict; an outcome without a verdict proves nothing."""
         return self not in {Status.NOT_RUN, Status.BLOCKED, Status.ERROR}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """How a check judges its measurements; reasons are complete sentences that tell the user what to do."""
+    """How a check judges its measurements. Reasons and remedies are sentences for the user."""
 
     status: Status
     reasons: tuple[str, ...] = ()
@@ -86,9 +86,10 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured(Generic[M]):
-    """What a check's `run` returns: its measurements in one of the shapes of its format, and how it got them.
+    """The return value of a check's `run`.
 
-    artifacts: name -> file in the task's folder.
+    measurements: one of the dataclasses of the check's `MeasurementFormat`. artifacts: name -> file, relative
+    to the working folder of the task.
     """
 
     measurements: M
@@ -109,7 +110,7 @@ class ArtifactRef:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why a task did not complete: the kind (an exception or signal name), the message, and what to do."""
+    """Why a task did not complete: the kind (for example an exception's name), the message, and a remedy."""
 
     kind: str
     message: str
@@ -120,9 +121,9 @@ class Failure:
 class Outcome:
     """One execution of one task, as the ledger stores it. Times are Unix seconds; `attempt` counts from 1.
 
-    `facets` maps facet names to digests (the values are in the plan); `log` is the task's merged output.
-    `inputs` maps each check whose outcome was an input to the `content_digest` of that outcome; it is empty
-    in outcomes recorded before inputs were stored.
+    facets: facet name -> digest of its value; the values are in the plan. log: the merged output of the task.
+    inputs: name of each check whose outcome was an input -> `content_digest` of that outcome; empty in
+    outcomes that were stored before this field existed.
     """
 
     key: str
@@ -144,10 +145,10 @@ class Outcome:
 
     @property
     def content_digest(self) -> str:
-        """Digest of the artifacts and of the inputs, which is what dependent tasks build on.
+        """Digest of the artifacts and inputs, which dependent tasks use.
 
-        The key of a task does not determine this: the same key can yield another lock file next month, when
-        the package index has new releases. An outcome therefore records which input it was built on.
+        Outcomes with the same key can differ in this digest: `resolve` writes another lock file when the
+        package index has new releases. An outcome therefore records the digests of its inputs.
         """
         return digest_json({"artifacts": {ref.name: ref.digest for ref in self.artifacts}, **self.inputs})
 

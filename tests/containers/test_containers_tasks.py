@@ -104,7 +104,7 @@ def test_a_memory_limit_ends_the_program_and_is_no_failure_of_the_cell(runs: Run
     assert outcome.state is State.ERROR, log
     assert outcome.failure is not None
     assert outcome.failure.kind == "InfrastructureError"
-    assert "ran out of the memory it was given" in outcome.failure.message
+    assert "exceeded its memory limit" in outcome.failure.message
     assert "NPU_MATRIX_CELL_MEMORY" in outcome.failure.fix
 
 

@@ -1,3 +1,3 @@
-"""One execution of one task on one machine: the job and its site, the context a check sees, the cards it
-leases, and the outcome, whatever the check does. Start with `execute.execute`.
+"""One execution of one task on one machine: `job` describes it, `task_context` is the interface for the
+check, `task_cards` leases cards, and `execute` always produces an outcome. Start with `execute.execute`.
 """

@@ -1,4 +1,4 @@
-"""What an executor is given: a task with its inputs, and the place where tasks run."""
+"""What an executor needs to run a task: the task with its inputs, and the folders of the machine."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from harness.run.programs.task_log import CAP_BYTES, TaskLog
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One execution of a task: data only, so that it can travel to another machine.
+    """One execution of a task. It can be pickled and sent to another machine.
 
-    inputs: check name -> outcome, of each check the task needs; attempt counts from 1. remakes: check name ->
-    the job that made such an input, for a machine that has not what it left (an environment's folder).
+    inputs: check name -> outcome, for each check that the task needs. remakes: check name -> the job that
+    produced such an input; another machine repeats it if the input needs files there, such as an environment.
+    attempt: counts from 1.
     """
 
     task: Task
@@ -32,11 +33,11 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSite:
-    """The folders and programs of the machine a job runs on.
+    """The folders and devices of the machine that a job runs on.
 
-    cell: how a module is started inside a cell; None where cells cannot be entered.
-    keep: whether working folders of completed tasks stay for the user to look at.
-    cards: the cards that can be leased here. dev: where their nodes are.
+    cell: makes the command that runs a module inside a cell; None if programs cannot run inside cells here.
+    keep: whether the working folders of completed tasks are kept. log_cap: largest log in bytes.
+    cards: the cards that can be leased. dev: the folder of their device nodes.
     """
 
     root: Path
@@ -56,13 +57,13 @@ class JobSite:
 
     @property
     def work(self) -> Path:
-        """Where tasks have their private folders."""
+        """The folder that contains the working folders of the tasks."""
         return self.state / "work"
 
 
 @dataclass(kw_only=True)
 class JobHandle:
-    """The thread-safe thread between a running job and who watches it; `waits` while it waits for cards."""
+    """Thread-safe access to a running job: cancels it and shows its log. `waits`: it is waiting for cards."""
 
     cancelled: threading.Event = field(default_factory=threading.Event)
     log: TaskLog | None = None

@@ -1,4 +1,4 @@
-"""The cards a task runs on: leased for its time among all that uses this host, and still there after."""
+"""Leases the cards that a task runs on, and checks that they were not lost while it ran."""
 
 from __future__ import annotations
 
@@ -16,26 +16,24 @@ from harness.run.jobs.task_context import RunContext
 
 @contextlib.contextmanager
 def task_cards_leased(context: RunContext) -> Iterator[None]:
-    """Hold what the task's cell asks for, for a task that runs on real cards; others hold nothing.
+    """Lease as many cards as the task needs. A task that does not run on real cards leases none.
 
-    The task's own time starts when it has them. InfrastructureError when a card is lost before or meanwhile,
-    whatever came of the task; see `CardLeases.lease` for the other errors.
+    The time limit of the task starts when it has its cards. InfrastructureError if a card is lost before or
+    during the task, whatever the result of the task; see `CardLeases.lease` for other errors.
     """
     task, site, handle = context.job.task, context.site, context.handle
-    wanted = int(resource_demand(task.check, task.facets).resources.get("NPU", 0))
-    if not wanted or not site.cards:
+    count = int(resource_demand(task.check, task.facets).resources.get("NPU", 0))
+    if not count or not site.cards:
         yield
         return
     handle.waits = True
     try:
-        book = CardLeases.of_host(site.environ)
-        what = f"{task.check.name} {task.key[:12]}"
-        with book.lease(
+        with CardLeases.of_host(site.environ).lease(
             site.cards,
-            wanted,
-            what,
+            count,
+            f"{task.check.name} {task.key[:12]}",
             stopped=handle.cancelled.is_set,
-            waiting=lambda whom: context.log(f"waiting for {wanted} of {len(site.cards)} cards: {whom}"),
+            waiting=lambda holders: context.log(f"waiting for {count} of {len(site.cards)} cards: {holders}"),
         ) as cards:
             handle.waits = False
             _require_cards(cards, site, "before the task began")
@@ -48,7 +46,7 @@ def task_cards_leased(context: RunContext) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _checked_for_loss(cards: Sequence[int], site: JobSite) -> Iterator[None]:
-    """A task that fails or hangs on a card that went away says nothing of its cell."""
+    """Replace the result or error of the task by an InfrastructureError if one of its cards was lost."""
     try:
         yield
     except InterruptedRunError:

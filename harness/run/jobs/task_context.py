@@ -1,4 +1,4 @@
-"""All a running check may touch: its folder, its log, programs, and the inside of its cell."""
+"""The interface through which a running check uses its folder, its log, programs, and its cell."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from harness.run.programs.task_log import TaskLog
 
 ENVIRONMENT = "environment"
 KEY_CHARACTERS = 16
-# As harness.builds.engines.container_run has them: variables of the command inside, and the exit code of a
-# failed engine.
+# `harness.builds.engines.container_run` defines these two as well: the prefix of variables for the program in
+# the container, and its exit code if the container engine failed.
 CELL_VARIABLE = "NPU_MATRIX_CELL__"
 EXIT_ENGINE_FAILED = 125
 MIN_FREE_BYTES = 1 << 20
-# Names of a cell's temporary folders, short: they become part of the names of sockets.
+# Short names, because the length of a socket's path is limited, and Ray creates sockets in these folders.
 RAY_FOLDER, TEMPORARY_FOLDER = "r", "t"
 
 
 class TaskTimeoutError(Exception):
-    """The task's own time ran out."""
+    """The task exceeded its time limit."""
 
 
 class RunContext:
-    """`harness.check.TaskContext` for real: one job on one site. Close it to end the log."""
+    """The `harness.check.TaskContext` of a job. Close it to end the log."""
 
     def __init__(self, job: Job, site: JobSite, handle: JobHandle) -> None:
         self.job = job
@@ -58,15 +58,15 @@ class RunContext:
         self._deadline = time.monotonic() + job.task.check.timeout_s
         self._cards: dict[str, str] = {}
         self._scratch: Path | None = None
-        self.workdir = _fresh_folder(site.work, job)
+        self.workdir = _new_workdir(site.work, job)
         self._scrub = Scrubber(site.environ)
         self.task_log = TaskLog(self.workdir.with_suffix(".log"), self._scrub, site.log_cap)
 
     def begin_with_cards(self, cards: Sequence[int]) -> None:
-        """The task has these cards, and its time starts: what it starts sees no others."""
+        """Restart the time limit, and let the programs of the task see these cards only."""
         self._deadline = time.monotonic() + self.job.task.check.timeout_s
         self.log(f"on card {', '.join(map(str, cards))}")
-        # Inside the cell cards count from 0, and are leased among the cell's own processes only.
+        # In the cell, cards are numbered from 0, so leases among its processes need a folder of their own.
         self._cards = {
             "ASCEND_RT_VISIBLE_DEVICES": visible_devices(cards, self.site.dev),
             FOLDER_VARIABLE: str(self.workdir / "leases"),
@@ -103,15 +103,16 @@ class RunContext:
         self.task_log.write(text)
 
     def artifact(self, check: str, name: str) -> Path:
-        """The stored file; InfrastructureError when the needed check has none of that name, or it is gone."""
+        """The stored file; InfrastructureError if the input has no such artifact, or the file was deleted."""
         outcome = self._input(check)
         ref = outcome.artifact(name)
         if ref is None:
-            known = ", ".join(repr(one.name) for one in outcome.artifacts) or "none"
+            names = ", ".join(repr(artifact.name) for artifact in outcome.artifacts) or "none"
             raise InfrastructureError(
                 f"{check!r} has no artifact {name!r}",
-                why=f"it has {known}",
-                fix="run it again: its outcome may be of an older version (`npu-matrix run --rerun`)",
+                why=f"its artifacts: {names}",
+                fix=f"run {check!r} again: an older version may have stored its outcome "
+                "(`npu-matrix run --rerun`)",
             )
         return self.site.artifacts.get(ref)
 
@@ -123,9 +124,9 @@ class RunContext:
         cwd: Path | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        """Run a program within `timeout` seconds and within what is left of the task's own time.
+        """Run a program for at most `timeout` seconds, and at most until the task's time limit.
 
-        TaskTimeoutError when the task's time is up, InterruptedRunError when the run is being stopped.
+        TaskTimeoutError after the task's time limit, InterruptedRunError if the run is being stopped.
         """
         return self._run(argv, env=env, cwd=cwd, timeout=timeout)
 
@@ -141,7 +142,7 @@ class RunContext:
     ) -> Completed:
         self._check_stopped()
         contained = any(name.startswith(CELL_VARIABLE) for name in env or {})
-        left = self._deadline - time.monotonic()
+        remaining = self._deadline - time.monotonic()
         self.log("$ " + shlex.join(argv))
         completed = run_program(
             argv,
@@ -151,10 +152,10 @@ class RunContext:
             ),
             cwd=cwd or self.workdir,
             write=self.log,
-            timeout=left if timeout is None else min(timeout, left),
+            timeout=remaining if timeout is None else min(timeout, remaining),
             stopped=self.handle.cancelled.is_set,
             signal_number=signal_number,
-            # It still needs what it started, a container service for example.
+            # To remove the container, the program needs the processes that it started.
             alone=contained,
             grace=CONTAINED_GRACE_SECONDS if contained else GRACE_SECONDS,
             memory_bytes=memory_bytes,
@@ -169,7 +170,7 @@ class RunContext:
         return replace(completed, tail=self._scrub(completed.tail))
 
     def _container_labels(self) -> dict[str, str]:
-        """What a container is labelled with."""
+        """Variables that name the run, task and key, for the labels of a container."""
         task = self.job.task
         labels = {"RUN": self.job.run_id, "TASK": task.check.name, "KEY": task.key}
         return {f"NPU_MATRIX_{name}": value for name, value in labels.items()}
@@ -181,19 +182,19 @@ class RunContext:
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        """Run a module inside the cell that the check `environment` made.
+        """Run a module inside the cell's environment, which the check `environment` built.
 
-        When its time is up each of its Python processes prints where it is. InfrastructureError when somebody
-        else killed it: the kernel for want of memory, or its memory limit.
+        At its time limit, each of its Python processes prints its stack. InfrastructureError if it was killed
+        by its memory limit or by someone else, usually the kernel when memory is exhausted.
         """
         if self.site.cell is None:
             raise InfrastructureError(
-                "cells cannot be entered here",
-                why="this executor was made without a way into cells",
+                "programs cannot run inside cells here",
+                why="this executor was created without an engine for cells",
                 fix="run the plan with `npu-matrix run`",
             )
         argv, added = self.site.cell(self._input(ENVIRONMENT), module, args)
-        # A container's program keeps its variables apart from those of what it runs.
+        # The program that starts a container has variables of its own; those for the cell have a prefix.
         prefix = CELL_VARIABLE if any(name.startswith(CELL_VARIABLE) for name in added) else ""
         own = {prefix + name: value for name, value in {**self._cards, **(env or {})}.items()}
         if prefix:
@@ -201,7 +202,7 @@ class RunContext:
         else:
             completed = self._run(
                 argv,
-                env={"PYTHONFAULTHANDLER": "1", **self._temporary(), **added, **own},
+                env={"PYTHONFAULTHANDLER": "1", **self._temporary_folders(), **added, **own},
                 timeout=timeout,
                 signal_number=signal.SIGABRT,
                 memory_bytes=parse_size(self.site.environ.get(MEMORY_VARIABLE, "0"), MEMORY_VARIABLE),
@@ -210,14 +211,14 @@ class RunContext:
             raise external_kill_error(completed.tail)
         return completed
 
-    def _temporary(self) -> dict[str, str]:
-        """Where programs of the cell, and a Ray that they start, keep temporary files: no other task's.
+    def _temporary_folders(self) -> dict[str, str]:
+        """Variables that name the temporary folders for programs of the cell and for a Ray that they start.
 
-        Not in the task's folder, whose name is long. It says whose it is, so that what a killed run leaves
-        goes with the next one. Cards stay leased in the folder that is common to all.
+        Each task has folders of its own. They are not in its working folder, whose path is too long. They are
+        marked with their owner, so that the next run removes those of a killed run. Card leases stay in the
+        folder that all tasks share.
         """
         if self._scratch is None:
-            # Those of killed runs go before new ones come.
             remove_orphaned_folders()
             self._scratch = make_temporary_folder()
             for name in (RAY_FOLDER, TEMPORARY_FOLDER):
@@ -229,9 +230,9 @@ class RunContext:
         }
 
     def close(self, *, completed: bool) -> None:
-        """End the log; remove the folder of a completed task, unless folders are kept.
+        """End the log. Remove the working folder of a completed task, unless `JobSite.keep` is set.
 
-        On a full disk it goes in any case: room for the outcome is worth more than a look at the folder.
+        On a full disk the folder is always removed, because its space is needed to store the outcome.
         """
         if self._scratch is not None:
             with contextlib.suppress(OSError):
@@ -246,36 +247,36 @@ class RunContext:
             return self.job.inputs[check]
         except KeyError:
             raise InfrastructureError(
-                f"{self.job.task.check.name!r} asks for {check!r}, which it does not need",
+                f"{self.job.task.check.name!r} uses the outcome of {check!r}, which is not among its needs",
                 why=f"its declared needs are {', '.join(self.job.task.check.needs) or 'none'}",
-                fix=f"declare {check!r} among the needs of this check",
+                fix=f"add {check!r} to the needs of this check",
             ) from None
 
     def _check_stopped(self) -> None:
         if self.handle.cancelled.is_set():
-            raise InterruptedRunError("the run was stopped", fix="run the same command again: it resumes")
+            raise InterruptedRunError("the run was stopped", fix="run the same command again to resume it")
         if time.monotonic() >= self._deadline:
             raise TaskTimeoutError
 
 
 def external_kill_error(tail: str) -> InfrastructureError:
-    """A program of a cell that was killed by none of us; `tail` is the end of its output."""
+    """The error for a program of a cell that npu-matrix did not kill; `tail` is the end of its output."""
     message = next((line for line in reversed(tail.splitlines()) if "for its memory limit" in line), "")
     if message:
         return InfrastructureError(
-            "the cell ran out of the memory it was given",
+            "the cell exceeded its memory limit",
             why=message.removeprefix("npu-matrix: "),
-            fix=f"give it more with {MEMORY_VARIABLE}, or a smaller recipe",
+            fix=f"raise the limit with {MEMORY_VARIABLE}, or use a smaller recipe",
         )
     return InfrastructureError(
-        "a program of the cell was killed from outside",
-        why="SIGKILL, and not by npu-matrix: most often the kernel, for want of memory",
+        "a program of the cell was killed",
+        why="SIGKILL, and not by npu-matrix: usually the kernel, because memory was exhausted",
         fix="see `dmesg | grep -i oom`; free memory, or run fewer tasks at a time (--jobs)",
     )
 
 
-def _fresh_folder(work: Path, job: Job) -> Path:
-    """An empty folder of this attempt's own; those of earlier attempts, which nobody reads any more, go."""
+def _new_workdir(work: Path, job: Job) -> Path:
+    """Create an empty folder for this attempt; the folders of earlier attempts of the task are removed."""
     name = job.task.key[:KEY_CHARACTERS]
     folder = work / f"{name}-{job.attempt}"
     try:
@@ -285,7 +286,7 @@ def _fresh_folder(work: Path, job: Job) -> Path:
         folder.mkdir(parents=True)
     except OSError as error:
         raise InfrastructureError(
-            "cannot make a working folder",
+            "cannot create a working folder",
             where=Location(error.filename or folder),
             why=error.strerror or str(error),
             fix="free space on this disk or make the state folder writable, then run again",

@@ -1,3 +1,4 @@
-"""The processes a task starts: supervised so that none survives the task, with a clean environment, logged
-with secrets masked, and stopped on an interrupt. Start with `process.run_program`.
+"""Starts the programs of a task: `process` runs them in a clean environment, `supervise` ensures that no
+process survives the task, `task_log` writes their output with secrets masked, `interruption` handles signals.
+Start with `process.run_program`.
 """

@@ -1,4 +1,4 @@
-"""Ctrl-C and its like: the first asks the run to stop, the second does not wait for it."""
+"""Handles Ctrl-C and similar signals: the first stops the run in order, the second stops it at once."""
 
 from __future__ import annotations
 
@@ -14,26 +14,25 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interruption:
-    """While entered (main thread only), notes SIGINT, SIGTERM and SIGHUP instead of dying of them.
+    """A context manager for the main thread that counts SIGINT, SIGTERM and SIGHUP instead of dying of them.
 
-    SIGHUP is left alone where `nohup` had it ignored: that run is meant to outlive its terminal.
-    Call it to learn whether one came. The second raises KeyboardInterrupt where the program stands, the
-    third ends the process at once with exit code 130: programs it runs are then stopped by their
-    supervisors, and what was recorded stays recorded.
+    Call it to find out whether a signal has arrived. The second signal raises KeyboardInterrupt. The third
+    ends the process at once with exit code 130; the supervisors then stop the programs of the tasks, and
+    recorded outcomes are kept. If SIGHUP is ignored (`nohup`), it stays ignored.
     """
 
     def __init__(self) -> None:
         self.received = 0
-        self._former: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
+        self._previous_handlers: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
 
     def __call__(self) -> bool:
-        """Whether the run has been asked to stop."""
+        """Whether a signal has arrived."""
         return self.received > 0
 
     def __enter__(self) -> Self:
         for number in SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                self._former[number] = signal.signal(number, self._receive)
+                self._previous_handlers[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(
@@ -42,8 +41,8 @@ class Interruption:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        for number, former in self._former.items():
-            signal.signal(number, former)
+        for number, handler in self._previous_handlers.items():
+            signal.signal(number, handler)
 
     def _receive(self, _number: int, _frame: FrameType | None) -> None:
         self.received += 1

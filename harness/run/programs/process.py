@@ -1,4 +1,4 @@
-"""External programs: argument lists, a scrubbed environment, output as it comes, and never an orphan."""
+"""Runs external programs in a scrubbed environment, streams their output, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ CHUNK_BYTES = 1 << 16
 TAIL_CHARACTERS = 1 << 16
 TICK_SECONDS = 0.2
 GRACE_SECONDS = 5.0
-# A program that runs another one in a container has its stacks to print and the container to remove.
+# Within this time a container's processes print their stacks and the container is removed.
 CONTAINED_GRACE_SECONDS = 25.0
-# Beyond the grace and the supervisor's own sweep: after that the supervisor itself is stuck.
+# If the supervisor has not ended this long after the grace period, it is stuck and is killed.
 HARD_SECONDS = supervise.SWEEP_SECONDS + 5.0
 
-# What programs may see of the user's environment: how to find things, reach the network and speak.
+# The variables of the user's environment that programs may see: search paths, locale, network, caches.
 ALLOWED = re.compile(
     r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_.*|TZ|TMPDIR|TEMP|TMP|XDG_.*"
     r"|(HTTP|HTTPS|FTP|ALL|NO)_PROXY|(http|https|ftp|all|no)_proxy"
     r"|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|GIT_SSL_.*"
     r"|PIP_.*|UV_.*|HF_.*|CC|CXX|OMP_NUM_THREADS|ASCEND_.*|NPU_MATRIX_.*"
 )
-# Programs write for a file: no colours, no cursor movement, nothing held back in buffers.
+# Programs write to a file, so they must not use colours or move the cursor, nor buffer their output.
 FIXED = {"TERM": "dumb", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def scrubbed_environment(
     environ: Mapping[str, str], added: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The allowed part of `environ`, our fixed values, and `added` over both."""
+    """The allowed variables of `environ`, the fixed values, and `added`, which has precedence."""
     allowed = {name: value for name, value in environ.items() if ALLOWED.fullmatch(name)}
     return {**allowed, **FIXED, **(added or {})}
 
@@ -61,23 +61,32 @@ def run_program(
     alone: bool = False,
     memory_bytes: int = 0,
 ) -> Completed:
-    """Run `argv` to its end, its time limit, or until `stopped()`; output goes to `write` as whole lines.
+    """Run `argv` until it ends, for at most `timeout` seconds, or until `stopped()`.
 
-    The program and everything it started are gone when this returns, and soon after the harness dies.
-    Ending it early is `signal_number`, with `alone` to the program itself and to nothing it started,
-    then SIGKILL for all after `grace` seconds. `returncode` is negative for a signal. With
-    `memory_bytes` it is killed when its processes together hold more, and the output says so.
-    InfrastructureError when the program is not there or cannot be started.
+    The output is passed to `write` as whole lines. When this returns, or if this process dies, the program
+    and all processes that it started are stopped. To stop early, `signal_number` is sent to all of them, or
+    with `alone` only to the program itself; after `grace` seconds follows SIGKILL to all. If its processes
+    together use more than `memory_bytes` (0: no limit), they are killed, and the output says so. `returncode`
+    is negative after a signal. InfrastructureError if the program does not exist or cannot be started.
     """
-    _require(argv[0], env, cwd)
+    _require_executable(argv[0], env, cwd)
     started = time.monotonic()
     deadline = None if timeout is None else started + timeout
-    order = {"grace": grace, "signal": int(signal_number), "alone": alone, "memory": memory_bytes}
-    process = _start(argv, env, cwd, order)
+    process = _start_supervised(
+        supervise.ProgramRequest(
+            argv=list(argv),
+            env=dict(env),
+            cwd=str(cwd),
+            grace=grace,
+            signal=int(signal_number),
+            alone=alone,
+            memory=memory_bytes,
+        )
+    )
     stream = _Stream(write)
     timed_out = False
     try:
-        # Both pipes close with the `with`: the supervisor takes that for an order to stop.
+        # `with` closes both pipes, which the supervisor understands as the request to stop.
         with process:
             while stream.pump(process):
                 timed_out = deadline is not None and time.monotonic() >= deadline
@@ -99,7 +108,7 @@ def run_program(
 
 
 class _Stream:
-    """The program's merged output on its way to the log; keeps its end."""
+    """Passes the program's merged output on as whole lines, and remembers its end."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self.tail = ""
@@ -107,7 +116,7 @@ class _Stream:
         self._lines = LineAssembler()
 
     def pump(self, process: subprocess.Popen[bytes]) -> bool:
-        """Pass on what arrives within a tick; False at the end of the output."""
+        """Pass on the output that arrives within a tick; False at the end of the output."""
         assert process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
@@ -126,20 +135,19 @@ class _Stream:
             self._write(text)
 
 
-def _require(program: str, env: Mapping[str, str], cwd: Path) -> None:
-    where = str(cwd / program) if "/" in program else program
-    if shutil.which(where, path=env.get("PATH", os.defpath)) is None:
+def _require_executable(program: str, env: Mapping[str, str], cwd: Path) -> None:
+    name = str(cwd / program) if "/" in program else program
+    search_path = env.get("PATH", os.defpath)
+    if shutil.which(name, path=search_path) is None:
         raise InfrastructureError(
             f"cannot run {program!r}: there is no such program",
-            why=f"not executable as a file, nor on PATH ({env.get('PATH', os.defpath)})",
+            why=f"it is neither an executable file nor on PATH ({search_path})",
             fix="install it, or put it on PATH",
         )
 
 
-def _start(
-    argv: Sequence[str], env: Mapping[str, str], cwd: Path, limits: Mapping[str, float]
-) -> subprocess.Popen[bytes]:
-    order = json.dumps({"argv": list(argv), "env": dict(env), "cwd": str(cwd), **limits}).encode()
+def _start_supervised(request: supervise.ProgramRequest) -> subprocess.Popen[bytes]:
+    message = json.dumps(request._asdict()).encode()
     try:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", supervise.__file__],
@@ -151,14 +159,14 @@ def _start(
         )
     except OSError as error:
         raise InfrastructureError(
-            f"cannot start {argv[0]!r}",
+            f"cannot start {request.argv[0]!r}",
             why=error.strerror or str(error),
-            fix="free memory or raise the limit on processes, then run again",
+            fix="free memory or raise the process limit, then run again",
         ) from error
     assert process.stdin is not None
-    # A supervisor that is already dead shows as the end of its output.
+    # If the supervisor has died already, its output ends.
     with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(len(order).to_bytes(supervise.LENGTH_BYTES, "big") + order)
+        process.stdin.write(len(message).to_bytes(supervise.LENGTH_BYTES, "big") + message)
         process.stdin.flush()
     return process
 

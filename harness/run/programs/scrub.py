@@ -1,4 +1,4 @@
-"""Makes program output fit to be kept and shown: no terminal control, no credentials."""
+"""Removes terminal control sequences and masks credentials in program output."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 from harness.sources.redact import MASK, mask_secrets
 
-# Shorter values (`1`, `true`, `main`) occur everywhere, and masking them would only garble the log.
+# Shorter values (`1`, `true`, `main`) occur in ordinary text too, and masking them would garble the log.
 MINIMUM_SECRET = 6
 
 SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|(^|_)KEY(_|$)|APIKEY|ACCESS_KEY", re.IGNORECASE
 )
-# ECMA-48: control sequences, operating-system commands and strings, and other two-byte escapes. A string that
-# nobody ends ends with its line: a terminal would wait on, and a log would lose what follows.
+# ECMA-48: control sequences, operating-system commands and strings, and other two-byte escapes. A string
+# without an end is cut at the end of its line, so that the following lines are not lost.
 ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"
     r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?"
@@ -26,18 +26,19 @@ URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]{1,512}@")
 
 
 class Scrubber:
-    """Removes terminal control; masks credentials, tokens and the secret values of `environ`."""
+    """Removes terminal control sequences; masks credentials, tokens and the secret values of `environ`."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         secrets = {value for name, value in environ.items() if SECRET_NAME.search(name)}
-        # The longest first, so that a secret that contains another is masked whole.
-        usable = sorted((value for value in secrets if len(value) >= MINIMUM_SECRET), key=len, reverse=True)
-        self._secrets = re.compile("|".join(map(re.escape, usable))) if usable else None
+        # The longest first, so that a secret that contains another one is masked completely.
+        long_enough = [value for value in secrets if len(value) >= MINIMUM_SECRET]
+        alternatives = map(re.escape, sorted(long_enough, key=len, reverse=True))
+        self._secrets = re.compile("|".join(alternatives)) if long_enough else None
 
     def __call__(self, text: str) -> str:
-        """`text` without what must not be kept; lines stay lines."""
+        """The cleaned text, with the same lines."""
         if "\x1b" in text:
-            # An escape may take a secret's first letter with it, and may stand in the middle of one.
+            # Removing an escape can remove the first letter of a secret or join the parts of one: mask twice.
             text = ESCAPES.sub("", self._masked(text))
         return self._masked(CONTROLS.sub("", text))
 

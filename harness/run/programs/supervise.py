@@ -1,12 +1,9 @@
-"""Runs one program and leaves nothing of it behind, whatever happens to the program or to the harness.
+"""Runs one program and stops all its processes at the end, also if npu-matrix is killed.
 
-Executed as a file by a bare interpreter, so it imports only the standard library. It reads one JSON object
-with its length in front from standard input (argv, env, cwd and these), then watches that pipe: its end
-means that the harness wants the program stopped, or is itself dead, kill -9 included. `grace` are the
-seconds that the program has to end. The program gets a session of its own. On Linux the supervisor also
-adopts whatever the program's children leave behind, daemons included. `signal` is what it is stopped with
-first, with `alone` without what it started; `memory` is a limit in bytes for all of its processes together,
-0 for none.
+An interpreter executes this file directly, so it imports only the standard library. It reads an 8-byte length
+and a JSON object of that length (`ProgramRequest`) from standard input. If that pipe closes, npu-matrix has
+asked to stop the program or has died, and the program is stopped. The program runs in a session of its own.
+On Linux the supervisor also adopts orphaned descendants of the program, including daemons.
 """
 
 from __future__ import annotations
@@ -19,13 +16,13 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 LENGTH_BYTES = 8
 SWEEP_SECONDS = 5.0
 EXIT_CANNOT_EXECUTE = 127
 MEMORY_SECONDS = 1.0
-# What the container engine's program says too.
+# `harness.builds.engines.container_run` prints the same message.
 OUT_OF_MEMORY = "npu-matrix: the program was killed for its memory limit"
 PROC = Path("/proc/self").parent
 PR_SET_PDEATHSIG = 1
@@ -33,32 +30,48 @@ PR_SET_CHILD_SUBREAPER = 36
 HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
+class ProgramRequest(NamedTuple):
+    """The program to run, and how to stop it.
+
+    grace: seconds between the first signal and SIGKILL. signal: the number of the first signal. alone: send
+    it to the program only, not to the processes that it started. memory: limit in bytes for all its processes
+    together, 0 for none.
+    """
+
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    grace: float
+    signal: int
+    alone: bool
+    memory: int
+
+
 def main() -> NoReturn:
-    """Read the order, run it, and end as the program ended: same exit code, same signal."""
-    order = _read_order(0)
+    """Read the request, run the program, and end with its exit status or by its signal."""
+    request = _read_request(0)
     wake = _signals_as_bytes()
     prctl = _prctl()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    # A stop that comes before the child has its own signals back waits there, and is told to nobody else.
+    # A signal that arrives before the child has restored its own signal handlers must wait.
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     child = os.fork()
     if child == 0:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        _execute_program(order)
+        _execute_program(request)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
-    status = _watch(child, wake, order)
-    left = _sweep(child)
+    status = _watch(child, wake, request)
+    leftover = _kill_descendants(child)
     if status is None:
         status = _reap(child)
-    if left:
-        _print(f"[stopped {left} process(es) that the program left behind]")
+    if leftover:
+        _print(f"[stopped {leftover} process(es) that the program left behind]")
     _exit_as(status)
 
 
-def _read_order(descriptor: int) -> dict[str, Any]:
+def _read_request(descriptor: int) -> ProgramRequest:
     length = int.from_bytes(_read_exactly(descriptor, LENGTH_BYTES), "big")
-    order: dict[str, Any] = json.loads(_read_exactly(descriptor, length))
-    return order
+    return ProgramRequest(**json.loads(_read_exactly(descriptor, length)))
 
 
 def _read_exactly(descriptor: int, size: int) -> bytes:
@@ -72,7 +85,7 @@ def _read_exactly(descriptor: int, size: int) -> bytes:
 
 
 def _signals_as_bytes() -> int:
-    """Every signal of interest becomes a byte in a pipe, so that one `select` waits for all there is."""
+    """Write a byte to a pipe for each handled signal, so that one `select` can wait for signals and input."""
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     signal.set_wakeup_fd(write_end)
@@ -82,7 +95,7 @@ def _signals_as_bytes() -> int:
 
 
 def _prctl() -> Any:
-    """Linux's prctl; elsewhere, and without ctypes, nothing: the session is still stopped as a whole."""
+    """Linux's prctl; without it a no-op. The session of the program is then still stopped as a whole."""
     if sys.platform != "linux":
         return lambda *_: 0
     try:
@@ -94,7 +107,7 @@ def _prctl() -> Any:
     return lambda option, value: prctl(option, value, 0, 0, 0)
 
 
-def _execute_program(order: dict[str, Any]) -> NoReturn:
+def _execute_program(request: ProgramRequest) -> NoReturn:
     try:
         os.setsid()
         _no_core_file()
@@ -102,18 +115,17 @@ def _execute_program(order: dict[str, Any]) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.chdir(order["cwd"])
-        os.execvpe(order["argv"][0], order["argv"], order["env"])  # noqa: S606
+        os.chdir(request.cwd)
+        os.execvpe(request.argv[0], request.argv, request.env)  # noqa: S606
     except OSError as error:
-        _print(f"cannot execute {order['argv'][0]}: {error.strerror or error}")
+        _print(f"cannot execute {request.argv[0]}: {error.strerror or error}")
     finally:
         os._exit(EXIT_CANNOT_EXECUTE)
 
 
-def _watch(child: int, wake: int, order: dict[str, Any]) -> int | None:
-    """The child's wait status, or None if it must be killed. A stop sends the configured signal first."""
+def _watch(child: int, wake: int, request: ProgramRequest) -> int | None:
+    """Wait until the child ends or must be killed. Returns its wait status, or None if it must be killed."""
     deadline: float | None = None
-    limit = int(order["memory"])
     while True:
         status = _collect(child)
         if status is not None:
@@ -121,9 +133,9 @@ def _watch(child: int, wake: int, order: dict[str, Any]) -> int | None:
         remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         if remaining == 0.0:
             return None
-        if limit:
-            if _memory() > limit:
-                _print(f"{OUT_OF_MEMORY} of {limit / 2**30:.1f} GiB")
+        if request.memory:
+            if _memory() > request.memory:
+                _print(f"{OUT_OF_MEMORY} of {request.memory / 2**30:.1f} GiB")
                 return None
             remaining = MEMORY_SECONDS if remaining is None else min(remaining, MEMORY_SECONDS)
         watched = [wake] if deadline is not None else [wake, 0]
@@ -132,16 +144,16 @@ def _watch(child: int, wake: int, order: dict[str, Any]) -> int | None:
         ended = 0 in ready and not os.read(0, 256)
         stop_requested = any(number != signal.SIGCHLD for number in received)
         if deadline is None and (ended or stop_requested):
-            deadline = time.monotonic() + float(order["grace"])
-            if order["alone"]:
+            deadline = time.monotonic() + request.grace
+            if request.alone:
                 with contextlib.suppress(OSError):
-                    os.kill(child, int(order["signal"]))
+                    os.kill(child, request.signal)
             else:
-                _signal_all(child, int(order["signal"]))
+                _signal_all(child, request.signal)
 
 
 def _collect(child: int) -> int | None:
-    """Reap everything that has ended, adopted processes too; the child's status when it was among them."""
+    """Reap all ended processes, including adopted ones; returns the child's wait status if it has ended."""
     found: int | None = None
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -159,24 +171,24 @@ def _reap(child: int) -> int:
     return signal.SIGKILL
 
 
-def _sweep(child: int) -> int:
-    """Kill what is left until nothing is; returns how many processes other than the child there were."""
-    left = 0
+def _kill_descendants(child: int) -> int:
+    """Kill all descendants; returns how many there were besides the child."""
+    leftover = 0
     deadline = time.monotonic() + SWEEP_SECONDS
     while time.monotonic() < deadline:
         seen = _signal_all(child, signal.SIGKILL)
-        left = max(left, len(seen - {child}))
+        leftover = max(leftover, len(seen - {child}))
         if not seen:
             break
         time.sleep(0.005)
         for pid in seen - {child}:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-    return left
+    return leftover
 
 
 def _signal_all(child: int, number: int) -> set[int]:
-    """Signal every descendant and return them; without /proc, the child's group, which cannot be listed."""
+    """Signal all descendants and return them. Without /proc, signal the child's group and return nothing."""
     if not PROC.is_dir():
         with contextlib.suppress(OSError):
             os.killpg(child, number)
@@ -188,11 +200,11 @@ def _signal_all(child: int, number: int) -> set[int]:
 
 
 def _descendants() -> set[int]:
-    """Living processes below this one, by /proc; empty where there is none."""
+    """The living descendants of this process, from /proc; empty on systems without it."""
     children: dict[int, list[int]] = {}
     for entry in PROC.glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # The command stands in parentheses and may itself contain any.
+            # The command is in parentheses, and can itself contain parentheses.
             state, parent = entry.read_text(errors="replace").rpartition(")")[2].split()[:2]
             if state not in "ZX":
                 children.setdefault(int(parent), []).append(int(entry.parent.name))
@@ -206,7 +218,7 @@ def _descendants() -> set[int]:
 
 
 def _memory() -> int:
-    """Bytes that the descendants hold, shared pages divided among those that share them (proc(5): Pss)."""
+    """Bytes of memory of all descendants. A shared page is divided by its number of users (proc(5): Pss)."""
     total = 0
     for pid in _descendants():
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -236,7 +248,7 @@ def _no_core_file() -> None:
 
 
 def _die_by_signal(number: int) -> None:
-    """End by the program's own signal, without a second core file."""
+    """End this process by the same signal as the program, without a second core file."""
     _no_core_file()
     with contextlib.suppress(OSError, ValueError):
         if number != signal.SIGKILL:

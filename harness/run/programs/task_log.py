@@ -1,4 +1,4 @@
-"""A task's log: its whole output while that is short and slow, head and tail when it floods."""
+"""Writes a task's log: the whole output, or its beginning and end if there is too much."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ LINE_BYTES = 64 << 10
 
 
 class LineAssembler:
-    """Turns the byte chunks of a pipe into text of whole lines, none much longer than `LINE_BYTES`."""
+    """Converts chunks of bytes to text of whole lines. Lines longer than `LINE_BYTES` are split."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> str:
-        """The lines completed by `chunk`; of a line redrawn by carriage returns, what it showed last."""
+        """The lines that `chunk` completes; of a line with carriage returns, the text that it showed last."""
         data = self._rest + chunk
         end = data.rfind(b"\n") + 1
         whole, rest = data[:end], data[end:]
-        # A carriage return at the end erases the line only if something more is drawn.
-        rest = _as_drawn(rest) + b"\r" * rest.endswith(b"\r")
+        # A carriage return at the end overwrites the line only if more text follows.
+        rest = _shown_last(rest) + b"\r" * rest.endswith(b"\r")
         if len(rest) > LINE_BYTES:
             whole, rest = whole + rest + b"\n", b""
         self._rest = rest
         return _text(whole)
 
     def finish(self) -> str:
-        """What is left when the output ends without a newline."""
+        """The last line, if the output does not end with a newline."""
         rest, self._rest = self._rest, b""
         return _text(rest + b"\n") if rest else ""
 
 
 class TaskLog:
-    """Appends to a file of at most `cap` bytes: the first half as it comes, the last half when it is closed.
+    """Writes to a file of at most `cap` bytes: the first half at once, the last half when it is closed.
 
-    What comes faster than `throttle` permits is left out too. Any thread may write. InfrastructureError when
-    the disk refuses.
+    Output that arrives faster than `throttle` permits is also left out. Several threads may write.
+    InfrastructureError if writing fails.
     """
 
     def __init__(
@@ -69,31 +69,31 @@ class TaskLog:
             raise _unwritable(path, error) from error
 
     def write(self, text: str) -> None:
-        """Append one or more lines; a missing last newline is added."""
+        """Append one or more lines; a missing newline at the end is added."""
         if not text:
             return
         text = text if text.endswith("\n") else text + "\n"
         with self._lock:
             text = self._throttle.admit(text)
             if text:
-                self._keep(text)
+                self._append(text)
 
-    def _keep(self, text: str) -> None:
+    def _append(self, text: str) -> None:
         text = self._scrub(text)
         self.last_line = text[:-1].rsplit("\n", 1)[-1].strip() or self.last_line
         if self._written < self._half:
-            text = self._to_file(text)
+            text = self._write_first_half(text)
         if text:
-            self._to_tail(text)
+            self._append_to_tail(text)
 
     def close(self) -> None:
-        """Write the tail, with a line saying what was left out before it."""
+        """Write the end of the output, after a line with the size of the output that was left out."""
         with self._lock:
             if self._file.closed:
                 return
             try:
-                if held := self._throttle.finish():
-                    self._keep(held)
+                if delayed := self._throttle.finish():
+                    self._append(delayed)
                 if self._dropped:
                     self._put(f"[{self._dropped} bytes of output are left out here]\n")
                 for text in self._tail:
@@ -102,26 +102,26 @@ class TaskLog:
                 self._tail.clear()
                 self._file.close()
 
-    def _to_file(self, text: str) -> str:
-        """Write what fits into the first half, cut at a line, and return the rest."""
-        room = self._half - self._written
-        if len(text) > room:
-            cut = text.rfind("\n", 0, room) + 1
+    def _write_first_half(self, text: str) -> str:
+        """Write the lines that fit into the first half, and return the other lines."""
+        remaining = self._half - self._written
+        if len(text) > remaining:
+            cut = text.rfind("\n", 0, remaining) + 1
             text, rest = text[:cut], text[cut:]
         else:
             rest = ""
         self._put(text)
-        # A line too long for the room that is left must not let later, shorter ones in front of it.
+        # Once a line does not fit, shorter lines after it must not be written before it.
         self._written = self._half if rest else self._written + len(text)
         return rest
 
-    def _to_tail(self, text: str) -> None:
+    def _append_to_tail(self, text: str) -> None:
         self._tail.append(text)
         self._tail_size += len(text)
         while self._tail_size > self._half and len(self._tail) > 1:
-            gone = self._tail.popleft()
-            self._tail_size -= len(gone)
-            self._dropped += len(_encoded(gone))
+            dropped = self._tail.popleft()
+            self._tail_size -= len(dropped)
+            self._dropped += len(_encoded(dropped))
 
     def _put(self, text: str) -> None:
         try:
@@ -133,18 +133,18 @@ class TaskLog:
 
 
 def _encoded(text: str) -> bytes:
-    # A file name that is not UTF-8 must not cost the log.
+    # The text can contain file names that are not UTF-8.
     return text.encode("utf-8", "backslashreplace")
 
 
-def _as_drawn(line: bytes) -> bytes:
-    """What a terminal shows of a line with carriage returns: the last thing drawn, nearly."""
+def _shown_last(line: bytes) -> bytes:
+    """The text after the last carriage return of a line, which is about what a terminal shows at the end."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
 def _text(whole: bytes) -> str:
     if b"\r" in whole:
-        whole = b"\n".join(_as_drawn(line) for line in whole.split(b"\n"))
+        whole = b"\n".join(_shown_last(line) for line in whole.split(b"\n"))
     return whole.decode("utf-8", "replace")
 
 

@@ -1,4 +1,4 @@
-"""A rate limit for output: a program that floods costs its log neither the disk nor this machine's time."""
+"""Limits the rate of output, so that a program that prints too much neither fills the disk nor the CPU."""
 
 from __future__ import annotations
 
@@ -6,56 +6,57 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-#: What a log takes without a pause: half of its cap, so that its first half is always as it came.
+#: Output that is written at once: half the cap of a log, so that the first half of a log is always complete.
 BURST_BYTES = 10 << 20
-#: And every second after that; nobody reads faster.
+#: Output that is written per second after that.
 RATE_BYTES = 2 << 20
-#: The end of what is left out is kept: an error is printed last.
-KEPT_BYTES = 64 << 10
+#: The last part of the output that came too fast is written nevertheless, because errors are printed last.
+DELAYED_BYTES = 64 << 10
 
 
 class Throttle:
-    """Lets lines through at `rate` bytes a second after a `burst`; says how much it leaves out, and where.
+    """A token bucket for lines: `burst` characters at once, then `rate` characters per second.
 
-    Sizes are those of the text as Unicode characters. Not for several threads at a time.
+    Lines that come too fast are delayed. Of the delayed lines only the last `delayed` characters are kept; a
+    note in the output says how much was dropped. Not thread-safe.
     """
 
     def __init__(
         self,
         rate: float = RATE_BYTES,
         burst: float = BURST_BYTES,
-        kept: int = KEPT_BYTES,
+        delayed: int = DELAYED_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._rate, self._burst, self._most = rate, burst, kept
+        self._rate, self._burst, self._most_delayed = rate, burst, delayed
         self._clock = clock
-        self._room, self._at = burst, clock()
-        self._kept: deque[str] = deque()
+        self._budget, self._updated = burst, clock()
+        self._delayed: deque[str] = deque()
         self._size = 0
         self._dropped = 0
 
     def admit(self, text: str) -> str:
-        """What of these lines goes into the log now."""
+        """The lines to write now, given new lines."""
         now = self._clock()
-        self._room = min(self._burst, self._room + (now - self._at) * self._rate)
-        self._at = now
-        if self._kept or self._dropped:
-            # The note counts too: cut off with what follows it, it would be taken for output.
-            if len(self._note()) + self._size + len(text) > self._room:
-                self._hold(text)
+        self._budget = min(self._burst, self._budget + (now - self._updated) * self._rate)
+        self._updated = now
+        if self._delayed or self._dropped:
+            # The note counts too: the log must not cut it apart.
+            if len(self._note()) + self._size + len(text) > self._budget:
+                self._delay(text)
                 return ""
             text = self.finish() + text
-        elif len(text) > self._room:
-            cut = text.rfind("\n", 0, int(self._room)) + 1
+        elif len(text) > self._budget:
+            cut = text.rfind("\n", 0, int(self._budget)) + 1
             text, rest = text[:cut], text[cut:]
-            self._hold(rest)
-        self._room -= len(text)
+            self._delay(rest)
+        self._budget -= len(text)
         return text
 
     def finish(self) -> str:
-        """The end of what was held back, with a line saying how much before it is left out."""
-        text = self._note() + "".join(self._kept)
-        self._kept.clear()
+        """The delayed lines, after a note with the size of the dropped lines."""
+        text = self._note() + "".join(self._delayed)
+        self._delayed.clear()
         self._size = self._dropped = 0
         return text
 
@@ -64,15 +65,16 @@ class Throttle:
             return ""
         return f"[{self._dropped} bytes of output are left out here: it came too fast]\n"
 
-    def _hold(self, text: str) -> None:
-        self._kept.append(text)
+    def _delay(self, text: str) -> None:
+        self._delayed.append(text)
         self._size += len(text)
-        while self._size > self._most:
-            first = self._kept.popleft()
-            over = self._size - self._most
-            # Cut at a line where there is one: half a line could be half a secret.
-            cut = len(first) if over >= len(first) else first.find("\n", over) + 1 or len(first)
+        while self._size > self._most_delayed:
+            first = self._delayed.popleft()
+            excess = self._size - self._most_delayed
+            # Whole lines are dropped if possible: half a line could contain half a secret, which is not
+            # masked.
+            cut = len(first) if excess >= len(first) else first.find("\n", excess) + 1 or len(first)
             self._dropped += len(first[:cut].encode())
             self._size -= cut
             if first[cut:]:
-                self._kept.appendleft(first[cut:])
+                self._delayed.appendleft(first[cut:])

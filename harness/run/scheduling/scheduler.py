@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from harness.check import why_not_reusable
+from harness.check import why_not_reusable, why_not_usable
 from harness.ledger.run_record import Disposition
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status, Tier
@@ -169,10 +169,7 @@ class _Run:
         missing = [ref.name for ref in outcome.artifacts if not self._ledger.artifacts.has(ref)]
         if missing:
             return f"its artifact {missing[0]} no longer exists"
-        try:
-            return self._plan.tasks[outcome.key].check.outdated(outcome)
-        except Exception as error:  # noqa: BLE001 - what cannot even be looked at is not built upon
-            return f"the stored outcome cannot be examined: {error!r}"
+        return why_not_usable(self._plan.tasks[outcome.key].check, outcome)
 
     def _start(self, task: Task) -> None:
         attempt = self._ledger.next_attempt(task.key)

@@ -107,7 +107,7 @@ def test_a_memory_limit_ends_the_program_and_is_no_failure_of_the_cell(runs):
     outcome, log = runs(GREEDY, environ={"NPU_MATRIX_CELL_MEMORY": "100m"})
     assert outcome.state is State.ERROR
     assert outcome.failure.kind == "InfrastructureError"
-    assert "ran out of the memory it was given (the program was killed for its memory limit of 0.1 GiB)" in (
+    assert "exceeded its memory limit (the program was killed for its memory limit of 0.1 GiB)" in (
         outcome.failure.message
     )
     assert "NPU_MATRIX_CELL_MEMORY" in outcome.failure.fix
@@ -129,7 +129,7 @@ def test_what_the_kernel_kills_is_no_failure_of_the_cell(runs):
     outcome, _log = runs("import os; os.kill(os.getpid(), 9)")
     assert outcome.state is State.ERROR
     assert outcome.failure.kind == "InfrastructureError"
-    assert "killed from outside" in outcome.failure.message
+    assert "a program of the cell was killed" in outcome.failure.message
     assert "dmesg" in outcome.failure.fix
 
 

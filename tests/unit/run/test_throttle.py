@@ -22,7 +22,7 @@ class Clock:
 
 def test_what_comes_slowly_is_whole():
     clock = Clock()
-    throttle = Throttle(rate=100, burst=200, kept=50, clock=clock)
+    throttle = Throttle(rate=100, burst=200, delayed=50, clock=clock)
     for _ in range(1000):
         clock.now += 1.0
         assert throttle.admit("x" * 90 + "\n") == "x" * 90 + "\n"
@@ -31,7 +31,7 @@ def test_what_comes_slowly_is_whole():
 
 def test_a_flood_is_thinned_to_the_rate_and_says_so():
     clock = Clock()
-    throttle = Throttle(rate=1000, burst=1000, kept=200, clock=clock)
+    throttle = Throttle(rate=1000, burst=1000, delayed=200, clock=clock)
     text = ""
     for number in range(10_000):
         clock.now += 0.001
@@ -59,7 +59,7 @@ def test_a_flood_is_thinned_to_the_rate_and_says_so():
 )
 def test_lines_stay_whole_and_in_order_and_every_byte_is_shown_or_counted(steps):
     clock = Clock()
-    throttle = Throttle(rate=20, burst=60, kept=40, clock=clock)
+    throttle = Throttle(rate=20, burst=60, delayed=40, clock=clock)
     given_lines, shown = [], ""
     for seconds, lines in steps:
         clock.now += seconds
@@ -81,7 +81,7 @@ def test_lines_stay_whole_and_in_order_and_every_byte_is_shown_or_counted(steps)
 def test_a_flooding_task_keeps_its_last_words_and_no_secret(tmp_path: Path):
     clock = Clock()
     scrub = Scrubber({"API_TOKEN": "hunter2hunter2"})
-    throttle = Throttle(rate=10, burst=500, kept=300, clock=clock)
+    throttle = Throttle(rate=10, burst=500, delayed=300, clock=clock)
     log = TaskLog(tmp_path / "log", scrub, throttle=throttle)
     for _ in range(1000):
         log.write("\x1b[31mnoise hunter2hunter2\x1b[0m\n")
