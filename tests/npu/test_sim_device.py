@@ -243,6 +243,15 @@ def test_memory_statistics_follow_what_is_allocated() -> None:
     assert told["allocated_bytes.all.peak"] == torch.npu.max_memory_allocated()
 
 
+def test_memory_that_inference_mode_used_first_can_be_written_later() -> None:
+    with torch.inference_mode():
+        pointer = torch.zeros(4099, device=NPU).add_(1).data_ptr()
+    x = torch.zeros(4099, device=NPU)
+    assert x.data_ptr() == pointer
+    SIMULATION.machine.alias(x).add_(1)
+    assert bool((x == 1).all())
+
+
 def test_random_numbers_follow_the_device_generator() -> None:
     torch.npu.manual_seed(3)
     first, state = torch.randn(64, device=NPU), torch.npu.get_rng_state()

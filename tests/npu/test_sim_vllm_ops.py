@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("torch_npu")
 overlay = pytest.importorskip("harness.devices.sim.start.overlay")
 
-from harness.devices.sim.faults.fault_injection import FaultBook  # noqa: E402
+from harness.devices.sim.faults.fault_injection import FaultInjector  # noqa: E402
 from harness.devices.sim.faults.fault_spec import parse_faults  # noqa: E402
 from harness.devices.sim.start import triton_interpreter  # noqa: E402
 from harness.rollout.generation import engine_workers, generation_program  # noqa: E402
@@ -142,7 +142,7 @@ def test_a_fault_strikes_what_a_kernel_writes_and_not_what_it_reads() -> None:
             values[:rows] *= table
 
     interceptors: list[Any] = []
-    book = FaultBook(interceptors)
+    injector = FaultInjector(interceptors)
     launch = triton_interpreter.intercepted(Executor.launch, SimpleNamespace(interceptors=interceptors))
     query, key = torch.full((2, 3), 1 / 3), torch.full((2, 3), 1 / 7)
     table = torch.full((3,), 1 + 2.0**-20)
@@ -150,15 +150,15 @@ def test_a_fault_strikes_what_a_kernel_writes_and_not_what_it_reads() -> None:
     launch(Executor(turn), query, 2, table, key=key)
     exact = query.clone()
     assert torch.equal(exact, torch.full((2, 3), 1 / 3) * table)
-    with book.injected(*parse_faults("triton::turn;round")) as (fault,):
+    with injector.injected(*parse_faults("triton::turn;round")) as (fault,):
         launch(Executor(turn), query, 2, table, key=key)
     assert fault.hit_operators == {"triton::turn": 1}
     assert torch.equal(query, (exact * table).bfloat16().float())
     assert torch.equal(key, key.bfloat16().float())
     assert torch.equal(table, torch.full((3,), 1 + 2.0**-20))
-    book.count_calls()
+    injector.count_calls()
     launch(Executor(turn), query, 2, table, key=key)
-    assert book.calls == {"triton::turn": 1}
+    assert injector.calls == {"triton::turn": 1}
 
 
 def test_autotuning_takes_the_first_configuration_of_kernels_that_run() -> None:

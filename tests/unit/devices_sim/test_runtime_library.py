@@ -74,7 +74,7 @@ def test_a_stub_is_no_sentinel(compile_c, tmp_path: Path) -> None:
 
 
 def test_facts_are_what_the_runtime_says(runtime: Path) -> None:
-    code = "import json\nfrom harness.devices.sim.start.sim_probe import device_facts\nprint(json.dumps(device_facts()))"
+    code = "import json\nfrom dataclasses import asdict\nfrom harness.devices.sim.start.sim_probe import device_facts\nprint(json.dumps(asdict(device_facts())))"
     facts = json.loads(
         run_on(
             runtime,
@@ -92,7 +92,7 @@ def test_facts_are_what_the_runtime_says(runtime: Path) -> None:
 
 
 def test_facts_without_a_runtime() -> None:
-    code = "from harness.devices.sim.start.sim_probe import device_facts as f\nx = f()\nprint(x['simulated'], x['count'], x['soc'] == '')"
+    code = "from harness.devices.sim.start.sim_probe import device_facts as f\nx = f()\nprint(x.simulated, x.count, x.soc == '')"
     assert run_on(Path("/nonexistent"), code, PYTHONPATH=str(Path.cwd())) == "False 0 True"
 
 

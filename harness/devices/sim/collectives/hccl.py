@@ -1,6 +1,6 @@
-"""The `hccl` backend of torch.distributed, with gloo underneath, on the host memory of device tensors.
+"""The `hccl` backend of torch.distributed: gloo on the host memory of device tensors.
 
-HCCL itself is not exercised. What is: everything above it, from init_process_group to DDP and FSDP.
+HCCL itself does not run. Everything above it does, from init_process_group to DDP and FSDP.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from harness.devices.sim.collectives import reductions
 from harness.devices.sim.operators.aten_kernels import DEVICE_KEY
 from harness.devices.sim.operators.dispatch import DEVICE_TYPE, Machine
 from harness.devices.sim.operators.schema_plan import OperatorPlan, plan_of
 from harness.devices.sim.operators.torch_internals import (
-    GLOO_KNOWS_ALL_KINDS,
+    GLOO_HAS_ALL_REDUCTIONS,
     HOST,
     overload,
     override,
@@ -24,23 +25,22 @@ from harness.devices.sim.operators.torch_internals import (
 )
 
 BACKEND = "hccl"
-# Waiting for a send whose receive is not posted yet could last for ever, so these are not waited for.
-_WRITE_NOTHING = frozenset({"barrier", "recv_", "recv_any_source_", "send"})
+# These are not waited for, because waiting for a send before the other rank posts the receive would deadlock.
+# A fault therefore cannot change what they receive.
+_NOT_WAITED_FOR = frozenset({"barrier", "recv_", "recv_any_source_", "send"})
 
-# The dispatcher keeps what is registered for the life of the process.
+# Kernels stay registered only as long as their library object exists.
 _libraries: list[Any] = []
 
 
 def install(machine: Machine) -> int:
-    """Make `hccl` a gloo group and run collectives of device tensors on their host memory.
+    """Register `hccl` as a backend that uses gloo, and run collectives on the host memory of device tensors.
 
-    Number of collectives that are covered; 0 where torch has no distributed package.
+    Returns the number of collectives that were replaced, 0 if torch was built without torch.distributed.
     """
-    import torch.distributed as dist
-
     if _libraries or not dist.is_available():
         return 0
-    _register_backend(dist)
+    _register_backend()
     library = torch.library.Library("c10d", "IMPL")
     _libraries.append(library)
     covered = 0
@@ -49,18 +49,18 @@ def install(machine: Machine) -> int:
         if operator is None or name == "monitored_barrier_":
             continue
         arguments = [argument.name for argument in schema.arguments]
-        old = "reduce_op" in arguments and not GLOO_KNOWS_ALL_KINDS
-        compute = reductions.complete(operator, arguments) if old else operator
+        lacks_reductions = "reduce_op" in arguments and not GLOO_HAS_ALL_REDUCTIONS
+        compute = reductions.add_reductions(operator, arguments) if lacks_reductions else operator
         plan = plan_of(operator, schema)
-        if name not in _WRITE_NOTHING:
-            # Schemas of collectives do not say so.
+        if name not in _NOT_WAITED_FOR:
+            # The schemas of collectives do not declare that the first argument is written.
             plan = replace(plan, mutable=((0, arguments[0]),))
         override(library, name, _collective(compute, plan, machine), DEVICE_KEY)
         covered += 1
     return covered
 
 
-def _register_backend(dist: Any) -> None:
+def _register_backend() -> None:
     backend = dist.Backend
     if hasattr(backend, BACKEND.upper()):
         backend._plugins[BACKEND.upper()] = backend._BackendPlugin(_gloo_group, False)  # noqa: SLF001
@@ -73,24 +73,22 @@ def _register_backend(dist: Any) -> None:
 
 
 def _communicator_name(group: Any, _rank: int = 0, *_options: Any) -> str:
-    """HCCL's kernels for mixtures of experts ask a group for the name of its communicator."""
+    """torch_npu's MoE operators ask a process group for the name of its HCCL communicator."""
     return f"npu_sim_group_{id(group)}"
 
 
 def _gloo_group(store: Any, rank: int, size: int, timeout: Any) -> Any:
-    import torch.distributed as dist
-
     return dist.ProcessGroupGloo(store, rank, size, timeout)
 
 
 def _collective(operator: Callable[..., Any], plan: OperatorPlan, machine: Machine) -> Callable[..., Any]:
     interceptors = machine.interceptors
 
-    def finished(*args: Any, **kwargs: Any) -> Any:
+    def compute(*args: Any, **kwargs: Any) -> Any:
         result = operator(*args, **kwargs)
         if plan.mutable:
-            # Faults strike what has arrived.
-            reductions.finish(result)
+            # A fault changes the received tensors, so they must have arrived.
+            reductions.wait(result)
         return result
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -101,7 +99,7 @@ def _collective(operator: Callable[..., Any], plan: OperatorPlan, machine: Machi
                 if value.is_cpu:
                     return value
                 host = machine.alias(value)
-                # gloo refuses tensors without dimensions, which HCCL accepts.
+                # HCCL accepts tensors without dimensions, gloo does not.
                 host = host.view(1) if host.dim() == 0 else host
                 originals.append((host, value))
                 return host
@@ -112,7 +110,7 @@ def _collective(operator: Callable[..., Any], plan: OperatorPlan, machine: Machi
         hosts, named = [*map(to_host, args)], {name: to_host(value) for name, value in kwargs.items()}
         if not interceptors:
             return _to_device(operator(*hosts, **named), originals)
-        return _to_device(interceptors[0](plan, finished, hosts, named), originals)
+        return _to_device(interceptors[0](plan, compute, hosts, named), originals)
 
     return run
 

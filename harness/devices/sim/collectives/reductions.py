@@ -1,4 +1,7 @@
-"""What gloo lacks before torch 2.9 and HCCL has: averages, and scattering of anything but a sum."""
+"""Reductions that HCCL has and gloo lacks before torch 2.9.
+
+These are averages, and every reduce_scatter that does not sum.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from harness.devices.sim.operators.torch_internals import overload, schema_of
 
 Reduction = Callable[..., Any]
 
 
-def complete(operator: Any, arguments: Sequence[str]) -> Reduction:
-    """A c10d reduction of host tensors that knows every kind HCCL knows; `arguments`: names in its schema.
+def add_reductions(operator: Any, arguments: Sequence[str]) -> Reduction:
+    """A c10d reduction of host tensors with every reduction that HCCL has.
 
-    It returns when it is done, with the operator's own results.
+    arguments: their names in the operator's schema. The reduction has finished when the call returns, with
+    the results of the operator.
     """
     if "reduce_scatter" not in operator.name():
         return _averaging(operator, arguments)
@@ -25,41 +30,42 @@ def complete(operator: Any, arguments: Sequence[str]) -> Reduction:
 
 
 def _averaging(operator: Any, arguments: Sequence[str]) -> Reduction:
-    """An average is a sum, then divided, as torch_npu does for HCCL.
+    """Adds averages: a sum that is divided afterwards, as torch_npu does it for HCCL.
 
-    What is asked for is a C++ object that does not tell; gloo's refusal does, before anything is sent.
+    The requested reduction is a C++ object that Python cannot read. Gloo rejects an average before it sends
+    anything, so its error message shows that one was requested.
     """
-    group_at, kind_at = arguments.index("process_group"), arguments.index("reduce_op")
+    group_index, kind_index = arguments.index("process_group"), arguments.index("reduce_op")
 
     def run(*args: Any) -> Any:
         result = operator(*args)
         try:
-            finish(result)
+            wait(result)
         except RuntimeError as error:
             if "ReduceOp.AVG" not in str(error):
                 raise
-            result = operator(*args[:kind_at], _sum_kind(), *args[kind_at + 1 :])
-            finish(result)
-            # All reductions write what comes first.
-            for tensor in _listed(args[0]):
-                tensor.div_(_group(args[group_at]).size())
+            result = operator(*args[:kind_index], _sum_kind(), *args[kind_index + 1 :])
+            wait(result)
+            # Every reduction writes its first argument.
+            for tensor in _as_list(args[0]):
+                tensor.div_(_group(args[group_index]).size())
         return result
 
     return run
 
 
 def _scattering(reduce: Reduction, results: int) -> Reduction:
-    """Everything is reduced everywhere, then each rank keeps its part.
+    """A reduce_scatter: each rank reduces all parts and then keeps its own.
 
-    reduce: all_reduce. results: 2 for (outputs, work), 1 for the work alone.
+    reduce: the operator of all_reduce. results: 2 if the operator returns (outputs, work), 1 for only work.
     """
 
     def run(outputs: Any, inputs: Any, group: Any, kind: Any, *options: Any) -> Any:
         rank = _group(group).rank()
         work = None
-        for output, given in zip(_listed(outputs), _listed(inputs), strict=True):
-            whole = torch.cat([part.reshape(-1) for part in _listed(given)])
-            # The timeout is the last argument of all of them.
+        for output, parts in zip(_as_list(outputs), _as_list(inputs), strict=True):
+            whole = torch.cat([part.reshape(-1) for part in _as_list(parts)])
+            # The timeout is the last argument of every c10d reduction.
             work = reduce([whole], group, kind, None, options[-1])[-1]
             output.copy_(whole.view(-1, output.numel())[rank].view(output.shape))
         return work if results == 1 else (outputs, work)
@@ -67,26 +73,26 @@ def _scattering(reduce: Reduction, results: int) -> Reduction:
     return run
 
 
-def _listed(value: Any) -> Sequence[Any]:
+def _as_list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else [value]
 
 
 def _group(boxed: Any) -> Any:
-    return torch.distributed.ProcessGroup.unbox(boxed)
+    return dist.ProcessGroup.unbox(boxed)
 
 
-def finish(result: Any) -> None:
-    """Wait for a collective: its work is the last of its results."""
-    _listed(result)[-1].wait()
+def wait(result: Any) -> None:
+    """Wait until a collective has finished. Its work object is the last of its results."""
+    _as_list(result)[-1].wait()
 
 
 def _sum_kind() -> Any:
-    """ReduceOp.SUM as operators take it, which Python cannot make: it is caught on its way into one."""
-    import torch.distributed as dist
+    """ReduceOp.SUM as a C++ object. Python cannot create it, so it is taken from a call of all_reduce."""
+    # Imported here because only torch before 2.9 needs this private module.
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class StoppedError(Exception):
-        """Carries what an operator was called with; it does not run."""
+        """Carries the arguments of an operator call, which is thereby aborted."""
 
     class Catch(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -98,4 +104,4 @@ def _sum_kind() -> Any:
             group.allreduce([tensor])
     except StoppedError as stopped:
         return stopped.args[0][2]
-    raise RuntimeError("all_reduce of this torch does not go through the dispatcher")
+    raise RuntimeError("all_reduce of this torch version does not go through the dispatcher")

@@ -1,5 +1,5 @@
-"""Fault injection on the simulated device: breaks one operator on purpose, to prove that a check notices it.
+"""Fault injection: breaks operators of the simulated device on purpose, to prove that a check notices it.
 
-Start with `fault_spec.py`, the text form of a fault; `fault_kinds.py` has what each kind does to an
-operator's call, and `fault_injection.py` installs the faults.
+Start with `fault_spec.py`, which parses faults. `fault_kinds.py` implements what each kind of fault does to a
+call of an operator, and `fault_injection.py` activates faults.
 """

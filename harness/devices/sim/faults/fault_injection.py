@@ -1,4 +1,4 @@
-"""Injects faults into operators of the simulated device."""
+"""Activates faults in operators of the simulated device."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from harness.devices.sim.faults.fault_spec import FaultSpec
 from harness.devices.sim.operators.dispatch import Compute, Interceptor
 from harness.devices.sim.operators.schema_plan import OperatorPlan
 from harness.devices.sim.operators.torch_internals import current_autograd_node
+from harness.serialisation import JsonValue
 
 
 class ActiveFault:
-    """A fault, the number of calls that match it (`seen`), and of those that it distorted (`hits`)."""
+    """A fault that is being injected. seen: number of matching calls. hits: how many of them it distorted."""
 
     def __init__(self, spec: FaultSpec) -> None:
         self.spec = spec
         self.seen = 0
         self.hits = 0
         self.hit_operators: Counter[str] = Counter()
-        # Results that the kind "stale" keeps between calls.
+        # The previous results, which the kind "stale" returns.
         self.memory: dict[Any, Any] = {}
         self.random = random.Random(spec.seed)  # noqa: S311 - reproducible, not secret
         self._matches: dict[tuple[str, str], bool] = {}
         self._lock = threading.Lock()
 
-    def claims(self, plan: OperatorPlan) -> bool:
-        """Count this call, and tell whether the fault distorts it."""
-        if not self._matching(plan):
+    def should_distort(self, plan: OperatorPlan) -> bool:
+        """Whether the fault distorts this call. Also counts the call."""
+        if not self._does_match(plan):
             return False
         spec = self.spec
         if spec.phase != "any" and (current_autograd_node() is not None) != (spec.phase == "backward"):
@@ -48,7 +49,7 @@ class ActiveFault:
             self.hit_operators[plan.name] += 1
             return True
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, JsonValue]:
         """JSON: the fault and the operators that it distorted."""
         return {
             "op": self.spec.op,
@@ -59,21 +60,19 @@ class ActiveFault:
             "operators": dict(self.hit_operators),
         }
 
-    def _matching(self, plan: OperatorPlan) -> bool:
+    def _does_match(self, plan: OperatorPlan) -> bool:
         key = (plan.name, plan.overload)
-        found = self._matches.get(key)
-        if found is None:
+        if key not in self._matches:
             names = (plan.base, plan.name, f"{plan.base}.{plan.overload or 'default'}")
-            found = any(fnmatch.fnmatchcase(name, self.spec.op) for name in names)
-            self._matches[key] = found
-        return found
+            self._matches[key] = any(fnmatch.fnmatchcase(name, self.spec.op) for name in names)
+        return self._matches[key]
 
 
-class FaultBook:
-    """The active faults of the simulated device, and the counts of operator calls once counting is enabled.
+class FaultInjector:
+    """The active faults of the simulated device. It can also count the calls of each operator.
 
-    interceptors: the machine's list. It is empty while there are no faults and no counting, so that a run
-    without faults is not slowed down.
+    interceptors: the list of the `Machine`. It stays empty while no fault is active and calls are not
+    counted, so that such a run is not slowed down.
     """
 
     def __init__(self, interceptors: list[Interceptor]) -> None:
@@ -86,29 +85,29 @@ class FaultBook:
         """Activate faults."""
         added = [ActiveFault(spec) for spec in specs]
         self.active.extend(added)
-        self._arm()
+        self._update_interceptors()
         return added
 
     @contextmanager
     def injected(self, *specs: FaultSpec) -> Iterator[list[ActiveFault]]:
-        """Faults that are active within the context."""
+        """Activate faults while the `with` block runs."""
         added = self.add(specs)
         try:
             yield added
         finally:
             self.active = [fault for fault in self.active if fault not in added]
-            self._arm()
+            self._update_interceptors()
 
     def count_calls(self) -> None:
         """Count operator calls from now on, in `calls`."""
         self._counting = True
-        self._arm()
+        self._update_interceptors()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, JsonValue]:
         """JSON: the active faults with their hits, and the counts of operator calls."""
         return {"faults": [fault.report() for fault in self.active], "calls": dict(self.calls.most_common())}
 
-    def _arm(self) -> None:
+    def _update_interceptors(self) -> None:
         self._interceptors[:] = [self._intercept] if self.active or self._counting else []
 
     def _intercept(
@@ -117,6 +116,6 @@ class FaultBook:
         if self._counting:
             self.calls[plan.name] += 1
         for fault in self.active:
-            if fault.claims(plan):
+            if fault.should_distort(plan):
                 return distort(fault, KernelCall(plan=plan, compute=compute, args=args, kwargs=kwargs))
         return compute(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""The kinds of faults: how each of them distorts one call of an operator, on CPU tensors."""
+"""What each kind of fault does to one call of an operator, on CPU tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -45,12 +45,12 @@ class KernelCall:
         return self.compute(*self.args, **self.kwargs)
 
     def written(self) -> list[torch.Tensor]:
-        """The arguments that the operator writes."""
-        found: list[torch.Tensor] = []
+        """The tensors among the arguments that the operator writes."""
+        tensors: list[torch.Tensor] = []
         for position, name in self.plan.mutable:
             value = self.args[position] if position < len(self.args) else self.kwargs.get(name)
-            found.extend(_tensors(value))
-        return found
+            tensors.extend(_tensors(value))
+        return tensors
 
 
 def distort(fault: FaultState, call: KernelCall) -> Any:
@@ -78,9 +78,8 @@ def _round(fault: FaultState, call: KernelCall) -> Any:
 
     if not call.written():
         # An operator that computes in low precision also reads its inputs in low precision.
-        call = KernelCall(
-            plan=call.plan,
-            compute=call.compute,
+        call = replace(
+            call,
             args=[_mapped(value, rounded) for value in call.args],
             kwargs={name: _mapped(value, rounded) for name, value in call.kwargs.items()},
         )
@@ -115,7 +114,7 @@ def _nan(fault: FaultState, call: KernelCall) -> Any:
 
 
 def _nondet(fault: FaultState, call: KernelCall) -> Any:
-    # Seeded by the system on purpose: two runs must differ.
+    # Seeded by the operating system, because two runs must differ.
     generator = torch.Generator().manual_seed(int.from_bytes(os.urandom(6), "big"))
     if call.plan.base in _REORDERED and call.args[0].dim() > 1 and call.args[1].dim() > 1:
         order = torch.randperm(call.args[0].shape[-1], generator=generator)
@@ -123,8 +122,8 @@ def _nondet(fault: FaultState, call: KernelCall) -> Any:
         return accumulate_low("matmul", (left, right), {}, torch.float32, fault.spec.block)
 
     def jittered(x: torch.Tensor) -> torch.Tensor:
-        moved = torch.rand(x.shape, generator=generator) < 0.5
-        return torch.where(moved, _away_from_zero(x, fault.spec.ulps), x)
+        is_changed = torch.rand(x.shape, generator=generator) < 0.5
+        return torch.where(is_changed, _away_from_zero(x, fault.spec.ulps), x)
 
     return _changed(fault, call, jittered)
 
@@ -134,13 +133,13 @@ def _stale(fault: FaultState, call: KernelCall) -> Any:
     if written:
         before = [value.clone() for value in written]
         result = call.run()
-        for value, old in _picked(fault, list(zip(written, before, strict=True))):
+        for value, old in _selected(fault, list(zip(written, before, strict=True))):
             if value.shape == old.shape:
                 value.copy_(old)
         return result
     result = call.run()
     entries = list(result) if isinstance(result, (list, tuple)) else [result]
-    indices = _picked(fault, [index for index, x in enumerate(entries) if isinstance(x, torch.Tensor)])
+    indices = _selected(fault, [index for index, x in enumerate(entries) if isinstance(x, torch.Tensor)])
     for index in indices:
         now = entries[index]
         key = (call.plan.name, call.plan.overload, index, now.shape, now.dtype)
@@ -152,7 +151,7 @@ def _stale(fault: FaultState, call: KernelCall) -> Any:
 def _changed(
     fault: FaultState, call: KernelCall, change: Change, *, everywhere: bool = False, share: float = 1.0
 ) -> Any:
-    """Run the call, then change the results the fault asks for."""
+    """Run the call, then change those results that the fault selects."""
     if fault.spec.elements is not None:
         share = fault.spec.elements
 
@@ -164,14 +163,14 @@ def _changed(
     written = call.written()
     result = call.run()
     if written:
-        for value in written if everywhere else _picked(fault, written):
+        for value in written if everywhere else _selected(fault, written):
             value.copy_(altered(value))
         return result
     if isinstance(result, torch.Tensor):
         return altered(result)
     if not isinstance(result, (list, tuple)):
         return result
-    hit = range(len(result)) if everywhere else _picked(fault, list(range(len(result))))
+    hit = range(len(result)) if everywhere else _selected(fault, list(range(len(result))))
     return type(result)(
         altered(value) if index in hit and isinstance(value, torch.Tensor) else value
         for index, value in enumerate(result)
@@ -179,7 +178,7 @@ def _changed(
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of an argument: itself, those of a list, or of the lists in it."""
+    """The tensors of an argument, which is a tensor, None, or a list that can contain lists."""
     if isinstance(value, (list, tuple)):
         for entry in value:
             yield from _tensors(entry)
@@ -187,17 +186,17 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
         yield value
 
 
-def _picked(fault: FaultState, entries: list[Any]) -> list[Any]:
-    """The entry the fault's `output` names, all for -1."""
+def _selected(fault: FaultState, entries: list[Any]) -> list[Any]:
+    """The entry with the index `output` of the fault, all entries for -1."""
     output = fault.spec.output
     return entries if output < 0 else entries[output : output + 1]
 
 
 def _partly(fault: FaultState, x: torch.Tensor, changed: torch.Tensor, share: float) -> torch.Tensor:
     count = max(1, round(share * x.numel()))
-    chosen = torch.zeros(x.numel(), dtype=torch.bool)
-    chosen[fault.random.sample(range(x.numel()), count)] = True
-    return torch.where(chosen.view(x.shape), changed, x)
+    is_changed = torch.zeros(x.numel(), dtype=torch.bool)
+    is_changed[fault.random.sample(range(x.numel()), count)] = True
+    return torch.where(is_changed.view(x.shape), changed, x)
 
 
 def _mapped(value: Any, change: Change) -> Any:
@@ -209,7 +208,7 @@ def _mapped(value: Any, change: Change) -> Any:
 
 
 def _away_from_zero(x: torch.Tensor, ulps: int) -> torch.Tensor:
-    """Finite elements other than zero, `ulps` representable numbers further from zero."""
+    """Moves finite elements other than zero away from zero by `ulps` representable numbers."""
     bits = x.contiguous().view(_INTEGER_OF_SIZE[x.element_size()])
     return torch.where(torch.isfinite(x) & (x != 0), (bits + ulps).view(x.dtype), x)
 

@@ -1,6 +1,6 @@
 """The syntax of the environment variable `NPU_SIM_FAULTS`, and its parser. Standard library only.
 
-There are two notations. Several faults are a JSON list, or texts joined by "|":
+A fault is a JSON object or a text. Write several faults as a JSON list, or as texts separated by "|":
     [{"op": "mm", "kind": "sign", "phase": "backward", "count": 1}]
     mm;sign;backward;count=1
 """
@@ -31,6 +31,7 @@ KINDS = {
 }
 PHASES = ("any", "forward", "backward")
 DTYPES = ("bfloat16", "float16", "float32")
+_SMALLEST = {"after": 0, "count": 0, "block": 1, "ulps": 1, "output": -1, "seconds": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +40,8 @@ class FaultSpec:
 
     op: glob on the operator's name, with or without namespace and overload ("mm", "aten::mm", "add.*").
     phase: "backward" means inside a node of the autograd graph, including recomputation by checkpointing.
-    after: number of matching calls that are left correct first. count: the largest number of calls to
-    distort.
+    after: number of matching calls that stay correct before the first distorted one.
+    count: the largest number of calls to distort.
     rate: probability that a matching call is distorted.
     elements: share of the elements that are distorted, at least one element (default 1, for "nan" 0.001).
     output: index of the result that is distorted, -1 for all.
@@ -68,11 +69,11 @@ def parse_faults(text: str) -> tuple[FaultSpec, ...]:
     if not text:
         return ()
     if text[0] in "[{":
-        return tuple(fault_from_mapping(entry) for entry in _json_entries(text))
+        return tuple(_from_json(entry) for entry in _json_entries(text))
     return tuple(_from_text(part) for part in text.split("|"))
 
 
-def fault_from_mapping(entry: Any) -> FaultSpec:
+def _from_json(entry: object) -> FaultSpec:
     """A fault from a JSON object."""
     if not isinstance(entry, dict):
         raise _bad(json.dumps(entry), "a fault must be a JSON object")
@@ -90,7 +91,7 @@ def fault_from_mapping(entry: Any) -> FaultSpec:
     return _checked(shown, FaultSpec(**values))
 
 
-def _json_entries(text: str) -> list[Any]:
+def _json_entries(text: str) -> list[object]:
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -100,7 +101,7 @@ def _json_entries(text: str) -> list[Any]:
 
 def _from_text(text: str) -> FaultSpec:
     parts = [part.strip() for part in text.split(";")]
-    entry: dict[str, Any] = dict(zip(("op", "kind"), parts[:2], strict=False))
+    entry = dict(zip(("op", "kind"), parts[:2], strict=False))
     rest = parts[2:]
     if rest and "=" not in rest[0]:
         entry["phase"] = rest.pop(0) or "any"
@@ -109,10 +110,10 @@ def _from_text(text: str) -> FaultSpec:
         if not separator:
             raise _bad(text, f"{part!r} is not name=value")
         entry[name.strip()] = value.strip()
-    return fault_from_mapping(entry)
+    return _from_json(entry)
 
 
-def _typed(shown: str, name: str, annotation: str, value: Any) -> Any:
+def _typed(shown: str, name: str, annotation: str, value: object) -> Any:
     if value is None and "None" in annotation:
         return None
     kind = {"str": str, "int": int, "float": float}[annotation.partition(" ")[0]]
@@ -133,18 +134,11 @@ def _checked(shown: str, fault: FaultSpec) -> FaultSpec:
         raise _bad(shown, f"unknown phase {fault.phase!r}; the phases are {', '.join(PHASES)}")
     if fault.dtype not in DTYPES:
         raise _bad(shown, f"unknown dtype {fault.dtype!r}; the dtypes are {', '.join(DTYPES)}")
-    for name, low, high in (("rate", 0.0, 1.0), ("elements", 0.0, 1.0)):
+    for name in ("rate", "elements"):
         value = getattr(fault, name)
-        if value is not None and not low <= value <= high:
-            raise _bad(shown, f"{name!r} is outside [{low}, {high}]")
-    for name, least in (
-        ("after", 0),
-        ("count", 0),
-        ("block", 1),
-        ("ulps", 1),
-        ("output", -1),
-        ("seconds", 0),
-    ):
+        if value is not None and not 0.0 <= value <= 1.0:
+            raise _bad(shown, f"{name!r} is outside [0.0, 1.0]")
+    for name, least in _SMALLEST.items():
         value = getattr(fault, name)
         if value is not None and not value >= least:
             raise _bad(shown, f"{name!r} is below {least}")

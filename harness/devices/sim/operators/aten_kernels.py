@@ -1,4 +1,4 @@
-"""Puts CPU kernels under every aten operator of the device that computes something."""
+"""Installs CPU kernels for every aten operator that computes something."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from harness.devices.sim.references.matmul import matmul_backward
 DEVICE_KEY = "PrivateUse1"
 AUTOGRAD_KEY = "AutogradPrivateUse1"
 
-# Memory, metadata and transfers between host and runtime: torch_npu's own C++ does these on the runtime.
-KEPT = frozenset(
+# Memory, metadata and transfers to and from the device: torch_npu's own C++ code does these with the runtime.
+LEFT_TO_TORCH_NPU = frozenset(
     {
         "_has_compatible_shallow_copy_type",
         "_lazy_clone",
@@ -56,15 +56,15 @@ _COMPOSITE_KEYS = (
 
 
 def _histc(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:  # noqa: A002
-    """CPU's own knows floating point only; a device counts integers, too."""
+    """torch.histc on the CPU accepts only floating point; on a device it also accepts integers."""
     exact = x if x.is_floating_point() else x.double()
     return torch.histc(exact, bins, min, max).to(x.dtype)
 
 
-# aten operators that only accelerators implement, or with types that only they take.
+# aten operators that the CPU does not implement, or not for all types that a device accepts.
 _REFERENCES: Mapping[str, Callable[..., Any]] = {
     "matmul_backward": matmul_backward,
-    # A tensor without memory cannot be on a device whose memory is real.
+    # The CPU kernel returns a tensor without memory, which cannot be copied to the device.
     "_efficientzerotensor": torch.zeros,
     "histc": _histc,
 }
@@ -72,9 +72,10 @@ _REFERENCES: Mapping[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """replaced: torch_npu kernels that CPU kernels stand in for. added: operators torch_npu itself lacks.
+    """The aten operators of the simulated device, by how they are computed.
 
-    uncovered: operators with a torch_npu kernel and no CPU kernel; calling one fails with its name.
+    replaced: torch_npu has a kernel, a CPU kernel replaces it. added: torch_npu has no kernel. uncovered:
+    torch_npu has a kernel, but there is no CPU kernel; a call raises NotImplementedError with the name.
     """
 
     replaced: tuple[str, ...]
@@ -88,11 +89,12 @@ def install_aten(library: Any, machine: Machine) -> Coverage:
     added: list[str] = []
     uncovered: list[str] = []
     for name, schema in schemas("aten"):
-        own, on_cpu = _registered(name, DEVICE_KEY), _registered(name, "CPU")
-        if name in KEPT or not (own or on_cpu) or returns_view(schema):
+        on_device, on_cpu = _registered(name, DEVICE_KEY), _registered(name, "CPU")
+        if name in LEFT_TO_TORCH_NPU or not (on_device or on_cpu) or returns_view(schema):
             continue
-        if not own and _registered(name, "CompositeImplicitAutograd"):
-            # Its decomposition is also its autograd formula, which a kernel of our own would cut off.
+        if not on_device and _registered(name, "CompositeImplicitAutograd"):
+            # It decomposes into other operators, which autograd needs. A kernel would hide them from
+            # autograd.
             continue
         operator = overload("aten", name)
         if operator is None:
@@ -102,12 +104,17 @@ def install_aten(library: Any, machine: Machine) -> Coverage:
             compute = callable_of(operator)
         if compute is None:
             uncovered.append(name)
-            override(library, name, _refusing(name), DEVICE_KEY)
+            override(
+                library,
+                name,
+                refusing_kernel(f"the simulated device does not compute aten::{name}"),
+                DEVICE_KEY,
+            )
             continue
         override(library, name, make_kernel(plan_of(operator, schema), compute, machine), DEVICE_KEY)
-        (replaced if own else added).append(name)
+        (replaced if on_device else added).append(name)
     override(library, "scaled_dot_product_attention", _attention, AUTOGRAD_KEY)
-    for name, function in _BELOW_DISPATCH.items():
+    for name, function in _CALLED_DIRECTLY.items():
         if _registered(name, AUTOGRAD_KEY):
             override(library, name, function, AUTOGRAD_KEY)
     return Coverage(replaced=tuple(replaced), added=tuple(added), uncovered=tuple(uncovered))
@@ -120,9 +127,11 @@ def _registered(name: str, key: str) -> bool:
         return False
 
 
-def _refusing(name: str) -> Callable[..., Any]:
+def refusing_kernel(message: str) -> Callable[..., Any]:
+    """A kernel for an operator that is not simulated: it raises NotImplementedError with this message."""
+
     def refuse(*_args: Any, **_kwargs: Any) -> Any:
-        raise NotImplementedError(f"the simulated device does not compute aten::{name}")
+        raise NotImplementedError(message)
 
     return refuse
 
@@ -135,8 +144,8 @@ def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
 def _dropout_in_place(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     if not train or not p:
         return x
-    kept = torch.empty_like(x).bernoulli_(1 - p)
-    return x.mul_(kept.div_(1 - p) if p < 1 else kept)
+    mask = torch.empty_like(x).bernoulli_(1 - p)
+    return x.mul_(mask.div_(1 - p) if p < 1 else mask)
 
 
 def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
@@ -145,8 +154,9 @@ def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return zeros.scatter_(-1, x.unsqueeze(-1), 1)
 
 
-# torch_npu calls kernels of its own for these below the dispatcher; dropout it decomposes from 2.10 on.
-_BELOW_DISPATCH: Mapping[str, Callable[..., Any]] = {
+# torch_npu computes these with kernels that it calls directly, without the dispatcher. From 2.10 on it
+# decomposes dropout instead.
+_CALLED_DIRECTLY: Mapping[str, Callable[..., Any]] = {
     "dropout": _dropout,
     "dropout_": _dropout_in_place,
     "one_hot": _one_hot,
@@ -164,9 +174,9 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Decomposed: torch_npu calls its fused kernel below the dispatcher, where nothing can stand in."""
+    """Attention by its decomposition; torch_npu would call its fused kernel without the dispatcher."""
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        # The decomposition adds its mask: True would count as 1 instead of "visible".
+        # The decomposition adds the mask to the scores, so a mask of booleans is converted.
         hidden = attn_mask.logical_not()
         attn_mask = torch.zeros(attn_mask.shape, dtype=query.dtype, device=query.device)
         attn_mask = attn_mask.masked_fill_(hidden, float("-inf"))

@@ -1,4 +1,4 @@
-"""Puts the references under torch_npu's own operators."""
+"""Installs the references for torch_npu's own operators."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _MODULES: tuple[ModuleType, ...] = (
     serving_attention,
 )
 
-# Operators that are another one under a second name or overload.
-_ALSO = {
+# References whose name differs from the operator's, and further names and overloads of the same operator.
+_ALIASES = {
     "_npu_dtype_cast": cast.npu_dtype_cast,
     "_npu_dtype_cast_backward": cast.npu_dtype_cast_backward,
-    "_npu_moe_token_unpermute": moe.kept_token_unpermute,
-    "npu_moe_token_unpermute_grad_v2": moe.kept_token_unpermute_grad,
+    "_npu_moe_token_unpermute": moe.token_unpermute_with_copies,
+    "npu_moe_token_unpermute_grad_v2": moe.token_unpermute_with_copies_grad,
     "kl_div_backward": losses.kl_div_backward,
     "kl_div_target_backward": losses.kl_div_target_backward,
     "l1_loss_backward": losses.l1_loss_backward,
@@ -57,35 +57,40 @@ _ALSO = {
 
 
 def references() -> Mapping[str, Callable[..., Any]]:
-    """Operator name in namespace `npu` -> reference on CPU tensors."""
-    found = {
+    """Operator name in namespace `npu` -> reference, which computes it on CPU tensors."""
+    by_name = {
         name: function
         for module in _MODULES
         for name, function in vars(module).items()
         if name.startswith("npu_") and getattr(function, "__module__", "") == module.__name__
     }
-    return {**found, **_ALSO}
+    return {**by_name, **_ALIASES}
 
 
 def install_custom(library: Any, machine: Machine) -> tuple[str, ...]:
-    """Register the references in `library` (namespace npu); the names that this torch_npu has."""
+    """Register the references in `library` (namespace npu). Returns the names of the operators."""
     installed = []
     for name, function in references().items():
         operator = overload("npu", name)
-        if operator is None:
-            continue
-        schema = schema_of(operator)
-        compute = _trimmed(function, len(schema.returns))
-        override(library, name, make_kernel(plan_of(operator, schema), compute, machine), DEVICE_KEY)
-        installed.append(name)
+        if operator is not None:
+            install_reference(library, name, operator, function, machine)
+            installed.append(name)
     return tuple(installed)
 
 
-def _trimmed(function: Callable[..., Any], results: int) -> Callable[..., Any]:
-    """Older torch_npu return fewer results: npu_fusion_attention_grad gave 4, later 5."""
+def install_reference(
+    library: Any, name: str, operator: Any, reference: Callable[..., Any], machine: Machine
+) -> None:
+    """Register the kernel of one operator, which computes it with `reference`.
+
+    Releases differ in the number of results (npu_fusion_attention_grad has 4, later 5). A reference returns
+    all of them, and the kernel as many as the operator's schema has.
+    """
+    schema = schema_of(operator)
+    results = len(schema.returns)
 
     def compute(*args: Any, **kwargs: Any) -> Any:
-        value = function(*args, **kwargs)
+        value = reference(*args, **kwargs)
         return value[:results] if results > 1 else value
 
-    return compute
+    override(library, name, make_kernel(plan_of(operator, schema), compute, machine), DEVICE_KEY)

@@ -1,4 +1,7 @@
-"""Runs one operator of the simulated device on host memory. This is the hot path: it is kept flat."""
+"""Runs one operator of the simulated device on host memory.
+
+This is the hot path, so the kernel does most of its work in one function.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,22 @@ from harness.devices.sim.operators.torch_internals import HOST
 DEVICE_TYPE = "npu"
 
 TO_HOST = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::_copy_from_and_resize"})
-"""Operators that bring numbers to the host; `_local_scalar_dense` is torch_npu's own and waits by itself."""
+"""Operators that copy numbers to the host. torch_npu itself waits in another one, `_local_scalar_dense`."""
 
 Compute = Callable[..., Any]
-# Stands between an operator and its CPU kernel (faults, counting); called with CPU tensors.
+# Called with CPU tensors in place of the CPU kernel, to inject faults and to count calls.
 Interceptor = Callable[[OperatorPlan, Compute, list[Any], dict[str, Any]], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What kernels need of the simulated device.
+    """What kernels need to know about the simulated device.
 
-    alias: device tensor -> CPU tensor over its memory. place: CPU tensor, device -> new device tensor.
-    randomly: (plan, compute, generator or None, device number) -> a compute that draws for that device.
-    interceptors: empty or one; may change while kernels run.
-    devices: all devices of this process. current: number of the current one.
+    alias: device tensor -> CPU tensor over the same memory. place: CPU tensor, device -> new device tensor.
+    randomly: (plan, compute, generator or None, device number) -> `compute` with that device's random
+    numbers.
+    interceptors: at most one; may change between calls. devices: all devices of this process. current:
+    returns the number of the current device. synchronise: waits for the device; None if waiting cannot fail.
     """
 
     alias: Callable[[torch.Tensor], torch.Tensor]
@@ -41,14 +45,14 @@ class Machine:
 
 
 def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Callable[..., Any]:
-    """The kernel for `plan`: arguments to CPU aliases, `compute` on them, results to the device."""
+    """The kernel of an operator: it runs `compute` on CPU aliases of the arguments and places the results."""
     alias = machine.alias
     place = machine.place
     interceptors = machine.interceptors
     tensors = plan.tensors
     by_name = plan.by_name
     mixed = plan.mixed
-    # Operators of other namespaces take lengths and the like from the host, each its own.
+    # Operators outside aten may have keyword arguments on the host, for example sequence lengths.
     strict = plan.name.startswith("aten::")
     tensor_type = torch.Tensor
     only = machine.devices[0] if len(machine.devices) == 1 else None
@@ -59,13 +63,13 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         values = list(args)
-        given = len(values)
+        count = len(values)
         foreign = None
         for position, many in tensors:
-            if position >= given:
+            if position >= count:
                 break
             value = values[position]
-            # A number can stand where the schema says Tensor.
+            # The value can be a number although the schema says Tensor.
             if isinstance(value, tensor_type):
                 if not value.is_cpu:
                     values[position] = alias(value)
@@ -100,18 +104,17 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
 def _waiting(
     plan: OperatorPlan, kernel: Callable[..., Any], synchronise: Callable[[], None]
 ) -> Callable[..., Any]:
-    """A kernel that may hand numbers to the host: it waits for the device first, where what went wrong before
-    shows."""
+    """A kernel that waits for the device before it copies numbers to the host, so that errors surface."""
 
     def waiting(*args: Any, **kwargs: Any) -> Any:
         if plan.device is not None:
-            wanted = _given(plan.device, args, kwargs)
-            leaves = wanted is not None and torch.device(wanted).type != DEVICE_TYPE
+            target = _argument(plan.device, args, kwargs)
+            is_to_host = target is not None and torch.device(target).type != DEVICE_TYPE
         else:
             # copy_ writes its first argument; _copy_from and _copy_from_and_resize their second.
             written = args[0 if plan.base == "copy_" else 1]
-            leaves = written.is_cpu
-        if leaves:
+            is_to_host = written.is_cpu
+        if is_to_host:
             synchronise()
         return kernel(*args, **kwargs)
 
@@ -119,7 +122,7 @@ def _waiting(
 
 
 def _on_host(tensors: Sequence[torch.Tensor | None], known: torch.Tensor | None) -> torch.Tensor | None:
-    """A tensor of the list that is on the host and no mere number, or the one already known."""
+    """The first tensor with dimensions in the list that is on the host, or `known`."""
     return next(
         (tensor for tensor in tensors if tensor is not None and tensor.is_cpu and tensor.dim()), known
     )
@@ -136,7 +139,7 @@ def _refuse_mixed(plan: OperatorPlan, foreign: torch.Tensor, others: Sequence[An
 
 
 def _general_finish(plan: OperatorPlan, compute: Compute, machine: Machine) -> Callable[..., Any]:
-    """Runs what is not a plain operator: device arguments, random numbers, out=, several results."""
+    """Runs operators with device arguments, random numbers, out= arguments or several results."""
     interceptors = machine.interceptors
 
     def finish(args: Any, kwargs: Mapping[str, Any], values: list[Any], named: dict[str, Any]) -> Any:
@@ -145,18 +148,18 @@ def _general_finish(plan: OperatorPlan, compute: Compute, machine: Machine) -> C
             _replace(plan.device, values, named, HOST)
         run = compute
         if plan.random:
-            generator = _given(plan.generator, args, kwargs)
+            generator = _argument(plan.generator, args, kwargs)
             index = target.index if target is not None else machine.current()
             run = machine.randomly(plan, compute, generator, index)
         result = interceptors[0](plan, run, values, named) if interceptors else run(*values, **named)
         for argument in plan.mutable:
-            _write_back(machine, _given(argument, args, kwargs), _given(argument, values, named))
+            _write_back(machine, _argument(argument, args, kwargs), _argument(argument, values, named))
         return _results(plan, machine, args, kwargs, result, target)
 
     return finish
 
 
-def _given(argument: tuple[int, str] | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _argument(argument: tuple[int, str] | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if argument is None:
         return None
     position, name = argument
@@ -174,30 +177,30 @@ def _replace(argument: tuple[int, str], values: list[Any], named: dict[str, Any]
 def _target(
     plan: OperatorPlan, machine: Machine, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> torch.device | None:
-    """The device fresh results belong on, with its number."""
+    """The device of new results, with its number."""
     if plan.device is not None:
-        wanted = _given(plan.device, args, kwargs)
-        if wanted is not None:
-            wanted = torch.device(wanted)
-            if wanted.type != DEVICE_TYPE:
-                return wanted
-            return machine.devices[machine.current() if wanted.index is None else wanted.index]
+        requested = _argument(plan.device, args, kwargs)
+        if requested is not None:
+            requested = torch.device(requested)
+            if requested.type != DEVICE_TYPE:
+                return requested
+            return machine.devices[machine.current() if requested.index is None else requested.index]
     if len(machine.devices) == 1:
         return machine.devices[0]
-    found: torch.Tensor | None = None
+    first: torch.Tensor | None = None
     for value in (*args, *kwargs.values()):
         for tensor in value if isinstance(value, (list, tuple)) else (value,):
             if not isinstance(tensor, torch.Tensor) or tensor.is_cpu:
                 continue
-            if found is None:
-                found = tensor
-            elif tensor.get_device() != found.get_device() and not plan.mixed:
-                _refuse_mixed(plan, tensor, (found,))
-    return machine.devices[machine.current() if found is None else found.get_device()]
+            if first is None:
+                first = tensor
+            elif tensor.get_device() != first.get_device() and not plan.mixed:
+                _refuse_mixed(plan, tensor, (first,))
+    return machine.devices[machine.current() if first is None else first.get_device()]
 
 
 def _write_back(machine: Machine, original: Any, host: Any) -> None:
-    """An out= tensor that had no storage, or that the operator resized, takes over the host result."""
+    """Copy the result into an out= tensor that had no storage, or that the operator resized."""
     if not isinstance(original, torch.Tensor) or original.is_cpu or host.shape == original.shape:
         return
     original.resize_(host.shape)
@@ -216,10 +219,10 @@ def _results(
         return None
     if len(plan.returns) == 1:
         if plan.returns[0] is not None:
-            return _given(plan.returns[0], args, kwargs)
+            return _argument(plan.returns[0], args, kwargs)
         return _placed(machine, result, target)
     return tuple(
-        _given(source, args, kwargs) if source is not None else _placed(machine, value, target)
+        _argument(source, args, kwargs) if source is not None else _placed(machine, value, target)
         for source, value in zip(plan.returns, result, strict=True)
     )
 

@@ -1,4 +1,7 @@
-"""Device memory is host memory: device tensors as CPU tensors without a copy, and results back."""
+"""CPU tensors over the memory of device tensors, and device tensors from CPU results.
+
+The memory of the simulated device is host memory, so the first direction needs no copy.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ import torch
 
 from harness.devices.sim.operators.torch_internals import HOST, host_bytes, neg_view
 
-# Flat CPU tensors over device storages are kept for reuse: making one costs as much as a small operator.
-_KEPT_BASES = 4096
+# Flat CPU tensors over device storages are cached, because creating one costs as much as a small operator.
+_CACHED_BASES = 4096
 
 
 def alias_maker() -> Callable[[torch.Tensor], torch.Tensor]:
     """A function from a device tensor to a CPU tensor over the same memory.
 
-    The device tensor must outlive the alias. A tensor without storage gives a fresh empty CPU tensor, which
-    can be resized.
+    The device tensor must outlive the CPU tensor. For a tensor without storage the function returns a new
+    empty CPU tensor, which can be resized.
     """
     bases: dict[tuple[int, int, Any], torch.Tensor] = {}
 
@@ -30,9 +33,11 @@ def alias_maker() -> Callable[[torch.Tensor], torch.Tensor]:
         key = (storage.data_ptr(), size, tensor.dtype)
         base = bases.get(key)
         if base is None:
-            if len(bases) >= _KEPT_BASES:
+            if len(bases) >= _CACHED_BASES:
                 bases.clear()
-            base = bases[key] = host_bytes(*key)
+            # Tensors made in inference mode cannot be written outside of it, but this one is used in both.
+            with torch.inference_mode(False):
+                base = bases[key] = host_bytes(*key)
         view = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         if tensor.is_conj():
             view = view.conj()
@@ -44,19 +49,19 @@ def alias_maker() -> Callable[[torch.Tensor], torch.Tensor]:
 def placer(
     alias: Callable[[torch.Tensor], torch.Tensor],
 ) -> Callable[[torch.Tensor, torch.device], torch.Tensor]:
-    """A function that puts a CPU result into a new device tensor of the same shape and strides (one copy)."""
+    """A function that copies a CPU result into a new device tensor of the same shape and strides."""
     move = ctypes.memmove
     empty_strided = torch.empty_strided
 
     def place(result: torch.Tensor, device: torch.device) -> torch.Tensor:
         if result.layout is not torch.strided:
-            raise NotImplementedError(f"the simulated device holds no {result.layout} tensors")
+            raise NotImplementedError(f"the simulated device does not support {result.layout} tensors")
         out = empty_strided(result.shape, result.stride(), dtype=result.dtype, device=device)
         size = result.numel() * result.element_size()
         if not size:
             return out
         source = result.data_ptr()
-        # Lazy results (conjugates, negatives, zeros without memory) are copied the long way.
+        # Lazy results (conjugates, negatives, zeros without memory) need a copy by torch.
         if source and result.is_contiguous() and not result.is_conj() and not result.is_neg():
             move(out.data_ptr(), source, size)
         else:

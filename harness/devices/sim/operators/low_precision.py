@@ -1,7 +1,7 @@
-"""Operators with their sums accumulated in a low precision, a block of terms at a time.
+"""Operators that accumulate their sums in low precision, one block of terms at a time.
 
-This is what an accelerator does that keeps partial sums in a narrow register: terms within a block are summed
-exactly enough (float32), each partial sum is rounded.
+An accelerator that keeps partial sums in a narrow register behaves like this: the terms of a block are summed
+in float32, and each partial sum is rounded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 def accumulate_low(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dtype: torch.dtype, block: int
 ) -> Any:
-    """The result of aten operator `name`; NotImplementedError names an operator that holds no such sum."""
+    """The result of the aten operator `name`; NotImplementedError if it is not in this module."""
     low = _Low(dtype, block)
     function = _OPERATORS.get(name)
     if function is None:

@@ -1,11 +1,11 @@
-"""Random numbers of the simulated device, driven by torch_npu's own generators.
+"""Random numbers of the simulated device, from the state of torch_npu's own generators.
 
-A device generator holds a seed and an offset. Every random operator draws from a CPU generator made from
-both and advances the offset, so manual_seed, get/set_rng_state, fork_rng, checkpointing and a user's own
-`torch.Generator("npu")` all behave as on the device, and host and device streams stay apart.
-The numbers are not those of the hardware.
+A device generator has a seed and an offset. Each call of a random operator draws from a CPU generator that is
+seeded with both, and then advances the offset. Therefore manual_seed, get/set_rng_state, fork_rng,
+checkpointing and a user's own `torch.Generator("npu")` behave as on a device, independently of the CPU
+generator. The numbers differ from those of the hardware.
 
-`NPU_SIM_RNG=host` draws from torch's CPU generator instead, to compare a program with its CPU run.
+With `NPU_SIM_RNG=host` they come from torch's CPU generator, to compare a program with its run on the CPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.devices.sim.operators.dispatch import DEVICE_TYPE, Compute
 from harness.devices.sim.operators.schema_plan import OperatorPlan
 
 VARIABLE = "NPU_SIM_RNG"
-# A Philox counter step per operator, as device kernels take at least.
+# Each operator advances the offset by one step of the Philox counter, the least that device kernels do.
 _OFFSET_STEP = 4
 _MASK = (1 << 64) - 1
 
@@ -28,7 +28,7 @@ _MASK = (1 << 64) - 1
 def random_source(
     defaults: Sequence[torch.Generator],
 ) -> Callable[[OperatorPlan, Compute, torch.Generator | None, int], Compute]:
-    """The `randomly` of a Machine, for the devices' default generators."""
+    """The function `Machine.randomly`; `defaults` are the default generators of the devices."""
     if os.environ.get(VARIABLE, "device") == "host":
         return _from_host
 
@@ -48,7 +48,7 @@ def random_source(
 
 
 def use_host_generator(npu: Any) -> None:
-    """With `NPU_SIM_RNG=host`, make `torch.npu`'s generator state that of the CPU generator."""
+    """With `NPU_SIM_RNG=host`, let the generator functions of `torch.npu` use the CPU generator."""
     if os.environ.get(VARIABLE, "device") != "host":
         return
     npu.get_rng_state = lambda *_args, **_kwargs: torch.get_rng_state()
@@ -70,7 +70,7 @@ def _next_seed(generator: torch.Generator) -> int:
     start = int(generator.initial_seed())
     if offset == 0:
         return start & _MASK
-    # splitmix64, so that neighbouring offsets give unrelated streams
+    # splitmix64: neighbouring offsets give unrelated seeds.
     value = (start + offset * 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ value >> 27) * 0x94D049BB133111EB) & _MASK
@@ -90,11 +90,11 @@ def _with_generator(argument: tuple[int, str], compute: Compute, generator: torc
 
 def _with_default_seed(compute: Compute, seed: int) -> Compute:
     def drawing(*args: Any, **kwargs: Any) -> Any:
-        kept = torch.get_rng_state()
+        state = torch.get_rng_state()
         torch.default_generator.manual_seed(seed)
         try:
             return compute(*args, **kwargs)
         finally:
-            torch.set_rng_state(kept)
+            torch.set_rng_state(state)
 
     return drawing

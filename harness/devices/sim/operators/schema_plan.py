@@ -1,4 +1,4 @@
-"""What the simulated device must know of an operator's schema to run it on host memory, worked out once."""
+"""What the simulated device needs from an operator's schema to run it, computed once per operator."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Operators that take host tensors beside device tensors, as on every accelerator: indices, copies, lengths.
+# Operators that accept host tensors together with device tensors, as on every accelerator.
 MIXED_DEVICES = frozenset(
     {
         "aten::index",
@@ -22,7 +22,7 @@ MIXED_DEVICES = frozenset(
         "aten::_pack_padded_sequence",
         "aten::_pad_packed_sequence",
         "aten::tensor_split.tensor_indices_or_sections",
-        # Attention of serving engines takes sequence lengths from the host, as does grouped matmul.
+        # Attention of serving engines takes sequence lengths from the host.
         "atb::_npu_flash_attention",
         "atb::_npu_flash_attention_qlens",
         "atb::_npu_flash_attention_unpad",
@@ -32,19 +32,20 @@ MIXED_DEVICES = frozenset(
     }
 )
 
-# torch.Generator is not in every random operator's schema.
+# Not every random operator has a torch.Generator in its schema; all of them have this tag.
 _RANDOM_TAG = "nondeterministic_seeded"
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorPlan:
-    """Positions count the schema's arguments from 0; `many` marks a list of tensors.
+    """How to run an operator. Positions number the arguments of its schema from 0.
 
-    tensors: (position, many) of every tensor argument, in order; by_name: the same by argument name.
-    device, generator: (position, name) or None.
-    mutable: (position, name) of every argument the operator writes.
-    returns: for each result the (position, name) of the argument it is, None when it is fresh.
-    single: there is one result and it is a tensor, not a list, number or truth value.
+    tensors: (position, whether it is a list) of every tensor argument. by_name: argument name -> whether it
+    is a list. device, generator: (position, name) of that argument, or None. mutable: (position, name) of
+    every argument that the operator writes. returns: for each result the (position, name) of the argument
+    that it is, None for a new tensor. single: whether there is one result and it is a tensor, not a list or a
+    number.
+    random: whether it draws random numbers. mixed: whether it accepts host tensors with device tensors.
     """
 
     name: str
@@ -95,13 +96,13 @@ def plan_of(operator: Any, schema: Any) -> OperatorPlan:
 
 
 def returns_view(schema: Any) -> bool:
-    """Whether a result shares memory with an argument that is not written: views are metadata, not work."""
+    """Whether the operator returns a view: a result that shares memory with an argument it does not write."""
     return any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
 
 
-def _first(kinds: Mapping[int, str], names: Mapping[int, str], wanted: str) -> tuple[int, str] | None:
+def _first(kinds: Mapping[int, str], names: Mapping[int, str], type_name: str) -> tuple[int, str] | None:
     for position, kind in kinds.items():
-        if wanted in kind:
+        if type_name in kind:
             return position, names[position]
     return None
 

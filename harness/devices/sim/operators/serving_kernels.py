@@ -1,7 +1,7 @@
-"""Puts references under the operators of serving engines: ATB's, and vllm-ascend's own compiled kernels.
+"""Installs the references for the operators of serving engines: ATB's and vllm-ascend's own kernels.
 
-torch_npu declares ATB's operators itself. vllm-ascend's (`_C_ascend`) exist once its extension is
-imported, so they are taken over then. An operator without a reference fails with its name.
+torch_npu declares ATB's operators. vllm-ascend's operators (`_C_ascend`) exist only after its extension was
+imported, so they are replaced then. A call of an operator without a reference raises NotImplementedError.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from harness.devices.sim.operators.aten_kernels import DEVICE_KEY
-from harness.devices.sim.operators.dispatch import Machine, make_kernel
-from harness.devices.sim.operators.schema_plan import plan_of
-from harness.devices.sim.operators.torch_internals import has_kernel, overload, override, schema_of, schemas
+import torch
+
+from harness.devices.sim.operators.aten_kernels import DEVICE_KEY, refusing_kernel
+from harness.devices.sim.operators.custom_kernels import install_reference
+from harness.devices.sim.operators.dispatch import Machine
+from harness.devices.sim.operators.torch_internals import has_kernel, overload, override, schemas
 from harness.devices.sim.references import (
     atb_attention,
     cache,
@@ -29,7 +30,6 @@ from harness.devices.sim.references import (
 )
 
 EXTENSION = "vllm_ascend.vllm_ascend_C"
-NOT_SIMULATED = "not simulated:"
 
 Reference = Callable[..., Any]
 
@@ -46,11 +46,6 @@ ATB: Mapping[str, Reference] = {
 }
 
 
-def _itself(tensor: Any) -> Any:
-    """A weak reference saves memory on the device; on the host the tensor does."""
-    return tensor
-
-
 ENGINE: Mapping[str, Reference] = {
     "get_masked_input_and_mask": sampling.masked_input_and_mask,
     "moe_gating_top_k": routing.gating_top_k,
@@ -60,18 +55,17 @@ ENGINE: Mapping[str, Reference] = {
     "npu_moe_init_routing_custom": routing.npu_moe_init_routing_v2,
     "swap_blocks": cache.swap_blocks,
 }
-"""vllm-ascend's kernels that compute what a torch_npu operator computes, under their own names."""
+"""vllm-ascend's kernels. Most of them compute the same as an operator of torch_npu with another name."""
 
-_UNTOUCHED: Mapping[str, Reference] = {"weak_ref_tensor": _itself}
+# It returns a tensor that shares the memory without keeping it alive. Here the tensor itself is returned.
+_WEAK_REFERENCE = "weak_ref_tensor"
 
 
 def install_serving(machine: Machine) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """Register ATB's references now and the engine's when its extension is imported.
+    """Register ATB's references now, and vllm-ascend's when its extension is imported.
 
-    Names of the operators registered now, and the torch libraries that must stay alive.
+    Returns the names of the operators registered now, and the torch libraries, which the caller must keep.
     """
-    import torch
-
     atb = torch.library.Library("atb", "IMPL")
     installed = _install(atb, "atb", ATB, machine)
     sys.meta_path.insert(0, _AfterExtension(machine))
@@ -79,71 +73,54 @@ def install_serving(machine: Machine) -> tuple[tuple[str, ...], tuple[Any, ...]]
 
 
 def install_engine(machine: Machine) -> Any:
-    """Register the references of `_C_ascend`, whose schemas must exist; the library to keep alive."""
-    import torch
-
+    """Register the references of `_C_ascend`, whose schemas must exist. The caller must keep the library."""
     library = torch.library.Library("_C_ascend", "IMPL")
     _install(library, "_C_ascend", ENGINE, machine)
-    for name, function in _UNTOUCHED.items():
-        if overload("_C_ascend", name) is not None:
-            override(library, name, function, DEVICE_KEY)
+    if overload("_C_ascend", _WEAK_REFERENCE) is not None:
+        override(library, _WEAK_REFERENCE, lambda tensor: tensor, DEVICE_KEY)
     return library
 
 
 def _install(
     library: Any, namespace: str, references: Mapping[str, Reference], machine: Machine
 ) -> Sequence[str]:
-    """Kernels for every operator of the namespace: its reference, or one that refuses."""
+    """Install the references of a namespace. Its other operators raise NotImplementedError when called.
+
+    Returns the names of the operators with a reference.
+    """
     installed = []
-    for name, schema in list(schemas(namespace)):
+    for name in [name for name, _schema in schemas(namespace)]:
         operator = overload(namespace, name)
-        if operator is None or name in _UNTOUCHED:
+        if operator is None or name == _WEAK_REFERENCE:
             continue
-        reference = references.get(name)
-        if reference is None and not has_kernel(f"{namespace}::{name}", DEVICE_KEY):
-            continue
-        if reference is None:
-            override(library, name, _refusing(f"{namespace}::{name}"), DEVICE_KEY)
-            continue
-        compute = _trimmed(reference, len(schema_of(operator).returns))
-        override(library, name, make_kernel(plan_of(operator, schema), compute, machine), DEVICE_KEY)
-        installed.append(name)
+        if name in references:
+            install_reference(library, name, operator, references[name], machine)
+            installed.append(name)
+        elif has_kernel(f"{namespace}::{name}", DEVICE_KEY):
+            override(library, name, refusing_kernel(f"not simulated: {namespace}::{name}"), DEVICE_KEY)
     return installed
 
 
-def _trimmed(function: Reference, results: int) -> Reference:
-    """Releases differ in how many results an operator has."""
-
-    def compute(*args: Any, **kwargs: Any) -> Any:
-        value = function(*args, **kwargs)
-        return value[:results] if results > 1 else value
-
-    return compute
-
-
-def _refusing(name: str) -> Reference:
-    def refuse(*_args: Any, **_kwargs: Any) -> Any:
-        raise NotImplementedError(f"{NOT_SIMULATED} {name}")
-
-    return refuse
-
-
 class _AfterExtension:
-    """Finds vllm-ascend's extension as usual and installs the references once it is loaded."""
+    """An import hook that installs the references after vllm-ascend's extension was loaded."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._libraries: list[Any] = []
-        self._busy = False
+        # True while the other finders look for the extension, so that this one does not answer.
+        self._is_searching = False
 
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of the extension with a loader that installs; None for every other module."""
-        if name != EXTENSION or self._busy:
+        """The spec of the extension, with a loader that also installs. None for every other module."""
+        if name != EXTENSION or self._is_searching:
             return None
-        with self._aside():
+        self._is_searching = True
+        try:
             spec = importlib.util.find_spec(name)
+        finally:
+            self._is_searching = False
         if spec is None or spec.loader is None:
             return None
         load = spec.loader.exec_module
@@ -154,11 +131,3 @@ class _AfterExtension:
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
-
-    @contextmanager
-    def _aside(self) -> Iterator[None]:
-        self._busy = True
-        try:
-            yield
-        finally:
-            self._busy = False

@@ -1,9 +1,10 @@
-"""All that the simulated device uses of torch beyond its public interface, in one place.
+"""The private parts of torch that the simulated device uses.
 
-A new torch release that moves one of these breaks here and nowhere else. Checked with 2.7.1 to 2.14.0, each
-minor release; `override` also knows the older `Library.impl` without `allow_override` (before 2.8).
+They are collected here, so that a torch release that moves one of them breaks only this module. Tested with
+each minor release from 2.7.1 to 2.14.0. `override` also supports `Library.impl` without `allow_override`
+(torch before 2.8).
 """
-# ruff: noqa: SLF001 - the purpose of this module
+# ruff: noqa: SLF001 - this module exists to use private members
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ current_autograd_node = torch._C._current_autograd_node
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 neg_view = torch._neg_view
 
-GLOO_KNOWS_ALL_KINDS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 9)
-"""Whether gloo reduces as it is asked to: before 2.8 it refuses ReduceOp.AVG, before 2.9 it silently sums in
-every reduce_scatter."""
+GLOO_HAS_ALL_REDUCTIONS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 9)
+"""Whether gloo implements every ReduceOp. Before torch 2.8 it rejects ReduceOp.AVG, and before 2.9 every
+reduce_scatter silently sums."""
 
 
 def schemas(namespace: str) -> Iterator[tuple[str, Any]]:
-    """Every registered operator of a namespace: its name with overload but without namespace, its schema."""
+    """Every registered operator of a namespace: "base" or "base.overload", and its schema."""
     prefix = namespace + "::"
     for schema in torch._C._jit_get_all_schemas():
         if schema.name.startswith(prefix):
@@ -41,7 +42,7 @@ def overload(namespace: str, name: str) -> Any:
 
 
 def callable_of(operator: Any) -> Callable[..., Any]:
-    """The bare builtin behind an OpOverload, a Python frame less per call."""
+    """The builtin function behind an OpOverload. Calling it directly saves a Python frame."""
     function: Callable[..., Any] = operator._op
     return function
 
@@ -52,14 +53,14 @@ def schema_of(operator: Any) -> Any:
 
 
 def host_bytes(pointer: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """A flat CPU tensor over `size` bytes at `pointer`, which must outlive every use of it."""
+    """A flat CPU tensor over `size` bytes at `pointer`. The memory must outlive the tensor."""
     storage = torch._C._construct_storage_from_data_pointer(pointer, HOST, size)
     itemsize = torch.empty(0, dtype=dtype, device=HOST).element_size()
     return torch.empty(0, dtype=dtype, device=HOST).set_(storage, 0, (size // itemsize,), (1,))
 
 
 def override(library: Any, name: str, function: Callable[..., Any], key: str) -> None:
-    """Register `function` for an operator under a dispatch key, over whatever is registered there."""
+    """Register `function` for an operator under a dispatch key, in place of what is registered there."""
     if "allow_override" in inspect.signature(torch.library.Library.impl).parameters:
         library.impl(name, function, key, allow_override=True)
         return

@@ -40,14 +40,14 @@ def npu_silu_(input: torch.Tensor) -> torch.Tensor:  # noqa: A002
 
 
 def npu_silu_backward(grad_output: torch.Tensor, x0: torch.Tensor, x1: torch.Tensor) -> torch.Tensor:  # noqa: ARG001
-    """Gradient for x0; x1 is the forward result, which is not needed."""
+    """Gradient for x0. x1 is the result of the forward operator, which is not needed here."""
     x, g = wide(x0), wide(grad_output)
     s = torch.sigmoid(x)
     return (g * (s * (1 + x * (1 - s)))).to(x0.dtype)
 
 
 def npu_gelu(input: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:  # noqa: A002
-    """GELU, exact or with tanh."""
+    """GELU, exact or approximated with tanh."""
     return functional.gelu(input, approximate=approximate)
 
 
@@ -77,7 +77,7 @@ def npu_fast_gelu_backward(grad: torch.Tensor, input: torch.Tensor) -> torch.Ten
 def npu_scaled_masked_softmax(
     x: torch.Tensor, mask: torch.Tensor, scale: float = 1, fixed_triu_mask: bool = False
 ) -> torch.Tensor:
-    """softmax(scale * x) over the last dimension; True masks. A row without a place left is zero."""
+    """softmax(scale * x) over the last dimension. True in `mask` hides an entry; a hidden row is zero."""
     refuse("npu_scaled_masked_softmax", fixed_triu_mask=fixed_triu_mask)
     scores = (wide(x) * scale).masked_fill(mask, float("-inf"))
     return torch.softmax(scores, -1).nan_to_num(0.0).to(x.dtype)

@@ -1,4 +1,4 @@
-"""ATB's attention: packed new tokens against packed keys, or against a paged cache."""
+"""ATB's attention operators: packed new tokens attend to packed keys or to a paged cache."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def paged_attention(
     *,
     workspace: torch.Tensor | None = None,  # noqa: ARG001 - memory, no arithmetic
 ) -> None:
-    """One new token per sequence against the cache; context_lens counts the new token."""
+    """One new token per sequence attends to the cache. context_lens includes the new token."""
     ones = [1] * len(context_lens)
     _packed_against_cache(
         (query, key_cache, value_cache, out),
@@ -55,7 +55,7 @@ def paged_attention_splitfuse(
     scale_value: float,
     out: torch.Tensor,
 ) -> None:
-    """Packed new tokens (seq_len each) against the cache (context_lens each), causal."""
+    """Packed new tokens (seq_len per sequence) attend causally to the cache (context_lens per sequence)."""
     _require_causal("_npu_paged_attention_splitfuse", mask)
     _packed_against_cache(
         (query, key_cache, value_cache, out),
@@ -105,7 +105,7 @@ def flash_attention(
     num_kv_heads: int,
     out: torch.Tensor,
 ) -> None:
-    """Packed sequences (seq_len tokens each), causal: tokens see their own sequence only."""
+    """Packed sequences of seq_len tokens each. Every token attends causally to its own sequence."""
     _require_causal("_npu_flash_attention", mask)
     call = _plain_call(num_heads, num_kv_heads, scale_value, RIGHT_DOWN)
     _packed(call, query, key, value, seq_len, out)
@@ -121,7 +121,7 @@ def flash_attention_unpad(
     num_kv_heads: int,
     out: torch.Tensor,
 ) -> None:
-    """`flash_attention` without a mask: every token sees its whole sequence."""
+    """`flash_attention` without a mask: every token attends to its whole sequence."""
     _packed(_plain_call(num_heads, num_kv_heads, scale_value, NO_MASK), query, key, value, seq_len, out)
 
 
@@ -169,7 +169,7 @@ def _packed_against_cache(
 
 
 def _require_causal(operator: str, mask: torch.Tensor) -> None:
-    """The reference is causal: any other mask is refused, not ignored."""
+    """NotImplementedError for a mask that is not causal, because the reference always computes causally."""
     square = mask if mask.dim() == 2 else mask.flatten(0, -3)[0]
     size = min(square.shape[-2:])
     square = square[:size, :size] != 0

@@ -1,7 +1,8 @@
 """Fusion attention, forward and backward, in the layouts BSH, SBH, BSND, BNSD and TND.
 
-B batch, S sequence, N heads, D head size, H = N*D, T all tokens of packed sequences. Keys and values may have
-fewer heads than queries (grouped queries). True in a mask hides a place; a row that sees nothing is zero.
+B is the batch, S the sequence length, N the number of heads, D the head size, H = N*D, and T the number of
+all tokens of packed sequences. Keys and values may have fewer heads than queries (grouped-query attention).
+True in a mask hides an entry. The result of a fully hidden row is zero.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import torch
 
 from harness.devices.sim.references.precision import refuse, wide
 
-# Softmax statistics come back once per lane of a vector register block.
+# The operator returns the softmax statistics once for each lane of a vector register block.
 _LANES = 8
 _LEFT_UP_CAUSAL, _RIGHT_DOWN_CAUSAL = 2, 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Case:
-    """How one call masks and scales."""
+    """The layout, scale and masking of one call. before, after: extent of the window of sparse mode 0."""
 
     layout: str
     head_size: int
@@ -59,7 +60,7 @@ def npu_fusion_attention(
     seed: int = 0,  # noqa: ARG001 - of the dropout
     offset: int = 0,  # noqa: ARG001
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int, int, int]:
-    """Attention, the softmax's row maxima and sums (float32, 8 lanes), an empty tensor, three numbers."""
+    """Attention, row maxima and row sums of the softmax (float32, 8 lanes), an empty tensor, three zeros."""
     _refuse_unknown(pse, padding_mask, keep_prob, prefix, sink, dropout_mask, softmax_layout)
     _check_sparse_mode(atten_mask, sparse_mode)
     case = _Case(
@@ -116,10 +117,11 @@ def npu_fusion_attention_grad(
     softmax_layout: str = "",
     sink: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients for query, key, value, and two empty tensors.
+    """Gradients for query, key and value, and two empty tensors.
 
-    The probabilities come from the forward's statistics and dS = P * (dP - sum(dO * O)), as in
-    FlashAttention-2 (arXiv 2307.08691, algorithm 2), so a wrong forward shows in the backward too.
+    As in FlashAttention-2 (arXiv 2307.08691, algorithm 2), the probabilities come from the softmax statistics
+    of the forward operator, and dS = P * (dP - sum(dO * O)). A wrong forward result therefore also changes
+    the gradients.
     """
     _refuse_unknown(pse, padding_mask, keep_prob, prefix, sink, None, softmax_layout)
     _check_sparse_mode(atten_mask, sparse_mode)
@@ -139,7 +141,7 @@ def npu_fusion_attention_grad(
     for q, k, v, mask in _sequences(case, query, key, value):
         rows = slice(row, row + q.shape[0]) if case.layout == "TND" else slice(None)
         row += q.shape[0]
-        found = _backward(
+        parts = _backward(
             _to_bnsd(case, q),
             _to_bnsd(case, k),
             _to_bnsd(case, v),
@@ -150,7 +152,7 @@ def npu_fusion_attention_grad(
             case.scale,
             mask,
         )
-        for list_, grad in zip(grads, found, strict=True):
+        for list_, grad in zip(grads, parts, strict=True):
             list_.append(_from_bnsd(case, grad))
     dq, dk, dv = (_joined(list_).to(query.dtype) for list_ in grads)
     return dq, dk, dv, query.new_empty(0), query.new_empty(0)
@@ -191,7 +193,7 @@ def _head_size(query: torch.Tensor, heads: int, layout: str) -> int:
 def _sequences(
     case: _Case, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]]:
-    """The sequences of a packed batch one by one, any other batch as a whole, each with its mask."""
+    """Each sequence of a packed batch with its mask; any other layout as one batch with its mask."""
     q, k, v = wide(query), wide(key), wide(value)
     if case.layout != "TND":
         dim = {"BSH": 1, "SBH": 0, "BSND": 1, "BNSD": 2}.get(case.layout)
@@ -212,7 +214,7 @@ def _mask(case: _Case, queries: int, keys: int) -> torch.Tensor | None:
     if case.mask is None:
         return None
     if case.sparse_mode in {_LEFT_UP_CAUSAL, _RIGHT_DOWN_CAUSAL}:
-        # The mask argument is a fixed triangle then; what counts is which corner the diagonal starts from.
+        # The mask argument is a fixed triangle in these modes. The mode says in which corner the diagonal is.
         shift = keys - queries if case.sparse_mode == _RIGHT_DOWN_CAUSAL else 0
         return torch.ones(queries, keys, dtype=torch.bool).triu(1 + shift)
     mask = case.mask.bool()
@@ -250,7 +252,7 @@ def _from_bnsd(case: _Case, x: torch.Tensor) -> torch.Tensor:
 
 
 def _from_statistics(case: _Case, x: torch.Tensor) -> torch.Tensor:
-    """(B, N, S, 1) to eight equal lanes, packed sequences to (T, N, 8)."""
+    """Expands (B, N, S, 1) to eight equal lanes; packed sequences get the shape (T, N, 8)."""
     lanes = x.expand(*x.shape[:-1], _LANES)
     return lanes[0].transpose(0, 1) if case.layout == "TND" else lanes
 
@@ -270,7 +272,7 @@ def _scores(q: torch.Tensor, k: torch.Tensor, scale: float, mask: torch.Tensor |
 
 
 def _spread(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """Each key head repeated for the query heads it serves."""
+    """Repeats each key head for the query heads of its group."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 

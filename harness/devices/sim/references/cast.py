@@ -1,4 +1,4 @@
-"""Changes of dtype and of storage format; formats do not exist in host memory."""
+"""Changes of the dtype and of the storage format. Host memory has no formats, so these are copies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.devices.sim.references.precision import dtype_of
 def npu_dtype_cast(
     input: torch.Tensor,  # noqa: A002 - the operator's own argument name
     dtype: int | torch.dtype,
-    input_dtype: int | None = None,  # noqa: ARG001 - only for dtypes torch does not have
+    input_dtype: int | None = None,  # noqa: ARG001 - only for dtypes that torch does not have
 ) -> torch.Tensor:
     """A copy in another dtype."""
     return input.to(dtype_of(dtype), copy=True)

@@ -15,10 +15,10 @@ def npu_cross_entropy_loss(
     reduction: str = "mean",
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
-    lse_square_scale_for_zloss: float = 0.0,  # noqa: ARG001 - only read with return_zloss
+    lse_square_scale_for_zloss: float = 0.0,  # noqa: ARG001 - only used with return_zloss
     return_zloss: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Loss and log-probabilities in the input's dtype; the two z-loss results are empty."""
+    """Loss and log-probabilities in the dtype of the input. The two z-loss results are empty."""
     refuse("npu_cross_entropy_loss", label_smoothing=label_smoothing, return_zloss=return_zloss)
     log_prob = torch.log_softmax(wide(input), -1)
     loss = functional.nll_loss(
@@ -37,19 +37,19 @@ def npu_cross_entropy_loss_backward(
     log_prob: torch.Tensor,
     target: torch.Tensor,
     weight: torch.Tensor | None = None,
-    grad_zloss: torch.Tensor | None = None,  # noqa: ARG001 - autograd always hands it over
+    grad_zloss: torch.Tensor | None = None,  # noqa: ARG001 - autograd always passes it
     lse_for_zloss: torch.Tensor | None = None,  # noqa: ARG001
     reduction: str = "mean",
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     lse_square_scale_for_zloss: float = 0.0,  # noqa: ARG001
 ) -> torch.Tensor:
-    """Gradient for the logits, from the stored log-probabilities as the device does."""
+    """Gradient for the logits, from the stored log-probabilities, as on the device."""
     refuse("npu_cross_entropy_loss_backward", label_smoothing=label_smoothing)
     logs = wide(log_prob)
-    kept = target != ignore_index
+    is_counted = target != ignore_index
     index = target.clamp_min(0)
-    share = kept.to(logs.dtype)
+    share = is_counted.to(logs.dtype)
     if weight is not None:
         share = share * wide(weight).to(logs.dtype)[index]
     if reduction == "mean":

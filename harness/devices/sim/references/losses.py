@@ -1,4 +1,4 @@
-"""Backward operators of losses, which torch_npu has for itself. Reductions are 0 none, 1 mean, 2 sum."""
+"""Backward operators of losses that torch_npu defines itself. Reductions: 0 none, 1 mean, 2 sum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def l1_loss_backward(
     target: torch.Tensor,
     reduction: int,
 ) -> torch.Tensor:
-    """Gradient of |input - target| for input."""
+    """Gradient of |input - target| for `input`."""
     return _spread(grad_output, input, reduction) * torch.sign(input - target)
 
 
@@ -25,7 +25,7 @@ def kl_div_backward(
     *,
     log_target: bool = False,
 ) -> torch.Tensor:
-    """Gradient of target * (log target - input) for input; a target of zero adds nothing."""
+    """Gradient of target * (log target - input) for `input`. Targets of zero have no gradient."""
     grad = _spread(grad_output, input, reduction)
     if log_target:
         return -torch.exp(target) * grad
@@ -40,7 +40,7 @@ def kl_div_target_backward(
     *,
     log_target: bool = False,
 ) -> torch.Tensor:
-    """Gradient of the same for target."""
+    """Gradient of target * (log target - input) for `target`."""
     grad = _spread(grad_output, input, reduction)
     if log_target:
         return grad * torch.exp(target) * (target - input + 1)
@@ -55,7 +55,7 @@ def npu_binary_cross_entropy_with_logits_backward(
     pos_weight_opt: torch.Tensor | None,
     reduction: int,
 ) -> torch.Tensor:
-    """Gradient for the logits, with weights of elements and of positive targets."""
+    """Gradient for the logits, with a weight for each element and a weight for positive targets."""
     positive = target if pos_weight_opt is None else pos_weight_opt * target
     inner = (positive + 1 - target) * torch.sigmoid(input) - positive
     if weight_opt is not None:

@@ -1,4 +1,4 @@
-"""Matrix products only torch_npu has as operators."""
+"""Matrix multiplications that are operators only in torch_npu."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from harness.devices.sim.references.precision import dtype_of, refuse, wide
 def matmul_backward(
     grad: torch.Tensor, self: torch.Tensor, other: torch.Tensor, mask: Sequence[bool]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """aten::matmul_backward, which only torch_npu implements for dense tensors: gradients for both factors.
+    """The gradients for both factors: aten::matmul_backward, which only torch_npu has for dense tensors.
 
-    A gradient the mask does not ask for is empty. Vectors count as a row (left) or a column (right).
+    A gradient is empty where `mask` is False. A vector counts as a row (left) or as a column (right).
     """
     left = self.unsqueeze(0) if self.dim() == 1 else self
     right = other.unsqueeze(1) if other.dim() == 1 else other
@@ -47,10 +47,11 @@ def npu_grouped_matmul(
     output_dtype: int | torch.dtype | None = None,
     **others: object,
 ) -> list[torch.Tensor]:
-    """Products of groups; a group's rows end at group_list[i] (type 0) or number group_list[i] (type 1).
+    """One matmul for each group.
 
-    group_type -1: x[i] @ weight[i]. 0: rows of x in groups, weight (groups, k, n) or a list.
-    2: the summed dimension in groups, result (groups, m, n). split_item 2 and 3 give one tensor.
+    group_list: the end of each group's rows (group_list_type 0) or their number (1). group_type -1: x[i] @
+    weight[i]. 0: the rows of x are grouped; weight has the shape (groups, k, n) or is a list. 2: the summed
+    dimension is grouped; the result has the shape (groups, m, n). split_item 2 and 3 return one tensor.
     """
     refuse(
         "npu_grouped_matmul", act_type=act_type, **{name: value for name, value in others.items() if value}
@@ -73,13 +74,13 @@ def npu_grouped_matmul(
         )
     if bias:
         biases = bias[0].unbind(0) if len(bias) == 1 and bias[0].dim() > 1 else bias
-        products = [product + wide(one) for product, one in zip(products, biases, strict=True)]
+        products = [product + wide(row) for product, row in zip(products, biases, strict=True)]
     results = [product.to(dtype) for product in products]
     return [torch.cat(results)] if split_item in {2, 3} else results
 
 
-def matmul_add_fp32(x: torch.Tensor, weight: torch.Tensor, C: torch.Tensor) -> None:  # noqa: N803 - its name
-    """C (m, n), in place, plus x (k, m) transposed times weight (k, n)."""
+def matmul_add_fp32(x: torch.Tensor, weight: torch.Tensor, C: torch.Tensor) -> None:  # noqa: N803 - the operator's name for it
+    """Add the transpose of x (k, m) times weight (k, n) to C (m, n), in place."""
     C.add_(wide(x).t() @ wide(weight))
 
 

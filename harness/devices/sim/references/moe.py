@@ -1,4 +1,4 @@
-"""Sorting tokens by expert and back (mixture of experts)."""
+"""Sorting tokens by expert and back, for training of MoE models."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ def npu_moe_token_permute(
     num_out_tokens: int | None = None,
     padded_mode: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """tokens (n, h) repeated for their experts in `indices` (n,) or (n, k) and sorted by expert.
+    """Repeats tokens (n, h) for each of their experts in `indices` (n,) or (n, k), sorted by expert.
 
-    Second result: for every entry of `indices`, its row in the first (int32).
+    The second result (int32) has, for each entry of `indices`, its row in the first result.
     """
     refuse("npu_moe_token_permute", padded_mode=padded_mode)
     order = torch.argsort(indices.reshape(-1), stable=True)
     rows = torch.argsort(order, stable=True).to(torch.int32)
-    kept = order[:num_out_tokens] if num_out_tokens else order
-    return tokens.index_select(0, kept // _experts_per_token(indices)), rows
+    order = order[:num_out_tokens] if num_out_tokens else order
+    return tokens.index_select(0, order // _experts_per_token(indices)), rows
 
 
 def npu_moe_token_permute_grad(
@@ -31,7 +31,7 @@ def npu_moe_token_permute_grad(
     sorted_indices: torch.Tensor,
     padded_mode: bool = False,
 ) -> torch.Tensor:
-    """Gradient for tokens: the sum over their copies."""
+    """Gradient for the tokens: the sum of the gradients of their copies."""
     refuse("npu_moe_token_permute_grad", padded_mode=padded_mode)
     copies = _rows(grad_permuted_tokens, sorted_indices)
     summed = copies.reshape(-1, _experts_per_token(indices), tokens.shape[-1]).sum(1)
@@ -41,12 +41,12 @@ def npu_moe_token_permute_grad(
 def npu_moe_token_permute_grad_v2(
     grad_permuted_tokens: torch.Tensor,
     sorted_indices: torch.Tensor,
-    tokens_size_0: int,  # noqa: ARG001 - follows from the others
+    tokens_size_0: int,  # noqa: ARG001 - follows from the other arguments
     tokens_dtype: int | torch.dtype,
     num_topK: int,  # noqa: N803 - the operator's own argument name
     padded_mode: bool = False,
 ) -> torch.Tensor:
-    """`npu_moe_token_permute_grad` from sizes instead of tensors."""
+    """`npu_moe_token_permute_grad` with sizes as arguments instead of tensors."""
     refuse("npu_moe_token_permute_grad_v2", padded_mode=padded_mode)
     copies = _rows(grad_permuted_tokens, sorted_indices)
     summed = copies.reshape(-1, num_topK, grad_permuted_tokens.shape[-1]).sum(1)
@@ -58,9 +58,9 @@ def npu_moe_token_unpermute(
     sorted_indices: torch.Tensor,
     probs: torch.Tensor | None = None,
     padded_mode: bool = False,
-    restore_shape: list[int] | None = None,  # noqa: ARG001 - only read in padded mode
+    restore_shape: list[int] | None = None,  # noqa: ARG001 - only used in padded mode
 ) -> torch.Tensor:
-    """Tokens in their first order, weighted by probs (n, k) and summed over their k experts."""
+    """The tokens in their original order, weighted by probs (n, k) and summed over their k experts."""
     refuse("npu_moe_token_unpermute", padded_mode=padded_mode)
     copies = _rows(permuted_tokens, sorted_indices)
     per_token = 1 if probs is None else probs.shape[1]
@@ -78,7 +78,7 @@ def npu_moe_token_unpermute_grad(
     padded_mode: bool = False,
     restore_shape: list[int] | None = None,  # noqa: ARG001
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gradients for the permuted tokens and for probs (empty without probs)."""
+    """Gradients for the permuted tokens and for probs; the second is empty without probs."""
     refuse("npu_moe_token_unpermute_grad", padded_mode=padded_mode)
     per_token = 1 if probs is None else probs.shape[1]
     grad = wide(grad_unpermuted_tokens)[:, None, :].expand(-1, per_token, -1)
@@ -93,19 +93,19 @@ def npu_moe_token_unpermute_grad(
     return for_tokens.to(permuted_tokens.dtype), (grad * copies).sum(-1).to(probs.dtype)
 
 
-def kept_token_unpermute(
+def token_unpermute_with_copies(
     permuted_tokens: torch.Tensor,
     sorted_indices: torch.Tensor,
     probs: torch.Tensor | None = None,
     padded_mode: bool = False,
     restore_shape: list[int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`npu_moe_token_unpermute` and the tokens its backward needs (none without probs)."""
+    """`npu_moe_token_unpermute`, and the tokens that its backward needs; these are empty without probs."""
     out = npu_moe_token_unpermute(permuted_tokens, sorted_indices, probs, padded_mode, restore_shape)
     return out, permuted_tokens.new_empty(0) if probs is None else permuted_tokens.clone()
 
 
-def kept_token_unpermute_grad(
+def token_unpermute_with_copies_grad(
     grad_unpermuted_tokens: torch.Tensor,
     sorted_indices: torch.Tensor,
     permuted_tokens_size_0: int,
@@ -115,7 +115,7 @@ def kept_token_unpermute_grad(
     restore_shape: list[int] | None = None,
     permuted_tokens: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`npu_moe_token_unpermute_grad` with the tokens only where they were kept."""
+    """`npu_moe_token_unpermute_grad` for tokens that the forward returned only with probs."""
     if permuted_tokens is None or not permuted_tokens.numel():
         shape = (permuted_tokens_size_0, grad_unpermuted_tokens.shape[-1])
         permuted_tokens = torch.zeros(shape, dtype=dtype_of(permuted_tokens_dtype))
@@ -129,7 +129,7 @@ def _experts_per_token(indices: torch.Tensor) -> int:
 
 
 def _rows(tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Rows of `tokens`; zero for those that were dropped by num_out_tokens."""
-    inside = rows < tokens.shape[0]
-    taken = wide(tokens).index_select(0, rows.clamp_max(tokens.shape[0] - 1).long())
-    return taken * inside[:, None]
+    """The given rows of `tokens`, zero for rows that num_out_tokens dropped."""
+    is_inside = rows < tokens.shape[0]
+    selected = wide(tokens).index_select(0, rows.clamp_max(tokens.shape[0] - 1).long())
+    return selected * is_inside[:, None]

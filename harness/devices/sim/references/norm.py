@@ -1,4 +1,4 @@
-"""RMS norm: y = x / sqrt(mean(x^2) + epsilon) * gamma, over the last dimensions gamma has."""
+"""RMS norm: y = x / sqrt(mean(x^2) + epsilon) * gamma, over the last dimensions, those of gamma."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def npu_rms_norm(
     gamma: torch.Tensor,
     epsilon: float = 1e-6,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Result in the input's dtype, and 1/rms (float32) with the normalised dimensions of size 1."""
+    """The result in the dtype of the input, and 1/rms (float32), where normalised dimensions have size 1."""
     x = wide(input)
     rstd = torch.rsqrt(x.pow(2).mean(_normalised(input, gamma), keepdim=True) + epsilon)
     return (x * rstd * wide(gamma)).to(input.dtype), rstd
@@ -38,7 +38,7 @@ def npu_rms_norm_backward(
 def npu_add_rms_norm(
     x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """RMS norm of x1 + x2: result, 1/rms, the sum."""
+    """RMS norm of x1 + x2. Returns the result, 1/rms and the sum."""
     total = (wide(x1) + wide(x2)).to(x1.dtype)
     y, rstd = npu_rms_norm(total, gamma, epsilon)
     return y, rstd, total
@@ -59,7 +59,7 @@ def add_rms_norm_bias(
 def npu_gemma_rms_norm(
     x: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """RMS norm with 1 + gamma."""
+    """RMS norm with 1 + gamma in place of gamma."""
     return npu_rms_norm(x, wide(gamma) + 1.0, epsilon)
 
 

@@ -1,10 +1,10 @@
-"""The precision references compute in."""
+"""The precision in which references compute, and functions that all of them use."""
 
 from __future__ import annotations
 
 import torch
 
-# Numbers of torch.ScalarType, which operator schemas pass for a dtype (c10/core/ScalarType.h).
+# The numbers of torch.ScalarType, by which operators receive a dtype (c10/core/ScalarType.h).
 _SCALAR_TYPES = {
     0: torch.uint8,
     1: torch.int8,
@@ -22,17 +22,17 @@ _SCALAR_TYPES = {
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in float32, or in float64 when it is that: half precisions are storage only."""
+    """The tensor in float32, or unchanged in float64. References compute half precisions in float32."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def dtype_of(value: int | torch.dtype) -> torch.dtype:
-    """A dtype from what a kernel is handed: the dtype or its number."""
+    """The dtype that a kernel receives as a dtype or as its number."""
     return _SCALAR_TYPES[value] if isinstance(value, int) else value
 
 
 def refuse(operator: str, **arguments: object) -> None:
-    """Raise for arguments a reference does not compute, naming operator and argument."""
+    """NotImplementedError for the first argument with a true value: the reference does not support it."""
     for name, value in arguments.items():
         if value:
             raise NotImplementedError(f"the simulated device does not compute {operator} with {name}")

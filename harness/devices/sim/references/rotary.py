@@ -43,7 +43,7 @@ def npu_apply_rotary_pos_emb(
     layout: str = "BSND",
     rotary_mode: str = "half",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both rotated; cos and sin broadcast against them whatever the layout."""
+    """Rotates query and key. cos and sin have shapes that broadcast in every layout."""
     refuse("npu_apply_rotary_pos_emb", layout=layout not in {"BSND", "BSH", "BNSD", "SBND", "TND"})
     return npu_rotary_mul(query, cos, sin, rotary_mode), npu_rotary_mul(key, cos, sin, rotary_mode)
 
@@ -58,13 +58,13 @@ def rotary_embedding(
 ) -> None:
     """Rotate query and key (tokens, heads * head size) in place by the angles of their positions.
 
-    cos_sin_cache (positions, rotary size): cosines, then sines.
+    cos_sin_cache: shape (positions, rotary size), the cosines and then the sines of each position.
     """
     cos, sin = (wide(x)[:, None, :] for x in cos_sin_cache[positions.flatten().long()].chunk(2, -1))
     for x in (query, key):
         heads = x.view(positions.numel(), -1, head_size)
         part = heads[..., : 2 * cos.shape[-1]]
-        part.copy_(_turned(part, cos, sin, is_neox_style))
+        part.copy_(_rotated(part, cos, sin, is_neox_style))
 
 
 def npu_mrope(
@@ -78,7 +78,7 @@ def npu_mrope(
     rotary_mode: str | None = "half",
     **others: object,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`rotary_embedding` into new tensors; with sections, three positions per token turn their own angles."""
+    """`rotary_embedding` into new tensors. With sections, each token has three positions, one per section."""
     refuse("npu_mrope", cache_mode=others.get("cache_mode") not in {None, "default"})
     cos, sin = wide(cos_sin_cache[positions.long()]).chunk(2, -1)
     if mrope_section and any(mrope_section):
@@ -91,17 +91,17 @@ def npu_mrope(
     for x in (query, key):
         heads = x.reshape(cos.shape[0], -1, head_size).clone()
         part = heads[..., : 2 * cos.shape[-1]]
-        part.copy_(_turned(part, cos, sin, rotary_mode == "half"))
+        part.copy_(_rotated(part, cos, sin, rotary_mode == "half"))
         results.append(heads.view(x.shape))
     return results[0], results[1]
 
 
-def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, halves: bool) -> torch.Tensor:
-    """x (..., 2r) turned by r angles, one per pair."""
+def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, halves: bool) -> torch.Tensor:
+    """Rotates x (..., 2r) by r angles, one for each pair of elements."""
     a, b = wide(x).chunk(2, -1) if halves else (wide(x)[..., ::2], wide(x)[..., 1::2])
     first, second = a * cos - b * sin, b * cos + a * sin
-    turned = torch.cat([first, second], -1) if halves else torch.stack([first, second], -1).flatten(-2)
-    return turned.to(x.dtype)
+    rotated = torch.cat([first, second], -1) if halves else torch.stack([first, second], -1).flatten(-2)
+    return rotated.to(x.dtype)
 
 
 def _rotate(x: torch.Tensor, mode: str) -> torch.Tensor:
@@ -114,5 +114,5 @@ def _rotate(x: torch.Tensor, mode: str) -> torch.Tensor:
 
 
 def _rotate_back(x: torch.Tensor, mode: str) -> torch.Tensor:
-    """The transpose of `_rotate`, which is its inverse: a rotation by a quarter turn."""
+    """The transpose of `_rotate`. As a rotation by 90 degrees, its transpose is its negative."""
     return -_rotate(x, mode)

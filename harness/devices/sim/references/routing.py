@@ -1,4 +1,4 @@
-"""Mixture of experts for inference: choosing experts, sorting tokens by expert, and putting them back."""
+"""MoE for inference: selecting experts, sorting tokens by expert, and restoring their order."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SORT_LAST = 1 << 30
 def npu_moe_gating_top_k_softmax(
     x: torch.Tensor, finished: torch.Tensor | None = None, k: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Softmax of x (tokens, experts), its k largest, their experts (int32), and row numbers (int32).
+    """The k largest values of the softmax of x (tokens, experts), their experts (int32), row numbers (int32).
 
-    Row numbers count expert choices by columns: token + choice * tokens.
+    The row number of a token's i-th expert is token + i * tokens.
     """
     refuse("npu_moe_gating_top_k_softmax", finished=finished is not None)
     weights, experts = torch.softmax(wide(x), -1).topk(k, -1)
@@ -40,11 +40,12 @@ def npu_moe_gating_top_k(
     eps: float = 1e-20,
     **others: object,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Weights (tokens, k), experts (int32) and, with out_flag, all normalised scores (float32).
+    """Weights (tokens, k), experts (int32) and, with out_flag, all scores (float32).
 
-    Scores are the softmax (norm_type 0) or sigmoid (1) of x. bias moves the choice, not the weights. With
-    groups, k_group groups remain: those of the largest score (mode 0) or sum of two (mode 1). Sigmoid
-    weights, and any with renorm 1, are divided by their sum.
+    The scores are the softmax (norm_type 0) or the sigmoid (1) of x. `bias` changes which experts are
+    selected, but not their weights. With group_count > 1, only experts of the best k_group groups are
+    selected; group_select_mode 0 ranks groups by their largest score, 1 by the sum of their two largest.
+    Sigmoid weights, and all weights with renorm 1, are divided by their sum.
     """
     refuse("npu_moe_gating_top_k", **{name: value is not None for name, value in others.items()})
     scores = torch.softmax(wide(x), -1) if norm_type == _SOFTMAX else torch.sigmoid(wide(x))
@@ -55,8 +56,8 @@ def npu_moe_gating_top_k(
     weights = scores.gather(-1, experts)
     if renorm == 1 or norm_type == _SIGMOID:
         weights = weights / (weights.sum(-1, keepdim=True) + eps)
-    kept = scores if out_flag else scores.new_empty(0)
-    return (weights * routed_scaling_factor).to(x.dtype), experts.to(torch.int32), kept
+    all_scores = scores if out_flag else scores.new_empty(0)
+    return (weights * routed_scaling_factor).to(x.dtype), experts.to(torch.int32), all_scores
 
 
 def gating_top_k(
@@ -72,7 +73,7 @@ def gating_top_k(
     eps: float,
     bias_opt: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`npu_moe_gating_top_k` as vllm-ascend's own kernel declares it."""
+    """`npu_moe_gating_top_k` with the signature of vllm-ascend's own kernel."""
     return npu_moe_gating_top_k(
         x,
         k,
@@ -95,7 +96,7 @@ def npu_moe_init_routing_v2(
     scale: torch.Tensor | None = None,
     offset: torch.Tensor | None = None,
     active_num: int = -1,
-    expert_capacity: int = -1,  # noqa: ARG001 - only read in padded mode
+    expert_capacity: int = -1,  # noqa: ARG001 - only used in padded mode
     expert_num: int = -1,
     drop_pad_mode: int = 0,
     expert_tokens_num_type: int = 0,
@@ -105,11 +106,12 @@ def npu_moe_init_routing_v2(
     row_idx_type: int = 0,
     **others: object,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """x (tokens, h) repeated for its experts in expert_idx (tokens, k) and sorted by expert.
+    """Repeats x (tokens, h) for each of the tokens' experts in expert_idx (tokens, k), sorted by expert.
 
-    Second result (int32): for every entry of expert_idx its row in the first (row_idx_type 0), or for every
-    row its entry (1). Third (int64): tokens per expert (expert_tokens_num_type 1) or their running sum (0).
-    Choices outside the active experts come last and are not counted.
+    The second result (int32) has, for each entry of expert_idx, its row in the first result (row_idx_type 0),
+    or for each row its entry (1). The third result (int64) has the number of tokens per expert
+    (expert_tokens_num_type 1) or their cumulative sum (0). Entries of inactive experts come last and are not
+    counted.
     """
     entries = expert_idx.numel()
     refuse(
@@ -145,27 +147,27 @@ def npu_moe_finalize_routing(
     drop_pad_mode: int | None = 0,
     **others: object,
 ) -> torch.Tensor:
-    """Tokens in their first order: their experts' rows (+ bias of the expert), weighted by scales and summed.
+    """The tokens in their original order: the sum of their experts' rows (+ the expert's bias) times scales.
 
-    expanded_src_to_dst_row counts choices by columns: token + choice * tokens (drop_pad_mode 0).
+    expanded_src_to_dst_row has the row of a token's i-th expert at token + i * tokens (drop_pad_mode 0).
     """
     refuse("npu_moe_finalize_routing", drop_pad_mode=drop_pad_mode, k=others.get("k") not in {None, 1})
     choices = 1 if scales is None else scales.shape[1]
     rows = expanded_src_to_dst_row.view(choices, -1).t().long()
-    taken = wide(expanded_permuted_rows)[rows]
+    selected = wide(expanded_permuted_rows)[rows]
     if bias is not None and export_for_source_row is not None:
-        taken = taken + wide(bias)[export_for_source_row.long()]
+        selected = selected + wide(bias)[export_for_source_row.long()]
     if scales is not None:
-        taken = taken * wide(scales)[..., None]
-    result = taken.sum(1)
+        selected = selected * wide(scales)[..., None]
+    result = selected.sum(1)
     for skip in (skip1, skip2):
         result = result if skip is None else result + wide(skip)
     return result.to(expanded_permuted_rows.dtype)
 
 
-def _best_groups(scores: torch.Tensor, kept: int, groups: int, mode: int) -> torch.Tensor:
-    """Scores with every group but the best ones at minus infinity."""
+def _best_groups(scores: torch.Tensor, count: int, groups: int, mode: int) -> torch.Tensor:
+    """The scores, with minus infinity outside the `count` best groups."""
     grouped = scores.unflatten(-1, (groups, -1))
     strength = grouped.amax(-1) if mode == 0 else grouped.topk(2, -1).values.sum(-1)
-    chosen = torch.zeros_like(strength, dtype=torch.bool).scatter_(1, strength.topk(kept, -1).indices, True)
-    return grouped.masked_fill(~chosen[..., None], float("-inf")).flatten(1)
+    is_best = torch.zeros_like(strength, dtype=torch.bool).scatter_(1, strength.topk(count, -1).indices, True)
+    return grouped.masked_fill(~is_best[..., None], float("-inf")).flatten(1)

@@ -1,4 +1,4 @@
-"""Around the model: which tokens may be drawn, which part of the vocabulary a card has."""
+"""Operators before and after the model: top-k/top-p sampling and the vocabulary-parallel embedding."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from harness.devices.sim.references.precision import wide
 def npu_top_k_top_p(
     logits: torch.Tensor, p: torch.Tensor | None = None, k: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Logits (rows, vocabulary) with minus infinity outside the k largest, then outside the top p.
+    """Logits (rows, vocabulary) with minus infinity outside the k largest, and then outside the top p.
 
-    The top p are the most likely tokens whose probabilities, of what k left, first reach p; at least one.
+    The top p are the most likely tokens until their probabilities, after top-k, sum up to p; at least one.
     """
     values, order = logits.sort(-1)
     if k is not None:
@@ -34,13 +34,13 @@ def masked_input_and_mask(
     added_vocab_start_index: int,
     added_vocab_end_index: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids as rows of this card's part of the embedding, and True for those it has not (row 0).
+    """Token ids as rows of this card's part of the embedding, and True for ids of other parts (row 0).
 
-    The part holds its original tokens, padding, then its added tokens, as vllm's VocabParallelEmbedding.
+    As in vllm's VocabParallelEmbedding, a part has its original tokens, padding, and then its added tokens.
     """
     original = (input >= org_vocab_start_index) & (input < org_vocab_end_index)
     added = (input >= added_vocab_start_index) & (input < added_vocab_end_index)
-    behind = org_vocab_end_index - org_vocab_start_index + num_org_vocab_padding
-    rows = torch.where(original, input - org_vocab_start_index, input - added_vocab_start_index + behind)
-    here = original | added
-    return torch.where(here, rows, torch.zeros_like(rows)), ~here
+    first_added = org_vocab_end_index - org_vocab_start_index + num_org_vocab_padding
+    rows = torch.where(original, input - org_vocab_start_index, input - added_vocab_start_index + first_added)
+    is_local = original | added
+    return torch.where(is_local, rows, torch.zeros_like(rows)), ~is_local

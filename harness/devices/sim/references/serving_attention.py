@@ -1,7 +1,7 @@
-"""Attention of serving engines: new tokens against keys and values that lie packed or in a paged cache.
+"""Attention of serving engines: new tokens attend to keys and values that are packed or in a paged cache.
 
-T all new tokens, N heads, G key heads (G divides N), D head size, H = N*D. The causal diagonal ends in the
-last row and column: the new tokens are the newest of their sequence.
+T is the number of all new tokens, N of heads, G of key heads (G divides N), D the head size, and H = N*D. The
+new tokens are the last ones of their sequence, so the causal diagonal ends in the last row and column.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Lengths: TypeAlias = torch.Tensor | Sequence[int] | None
 
 _FUSED = "npu_fused_infer_attention_score"
 NO_MASK, _LEFT_UP, RIGHT_DOWN, _BAND = 0, 2, 3, 4
-# Arguments that choose how a kernel works, not what it computes.
+# Arguments that change how a kernel works, but not what it computes.
 _HINTS = frozenset({"inner_precise", "block_size", "workspace"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionCall:
-    """What one fused call asks for. before, after: how far the band of sparse mode 4 reaches."""
+    """The heads, scale and masking of one call. before, after: extent of the band in sparse mode 4."""
 
     heads: int
     key_heads: int
@@ -56,7 +56,7 @@ def npu_fused_infer_attention_score(
     softmax_lse_flag: bool = False,
     **others: object,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention in the query's layout, and the log of the softmax's sum (float32; zero unless asked for)."""
+    """Attention in the layout of the query, and log(sum) of the softmax (float32), zero without its flag."""
     _refuse_others(others)
     call = AttentionCall(
         heads=num_heads,
@@ -93,7 +93,7 @@ def npu_fused_infer_attention_score_v2(
     return_softmax_lse: bool = False,
     **others: object,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same with other names and a learnable sink (N,): a score without a value."""
+    """The same with other argument names, and with a learnable sink (N,): a score without a value."""
     _refuse_others(others)
     call = AttentionCall(
         heads=num_query_heads,
@@ -122,7 +122,7 @@ def _fused(
     if call.sparse_mode not in {NO_MASK, _LEFT_UP, RIGHT_DOWN, _BAND}:
         refuse(_FUSED, **{f"sparse_mode {call.sparse_mode}": True})
     if call.sparse_mode == NO_MASK:
-        # Whether the window counts without a mask differs between CANN versions.
+        # CANN versions differ in whether the window has an effect without a mask.
         refuse(_FUSED, **{"a window in sparse_mode 0": call.before < _longest(key, key_lengths)})
         refuse(_FUSED, **{"a mask in sparse_mode 0": call.mask is not None})
     elif call.mask is None:
@@ -143,7 +143,7 @@ def _fused_packed(
     key_lengths: Lengths,
     table: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Layout TND. Queries end at query_ends; keys end at key_lengths, or have that length in a cache."""
+    """Layout TND. key_lengths are the ends of packed keys, or the lengths of the sequences in a cache."""
     out = query.new_zeros(*query.shape[:2], value.shape[-1] if table is None else query.shape[-1])
     lse = torch.zeros(*query.shape[:2], 1, dtype=wide(query).dtype)
     start = key_start = 0
@@ -170,7 +170,7 @@ def _fused_batch(
     key_lengths: Lengths,
     table: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Layouts BSH, BSND, BNSD: one sequence per entry, the rows after its length are zero."""
+    """Layouts BSH, BSND and BNSD. The rows of a sequence after its length are zero in the result."""
     queries = _rows_first(query, layout, call.heads)
     batch, rows = queries.shape[:2]
     out = queries.new_zeros(queries.shape)
@@ -195,7 +195,10 @@ def _fused_batch(
 def attend(
     call: AttentionCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(S, N, D) against (K, G, D): (S, N, D), zero where nothing is seen, and the log-sum (S, N, 1)."""
+    """Attention of queries (S, N, D) to keys (K, G, D), and log(sum) of the softmax (S, N, 1).
+
+    The result has the shape (S, N, D) and is zero where a mask hides everything.
+    """
     q, k, v = (wide(x).transpose(0, 1) for x in (query, key, value))
     repeats = call.heads // call.key_heads
     k, v = k.repeat_interleave(repeats, 0), v.repeat_interleave(repeats, 0)
@@ -216,7 +219,7 @@ def attend(
 
 
 def _hidden(call: AttentionCall, queries: int, keys: int) -> torch.Tensor | None:
-    """True where a query must not look."""
+    """The mask of the sparse mode: True where a query does not attend to a key."""
     if call.sparse_mode == NO_MASK:
         return None
     shift = 0 if call.sparse_mode == _LEFT_UP else keys - queries
@@ -227,7 +230,7 @@ def _hidden(call: AttentionCall, queries: int, keys: int) -> torch.Tensor | None
 
 
 def _rows_first(x: torch.Tensor, layout: str, heads: int) -> torch.Tensor:
-    """(B, S, N, D)"""
+    """The tensor with the layout (B, S, N, D)."""
     if layout == "BSH":
         return x.unflatten(-1, (heads, -1))
     return x.transpose(1, 2) if layout == "BNSD" else x
@@ -236,8 +239,8 @@ def _rows_first(x: torch.Tensor, layout: str, heads: int) -> torch.Tensor:
 def _per_sequence(lengths: Lengths, batch: int, whole: int) -> list[int]:
     if lengths is None:
         return [whole] * batch
-    found = numbers(lengths)
-    return found * batch if len(found) == 1 else found
+    values = numbers(lengths)
+    return values * batch if len(values) == 1 else values
 
 
 def _longest(key: torch.Tensor, key_lengths: Lengths) -> int:
@@ -245,7 +248,7 @@ def _longest(key: torch.Tensor, key_lengths: Lengths) -> int:
 
 
 def numbers(lengths: Lengths) -> list[int]:
-    """Lengths as numbers; RuntimeError without any."""
+    """The lengths as a list; RuntimeError for None."""
     if lengths is None:
         raise RuntimeError("packed sequences need their lengths")
     return [int(x) for x in (lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths)]

@@ -1,6 +1,6 @@
-"""Starts programs on the simulated device, and tells a process whether its device is simulated.
+"""Starts programs on the simulated device, and detects whether the device of a process is simulated.
 
-Start with `sim_launch.py`, which runs a program; `overlay.py` installs the arithmetic into torch_npu,
-`sim_probe.py` looks for the mark that the simulated runtime carries, and `sim_plugin.py` does the same in
-processes of verl.
+Start with `sim_launch.py`, which installs the device and runs a program. `sim_plugin.py` installs it in the
+processes of verl and vLLM, `overlay.py` replaces the arithmetic of torch_npu, and `sim_probe.py` detects the
+simulated runtime.
 """

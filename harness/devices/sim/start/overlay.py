@@ -1,11 +1,9 @@
-"""Installs the simulated device's arithmetic into this process's torch_npu."""
+"""Installs the simulated device's CPU kernels into the torch_npu of this process."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +14,12 @@ from harness.evidence import RUNTIME_LIBRARY
 
 COUNT_VARIABLE = "NPU_SIM_COUNT_CALLS"
 LATE_FAULTS = ("NPU_SIM_SYNC_FAIL", "NPU_SIM_HANG")
-"""Settings of the runtime by which waiting for the device fails or hangs."""
+"""Environment variables that make the runtime fail or hang when a program waits for the device."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """The installed overlay: `faults` changes what it computes, the others say what it covers."""
+    """The installed simulation. faults: a `FaultInjector`. coverage, custom: the replaced operators."""
 
     machine: Any
     faults: Any
@@ -30,19 +28,19 @@ class Simulation:
     libraries: tuple[Any, ...]
 
 
-# torch's dispatcher is one per process and keeps what is registered: so is this.
+# At most one, because kernels are registered for the whole process.
 _installed: list[Simulation] = []
 
 
 def installed() -> Simulation | None:
-    """The overlay of this process."""
+    """The simulation of this process, None if it was not installed."""
     return _installed[0] if _installed else None
 
 
 def install() -> Simulation:
-    """Put CPU kernels under the device, once per process; faults come from `NPU_SIM_FAULTS`.
+    """Install the CPU kernels and the faults in `NPU_SIM_FAULTS`, once per process.
 
-    InfrastructureError when the CANN runtime is a real one or no device is visible; InputError for bad
+    InfrastructureError when the CANN runtime is a real one or no device is visible; InputError for invalid
     faults.
     """
     if _installed:
@@ -59,10 +57,11 @@ def install() -> Simulation:
 
 
 def _build(specs: tuple[fault_spec.FaultSpec, ...]) -> Simulation:
+    # Imported here because torch_npu must not be loaded before the runtime was checked.
     import torch
     import torch_npu  # noqa: F401 - registers the device
 
-    from harness.devices.sim.faults.fault_injection import FaultBook
+    from harness.devices.sim.faults.fault_injection import FaultInjector
     from harness.devices.sim.operators.aten_kernels import install_aten
     from harness.devices.sim.operators.custom_kernels import install_custom
     from harness.devices.sim.operators.dispatch import DEVICE_TYPE, Machine
@@ -87,28 +86,22 @@ def _build(specs: tuple[fault_spec.FaultSpec, ...]) -> Simulation:
         synchronise=npu.synchronize if any(os.environ.get(name) for name in LATE_FAULTS) else None,
     )
     use_host_generator(npu)
-    with _quiet():
+    with warnings.catch_warnings():
+        # torch warns about every kernel that is replaced.
+        warnings.simplefilter("ignore")
         aten = torch.library.Library("aten", "IMPL")
         coverage = install_aten(aten, machine)
         custom_library = torch.library.Library("npu", "IMPL")
         custom = install_custom(custom_library, machine)
         serving, serving_libraries = install_serving(machine)
-    book = FaultBook(machine.interceptors)
-    book.add(specs)
+    injector = FaultInjector(machine.interceptors)
+    injector.add(specs)
     if os.environ.get(COUNT_VARIABLE) == "1":
-        book.count_calls()
+        injector.count_calls()
     return Simulation(
         machine=machine,
-        faults=book,
+        faults=injector,
         coverage=coverage,
         custom=(*custom, *serving),
         libraries=(aten, custom_library, *serving_libraries),
     )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Overriding kernels is the purpose here; torch warns of each."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

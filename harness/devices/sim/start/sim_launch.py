@@ -1,8 +1,10 @@
-"""`python -m harness.devices.sim.start.sim_launch [-m MODULE | SCRIPT] ARGS...`: run a program on the
-simulated device.
+"""Runs a program on the simulated device.
 
-Like `coverage run`: the device is installed, then the program runs as `__main__` with its own arguments.
-Exit code 4 with one message when the device cannot be set up, 2 for bad usage, else the program's own.
+    python -m harness.devices.sim.start.sim_launch [-m MODULE | SCRIPT] ARGS...
+
+As with `coverage run`, the device is installed first, then the program runs as `__main__` with its own
+arguments. The exit code is 4 when the device cannot be set up, 2 for invalid arguments, otherwise that of the
+program.
 """
 
 from __future__ import annotations
@@ -16,16 +18,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.devices.sim.faults import fault_spec
-from harness.devices.sim.start import sim_probe
+from harness.devices.sim.runtime_build import cann_toolkit
+from harness.devices.sim.start import overlay, sim_probe
 from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, HarnessError, InfrastructureError, InputError
 from harness.evidence import RUNTIME_LIBRARY, runtime_library
 from harness.package import data_folder
-
-if TYPE_CHECKING:
-    from harness.devices.sim.start.overlay import Simulation
 
 REPORT_VARIABLE = "NPU_SIM_REPORT"
 
@@ -34,7 +33,7 @@ _USAGE = "usage: python -m harness.devices.sim.start.sim_launch [-m MODULE | SCR
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What to run: a module's name or a script's path, and its arguments."""
+    """The program to run. target: name of a module or path of a script."""
 
     target: str
     is_module: bool
@@ -42,10 +41,10 @@ class Program:
 
 
 def parse_program(arguments: Sequence[str]) -> Program:
-    """The program of a command line; InputError when there is none."""
+    """The program that a command line names; InputError when it names none."""
     if arguments and arguments[0] == "-m":
         if len(arguments) < 2:
-            raise InputError("-m needs the name of a module", fix=_USAGE)
+            raise InputError("-m must be followed by the name of a module", fix=_USAGE)
         return Program(target=arguments[1], is_module=True, arguments=tuple(arguments[2:]))
     if not arguments or arguments[0].startswith("-"):
         raise InputError("there is no program to run", fix=_USAGE)
@@ -55,7 +54,7 @@ def parse_program(arguments: Sequence[str]) -> Program:
 def set_up() -> None:
     """Install the simulated device in this process and publish its facts.
 
-    InfrastructureError without the simulated runtime or torch_npu; InputError for bad fault specifications.
+    InfrastructureError without the simulated runtime or torch_npu; InputError for invalid faults.
     """
     library = runtime_library()
     if library is None:
@@ -69,7 +68,7 @@ def set_up() -> None:
             why=f"{RUNTIME_LIBRARY} carries no sentinel",
             fix="run without the simulated device, or put its folder first on LD_LIBRARY_PATH",
         )
-    # Before the seconds that the imports take.
+    # Invalid faults are reported before the imports, which take seconds.
     fault_spec.parse_faults(os.environ.get(fault_spec.VARIABLE, ""))
     try:
         import torch  # noqa: F401
@@ -78,40 +77,40 @@ def set_up() -> None:
         raise InfrastructureError(
             "torch and torch_npu cannot be imported",
             why=str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__,
-            fix="install torch and the torch-npu made for it into this environment",
+            fix="install torch and the matching torch-npu into this environment",
         ) from error
+    # Imported here because they import torch.
     from harness.devices.sim.collectives import hccl
-    from harness.devices.sim.runtime_build import cann_toolkit
-    from harness.devices.sim.start import overlay, triton_interpreter
+    from harness.devices.sim.start import triton_interpreter
 
     simulation = overlay.install()
     if triton_interpreter.is_requested():
         triton_interpreter.install(simulation.machine)
-    _offer_pyacl()
-    # Not for this process, which has the device: there it would be one package more than the cell's.
-    _offer(data_folder("devices/sim/start/vllm_platform"))
+    _provide_pyacl()
+    # Only for child processes. In this process the folder would count as one more package of the cell.
+    _add_to_pythonpath(data_folder("devices/sim/start/vllm_platform"))
     cann_toolkit.offer_npu_smi()
     hccl.install(simulation.machine)
-    sim_probe.publish_facts("npu:0")
+    sim_probe.publish_facts()
     report = os.environ.get(REPORT_VARIABLE)
     if report:
         atexit.register(_write_report, Path(report), simulation)
 
 
 def run(program: Program) -> None:
-    """Run the program as `__main__`; returns when it ends, or raises what it raises."""
+    """Run the program as `__main__`. Its exceptions are passed on."""
     sys.argv[:] = [program.target, *program.arguments]
     if program.is_module:
         runpy.run_module(program.target, run_name="__main__", alter_sys=True)
         return
     if not getattr(sys.flags, "safe_path", False):
-        # Python was started with -m, so its first folder is the working directory, not the script's.
+        # Python was started with -m, so the first folder is the working directory. A script expects its own.
         sys.path[0] = str(Path(program.target).parent)
     runpy.run_path(program.target, run_name="__main__")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Set up and run; the exit code when the program does not set its own."""
+    """Set up the device and run the program. Returns the exit code if the program does not exit itself."""
     try:
         program = parse_program(arguments)
         if not program.is_module and not Path(program.target).is_file():
@@ -124,23 +123,23 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _offer_pyacl() -> None:
-    """Let this process and those it starts import `acl`, by which Ray counts NPUs."""
+def _provide_pyacl() -> None:
+    """Make `acl`, with which Ray counts NPUs, importable in this process and its child processes."""
     if importlib.util.find_spec("acl") is None:
-        sys.path.append(_offer(data_folder("devices/sim/start/pyacl")))
+        folder = data_folder("devices/sim/start/pyacl")
+        _add_to_pythonpath(folder)
+        sys.path.append(str(folder))
 
 
-def _offer(place: Path) -> str:
-    """Put a folder of this package on the path of the processes that this one starts."""
-    folder = str(place)
-    known = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-    if folder not in known:
-        os.environ["PYTHONPATH"] = os.pathsep.join((*known, folder))
-    return folder
+def _add_to_pythonpath(folder: Path) -> None:
+    """Make the modules in a folder importable in child processes."""
+    folders = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if str(folder) not in folders:
+        os.environ["PYTHONPATH"] = os.pathsep.join((*folders, str(folder)))
 
 
-def _write_report(path: Path, simulation: Simulation) -> None:
-    """One JSON line per process: which faults hit, which operators were called."""
+def _write_report(path: Path, simulation: overlay.Simulation) -> None:
+    """Append one JSON line: the faults with their hits, and the numbers of operator calls."""
     entry = {"pid": os.getpid(), "simulated": True, **simulation.faults.report()}
     with path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(entry) + "\n")

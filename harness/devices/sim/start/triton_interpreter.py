@@ -1,8 +1,8 @@
-"""Triton kernels on the simulated device: upstream's interpreter on the host memory of device tensors.
+"""Runs Triton kernels with Triton's own interpreter on the host memory of device tensors.
 
-What runs is a kernel's source, an element at a time as NumPy does it. Ascend's compiler, its memory limits
-and its arithmetic are not simulated. Off unless `NPU_SIM_TRITON=interpret`, since vllm-ascend before 0.19 has
-other code for a machine without Triton.
+The interpreter executes a kernel's Python source with NumPy. Ascend's compiler, its memory limits and its
+arithmetic are not simulated. It is used only with `NPU_SIM_TRITON=interpret`, because vllm-ascend before 0.19
+has other code for machines without Triton.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from harness.devices.sim.operators.dispatch import DEVICE_TYPE, Machine
 from harness.devices.sim.operators.schema_plan import OperatorPlan
 from harness.devices.sim.start.sim_environment import INTERPRET, TRITON
 from harness.errors import InfrastructureError
 
-# Cube and vector cores of an Ascend 910B3, which kernels divide their work by (`npu-smi info`, CANN's
-# platform_config/Ascend910B3.ini).
+# Cube and vector cores of an Ascend 910B3, among which kernels divide their work. Sources: `npu-smi info` and
+# platform_config/Ascend910B3.ini of CANN.
 _CORES = {"num_aicore": 20, "num_vectorcore": 40}
 _PROPERTIES = {
     **_CORES,
@@ -30,16 +32,16 @@ _PROPERTIES = {
 
 
 def is_requested() -> bool:
-    """Whether this process asks for the interpreter."""
+    """Whether the environment of this process requests the interpreter."""
     return os.environ.get(TRITON) == INTERPRET
 
 
 def install(machine: Machine) -> None:
-    """Make Triton interpret kernels; before anything imports kernels.
+    """Make Triton interpret kernels. Call this before any kernel is imported.
 
-    InfrastructureError when this environment has no Triton, or one whose interpreter is built otherwise.
+    InfrastructureError when Triton is not installed, or when its interpreter has another structure.
     """
-    # Triton reads it when a kernel is declared.
+    # Triton reads this variable when a kernel is declared.
     os.environ["TRITON_INTERPRET"] = "1"
     try:
         backends = import_module("triton.backends").backends
@@ -58,7 +60,7 @@ def install(machine: Machine) -> None:
     backends.clear()
     backends[DEVICE_TYPE] = SimpleNamespace(driver=_Driver, compiler=None)
     driver.set_active(active)
-    executor._init_args_hst = _host_arguments(machine)  # noqa: SLF001 - the interpreter's only seam
+    executor._init_args_hst = _host_arguments(machine)  # noqa: SLF001 - there is no public way to replace it
     executor._restore_args_dev = lambda *_args: None  # noqa: SLF001
     executor.__call__ = intercepted(executor.__call__, machine)
     for name, function in _extensions(interpreter.TensorHandle, language).items():
@@ -67,7 +69,7 @@ def install(machine: Machine) -> None:
 
 
 class _Driver:
-    """What Triton and vLLM ask of an active driver."""
+    """The interface of an active driver that Triton and vLLM use."""
 
     def __init__(self, target: Any = None) -> None:
         self._target = target
@@ -80,54 +82,46 @@ class _Driver:
 
     @classmethod
     def is_active(cls) -> bool:
-        """There is a device."""
+        """True: there is a device."""
         return True
 
     def get_current_target(self) -> Any:
-        """Triton's name for the device."""
+        """The target for which Triton compiles."""
         return self._target
 
     def get_current_device(self) -> int:
-        """Number of the device in use."""
-        return int(_npu().current_device())
+        """Number of the current device."""
+        return int(torch.npu.current_device())
 
     def set_current_device(self, device: int) -> None:
-        """Use another device."""
-        _npu().set_device(device)
+        """Make a device current."""
+        torch.npu.set_device(device)
 
     def get_current_stream(self, _device: int = 0) -> int:
-        """Kernels run at once."""
+        """0, the default stream."""
         return 0
 
     def get_benchmarker(self) -> Callable[..., list[float]]:
-        """What autotuning times configurations with. Interpreted, all are as good: it takes the first."""
+        """The function that measures configurations for autotuning. Equal results select the first one."""
         return _benchmark
 
     def get_device_interface(self) -> Any:
         """`torch.npu`."""
-        return _npu()
+        return torch.npu
 
     def get_active_torch_device(self) -> Any:
-        """The device in use, as torch names it."""
-        import torch
-
+        """The current device."""
         return torch.device(DEVICE_TYPE, self.get_current_device())
 
 
 def _benchmark(run: Callable[[], Any], quantiles: Sequence[float] = (0.5,), **_limits: Any) -> list[float]:
-    """A kernel that cannot run must fail here, as it would on a device."""
+    """Run the kernel once, so that a kernel that cannot run fails here as on a device. Durations are 0."""
     run()
     return [0.0] * len(quantiles)
 
 
-def _npu() -> Any:
-    import torch
-
-    return torch.npu
-
-
 def _host_arguments(machine: Machine) -> Callable[..., Any]:
-    """Device tensors as CPU tensors over the same memory: what a kernel writes is there at once."""
+    """Replaces the interpreter's copies of device tensors with CPU tensors over the same memory."""
 
     def to_host(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -142,7 +136,7 @@ def _host_arguments(machine: Machine) -> Callable[..., Any]:
 
 
 def intercepted(run: Callable[..., Any], machine: Machine) -> Callable[..., Any]:
-    """Kernels are counted and struck by faults as operators are, under the name triton::kernel."""
+    """Let faults and call counts also apply to kernels, as operators with the name triton::KERNEL."""
 
     def launch(executor: Any, *args: Any, **kwargs: Any) -> None:
         if not machine.interceptors:
@@ -151,23 +145,23 @@ def intercepted(run: Callable[..., Any], machine: Machine) -> Callable[..., Any]
         values, named = executor._init_args_hst(args, kwargs)  # noqa: SLF001
         plan = _kernel_plan(executor.fn.__name__, values, named)
         tensors = [value for value in (*values, *named.values()) if _is_tensor(value)]
-        only_read: list[tuple[Any, Any]] = []
+        unchanged: list[tuple[Any, Any]] = []
 
         def compute(*args: Any, **kwargs: Any) -> None:
             before = [value.clone() for value in tensors]
             run(executor, *args, **kwargs)
             pairs = zip(tensors, before, strict=True)
-            only_read.extend((value, old) for value, old in pairs if _same(value, old))
+            unchanged.extend((value, old) for value, old in pairs if _is_equal(value, old))
 
         machine.interceptors[0](plan, compute, list(values), dict(named))
-        for value, old in only_read:
+        for value, old in unchanged:
             value.copy_(old)
 
     return launch
 
 
 def _kernel_plan(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OperatorPlan:
-    """A kernel's signature does not say what it writes: any tensor may be."""
+    """The plan of a kernel, whose signature does not say what it writes: every tensor counts as written."""
     positions = [(position, "") for position, value in enumerate(args) if _is_tensor(value)]
     names = [(len(args), key) for key, value in kwargs.items() if _is_tensor(value)]
     return OperatorPlan(
@@ -189,18 +183,18 @@ def _is_tensor(value: Any) -> bool:
     return hasattr(value, "untyped_storage")
 
 
-def _same(value: Any, old: Any) -> bool:
-    """Equal, and NaN where the other is: memory that nobody has written yet may hold any."""
+def _is_equal(value: Any, old: Any) -> bool:
+    """Whether both are equal, where NaN equals NaN: memory that was never written may contain NaN."""
     return bool(((value == old) | ((value != value) & (old != old))).all())
 
 
 def _extensions(handle: Any, language: Any) -> dict[str, Callable[..., Any]]:
-    """triton-ascend's operations on parts of a tensor, which upstream's Triton does not have."""
-
+    """triton-ascend's operations on parts of a tensor, which Triton itself does not have."""
+    # Imported here because torch can be installed without NumPy, Triton's interpreter cannot.
     import numpy as np
 
     def number(value: Any) -> int:
-        """An index is a number, a compile-time constant or a tensor of one element."""
+        """The value of an index, which is a number, a compile-time constant or a tensor of one element."""
         plain = getattr(getattr(value, "handle", None), "data", getattr(value, "value", value))
         return int(np.asarray(plain).reshape(-1)[0])
 

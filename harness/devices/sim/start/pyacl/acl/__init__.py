@@ -1,7 +1,7 @@
-"""Stand-in for CANN's Python package `acl`: what Ray and vllm-ascend call of it, on the simulated runtime.
+"""Replacement for CANN's Python package `acl`: the functions that Ray and vllm-ascend call.
 
-Its folder goes on PYTHONPATH, because the name is CANN's. Functions return what those of pyACL return:
-values, then the error code. Start with `rt.py`, the device and its memory.
+The folder above is added to PYTHONPATH, because the package must have the name `acl`. Each function returns
+the same as in pyACL: values, then the error code. Start with `rt.py`, which has devices and memory.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ __all__ = ["finalize", "get_soc_name", "init", "rt"]
 
 
 def init(config_path: str = "") -> int:  # noqa: ARG001 - pyACL's signature
-    """Start the runtime: 0."""
+    """Start the runtime; returns the error code."""
     return int(rt.library().aclInit(None))
 
 
 def finalize() -> int:
-    """Stop the runtime: 0."""
+    """Stop the runtime; returns the error code."""
     return int(rt.library().aclFinalize())
 
 

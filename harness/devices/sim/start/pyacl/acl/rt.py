@@ -1,4 +1,4 @@
-"""The part `acl.rt` of the stand-in: devices and memory."""
+"""The module `acl.rt`: devices and memory."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import ctypes
 
 def library() -> ctypes.CDLL:
     """The simulated runtime; RuntimeError when the loader finds a real one, which has its own pyACL."""
-    found = ctypes.CDLL("libascendcl.so")
-    if not hasattr(found, "npu_sim_sentinel"):
-        raise RuntimeError("this is a real CANN runtime: use its own acl package")
-    return found
+    runtime = ctypes.CDLL("libascendcl.so")
+    if not hasattr(runtime, "npu_sim_sentinel"):
+        raise RuntimeError("this is a real CANN runtime; use its own package acl")
+    return runtime
 
 
 def get_device_count() -> tuple[int, int]:
@@ -21,7 +21,7 @@ def get_device_count() -> tuple[int, int]:
 
 
 def set_device(device: int) -> int:
-    """Make a device current: error code."""
+    """Make a device current; returns the error code."""
     return int(library().aclrtSetDevice(device))
 
 
@@ -40,12 +40,12 @@ def get_mem_info(attribute: int) -> tuple[int, int, int]:
 
 
 def memcpy(target: int, room: int, source: int, size: int, kind: int) -> int:
-    """Copy between pointers given as numbers: error code."""
+    """Copy between pointers given as numbers; returns the error code."""
     function = library().aclrtMemcpy
     function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return int(function(target, room, source, size, kind))
 
 
 def memcpy_async(target: int, room: int, source: int, size: int, kind: int, stream: int) -> int:  # noqa: ARG001
-    """`memcpy`: streams are synchronous."""
+    """The same as `memcpy`, because streams are synchronous."""
     return memcpy(target, room, source, size, kind)
