@@ -1,4 +1,4 @@
-"""The checks of this room."""
+"""The checks of vLLM with vllm-ascend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model in bf16 as it is, with every bf16 result rounded once more: another implementation's luck."""
+"""Imitates another bf16 implementation of a model: every bf16 result is perturbed and rounded again."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from harness.numerics.arithmetic.stochastic_arithmetic import EXACT, HIDDEN
 
 
 class AnotherRounding(TorchDispatchMode):  # type: ignore[misc]
-    """Moves each computed bf16 result at random by up to a unit roundoff, and rounds it again.
+    """Perturbs each computed bf16 result at random by up to one unit roundoff, and rounds it again.
 
-    Implementations differ in what they fuse, so in which intermediate results they round; none rounds one
-    more than twice, which is what this does to all (Monte Carlo arithmetic as in `numerics.stochastic`). What
-    the model computes in fp32 (norms, softmax) it computes in fp32 here.
+    Implementations fuse different operations, so they round different intermediate results, but none of them
+    more than twice. This mode rounds every result twice (Monte Carlo arithmetic, as in
+    `stochastic_arithmetic`). Results that the model computes in fp32 (norms, softmax) are not changed.
     """
 
     def __init__(self, seed: int) -> None:
@@ -25,7 +25,7 @@ class AnotherRounding(TorchDispatchMode):  # type: ignore[misc]
         self.unit = FORMATS["bf16"].unit_roundoff
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """One operation, its first result moved."""
+        """Run one operation, and perturb its first result."""
         result = func(*args, **(kwargs or {}))
         first = result[0] if isinstance(result, (tuple, list)) and result else result
         if (

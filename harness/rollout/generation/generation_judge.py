@@ -22,7 +22,7 @@ from harness.rollout.generation.generation_measurements import (
 )
 from harness.rollout.operators.operator_result import OperatorMeasurement
 
-HEALTHY, FORGOTTEN = "healthy", "one tensor forgotten"
+FORGOTTEN = "one tensor forgotten"
 MOST_REASONS = 8
 
 SHARED_KERNELS = (

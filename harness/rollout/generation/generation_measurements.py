@@ -1,7 +1,7 @@
-"""What the checks `generation`, `generation-experts` and `plumbing` measure.
+"""The measurements of the checks `generation`, `generation-experts` and `plumbing`.
 
-Also the files that their programs leave each other. Standard library only: the programs in the cell write
-these shapes.
+Also the types of the files that their programs write. Standard library only, for Python 3.10: the programs in
+the cell use these types.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from harness.rollout.operators.operator_result import OperatorMeasurement
 class GeneratedRequest:
     """The tokens generated for one prompt.
 
-    logprobs: for each place, token id (as text) -> log-probability of the likeliest tokens and the chosen
-    one. cached: tokens of the prompt that the prefix cache had.
+    logprobs: for each position, token id (as text) -> log-probability, of the most likely tokens and the
+    generated one. cached: number of prompt tokens found in the prefix cache.
     """
 
     prompt: tuple[int, ...]
@@ -31,16 +31,16 @@ class GeneratedRequest:
 
 
 Rounds = tuple[tuple[GeneratedRequest, ...], ...]
-"""The same prompts, once or several times."""
+"""Requests with the same prompts, once or several times."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FaultRun:
-    """What the engine generated while operators of one family were wrong.
+    """What the engine generated while a fault was injected into the operators of one family.
 
-    fault: the specification that was injected. state: `unplaced` when no operator of the family is known
-    among those called. hit: operator -> how often it was struck. named: operators that the battery of
-    operators found wrong meanwhile. why: why it was skipped.
+    fault: the specification of the fault. state: `unplaced` if none of the called operators belongs to the
+    family. hit: operator -> how often the fault changed its result. named: operators that the test battery
+    found wrong at the same time. why: why it was skipped.
     """
 
     family: str
@@ -54,10 +54,10 @@ class FaultRun:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseRun:
-    """One way to generate, as the program in the cell ran it.
+    """A case, as the program in the cell ran it.
 
-    sampling: how tokens were chosen, greedily when empty. why: why it was skipped. error, trace: what it
-    raised. not_simulated: operators that the simulated device lacks, from the error.
+    sampling: vLLM's sampling parameters, greedy if empty. why: why it was skipped. error, trace: of a case
+    that raised an error. not_simulated: operators in the error that the simulated device does not implement.
     """
 
     name: str
@@ -77,7 +77,7 @@ class CaseRun:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationFile:
-    """The file of the program that generates. calls: operator -> how often it was called."""
+    """The file that `generation_program` writes. calls: operator -> how often it was called."""
 
     format: str
     group: str
@@ -91,8 +91,11 @@ class GenerationFile:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceRequest:
-    """The reference of one request, for each place: exact log-probabilities of the listed tokens, the
-    likeliest token with its log-probability, and the rank of the chosen token, from 0."""
+    """The reference of one request, with one entry for each position.
+
+    logprobs: log-probabilities of the listed tokens. best: the most likely token and its log-probability.
+    ranks: rank of the generated token, from 0.
+    """
 
     logprobs: tuple[Mapping[str, float], ...]
     best: tuple[tuple[int, float], ...]
@@ -104,7 +107,7 @@ ReferenceRounds = tuple[tuple[ReferenceRequest, ...], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class LogProbTolerance:
-    """The largest and the root mean square error of log-probabilities that is allowed."""
+    """Tolerances for the largest and the root mean square error of log-probabilities."""
 
     largest: float
     rms: float
@@ -112,7 +115,7 @@ class LogProbTolerance:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceFault:
-    """The reference of what was generated under one injected fault."""
+    """The reference of the tokens that were generated with one injected fault."""
 
     family: str
     rounds: ReferenceRounds
@@ -120,7 +123,7 @@ class ReferenceFault:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceCase:
-    """The reference of one case. tolerance: how far legal roundings go, to be multiplied by `safety`."""
+    """The reference of one case. tolerance: the effect of rounding, to be multiplied by `safety`."""
 
     safety: float
     tolerance: LogProbTolerance
@@ -130,7 +133,7 @@ class ReferenceCase:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceFile:
-    """The file of the program that evaluates the reference; cases by name."""
+    """The file that `reference_log_probs` writes. cases: by name."""
 
     format: str
     samples: int
@@ -140,10 +143,10 @@ class ReferenceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class LogProbErrors:
-    """Errors of `compared` log-probabilities of `tokens` tokens.
+    """The errors of `compared` log-probabilities of `tokens` tokens.
 
-    likeliest: how many of the tokens are the reference's own first choice. budget: error in units of the
-    tolerance, above 1 is wrong. choice: why a token cannot have been chosen, or "".
+    likeliest: number of tokens that are the most likely token of the reference. budget: error in units of the
+    tolerance, above 1 is wrong. choice: why a token was chosen wrongly, or "".
     """
 
     largest: float
@@ -157,7 +160,7 @@ class LogProbErrors:
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedCase(LogProbErrors):
-    """A case that generated. cached: prompt tokens that the prefix cache had, in all rounds."""
+    """A case that was generated. cached: prompt tokens found in the prefix cache, in all rounds."""
 
     name: str
     dtype: str
@@ -179,7 +182,7 @@ class SkippedCase:
 
 @dataclass(frozen=True, kw_only=True)
 class RaisedCase:
-    """A case that raised; not_simulated: operators that the simulated device lacks."""
+    """A case that raised an error. not_simulated: operators that the simulated device does not implement."""
 
     name: str
     dtype: str
@@ -194,7 +197,7 @@ CaseResult = GeneratedCase | SkippedCase | RaisedCase
 
 @dataclass(frozen=True, kw_only=True)
 class FaultResult(LogProbErrors):
-    """What an injected fault did to a case; see `InjectedFault`."""
+    """The effect of an injected fault on a case; see `FaultRun`."""
 
     case: str
     family: str
@@ -206,7 +209,7 @@ class FaultResult(LogProbErrors):
 
 @dataclass(frozen=True, kw_only=True)
 class UnmeasuredFault:
-    """A fault that was skipped, or for which no operator is known."""
+    """A fault that was not injected; see `FaultRun.state`."""
 
     case: str
     family: str
@@ -216,7 +219,7 @@ class UnmeasuredFault:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSeconds:
-    """Wall times of an engine with all its cases, and of their reference."""
+    """Wall times of the program with the engines, and of the reference program."""
 
     engine: float
     reference: float
@@ -224,7 +227,7 @@ class EngineSeconds:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineGroup:
-    """An engine, or several of one process, that ran to its end."""
+    """The engines of one process, which ended normally."""
 
     group: str
     state: Literal["measured"] = "measured"
@@ -243,7 +246,7 @@ class EngineFailure(ProgramFailure):
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationMeasurements:
-    """The checks `generation` and `generation-experts`."""
+    """The measurements of the checks `generation` and `generation-experts`."""
 
     cases: tuple[CaseResult, ...]
     faults: tuple[FaultResult | UnmeasuredFault, ...]
@@ -253,7 +256,7 @@ class GenerationMeasurements:
 
 @dataclass(frozen=True, kw_only=True)
 class BytesInUse:
-    """Device memory in use before sleeping, asleep, and awake again."""
+    """Device memory in use before sleep mode, in sleep mode, and after wake-up, in bytes."""
 
     before: int
     asleep: int
@@ -265,7 +268,7 @@ StepOutcome = Literal["same", "different", "refused", "accepted", "raised"]
 
 @dataclass(frozen=True, kw_only=True)
 class PlumbingStep:
-    """One thing that a trainer does to its engine: what must happen to what is generated, and what did."""
+    """A step of sleep, wake-up or weight sync: the expected and the observed effect on generated tokens."""
 
     name: str
     expect: Literal["same", "different", "refused"]
@@ -278,7 +281,7 @@ class PlumbingStep:
 
 @dataclass(frozen=True, kw_only=True)
 class PlumbingFile:
-    """The file of the program that treats an engine as a trainer does."""
+    """The file that `plumbing_program` writes."""
 
     format: str
     steps: tuple[PlumbingStep, ...]
@@ -290,7 +293,7 @@ class PlumbingFile:
 
 @dataclass(frozen=True, kw_only=True)
 class PlumbingMeasurements:
-    """The check `plumbing`."""
+    """The measurements of the check `plumbing`."""
 
     steps: tuple[PlumbingStep, ...]
     cases: tuple[GeneratedCase, ...]

@@ -1,9 +1,9 @@
-"""Program in the cell: generate from tiny checkpoints with vLLM on the device, also with seeded faults.
+"""Generate from tiny checkpoints with vLLM on the device, optionally with injected faults.
 
-    python -m harness.rollout.generation.generation_program --group dense --folder F --out results.json
-    [--faults]
+    python -m harness.rollout.generation.generation_program --group dense --folder F --out J [--faults]
 
-Tokens and log-probabilities go to the file; what they should be is another process's business (`reference`).
+Writes tokens and log-probabilities. `reference_log_probs` computes the expected ones in another process.
+In-cell module.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ SEED = 0
 LAST_LINES = 12
 
 _LONG = tuple(3 + (7 * place) % 500 for place in range(140))
-"""Longer than a cache block of vllm-ascend (128 tokens), so that a second request finds its first block."""
+"""Longer than a cache block of vllm-ascend (128 tokens), so that a second request can reuse a block."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """One way to generate: from a checkpoint of `kind` and `dtype`, on an engine with `options`.
+    """A case: a checkpoint of `kind` and `dtype`, and an engine with `options`.
 
-    sampling: how tokens are chosen, greedily when empty. repeats: how often the same prompts are asked.
-    devices: how many the engine needs. expects_cached: the second round must find prompts in the cache.
-    sinks: the model's attention has them, which not every release of vllm-ascend computes.
+    sampling: vLLM's sampling parameters, greedy if empty. repeats: number of rounds with the same prompts.
+    devices: number of devices that the engine needs. expects_cached: the second round must find prompts in
+    the prefix cache. sinks: the model has attention sinks, which some releases of vllm-ascend do not compute.
     """
 
     name: str
     kind: str
     dtype: str = "float32"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    sampling: Mapping[str, Any] = field(default_factory=dict)
+    options: vllm_engine.EngineOptions = field(default_factory=dict)
+    sampling: Mapping[str, float] = field(default_factory=dict)
     prompts: Sequence[Sequence[int]] = vllm_engine.PROMPTS
     repeats: int = 1
     devices: int = 1
@@ -58,16 +58,16 @@ class Generation:
 
     @property
     def checkpoint(self) -> str:
-        """Folder name of its checkpoint."""
+        """The name of the checkpoint's folder."""
         return f"{self.kind}-{self.dtype}"
 
 
-_CHUNKED: Mapping[str, Any] = {
+_CHUNKED: vllm_engine.EngineOptions = {
     "max_num_batched_tokens": 32,
     "enable_chunked_prefill": True,
     "enable_prefix_caching": True,
 }
-_SAMPLED: Mapping[str, Any] = {"temperature": 1.0, "top_k": 20, "top_p": 0.95, "seed": 7}
+_SAMPLED: Mapping[str, float] = {"temperature": 1.0, "top_k": 20, "top_p": 0.95, "seed": 7}
 
 GROUPS: Mapping[str, tuple[Generation, ...]] = {
     "dense": (
@@ -90,9 +90,10 @@ GROUPS: Mapping[str, tuple[Generation, ...]] = {
             devices=2,
         ),
     ),
-    # vllm-ascend keeps in a global of the process whether its model has experts: these need their own.
+    # A global variable of vllm-ascend stores whether the model is a MoE, so these need a separate process.
     "experts": (Generation(name="qwen3_moe", kind="qwen3_moe"),),
-    # An engine that fits into what the pool kept of the one before is refused: a process each.
+    # An engine that fits into the memory pool of the previous engine is rejected, so each has its own
+    # process.
     "experts-bf16": (Generation(name="qwen3_moe bf16", kind="qwen3_moe", dtype="bfloat16"),),
     "gpt_oss": (Generation(name="gpt_oss", kind="gpt_oss", sinks=True),),
 }
@@ -109,21 +110,23 @@ FAULTS: Mapping[str, Mapping[str, str]] = {
         "embedding": "round",
     },
     "qwen2 sampled": {"choice": "zero"},
-    # Which rows of the embedding a device has is asked only where several share them.
+    # This operator is called only if the rows of the embedding are distributed over several devices.
     "llama on two devices": {"vocabulary": "round"},
-    # What one rounding in bf16 does is within what bf16 permits: these are coarser.
+    # The error of one bf16 rounding is within the bf16 tolerance, so this fault is coarser.
     "qwen3 bf16": {"activation": "scale;any;factor=1.25"},
     "qwen3_moe": {"routing": "round", "experts": "round", "dispatch": "round"},
-    # Rounding may send a token to another expert, which permits much: only gross errors show.
+    # Rounding can change expert routing, so the tolerance is wide and only gross errors are detected.
     "qwen3_moe bf16": {"experts": "sign"},
     "gpt_oss": {"attention": "round"},
 }
-"""Case -> family of operators (`operator_cases`) -> the fault that strikes those of them that were called.
-Most leave all tokens as they are."""
+"""Case -> family of operators (`operator_cases`) -> the fault for the called operators of this family.
+
+Most faults change no token.
+"""
 
 
 def run(group: str, folder: Path, *, faults: bool) -> GenerationFile:
-    """Generate everything of the group; a case that raises is recorded and the next one runs."""
+    """Run all cases of the group. If a case raises an error, the error is recorded and the next case runs."""
     vllm_engine.prepare()
     import torch
 
@@ -152,13 +155,13 @@ def run(group: str, folder: Path, *, faults: bool) -> GenerationFile:
 
 
 Measure = Callable[[], tuple[OperatorMeasurement, ...]]
-"""Measures every operator of the battery."""
+"""Measures every operator of the test battery."""
 
 
 def _on_one_engine(
     cases: Sequence[Generation], folder: Path, devices: int, named: Measure | None
 ) -> list[CaseRun]:
-    """What each case generates on the engine of the first, also with its faults where `named` traces them."""
+    """Run cases that share an engine. named: measures the operators while a fault is injected, or None."""
     first = cases[0]
     why = _impossible(first, devices)
     if why:
@@ -170,7 +173,7 @@ def _on_one_engine(
             for case in cases:
                 before = _calls(llm, case)
                 rounds = tuple(
-                    vllm_engine.generate(llm, case.prompts, **case.sampling) for _ in range(case.repeats)
+                    vllm_engine.generate(llm, case.prompts, case.sampling) for _ in range(case.repeats)
                 )
                 generated[case.name] = _case_run(case, state="generated", rounds=rounds)
                 called[case.name] = (_calls(llm, case) - before).keys()
@@ -191,7 +194,7 @@ def _on_one_engine(
             state="raised",
             error=f"{type(error).__name__}: {str(error).strip()[:500]}",
             trace=tuple(text.strip().splitlines()[-LAST_LINES:]),
-            # On a real device an operator that CANN lacks is the cell's failure.
+            # On a real device, an operator that CANN lacks is a failure of the cell.
             not_simulated=tuple(unsimulated_operators(text)) if simulated() else (),
         )
         return [generated.get(case.name) or failure(case) for case in cases]
@@ -218,18 +221,18 @@ def simulated() -> bool:
 
 
 def _impossible(case: Generation, devices: int) -> str:
-    """Why this cell cannot generate the case, or ""."""
+    """Why this cell cannot run the case, or ""."""
     if case.devices > devices:
-        return f"{devices} device"
+        return f"it needs {case.devices} devices, and there is {devices}"
     if case.sinks and not vllm_engine.computes_sinks():
         return "this vllm-ascend has no attention with sinks"
     return ""
 
 
 def seeded_fault(family: str, effect: str, called: Collection[str]) -> str:
-    """The fault that strikes every operator of `family` among those `called`, "" where none is known.
+    """The specification of a fault in every called operator of `family`, "" if none of them was called.
 
-    Releases call different operators for the same thing: what a clean run called says which.
+    called: the operators that a clean run called. Releases use different operators for the same purpose.
     """
     from harness.rollout.operators.operator_cases import CASES
 
@@ -238,7 +241,7 @@ def seeded_fault(family: str, effect: str, called: Collection[str]) -> str:
 
 
 def _under_fault(llm: Any, case: Generation, family: str, text: str, named: Measure) -> FaultRun:
-    """What the engine generates while operators of a family are wrong, and which the battery names."""
+    """Generate while a fault is injected, and measure which operators the test battery finds wrong."""
     from harness.devices.sim.faults.fault_spec import parse_faults
     from harness.devices.sim.start import overlay
 
@@ -251,8 +254,8 @@ def _under_fault(llm: Any, case: Generation, family: str, text: str, named: Meas
     with simulation.faults.injected(*parse_faults(text)) as faults:
         if case.devices > 1:
             engine_workers.total(llm, engine_workers.inject_fault, text)
-        found = vllm_engine.generate(llm, case.prompts, **case.sampling)
-        # Taken before the battery, which calls the operators too.
+        found = vllm_engine.generate(llm, case.prompts, case.sampling)
+        # Counted before the test battery runs, because it calls the operators too.
         hit = (
             engine_workers.total(llm, engine_workers.release)
             if case.devices > 1
@@ -270,7 +273,7 @@ def _under_fault(llm: Any, case: Generation, family: str, text: str, named: Meas
 
 
 def _battery(device: str) -> Measure:
-    """A function that measures every operator of the battery in fp32 against expectations computed once."""
+    """Compute the expected values of the test battery (fp32). The result measures its operators."""
     import torch
 
     from harness.rollout.operators.operator_battery import Battery
@@ -281,14 +284,14 @@ def _battery(device: str) -> Measure:
 def _checkpoint(folder: Path, case: Generation) -> Path:
     from harness.rollout.generation.tiny_checkpoints import make_checkpoint
 
-    place = folder / case.checkpoint
-    if not place.is_dir():
-        make_checkpoint(place, case.kind, case.dtype, SEED)
-    return place
+    checkpoint = folder / case.checkpoint
+    if not checkpoint.is_dir():
+        make_checkpoint(checkpoint, case.kind, case.dtype, SEED)
+    return checkpoint
 
 
 def _calls(llm: Any, case: Generation) -> Counter[str]:
-    """Counts of operators the engine called so far, where the device can count."""
+    """How often the engine called each operator so far; empty on a real device."""
     from harness.devices.sim.start import overlay
 
     if case.devices > 1:
@@ -299,7 +302,7 @@ def _calls(llm: Any, case: Generation) -> Counter[str]:
 
 @contextmanager
 def _counted_calls() -> Iterator[dict[str, int]]:
-    """Counts of operators called meanwhile, where the device can count."""
+    """At the end of the block: how often each operator was called in it; empty on a real device."""
     from harness.devices.sim.start import overlay
 
     calls: dict[str, int] = {}
@@ -312,7 +315,7 @@ def _counted_calls() -> Iterator[dict[str, int]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the results; 0 also when generation raised, which is a result."""
+    """Run the group and write the results. Exit code 0 also when cases raised an error."""
     parser = argparse.ArgumentParser(prog="harness.rollout.generation.generation_program")
     parser.add_argument("--group", choices=sorted(GROUPS), required=True)
     parser.add_argument("--folder", type=Path, required=True)
@@ -325,7 +328,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__mp_main__":
-    # A worker that vLLM spawned: it imports the main module again, and needs the device before vLLM.
+    # A worker spawned by vLLM imports the main module again; it needs the device before it imports vLLM.
     from harness.devices.sim.start import sim_plugin  # noqa: F401
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,9 +1,10 @@
-"""Program in the cell: what a trainer does to its rollout engine between two steps.
+"""Do with a rollout engine what a trainer does between two steps: sleep, wake up, sync weights.
 
     python -m harness.rollout.generation.plumbing_program --folder F --out plumbing.json
 
-Sleep at both levels, wake-up as a whole and by parts, weights loaded again and replaced; each followed by
-generation. Two settings that vllm-ascend forbids beside sleep mode are tried too: they must be refused.
+Tests both sleep levels, wake-up as a whole and by parts, and loading the same and other weights. The engine
+generates after each of them. Two settings that are not allowed with sleep mode must be rejected by
+vllm-ascend. In-cell module.
 """
 
 from __future__ import annotations
@@ -36,16 +37,19 @@ from harness.serialisation import to_json
 FORMAT = "npu-matrix-plumbing/1"
 KIND, DTYPE = "qwen2", "float32"
 CHECKPOINTS: Mapping[str, int] = {"first": 0, "second": 1}
-"""Folder -> seed: what the engine starts with, and what the trainer has learned since."""
+"""Folder -> seed of the weights with which the engine starts, and of those that are synced later."""
 
 LEFT_OUT = "model.layers.1.mlp.down_proj.weight"
-"""The tensor a careless trainer forgets: what then is generated must not pass for the new model."""
+"""The tensor that a faulty weight sync omits; the check must detect it."""
+
+StateDict = Mapping[str, Any]
+"""Name -> tensor."""
 
 
 class Session:
-    """Steps on one engine, each recorded."""
+    """Runs steps on one engine and records them."""
 
-    def __init__(self, llm: Any, weights: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, llm: Any, weights: Mapping[str, StateDict]) -> None:
         self.llm = llm
         self.weights = weights
         self.steps: list[PlumbingStep] = []
@@ -53,27 +57,27 @@ class Session:
         self.before = self.generated("healthy", "first")
 
     def generated(self, name: str, checkpoint: str) -> tuple[GeneratedRequest, ...]:
-        """Generate; the CPU says later whether these are the checkpoint's log-probabilities."""
-        found = vllm_engine.generate(self.llm)
+        """Generate, and record a case that is later compared with the checkpoint's CPU reference."""
+        requests = vllm_engine.generate(self.llm)
         self.cases.append(
-            CaseRun(name=name, dtype=DTYPE, checkpoint=checkpoint, state="generated", rounds=(found,))
+            CaseRun(name=name, dtype=DTYPE, checkpoint=checkpoint, state="generated", rounds=(requests,))
         )
-        return found
+        return requests
 
     def compared(
         self,
         name: str,
         expect: Literal["same", "different"],
-        found: tuple[GeneratedRequest, ...],
+        requests: tuple[GeneratedRequest, ...],
         used: BytesInUse | None = None,
     ) -> None:
-        """Note whether what is generated equals, bit for bit, what was before."""
-        same = [_content(request) for request in found] == [_content(request) for request in self.before]
+        """Record whether tokens and log-probabilities are bitwise equal to those of the first generation."""
+        same = [_content(request) for request in requests] == [_content(request) for request in self.before]
         outcome: Literal["same", "different"] = "same" if same else "different"
         self.steps.append(PlumbingStep(name=name, expect=expect, found=outcome, bytes=used))
 
     def slept(self, level: int, *parts: str) -> BytesInUse:
-        """Sleep, and wake up unless parts are woken by the caller; bytes in use around it."""
+        """Sleep, and wake up unless the caller wakes up `parts` itself. Returns the memory in use."""
         before = bytes_in_use()
         self.llm.sleep(level=level)
         asleep = bytes_in_use()
@@ -83,14 +87,14 @@ class Session:
         return BytesInUse(before=before, asleep=asleep, awake=bytes_in_use())
 
     def load(self, name: str, *, without: str = "") -> None:
-        """Give the model a trainer's state dict, tensors on the device under the trainer's names."""
+        """Load the checkpoint's state dict into the engine's model, except the tensor `without`."""
         state = [(key, value) for key, value in self.weights[name].items() if key != without]
         self.llm.apply_model(lambda model: _load(model, state))
         self.llm.reset_prefix_cache()
 
 
 def steps(session: Session) -> None:
-    """Everything a trainer does, in an order in which each step starts from healthy weights."""
+    """Run all steps, in an order in which each step starts with correct weights."""
     used = session.slept(1)
     session.compared("sleep 1, wake up", "same", vllm_engine.generate(session.llm), used)
     used = session.slept(2)
@@ -113,14 +117,14 @@ def steps(session: Session) -> None:
 
 
 def run(folder: Path) -> PlumbingFile:
-    """All steps; one that raises is recorded and ends those of its engine."""
+    """Run all steps. An error is recorded, and ends the steps of its engine."""
     vllm_engine.prepare()
     from harness.cell_program.torch_device import device_facts
 
     started = time.monotonic()
     weights = {name: _weights(folder / name, seed) for name, seed in CHECKPOINTS.items()}
     first = folder / "first"
-    # The allocator of sleep mode is one per process, and asks this once: so first.
+    # The allocator of sleep mode reads this setting once per process, so this step comes first.
     found = [_refused_start(first)]
     cases: list[CaseRun] = []
     try:
@@ -145,7 +149,7 @@ def run(folder: Path) -> PlumbingFile:
 
 
 def _refused_start(checkpoint: Path) -> PlumbingStep:
-    """Sleep mode with expandable segments, which an unmappable memory pool cannot be made of."""
+    """Start with sleep mode and expandable segments, whose memory the allocator cannot unmap."""
     name = "expandable segments with sleep mode"
     with _set("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True"):
         try:
@@ -157,7 +161,7 @@ def _refused_start(checkpoint: Path) -> PlumbingStep:
 
 
 def _refused_wake_up(session: Session) -> PlumbingStep:
-    """Waking up with weights in FRACTAL_NZ, whose layout a trainer's tensors do not have."""
+    """Wake up with weights in FRACTAL_NZ, a layout that a trainer's tensors do not have."""
     name = "VLLM_ASCEND_ENABLE_NZ=1 at wake-up"
     session.llm.sleep(level=1)
     with _set("VLLM_ASCEND_ENABLE_NZ", "1"), _configured_nz():
@@ -169,7 +173,7 @@ def _refused_wake_up(session: Session) -> PlumbingStep:
 
 
 def _refusal(name: str, words: str, error: Exception) -> PlumbingStep:
-    """A refusal counts only in the words that say why."""
+    """A step that was refused, if the error contains `words`; any other error counts as raised."""
     text = "".join(traceback.format_exception(error))
     if words not in text:
         return _raised(name, error, "refused")
@@ -189,8 +193,8 @@ def _raised(name: str, error: Exception, expect: Literal["same", "refused"] = "s
     )
 
 
-def _weights(folder: Path, seed: int) -> Mapping[str, Any]:
-    """A checkpoint, and the state dict of a trainer that holds it."""
+def _weights(folder: Path, seed: int) -> StateDict:
+    """Make the checkpoint if it does not exist, and return its state dict."""
     if not folder.is_dir():
         make_checkpoint(folder, KIND, DTYPE, seed)
     model = import_module("transformers").AutoModelForCausalLM.from_pretrained(folder)
@@ -202,7 +206,7 @@ def _load(model: Any, state: Sequence[tuple[str, Any]]) -> None:
 
 
 def bytes_in_use() -> int:
-    """Bytes of the device that are not free."""
+    """The device memory in use, in bytes."""
     import torch
 
     free, total = torch.npu.mem_get_info()
@@ -215,7 +219,7 @@ def _content(request: GeneratedRequest) -> tuple[object, object]:
 
 @contextmanager
 def _set(name: str, value: str) -> Iterator[None]:
-    """An environment variable for a while."""
+    """Set an environment variable until the end of the block."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -229,24 +233,24 @@ def _set(name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def _configured_nz() -> Iterator[None]:
-    """The same setting where a release has read it when the engine started: 0.11.0 and 0.23.0."""
-    places = (
+    """Enable NZ also in releases that read the setting when the engine starts (0.11.0 and 0.23.0)."""
+    settings = (
         (import_module("vllm_ascend.utils"), "_ENABLE_NZ"),
         (import_module("vllm_ascend.ascend_config").get_ascend_config(), "weight_nz_mode"),
     )
-    read = [(place, name, getattr(place, name, None)) for place, name in places]
-    read = [(place, name, value) for place, name, value in read if value is not None]
-    for place, name, _ in read:
-        setattr(place, name, 1)
+    before = [(owner, name, getattr(owner, name, None)) for owner, name in settings]
+    before = [(owner, name, value) for owner, name, value in before if value is not None]
+    for owner, name, _ in before:
+        setattr(owner, name, 1)
     try:
         yield
     finally:
-        for place, name, value in read:
-            setattr(place, name, value)
+        for owner, name, value in before:
+            setattr(owner, name, value)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the results; 0 also when a step raised, which is a result."""
+    """Run the steps and write the results. Exit code 0 also when steps raised an error."""
     parser = argparse.ArgumentParser(prog="harness.rollout.generation.plumbing_program")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

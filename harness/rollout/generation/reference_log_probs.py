@@ -1,12 +1,11 @@
-"""Program beside the cell: what the log-probabilities should be, by transformers on the CPU.
+"""Compute the expected log-probabilities of generated tokens with transformers on the CPU.
 
-    python -m harness.rollout.generation.reference_log_probs --results dense.json --folder F --out
-    reference.json
+    python -m harness.rollout.generation.reference_log_probs --results dense.json --folder F --out J
 
-torch_npu cannot be imported here. Each sequence the device generated is evaluated once, as a whole, in
-float64: no cache, no batching, no decoding, nothing that vLLM adds. A tolerance is measured, how far the
-farthest of eight evaluations goes: for fp32 with every operation off by what the numerics contract permits
-(`stochastic_arithmetic`), for bf16 in bf16 with every result rounded once more (`bf16_rounding`).
+Each generated sequence is evaluated once, as a whole, in float64, without cache, batching or decoding. The
+tolerance is measured as the largest deviation of eight perturbed evaluations: for fp32, every operation is
+perturbed by the error that the numerics contract permits (`stochastic_arithmetic`); for bf16, every bf16
+result is rounded again (`bf16_rounding`). Runs with the cell's packages, but torch_npu cannot be imported.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -50,20 +49,20 @@ class ReferenceModel:
 
         self._torch = torch
         self._checkpoint = checkpoint
-        # Buffers stay as they were computed, in fp32, as they do in vLLM.
+        # Buffers were computed in fp32, as in vLLM, before they are converted.
         self._wide = self._load(torch.float64).to(torch.float64)
         self._stored: Any = None
         self._exact: dict[tuple[int, ...], Any] = {}
 
     def exact(self, sequence: Sequence[int]) -> Any:
-        """Log-probabilities (places, vocabulary) of every next token."""
+        """The log-probabilities (positions, vocabulary) of every next token."""
         key = tuple(sequence)
         if key not in self._exact:
             self._exact[key] = self._evaluate(self._wide, key, stochastic_arithmetic.exact(FP32))
         return self._exact[key]
 
     def perturbed(self, sequence: Sequence[int], dtype: str, seed: int) -> Any:
-        """The same by another implementation in `dtype`."""
+        """The same with the rounding errors of another implementation in `dtype`."""
         if dtype == "float32":
             return self._evaluate(self._wide, sequence, stochastic_arithmetic.perturbed(FP32, seed))
         if self._stored is None:
@@ -76,7 +75,7 @@ class ReferenceModel:
             self._checkpoint, dtype=dtype, attn_implementation="eager"
         )
         if hasattr(model, "set_experts_implementation"):
-            # Since transformers 5 experts go through a grouped product that has no float64.
+            # The default of transformers 5, a grouped matmul, does not support float64.
             model.set_experts_implementation("eager")
         return model.eval()
 
@@ -84,13 +83,15 @@ class ReferenceModel:
         torch = self._torch
         with torch.no_grad(), mode:
             logits = model(torch.tensor([list(sequence)]), use_cache=False).logits[0]
-            # vLLM samples in fp32 whatever the model computes in.
+            # vLLM samples in fp32, whatever the model's dtype is.
             return torch.log_softmax(logits.float(), -1)
 
 
 def describe(reference: ReferenceModel, request: GeneratedRequest) -> ReferenceRequest:
-    """Per generated token: exact log-probabilities of the tokens the device listed, the likeliest token, the
-    chosen token's place among all."""
+    """The reference of each generated token.
+
+    Its log-probabilities of the listed tokens, the most likely token, and the rank of the generated token.
+    """
     rows = _generated(reference.exact(_sequence(request)), request)
     listed, best, ranks = [], [], []
     for row, token, place in zip(rows, request.tokens, request.logprobs, strict=True):
@@ -104,7 +105,7 @@ def describe(reference: ReferenceModel, request: GeneratedRequest) -> ReferenceR
 def tolerance(
     reference: ReferenceModel, requests: Sequence[GeneratedRequest], dtype: str
 ) -> LogProbTolerance:
-    """How far permitted arithmetic goes: in one log-probability, and as root mean square over all of them."""
+    """The largest and the root mean square error of log-probabilities in eight perturbed evaluations."""
     largest, length = 0.0, 0.0
     unique = {tuple(_sequence(request)): request for request in requests}
     for seed in range(SAMPLES):
@@ -121,7 +122,7 @@ def tolerance(
 
 
 def evaluate(cases: Iterable[CaseRun], folder: Path) -> dict[str, ReferenceCase]:
-    """The reference of every case that generated, by name."""
+    """The reference of every case that was generated, by name."""
     found: dict[str, ReferenceCase] = {}
     models: dict[str, ReferenceModel] = {}
     for case in cases:
@@ -147,7 +148,7 @@ def _described(model: ReferenceModel, rounds: Rounds) -> ReferenceRounds:
 
 
 def _sequence(request: GeneratedRequest) -> list[int]:
-    """Everything but the last token, which nothing follows."""
+    """Prompt and tokens without the last token, which has no successor."""
     return [*request.prompt, *request.tokens][:-1]
 
 
@@ -156,8 +157,7 @@ def _generated(rows: Any, request: GeneratedRequest) -> Any:
 
 
 def read_cases(results: Path) -> tuple[CaseRun, ...]:
-    """The cases of a results file. Read without pydantic, which cells do not have."""
-    stored: Mapping[str, Any] = json.loads(results.read_text(encoding="utf-8"))
+    """The cases of a results file. It is read without pydantic, which cells need not have."""
     return tuple(
         CaseRun(
             **{
@@ -168,16 +168,16 @@ def read_cases(results: Path) -> tuple[CaseRun, ...]:
                 ),
             }
         )
-        for case in stored["cases"]
+        for case in json.loads(results.read_text(encoding="utf-8"))["cases"]
     )
 
 
-def _rounds(stored: Sequence[Sequence[Mapping[str, Any]]]) -> Rounds:
+def _rounds(stored: Any) -> Rounds:
     return tuple(tuple(GeneratedRequest(**request) for request in requests) for requests in stored)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the reference of the results."""
+    """Compute and write the reference of a results file."""
     parser = argparse.ArgumentParser(prog="harness.rollout.generation.reference_log_probs")
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""Tiny checkpoints with random weights, made the same on every machine, for engines to load from a folder."""
+"""Writes tiny checkpoints with random weights, which are the same on every machine. In-cell module."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 VOCABULARY = 512
-"""Also the length of the tokenizer: verl masks what lies above it in the rollout only."""
+"""Also the tokenizer's length: verl masks tokens beyond it, but only in the rollout."""
 
 BEGIN, END = 1, 2
 SPREAD = 0.2
-"""Standard deviation of the weights, ten times transformers' own: the next token is a clear choice."""
+"""Standard deviation of the weights, ten times transformers' default, so that one token is clearly best."""
 
-_SIZES: Mapping[str, Any] = {
+# Arguments of a configuration class of transformers.
+ModelOptions = Mapping[str, Any]
+_SIZES: ModelOptions = {
     "hidden_size": 128,
     "intermediate_size": 256,
     "num_hidden_layers": 2,
@@ -23,7 +25,7 @@ _SIZES: Mapping[str, Any] = {
     "head_dim": 64,
     "max_position_embeddings": 512,
 }
-_EXPERTS: Mapping[str, Any] = {
+_EXPERTS: ModelOptions = {
     "num_experts": 8,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 64,
@@ -31,15 +33,15 @@ _EXPERTS: Mapping[str, Any] = {
     "norm_topk_prob": True,
     "mlp_only_layers": [],
 }
-# Half the layers see a window only, of gpt-oss's own length, and no text here is longer: what the operator
-# makes of the mask that vllm-ascend gives it at the end of the window is documented nowhere.
-_GPT_OSS: Mapping[str, Any] = {
+# Half of the layers have sliding attention with the window of gpt-oss. No sequence is longer than the window,
+# because it is not documented how the operator applies vllm-ascend's mask at the end of the window.
+_GPT_OSS: ModelOptions = {
     "num_local_experts": 8,
     "num_experts_per_tok": 2,
     "intermediate_size": 64,
     "sliding_window": 128,
     "layer_types": ["sliding_attention", "full_attention"],
-    # The two lengths must agree with the factor, or transformers and vLLM take different ones.
+    # 512 = 4 x 128: with another factor, transformers and vLLM would compute different angles.
     "rope_scaling": {
         "rope_type": "yarn",
         "factor": 4.0,
@@ -50,8 +52,8 @@ _GPT_OSS: Mapping[str, Any] = {
     },
     "pad_token_id": 0,
 }
-_KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    # Qwen2 has no head size of its own: 4 heads of 64 make 256.
+_KINDS: Mapping[str, tuple[str, ModelOptions]] = {
+    # Qwen2 has no setting for the head size: 4 heads of 64 need a hidden size of 256.
     "qwen2": ("Qwen2ForCausalLM", {"hidden_size": 256, "intermediate_size": 384}),
     "qwen3": ("Qwen3ForCausalLM", {}),
     "qwen3_moe": ("Qwen3MoeForCausalLM", _EXPERTS),
@@ -62,9 +64,9 @@ KINDS = tuple(_KINDS)
 
 
 def make_checkpoint(folder: Path, kind: str, dtype: str, seed: int) -> None:
-    """Weights, configuration and tokenizer of a model of `kind` ("qwen2", ...) in `folder`.
+    """Write weights, configuration and tokenizer of a model of `kind` (one of `KINDS`) into `folder`.
 
-    Biases and norms are random too, so that a dropped one shows. KeyError for an unknown kind.
+    Biases and norms are random too, so that a missing one is detected. Raises KeyError for an unknown kind.
     """
     import torch
 
@@ -91,7 +93,7 @@ def make_checkpoint(folder: Path, kind: str, dtype: str, seed: int) -> None:
 
 
 def _tokenizer() -> Any:
-    """One word per token."""
+    """A tokenizer with one word for each token."""
     tokenizers, transformers = import_module("tokenizers"), import_module("transformers")
     words = {f"w{number}": number for number in range(VOCABULARY)}
     special = {"unk_token": "w0", "bos_token": f"w{BEGIN}", "eos_token": f"w{END}"}

@@ -1,4 +1,4 @@
-"""vLLM's offline engine on the cell's device, as the checks of this room use it."""
+"""Starts vLLM's offline engine on the cell's device, generates, and stops the engine. In-cell module."""
 
 from __future__ import annotations
 
@@ -22,57 +22,60 @@ PROMPTS: tuple[tuple[int, ...], ...] = (
 )
 NEW_TOKENS = 16
 TOP = 5
-"""Log-probabilities per place, besides the chosen token's."""
+"""Number of log-probabilities for each position, in addition to the generated token's."""
 
-_OPTIONS: Mapping[str, Any] = {
+# Keyword arguments of `vllm.LLM`.
+EngineOptions = Mapping[str, Any]
+_OPTIONS: EngineOptions = {
     "enforce_eager": True,
     "max_model_len": 256,
     "max_num_seqs": 8,
     "max_num_batched_tokens": 256,
     "num_gpu_blocks_override": 32,
     "gpu_memory_utilization": 0.5,
-    # Where vllm-ascend heeds it, it does not measure: a second engine that fits into what the first one's
-    # memory pool kept is taken for another process that freed memory.
+    # With this setting, newer vllm-ascend does not measure free memory. The measurement mistakes a second
+    # engine, which fits into the memory pool of the first one, for another process that freed memory.
     "kv_cache_memory_bytes": 1 << 26,
     "seed": 0,
     "enable_prefix_caching": False,
 }
 
 ENVIRONMENT: Mapping[str, str] = {
-    # Faults and operator counts are those of this process: it must be the one that computes.
+    # Faults and operator counts apply to this process, so the engine must run in this process.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
-    # Weights in FRACTAL_NZ cannot be replaced by a trainer's; vllm-ascend refuses sleep mode with it.
+    # A trainer's weights cannot replace weights in FRACTAL_NZ; vllm-ascend rejects sleep mode with it.
     "VLLM_ASCEND_ENABLE_NZ": "0",
-    # Eager mode: what dynamo would compile are helpers of a few operators, and compiling takes a minute.
+    # dynamo would compile small helpers for a minute, although the engine runs in eager mode.
     "TORCHDYNAMO_DISABLE": "1",
 }
 
 
 @contextmanager
 def engine(checkpoint: Path, dtype: str, **options: Any) -> Iterator[Any]:
-    """A `vllm.LLM` that is torn down afterwards, so that the next one finds the process as it was."""
+    """A `vllm.LLM` that is torn down at the end of the block, so that another engine can start afterwards."""
     vllm = import_module("vllm")
-    _inspect_here()
+    _inspect_in_process()
     llm = vllm.LLM(model=str(checkpoint), skip_tokenizer_init=True, dtype=dtype, **{**_OPTIONS, **options})
     try:
         yield llm
     finally:
         _destroy_ascend_groups()
-        # Ends workers; some releases then destroy what is destroyed already.
+        # This ends the workers. Some releases then destroy process groups that are already destroyed.
         with suppress(AttributeError, AssertionError, ValueError):
             llm.llm_engine.engine_core.shutdown()
         del llm
         tear_down()
 
 
-def _inspect_here() -> None:
-    """Let vLLM look at a model's class in this process.
+def _inspect_in_process() -> None:
+    """Let vLLM inspect a model's class in this process.
 
-    It starts another one, of 20 s, so that CUDA is not initialised here; the device is already.
+    By default it starts a subprocess, which takes 20 s, so that CUDA is not initialised. Here the device is
+    already initialised.
     """
     registry: Any = import_module("vllm.model_executor.models.registry")
     if hasattr(registry, "_run_in_subprocess"):
@@ -80,7 +83,7 @@ def _inspect_here() -> None:
 
 
 def tear_down() -> None:
-    """Forget the process groups and memory of an engine, also of one that came up half."""
+    """Destroy the process groups and free the memory of an engine, also of one that failed to start."""
     _destroy_ascend_groups()
     with suppress(ImportError, AttributeError, AssertionError, ValueError):
         state = import_module("vllm.distributed.parallel_state")
@@ -90,27 +93,27 @@ def tear_down() -> None:
 
 
 def _destroy_ascend_groups() -> None:
-    """vllm-ascend's own groups, while vLLM's, which they are made of, still stand."""
+    """Destroy the process groups of vllm-ascend. They use those of vLLM, so they are destroyed first."""
     with suppress(ImportError, AttributeError, AssertionError, ValueError):
         import_module("vllm_ascend.distributed.parallel_state").destroy_ascend_model_parallel()
 
 
 def generate(
-    llm: Any, prompts: Sequence[Sequence[int]] = PROMPTS, *, tokens: int = NEW_TOKENS, **sampling: Any
+    llm: Any, prompts: Sequence[Sequence[int]] = PROMPTS, sampling: Mapping[str, float] | None = None
 ) -> tuple[GeneratedRequest, ...]:
-    """One entry per prompt: its tokens, their log-probabilities with the TOP likeliest, cached prompt tokens.
+    """Generate `NEW_TOKENS` tokens for each prompt, with log-probabilities of the `TOP` most likely tokens.
 
-    Greedy unless `sampling` says otherwise.
+    sampling: vLLM's sampling parameters; greedy by default.
     """
     vllm = import_module("vllm")
     parameters = vllm.SamplingParams(
         **{
             "temperature": 0.0,
-            "max_tokens": tokens,
+            "max_tokens": NEW_TOKENS,
             "logprobs": TOP,
             "detokenize": False,
             "ignore_eos": True,
-            **sampling,
+            **(sampling or {}),
         }
     )
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
@@ -130,14 +133,17 @@ def generate(
 
 
 def prepare() -> None:
-    """Environment of the engine and its workers; what the caller set stays. Before vLLM is imported."""
+    """Set the environment variables of the engine and its workers that are not set yet.
+
+    Must be called before vLLM is imported.
+    """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     _interpret_triton()
 
 
 def _interpret_triton() -> None:
-    """On the simulated device, Triton's interpreter for releases that compute nothing without Triton."""
+    """On the simulated device, install Triton's interpreter for releases that need Triton."""
     from harness.devices.sim.start import overlay, triton_interpreter
     from harness.devices.sim.start.sim_environment import triton_environment
 
@@ -151,7 +157,7 @@ def _interpret_triton() -> None:
 
 
 def computes_sinks() -> bool:
-    """Whether this vllm-ascend hands a model's attention sinks to the operator that knows them."""
+    """Whether this vllm-ascend passes a model's attention sinks to the attention operator."""
     spec = find_spec("vllm_ascend.attention.attention_v1")
     return (
         spec is not None
@@ -161,7 +167,7 @@ def computes_sinks() -> bool:
 
 
 def installed_version(distribution: str) -> str:
-    """Version of an installed distribution, "" without it."""
+    """The version of an installed distribution, or ""."""
     try:
         return version(distribution)
     except PackageNotFoundError:

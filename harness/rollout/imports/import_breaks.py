@@ -11,7 +11,7 @@ from harness.cell_program.unsimulated_operators import unsimulated_operators
 from harness.outcome import Judgement, Status
 from harness.rollout.imports.import_measurements import BrokenImport, ImportMeasurements
 
-ASKED_OF = "vllm_ascend"
+PACKAGE = "vllm_ascend"
 MOST_CAUSES = 12
 MOST_MODULES = 4
 _KIND_TEXT = {
@@ -109,10 +109,10 @@ def judge(measured: ImportMeasurements | ProgramFailure, _params: Mapping[str, A
             remedies=("Read the end of the task's log.",),
         )
     packages = measured.packages
-    if ASKED_OF not in packages or not packages[ASKED_OF].modules:
+    if PACKAGE not in packages or not packages[PACKAGE].modules:
         return Judgement(
             status=Status.INCONCLUSIVE,
-            reasons=(f"No module of {ASKED_OF} was found on Python's search path, so none was imported.",),
+            reasons=(f"No module of {PACKAGE} was found on Python's search path, so none was imported.",),
             remedies=(
                 "Build the environment again. If that does not help, read the package list in the log.",
             ),

@@ -1,4 +1,4 @@
-"""What the check `vllm-imports` measures. Standard library only: the program in the cell writes it."""
+"""The measurements of the check `vllm-imports`. Standard library only: the program in the cell uses them."""
 
 from __future__ import annotations
 

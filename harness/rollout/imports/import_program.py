@@ -1,11 +1,11 @@
-"""Imports every module of packages of the cell, each in a process of its own, and says what breaks and why.
+"""Import every module of packages of the cell, each in a separate process, and report failures and causes.
 
     python -m harness.rollout.imports.import_program --out report.json vllm_ascend verl
 
-Runs inside the cell, on its device. A process that has loaded vLLM, its platform and vllm-ascend's patches is
-forked for each module, so that a module is judged in the state a worker gives it, and none spoils another's.
-Of verl, which is larger than what the device sees of it, only the modules that touch it or vLLM count.
-Exit code 0 whatever breaks.
+Runs inside the cell, on its device. For each module, a process that has loaded vLLM, its platform and
+vllm-ascend's patches is forked. So a module is imported in the state that it finds in a worker, and no import
+affects another one. Of verl, only modules that use the device or vLLM are imported. Exit code 0 whatever
+fails.
 """
 
 from __future__ import annotations
@@ -36,19 +36,23 @@ from harness.evidence import DeviceFacts, Runtime, runtime_kind
 from harness.rollout.imports.import_measurements import BrokenImport, ImportedPackage, ImportReport
 from harness.serialisation import to_json
 
-# Far above any import, so that only a hang reaches them: one module takes seconds, all together a minute.
+# Limits for hung imports: one module takes seconds, all modules together take a minute.
 SECONDS_PER_MODULE = 120.0
 SECONDS_FOR_ALL = 900.0
 _MOST_TEXT = 400
+# Packages of which every module is imported.
 _WHOLE = ("vllm_ascend",)
-# Sources of operators for CANN's own compiler, which reads them as files.
+# A folder with sources of operators for CANN's compiler, which reads them as files.
 _NOT_IMPORTED = "_cann_ops_custom"
 _TOUCHES_DEVICE = re.compile(r"^\s*(?:import|from)\s+(?:torch_npu|vllm|vllm_ascend)\b", re.MULTILINE)
 _NAMES_DEVICE = re.compile(r"npu|ascend")
 
 
 def modules_of(package: str, root: Path) -> Iterator[str]:
-    """The modules of `package` below `root` that count, by their files: some folders have no __init__."""
+    """The modules of `package` to import.
+
+    They are found as files below `root`: some folders lack __init__.
+    """
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         if (
@@ -69,7 +73,7 @@ def _touches_device(path: Path, parts: tuple[str, ...]) -> bool:
 
 
 def describe(module: str, error: BaseException, root: Path) -> BrokenImport:
-    """What an error raised by the import of `module` says."""
+    """The cause of an error that the import of `module` raised."""
     chain = [error]
     while (inner := chain[-1].__cause__) is not None and inner not in chain:
         chain.append(inner)
@@ -94,7 +98,7 @@ def _kind(error: BaseException) -> tuple[str, str]:
         top = error.name.partition(".")[0]
         return ("absent" if _is_absent(top) else "api"), error.name
     if isinstance(error, ImportError):
-        # CPython sets the attribute since 3.12 only; its message has been the same for long.
+        # CPython sets `name_from` since 3.12 only, but the message is the same in all versions.
         named = re.match(
             r"cannot import name '([^']+)' from (?:partially initialized module )?'([^']+)'", str(error)
         )
@@ -102,15 +106,15 @@ def _kind(error: BaseException) -> tuple[str, str]:
     if isinstance(error, OSError) and (library := re.match(r"(lib\S+\.so\S*): cannot open", str(error))):
         return "library", library[1]
     if isinstance(error, AttributeError):
-        if stand_in := _stand_in(error.obj):
-            return "absent", stand_in
+        if placeholder := _placeholder(error.obj):
+            return "absent", placeholder
         named = re.match(r"module '([^']+)' has no attribute '([^']+)'", str(error))
         return ("api", f"{named[1]}.{named[2]}") if named else ("error", "")
     return "error", ""
 
 
-def _stand_in(module: object) -> str:
-    """Name of a module that another package put in an absent one's place, as vLLM does for Triton."""
+def _placeholder(module: object) -> str:
+    """The name of a placeholder that another package installed for an absent module, as vLLM for Triton."""
     kind = type(module)
     if not isinstance(module, ModuleType) or kind is ModuleType:
         return ""
@@ -125,7 +129,7 @@ def _is_absent(top: str) -> bool:
 
 
 def _own_frame(error: BaseException, root: Path) -> traceback.FrameSummary | None:
-    """The deepest frame in files below `root`, but for a replaced `__import__`, which every import passes."""
+    """The innermost frame in files below `root`, except that of a replaced `__import__`."""
     hook = getattr(builtins.__import__, "__code__", None)
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
@@ -144,16 +148,16 @@ def _first_line(error: BaseException) -> str:
 def in_child(
     work: Callable[[], BrokenImport | None], module: str, seconds: float = SECONDS_PER_MODULE
 ) -> BrokenImport | None:
-    """What `work` returns in a fork of this process; a crash or a hang of the fork is a break too."""
-    answer = _forked(lambda: to_json(work()), seconds)
-    if isinstance(answer, ImportFailure):
-        return BrokenImport(module=module, kind=answer.kind, type=answer.type, message=answer.message)
-    return BrokenImport(**{**answer, "chain": tuple(answer["chain"])}) if answer else None
+    """What `work` returns in a fork of this process. A crash or hang of the fork also counts as broken."""
+    found = _forked(lambda: to_json(work()), seconds)
+    if isinstance(found, ImportFailure):
+        return BrokenImport(module=module, kind=found.kind, type=found.type, message=found.message)
+    return BrokenImport(**{**found, "chain": tuple(found["chain"])}) if found else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportFailure:
-    """How a fork ended that gave no answer."""
+    """How a fork ended without a result."""
 
     kind: str
     type: str
@@ -161,14 +165,14 @@ class ImportFailure:
 
 
 def _forked(work: Callable[[], Any], seconds: float) -> Any:
-    """What `work` returns, as JSON, in a fork of this process; or how the fork ended without an answer."""
+    """What `work` returns, as JSON, in a fork of this process; an `ImportFailure` if the fork failed."""
     sys.stdout.flush()
     sys.stderr.flush()
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         os.close(reading)
-        _answer(work, writing)
+        _write_result(work, writing)
     os.close(writing)
     try:
         text = _read(reading, time.monotonic() + seconds)
@@ -183,12 +187,12 @@ def _forked(work: Callable[[], Any], seconds: float) -> Any:
         name = signal.Signals(os.WTERMSIG(status)).name
         return ImportFailure(kind="crash", type=name, message=f"the process was ended by {name}")
     if not text:
-        return ImportFailure(kind="crash", type="exit", message="the process ended without an answer")
+        return ImportFailure(kind="crash", type="exit", message="the process ended without a result")
     return json.loads(text)
 
 
-def _answer(work: Callable[[], Any], pipe: int) -> None:
-    """Never returns: the fork must not go on with its parent's work, nor run its exit handlers."""
+def _write_result(work: Callable[[], Any], pipe: int) -> None:
+    """Write the result and end the process, without continuing the parent's work or running exit handlers."""
     try:
         with os.fdopen(pipe, "w", encoding="utf-8") as stream:
             json.dump(work(), stream)
@@ -209,18 +213,18 @@ def _read(pipe: int, deadline: float) -> str:
 
 
 def attempt(module: str, root: Path, action: Callable[[], object]) -> BrokenImport | None:
-    """Do it; what it raises as a break of `module`."""
+    """Call `action`. If it raises an error, return the cause as a broken import of `module`."""
     try:
         action()
-    except BaseException as error:  # noqa: BLE001 - whatever an import raises is what is asked for
+    except BaseException as error:  # noqa: BLE001 - an import may raise anything
         return describe(module, error, root)
     return None
 
 
 def _preload(package: str, modules: list[str]) -> None:
-    """Load here what the modules need of other packages: a fork for each then costs its own code only."""
-    answer = _forked(partial(_loaded_with, package, modules), SECONDS_FOR_ALL)
-    for name in () if isinstance(answer, ImportFailure) else answer:
+    """Import what `modules` need of other packages here, so that each fork only imports its own module."""
+    names = _forked(partial(_loaded_with, package, modules), SECONDS_FOR_ALL)
+    for name in () if isinstance(names, ImportFailure) else names:
         _imports(name)
 
 
@@ -232,18 +236,19 @@ def _loaded_with(package: str, modules: list[str]) -> list[str]:
 
 
 def mark_order_dependent(found: list[BrokenImport], modules: list[str], seconds: float) -> list[BrokenImport]:
-    """`found`, with what breaks only because it is imported alone marked as a matter of order."""
+    """Set the kind `order` for modules of `found` that can be imported after the other modules."""
     suspects = [one.module for one in found if one.kind in ("api", "error") and one.module in modules]
     if not suspects:
         return found
     broken = {one.module for one in found}
     others = [module for module in modules if module not in broken]
-    answer = _forked(partial(_importable_after, others, suspects), seconds)
-    mended = set() if isinstance(answer, ImportFailure) else set(answer)
-    # A package that fails leaves its modules behind, importable: what they lacked is lacking all the same.
-    lacking = {one.missing for one in found if one.module not in mended and one.missing}
+    names = _forked(partial(_importable_after, others, suspects), seconds)
+    importable = set() if isinstance(names, ImportFailure) else set(names)
+    # After a failed import of a package, its modules stay in sys.modules and can be imported, although what
+    # they need is still missing.
+    lacking = {one.missing for one in found if one.module not in importable and one.missing}
     return [
-        replace(one, kind="order") if one.module in mended and one.missing not in lacking else one
+        replace(one, kind="order") if one.module in importable and one.missing not in lacking else one
         for one in found
     ]
 
@@ -263,7 +268,7 @@ def _imports(module: str) -> bool:
 
 
 def _prepare(root: Path) -> list[BrokenImport]:
-    """Bring this process into the state in which a worker of vLLM imports; what broke on the way."""
+    """Load vLLM's platform and vllm-ascend's patches into this process. Returns the steps that failed."""
     found = []
     for name, step in (
         ("vllm_ascend: platform", _activate_platform),
@@ -271,7 +276,7 @@ def _prepare(root: Path) -> list[BrokenImport]:
         ("vllm_ascend: patches of every process", partial(_patch, is_global_patch=True)),
         ("vllm_ascend: patches of a worker", partial(_patch, is_global_patch=False)),
     ):
-        # Tried in a fork first: half a patch would spoil every import after it.
+        # Each step runs in a fork first, because a partly applied patch would affect all later imports.
         problem = in_child(partial(attempt, name, root, step), name)
         if problem is None:
             problem = attempt(name, root, step)
@@ -288,7 +293,7 @@ def _activate_platform() -> None:
 
 
 def _load_extension() -> None:
-    """Its operators exist from here on; without an extension vllm-ascend goes on by itself."""
+    """Register the operators of the compiled extension; vllm-ascend also works without an extension."""
     enable = getattr(importlib.import_module("vllm_ascend.utils"), "enable_custom_op", None)
     if enable is not None:
         enable()
@@ -299,9 +304,9 @@ def _patch(*, is_global_patch: bool) -> None:
 
 
 def examine(packages: list[str]) -> ImportReport:
-    """The report on every module of the installed `packages`; those that are not installed are left out."""
+    """Import the modules of the `packages` that are installed, and report on them."""
     started = time.monotonic()
-    # What a collection touches is copied by every fork.
+    # A garbage collection writes to objects, and forks then copy their memory.
     gc.disable()
     found: list[BrokenImport] = []
     facts: dict[str, ImportedPackage] = {}
@@ -344,14 +349,14 @@ def _device() -> DeviceFacts:
 
 
 def _required(package: str) -> set[str]:
-    """Names of the distributions it requires without an extra."""
+    """The names of the distributions that the package requires without an extra."""
     lines = metadata.requires(package.replace("_", "-")) or []
     names = (re.match(r"[A-Za-z0-9._-]+", line) for line in lines if "extra ==" not in line)
     return {re.sub(r"[-_.]+", "-", name[0]).lower() for name in names if name}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Examine and write; see the module."""
+    """Examine the packages, and write the report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("packages", nargs="+")

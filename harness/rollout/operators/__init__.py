@@ -1,5 +1,5 @@
 """A test battery of the operators that serving engines call, compared with plain formulas in float64.
 
-It tells which operator is wrong when generation is. Start with `operator_battery.py`; `operator_cases.py`
-lists the cases and `plain_operators.py` has the formulas.
+When generation is wrong, it names the operator that is wrong. Start with `operator_battery.py`;
+`operator_cases.py` lists the cases and `plain_operators.py` has the formulas.
 """

@@ -19,7 +19,9 @@ import torch
 from harness.numerics.arithmetic import stochastic_arithmetic
 from harness.numerics.arithmetic.precision_contract import BF16_NATIVE, FP32, Contract
 from harness.rollout.operators.operator_cases import CASES, OperatorCase
+from harness.rollout.operators.operator_inputs import Arguments
 from harness.rollout.operators.operator_result import LARGEST_STORED, OperatorMeasurement
+from harness.rollout.operators.plain_operators import Values
 
 SAMPLES = 8
 """As in the check `actor`. With eight samples and the contract's safety factor of two, a correct device stays
@@ -54,13 +56,13 @@ def _launches_kernels() -> bool:
         return False
 
 
-def draw(case: OperatorCase, seed: int, dtype: torch.dtype) -> dict[str, Any]:
+def draw(case: OperatorCase, seed: int, dtype: torch.dtype) -> Arguments:
     """The arguments of the case. Floating-point tensors are rounded to `dtype` and stored in float64."""
     generator = torch.Generator().manual_seed(seed)
     return {name: _each(value, lambda x: _rounded(x, dtype)) for name, value in case.draw(generator).items()}
 
 
-def expected_values(case: OperatorCase, values: Mapping[str, Any], dtype: torch.dtype) -> ExpectedValues:
+def expected_values(case: OperatorCase, values: Values, dtype: torch.dtype) -> ExpectedValues:
     """The results that the operator must compute for these arguments."""
     exact = case.expected(values)
     if case.exact:
@@ -75,7 +77,7 @@ def expected_values(case: OperatorCase, values: Mapping[str, Any], dtype: torch.
             if true.is_floating_point():
                 largest[place] = max(largest[place], float((far - true).abs().max()))
                 length[place] = max(length[place], float((far - true).norm()))
-    units = [contract.unit * (true.is_floating_point()) for true in exact]
+    units = [contract.unit * true.is_floating_point() for true in exact]
     return ExpectedValues(
         values=exact,
         largest=tuple(
@@ -89,7 +91,7 @@ def expected_values(case: OperatorCase, values: Mapping[str, Any], dtype: torch.
     )
 
 
-def compute(case: OperatorCase, values: Mapping[str, Any], device: str, dtype: torch.dtype) -> Sequence[Any]:
+def compute(case: OperatorCase, values: Values, device: str, dtype: torch.dtype) -> Sequence[Any]:
     """The operator's results on the device, as CPU tensors."""
     placed = {
         name: _each(value, partial(_placed, dtype=dtype, device="cpu" if name in case.host else device))
@@ -124,7 +126,7 @@ def worst_budget(found: Sequence[Any], expected: ExpectedValues) -> float:
 
 
 class Battery:
-    """The cases of operators this cell has, with their expectations: those cost more than the operators."""
+    """The test battery with its expected values, which take longer to compute than the operators."""
 
     def __init__(
         self, device: str, dtype: torch.dtype, *, seed: int = 0, cases: Sequence[OperatorCase] = CASES
@@ -140,9 +142,7 @@ class Battery:
         """One result per case: its budget, or why there is none ("absent": the cell has no such operator)."""
         return tuple(self._entry(case, values, expected) for case, values, expected in self.prepared)
 
-    def _entry(
-        self, case: OperatorCase, values: Mapping[str, Any], expected: ExpectedValues
-    ) -> OperatorMeasurement:
+    def _entry(self, case: OperatorCase, values: Values, expected: ExpectedValues) -> OperatorMeasurement:
         entry = OperatorMeasurement(
             case=case.name, operator=case.operator, family=case.family, state="absent"
         )
@@ -171,5 +171,5 @@ def _placed(x: torch.Tensor, dtype: torch.dtype, device: str) -> torch.Tensor:
     return (x.to(dtype) if x.is_floating_point() else x.clone()).to(device)
 
 
-def _cloned(values: Mapping[str, Any]) -> dict[str, Any]:
+def _cloned(values: Values) -> Arguments:
     return {name: _each(value, torch.clone) for name, value in values.items()}

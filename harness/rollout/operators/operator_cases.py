@@ -1,10 +1,10 @@
-"""The battery of operators that serving engines call: inputs and plain formula of each."""
+"""The cases of the operator test battery: inputs and plain formula of each operator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from harness.rollout.operators import operator_inputs as inputs
 from harness.rollout.operators import plain_operators
@@ -12,14 +12,14 @@ from harness.rollout.operators import plain_operators
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorCase:
-    """One operator on drawn inputs.
+    """One operator with random inputs.
 
-    operator: namespace::name; triton::name for a kernel, which is launched by `through`, an operator of the
-    engine. overload: the one that engines call. family: what kind of operator it is; a fault strikes a
-    family. draw: arguments by name; floating-point tensors are float64 and will be rounded to the tested
-    dtype. expected: the plain formula on the same arguments. written: arguments that are the results, in
-    order; none when the operator returns them. results: positions of what is compared. host: arguments that
-    stay on the host. exact: results are moved or counted, never computed, so they must be equal.
+    operator: namespace::name, or triton::name for a kernel. through: the operator of the engine that launches
+    the kernel. overload: the overload that engines call. family: faults are injected into a whole family.
+    draw: makes the arguments; floating-point tensors are float64 and are then rounded to the tested dtype.
+    expected: computes the plain formula with the same arguments. written: arguments that contain the results,
+    if the operator does not return them. results: positions of the compared results. host: arguments that
+    stay on the host. exact: the operator only moves or counts values, so results must be equal.
     """
 
     operator: str
@@ -36,17 +36,18 @@ class OperatorCase:
 
     @property
     def name(self) -> str:
-        """Operator and variant."""
+        """The operator and its variant."""
         return f"{self.operator}/{self.variant}" if self.variant else self.operator
 
 
-_LENGTHS = frozenset({"seq_len", "context_lens"})
 _FUSED_1, _FUSED_2 = "npu::npu_fused_infer_attention_score", "npu::npu_fused_infer_attention_score_v2"
-_IN_PLACE: Mapping[str, Any] = {
-    "written": ("out",),
-    "expected": plain_operators.atb_attention,
-    "host": _LENGTHS,
-}
+_ATB_ATTENTION = partial(
+    OperatorCase,
+    family="attention",
+    written=("out",),
+    expected=plain_operators.atb_attention,
+    host=frozenset({"seq_len", "context_lens"}),
+)
 
 CASES: tuple[OperatorCase, ...] = (
     OperatorCase(
@@ -163,35 +164,25 @@ CASES: tuple[OperatorCase, ...] = (
         draw=inputs.with_sinks,
         expected=plain_operators.fused_attention,
     ),
-    OperatorCase(
+    _ATB_ATTENTION(
         operator="atb::_npu_paged_attention",
-        family="attention",
         draw=inputs.atb(paged=True, new=False, mask=False),
-        **_IN_PLACE,
     ),
-    OperatorCase(
+    _ATB_ATTENTION(
         operator="atb::_npu_paged_attention_splitfuse",
-        family="attention",
         draw=inputs.atb(paged=True, new=True, mask=True),
-        **_IN_PLACE,
     ),
-    OperatorCase(
+    _ATB_ATTENTION(
         operator="atb::_npu_flash_attention_qlens",
-        family="attention",
         draw=inputs.atb(paged=True, new=True, mask=True),
-        **_IN_PLACE,
     ),
-    OperatorCase(
+    _ATB_ATTENTION(
         operator="atb::_npu_flash_attention",
-        family="attention",
         draw=inputs.atb(paged=False, new=True, mask=True),
-        **_IN_PLACE,
     ),
-    OperatorCase(
+    _ATB_ATTENTION(
         operator="atb::_npu_flash_attention_unpad",
-        family="attention",
         draw=inputs.atb(paged=False, new=True, mask=False),
-        **_IN_PLACE,
     ),
     OperatorCase(
         operator="aten::mm",
@@ -270,7 +261,7 @@ CASES: tuple[OperatorCase, ...] = (
         )
         for operator in ("npu::npu_top_k_top_p", "_C_ascend::npu_apply_top_k_top_p")
     ),
-    # What releases limit tokens by that have no operator for it (vllm-ascend 0.13.0).
+    # Used for top-k and top-p by releases without an operator for them (vllm-ascend 0.13.0).
     OperatorCase(
         operator="aten::sort",
         family="choice",
@@ -296,7 +287,7 @@ CASES: tuple[OperatorCase, ...] = (
         expected=plain_operators.embedded,
         exact=True,
     ),
-    # Embeddings of tokens that another device has.
+    # Embeddings of tokens whose rows are on another device.
     OperatorCase(
         operator="aten::masked_fill_",
         overload="Scalar",
@@ -306,7 +297,7 @@ CASES: tuple[OperatorCase, ...] = (
         written=("self",),
         exact=True,
     ),
-    # Part of the compiled extension; the layers of 0.10.0rc1 to 0.23.0 compute it in torch instead.
+    # In the compiled extension. The layers of 0.10.0rc1 to 0.23.0 compute it with torch instead.
     OperatorCase(
         operator="_C_ascend::get_masked_input_and_mask",
         family="vocabulary",

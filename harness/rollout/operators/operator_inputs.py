@@ -1,4 +1,4 @@
-"""Inputs of the battery of operators: random tensors in the shapes engines give them, drawn from a seed."""
+"""Inputs of the operator test battery: random tensors with the shapes that serving engines use."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Any
 
 import torch
 
-Draw = Callable[[torch.Generator], dict[str, Any]]
+Arguments = dict[str, Any]
+"""Arguments of an operator by name: tensors, numbers, texts and lists."""
+Draw = Callable[[torch.Generator], Arguments]
 
 HEADS, KEY_HEADS, SIZE, HIDDEN, BLOCK = 4, 2, 16, 32, 4
 SCALE = 1 / math.sqrt(SIZE)
 
 
 def normal(generator: torch.Generator, *shape: int) -> torch.Tensor:
-    """Standard normal numbers."""
+    """A tensor of standard normal numbers in float64."""
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
@@ -24,10 +26,10 @@ def _lengths(generator: torch.Generator, count: int, longest: int) -> list[int]:
 
 
 def norm(*names: str, beta: bool = False) -> Draw:
-    """Named tensors (5, hidden) to add or normalise, gamma, beta where asked for, epsilon."""
+    """Tensors (5, hidden) of these names, gamma, epsilon and, with `beta`, beta."""
 
-    def draw(generator: torch.Generator) -> dict[str, Any]:
-        values: dict[str, Any] = {name: normal(generator, 5, HIDDEN) for name in names}
+    def draw(generator: torch.Generator) -> Arguments:
+        values: Arguments = {name: normal(generator, 5, HIDDEN) for name in names}
         values["gamma"] = 1 + 0.3 * normal(generator, HIDDEN)
         if beta:
             values["beta"] = normal(generator, HIDDEN)
@@ -37,11 +39,14 @@ def norm(*names: str, beta: bool = False) -> Draw:
 
 
 def rotary(*, neox: bool) -> Draw:
-    """Queries and keys with positions, and the table of their angles; neighbours turn half a head only."""
+    """Queries and keys with positions, and the table of rotation angles.
 
-    def draw(generator: torch.Generator) -> dict[str, Any]:
-        tokens, turned = 7, SIZE if neox else SIZE // 2
-        angles = torch.arange(64, dtype=torch.float64)[:, None] * 0.7 ** torch.arange(turned // 2)
+    neox: pairs are halves of a whole head; otherwise neighbours in half a head.
+    """
+
+    def draw(generator: torch.Generator) -> Arguments:
+        tokens, rotated = 7, SIZE if neox else SIZE // 2
+        angles = torch.arange(64, dtype=torch.float64)[:, None] * 0.7 ** torch.arange(rotated // 2)
         return {
             "positions": torch.randint(0, 64, (tokens,), generator=generator),
             "query": normal(generator, tokens, HEADS * SIZE),
@@ -55,27 +60,27 @@ def rotary(*, neox: bool) -> Draw:
 
 
 def engine_rotary(*, neox: bool) -> Draw:
-    """`rotary` as vllm-ascend's own operator wants it, whose table may be of a part of a head."""
+    """The arguments of `rotary` for vllm-ascend's operator, whose table can cover a part of a head."""
 
-    def draw(generator: torch.Generator) -> dict[str, Any]:
+    def draw(generator: torch.Generator) -> Arguments:
         values = rotary(neox=neox)(generator)
         return {**values, "rotary_dim": values["cos_sin_cache"].shape[-1]}
 
     return draw
 
 
-def mrope(generator: torch.Generator) -> dict[str, Any]:
-    """`rotary` as npu_mrope wants it, without sections."""
+def mrope(generator: torch.Generator) -> Arguments:
+    """The arguments of `rotary` for npu_mrope, without sections."""
     values = rotary(neox=True)(generator)
     del values["is_neox_style"]
     return {**values, "rotary_mode": "half"}
 
 
 def slots(name: str, *, pair: bool = True) -> Draw:
-    """Rows for a paged cache, with their slots; one of them is padding."""
+    """Rows for a paged cache and their slots, of which one is padding. pair: with values."""
 
-    def draw(generator: torch.Generator) -> dict[str, Any]:
-        values: dict[str, Any] = {"key": normal(generator, 6, KEY_HEADS, SIZE)}
+    def draw(generator: torch.Generator) -> Arguments:
+        values: Arguments = {"key": normal(generator, 6, KEY_HEADS, SIZE)}
         if pair:
             values["value"] = normal(generator, 6, KEY_HEADS, SIZE)
         values["key_cache"] = normal(generator, 5, BLOCK, KEY_HEADS, SIZE)
@@ -98,12 +103,12 @@ def _triangle() -> torch.Tensor:
 
 
 def fused(*, paged: bool, decode: bool = False) -> Draw:
-    """Three sequences in layout TND, packed or in a paged cache; one or several new tokens each."""
+    """Three sequences in layout TND, with keys packed or in a paged cache. decode: one new token each."""
 
-    def draw(generator: torch.Generator) -> dict[str, Any]:
+    def draw(generator: torch.Generator) -> Arguments:
         seen = _lengths(generator, 3, 13)
         new = [1] * 3 if decode else [max(1, length - 2) for length in seen] if paged else seen
-        values: dict[str, Any] = {
+        values: Arguments = {
             "query": normal(generator, sum(new), HEADS, SIZE),
             "atten_mask": _triangle(),
             "actual_seq_lengths": torch.tensor(new).cumsum(0).tolist(),
@@ -125,8 +130,8 @@ def fused(*, paged: bool, decode: bool = False) -> Draw:
     return draw
 
 
-def with_sinks(generator: torch.Generator) -> dict[str, Any]:
-    """`fused` for the second release of the operator, with sinks and a window of four."""
+def with_sinks(generator: torch.Generator) -> Arguments:
+    """The arguments of `fused` for version 2 of the operator, with sinks and a window of four."""
     values = fused(paged=True)(generator)
     names = {
         "actual_seq_lengths": "actual_seq_qlen",
@@ -140,13 +145,13 @@ def with_sinks(generator: torch.Generator) -> dict[str, Any]:
 
 
 def atb(*, paged: bool, new: bool, mask: bool) -> Draw:
-    """Three sequences as ATB wants them. paged: in a cache. new: several new tokens per sequence."""
+    """Three sequences for ATB operators. paged: keys in a cache. new: several new tokens per sequence."""
 
-    def draw(generator: torch.Generator) -> dict[str, Any]:
+    def draw(generator: torch.Generator) -> Arguments:
         seen = torch.tensor(_lengths(generator, 3, 13), dtype=torch.int32)
         counts = (seen - 2).clamp(min=1) if paged and new else seen if new else torch.ones_like(seen)
         tokens = int(counts.sum())
-        values: dict[str, Any] = {
+        values: Arguments = {
             "query": normal(generator, tokens, HEADS, SIZE),
             "num_heads": HEADS,
             "num_kv_heads": KEY_HEADS,
@@ -173,14 +178,14 @@ def atb(*, paged: bool, new: bool, mask: bool) -> Draw:
 def gating(**options: Any) -> Draw:
     """Router scores (6 tokens, 8 experts), two experts per token."""
 
-    def draw(generator: torch.Generator) -> dict[str, Any]:
+    def draw(generator: torch.Generator) -> Arguments:
         return {"x": normal(generator, 6, 8), "k": 2, **options}
 
     return draw
 
 
-def engine_gating(generator: torch.Generator) -> dict[str, Any]:
-    """`gating` as vllm-ascend's kernel wants it."""
+def engine_gating(generator: torch.Generator) -> Arguments:
+    """The arguments of `gating` for vllm-ascend's kernel."""
     return {
         **gating()(generator),
         "k_group": 1,
@@ -194,13 +199,13 @@ def engine_gating(generator: torch.Generator) -> dict[str, Any]:
     }
 
 
-def biased_gating(generator: torch.Generator) -> dict[str, Any]:
-    """`engine_gating` by sigmoid, with a bias that moves the choice."""
+def biased_gating(generator: torch.Generator) -> Arguments:
+    """The arguments of `engine_gating` with sigmoid and a bias that changes the selected experts."""
     values = {**engine_gating(generator), "norm_type": 1}
     return {**values, "bias_opt": 0.5 * normal(generator, 8)}
 
 
-def init_routing(generator: torch.Generator) -> dict[str, Any]:
+def init_routing(generator: torch.Generator) -> Arguments:
     """Six tokens and the two experts of each."""
     choices = torch.stack([torch.randperm(8, generator=generator)[:2] for _ in range(6)])
     return {
@@ -215,8 +220,8 @@ def init_routing(generator: torch.Generator) -> dict[str, Any]:
     }
 
 
-def grouped(generator: torch.Generator) -> dict[str, Any]:
-    """Rows for four experts, one of which has none."""
+def grouped(generator: torch.Generator) -> Arguments:
+    """Rows for four experts, one of which has no rows."""
     counts = torch.tensor([3, 0, 5, 1])
     return {
         "x": [normal(generator, 9, HIDDEN)],
@@ -228,8 +233,8 @@ def grouped(generator: torch.Generator) -> dict[str, Any]:
     }
 
 
-def unpermute(generator: torch.Generator) -> dict[str, Any]:
-    """Rows of six tokens with two experts each, in the experts' order, and their weights."""
+def unpermute(generator: torch.Generator) -> Arguments:
+    """Rows of six tokens with two experts each, ordered by expert, and their weights."""
     return {
         "permuted_tokens": normal(generator, 12, HIDDEN),
         "sorted_indices": torch.randperm(12, generator=generator).to(torch.int32),
@@ -237,8 +242,8 @@ def unpermute(generator: torch.Generator) -> dict[str, Any]:
     }
 
 
-def limits(generator: torch.Generator) -> dict[str, Any]:
-    """Logits with a limit on rank and probability per row."""
+def limits(generator: torch.Generator) -> Arguments:
+    """Logits with top-k and top-p for each row."""
     # Distinct multiples of 1/8, so that no rounding changes which tokens are the most likely.
     logits = torch.stack([torch.randperm(40, generator=generator) for _ in range(4)]) / 8.0 - 2
     return {
@@ -248,13 +253,13 @@ def limits(generator: torch.Generator) -> dict[str, Any]:
     }
 
 
-def shuffled(generator: torch.Generator) -> dict[str, Any]:
-    """Rows of distinct numbers, which no rounding makes equal."""
+def shuffled(generator: torch.Generator) -> Arguments:
+    """Rows of numbers that stay distinct when rounded."""
     return {"self": limits(generator)["logits"], "dim": -1, "descending": False}
 
 
-def vocabulary(generator: torch.Generator) -> dict[str, Any]:
-    """Token ids, and which of them a card has."""
+def vocabulary(generator: torch.Generator) -> Arguments:
+    """Token ids, and the range of the vocabulary on this card."""
     return {
         "input": torch.randint(0, 48, (20,), generator=generator),
         "org_vocab_start_index": 8,
@@ -265,16 +270,16 @@ def vocabulary(generator: torch.Generator) -> dict[str, Any]:
     }
 
 
-def embedding(generator: torch.Generator) -> dict[str, Any]:
-    """A table of 48 tokens, and the tokens of a batch."""
+def embedding(generator: torch.Generator) -> Arguments:
+    """An embedding table of 48 tokens, and the token ids of a batch."""
     return {
         "weight": normal(generator, 48, HIDDEN),
         "indices": torch.randint(0, 48, (20,), generator=generator),
     }
 
 
-def tokens_of_other_ranks(generator: torch.Generator) -> dict[str, Any]:
-    """Embeddings (tokens, hidden), and which of the tokens a card has not."""
+def tokens_of_other_ranks(generator: torch.Generator) -> Arguments:
+    """Embeddings (tokens, hidden), and a mask of the tokens whose rows are on another card."""
     return {
         "self": normal(generator, 20, HIDDEN),
         "mask": torch.randint(0, 2, (20, 1), generator=generator).bool(),
@@ -283,9 +288,9 @@ def tokens_of_other_ranks(generator: torch.Generator) -> dict[str, Any]:
 
 
 def pair(left: str, right: str, *shapes: tuple[int, ...], **options: Any) -> Draw:
-    """Two named tensors and options."""
+    """Two tensors of these names and shapes, and options."""
 
-    def draw(generator: torch.Generator) -> dict[str, Any]:
+    def draw(generator: torch.Generator) -> Arguments:
         return {left: normal(generator, *shapes[0]), right: normal(generator, *shapes[1]), **options}
 
     return draw

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 LARGEST_STORED = 1e9
-"""Stands for infinity, which JSON does not have."""
+"""Replaces infinity, which JSON does not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorMeasurement:
-    """One operator of the battery, compared with its plain formula.
+    """One operator of the test battery, compared with its plain formula.
 
-    state: `absent` when the cell has no such operator. budget: error in units of the tolerance, above 1 is
-    wrong. message: the error that it raised. group: the engine in whose process it ran.
+    state: `absent` if the cell has no such operator. budget: error in units of the tolerance, above 1 is
+    wrong. message: the error that it raised. group: the group of engines in whose process it ran.
     """
 
     case: str

@@ -1,7 +1,7 @@
-"""What the operators of serving engines compute, written plainly: one row, one head, one token at a time.
+"""Plain formulas of the operators of serving engines, computed row by row, head by head, token by token.
 
-Nothing here is shared with the simulated device's references: a misreading would have to be made twice.
-Tensors are float64 unless they count or choose.
+They share no code with the simulated device's references, so that a misunderstanding of an operator would
+have to occur twice. Tensors are float64, except for indices and counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def rms_norm(values: Values) -> Tensors:
 
 
 def add_rms_norm(values: Values) -> Tensors:
-    """RMS norm of x1 + x2, plus beta where there is one; and the sum."""
+    """RMS norm of x1 + x2, plus beta if given; and the sum."""
     total = values["x1"] + values["x2"]
     (y,) = rms_norm({**values, "input": total})
     return (y + values["beta"] if "beta" in values else y), total
@@ -35,7 +35,7 @@ def gemma_rms_norm(values: Values) -> Tensors:
 
 
 def swiglu(values: Values) -> Tensors:
-    """silu of the first half times the second."""
+    """silu of the first half, times the second half."""
     gate, up = values["input"].chunk(2, -1)
     return (gate * torch.sigmoid(gate) * up,)
 
@@ -46,7 +46,7 @@ def matmul_add(values: Values) -> Tensors:
 
 
 def product(values: Values) -> Tensors:
-    """Matrix product."""
+    """The matmul of both arguments."""
     return (values["self"] @ values.get("mat2", values.get("other")),)
 
 
@@ -56,7 +56,7 @@ def log_softmax(values: Values) -> Tensors:
 
 
 def rotary(values: Values) -> Tensors:
-    """Each pair of each head turned by its position's angle; pairs are (i, i + r/2) or (2i, 2i + 1)."""
+    """Rotate each pair of each head by the angle of its position; pairs are (i, i + r/2) or (2i, 2i + 1)."""
     size, cache = values["head_size"], values["cos_sin_cache"]
     half = cache.shape[-1] // 2
     cos, sin = cache[values["positions"], :half], cache[values["positions"], half:]
@@ -75,7 +75,7 @@ def rotary(values: Values) -> Tensors:
 
 
 def store(values: Values) -> Tensors:
-    """Rows of key and value in their slots; negative slots are padding."""
+    """Write the rows of key and value into their slots; negative slots are padding."""
     results = []
     slots = values["slot_indices" if "slot_indices" in values else "slot_mapping"].tolist()
     for rows, name in ((values["key"], "key_cache"), (values.get("value"), "value_cache")):
@@ -92,9 +92,10 @@ def store(values: Values) -> Tensors:
 def attention(
     query: Any, keys: Any, values: Any, scale: float, *, causal: bool, window: int = 1 << 30, sink: Any = None
 ) -> Any:
-    """(S, N, D) against (K, G, D), a head at a time; the last query is as new as the last key.
+    """Attention of queries (S, N, D) to keys (K, G, D); the last query has the position of the last key.
 
-    A query sees keys at most `window` places older than itself. sink (N,): a score that has no value.
+    window: a query attends to keys that are at most this many positions older. sink (N,): an additional score
+    for each head, without a value.
     """
     heads, shared = query.shape[1], query.shape[1] // keys.shape[1]
     columns = []
@@ -111,14 +112,14 @@ def attention(
 
 
 def from_cache(cache: Any, table: Any, length: int, heads: int) -> Any:
-    """The rows (length, heads, D) of one sequence, fetched slot by slot."""
+    """The rows (length, heads, D) of one sequence, read from its slots one by one."""
     size = cache.shape[1]
     rows = [cache[int(table[place // size]), place % size] for place in range(length)]
     return torch.stack(rows).reshape(length, heads, -1)
 
 
 def fused_attention(values: Values) -> Tensors:
-    """Layout TND: packed sequences, keys packed too or in a paged cache."""
+    """Attention in layout TND: packed sequences, with keys packed or in a paged cache."""
     second = "softmax_scale" in values
     names = (
         ("actual_seq_qlen", "actual_seq_kvlen") if second else ("actual_seq_lengths", "actual_seq_lengths_kv")
@@ -133,7 +134,7 @@ def fused_attention(values: Values) -> Tensors:
 
 
 def atb_attention(values: Values) -> Tensors:
-    """ATB's: lengths are counts; without `seq_len` there is one new token per sequence."""
+    """Attention of ATB: lengths are counts; without `seq_len` each sequence has one new token."""
     seen = values.get("context_lens", values.get("seq_len"))
     new = values.get("seq_len", [1] * len(seen))
     names = {
@@ -152,7 +153,7 @@ def atb_attention(values: Values) -> Tensors:
 def packed_attention(
     values: Values, new: Sequence[int], seen: Sequence[int], scale: float, *, causal: bool
 ) -> Tensors:
-    """New tokens of each sequence against its own keys."""
+    """Attention of the new tokens of each sequence to the keys of this sequence."""
     heads = values["num_key_value_heads"]
     window = values.get("pre_tokens", 1 << 30)
     results, row, key_row = [], 0, 0
@@ -175,7 +176,7 @@ def packed_attention(
 
 
 def gating(values: Values) -> Tensors:
-    """Weights of the k experts a token prefers, largest first, and the experts."""
+    """The weights of the k experts with the largest scores, in descending order, and their numbers."""
     scores = torch.softmax(values["x"], -1) if not values.get("norm_type") else torch.sigmoid(values["x"])
     preference = scores + values["bias_opt"] if "bias_opt" in values else scores
     weights, experts = [], []
@@ -190,7 +191,7 @@ def gating(values: Values) -> Tensors:
 
 
 def sorted_by_expert(values: Values) -> Tensors:
-    """Tokens repeated for their experts in the experts' order, where each choice went, tokens per expert."""
+    """Rows of tokens ordered by expert, the new position of each (token, expert), and tokens per expert."""
     choices = [
         (int(expert), token * values["expert_idx"].shape[1] + place)
         for token, row in enumerate(values["expert_idx"])
@@ -205,7 +206,7 @@ def sorted_by_expert(values: Values) -> Tensors:
 
 
 def grouped_product(values: Values) -> Tensors:
-    """Each expert's rows times its own matrix."""
+    """The matmul of each expert's rows with its matrix."""
     row, results = 0, []
     for expert, count in enumerate(values["group_list"].tolist()):
         results.append(values["x"][0][row : row + count] @ values["weight"][0][expert])
@@ -214,7 +215,7 @@ def grouped_product(values: Values) -> Tensors:
 
 
 def unpermuted(values: Values) -> Tensors:
-    """Tokens in their first order: their experts' rows weighted and summed."""
+    """For each token in the original order, the weighted sum of the rows of its experts."""
     probs = values["probs"]
     rows = values["permuted_tokens"][values["sorted_indices"].long()].unflatten(0, probs.shape)
     return (
@@ -225,7 +226,7 @@ def unpermuted(values: Values) -> Tensors:
 
 
 def limited(values: Values) -> Tensors:
-    """Logits of the tokens that may be drawn: the k largest, of those the fewest that reach probability p."""
+    """Logits after top-k and top-p; those of excluded tokens are -inf."""
     results = values["logits"].clone()
     for row, logits in enumerate(values["logits"]):
         order = torch.argsort(logits, descending=True)[: int(values["k"][row])]
@@ -239,13 +240,13 @@ def limited(values: Values) -> Tensors:
 
 
 def ascending(values: Values) -> Tensors:
-    """Each row from its least number up, and where its numbers were."""
+    """Each row sorted in ascending order, and the indices of its numbers."""
     places = torch.tensor([sorted(range(len(row)), key=row.__getitem__) for row in values["self"].tolist()])
     return values["self"].gather(-1, places), places
 
 
 def own_rows(values: Values) -> Tensors:
-    """Rows of this card's part of the vocabulary, and which tokens it has not."""
+    """The row of each token in this card's part of the vocabulary, and a mask of the tokens it lacks."""
     original = range(values["org_vocab_start_index"], values["org_vocab_end_index"])
     added = range(values["added_vocab_start_index"], values["added_vocab_end_index"])
     held = [*original, *[None] * values["num_org_vocab_padding"], *added]
@@ -256,12 +257,12 @@ def own_rows(values: Values) -> Tensors:
 
 
 def embedded(values: Values) -> Tensors:
-    """The table's row of each token."""
+    """The row of the embedding table for each token."""
     return (torch.stack([values["weight"][token] for token in values["indices"].tolist()]),)
 
 
 def blanked(values: Values) -> Tensors:
-    """`value` in the rows that are masked, the others as they are."""
+    """Replace the masked rows by `value`."""
     rows = zip(values["self"], values["mask"].flatten().tolist(), strict=True)
     return (torch.stack([torch.full_like(row, values["value"]) if masked else row for row, masked in rows]),)
 
