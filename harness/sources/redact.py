@@ -1,9 +1,8 @@
-"""Removing credentials from text: those in URLs, and tokens and keys of a known form."""
+"""Removes credentials from text: those in URLs, and tokens and keys of a known form."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from urllib.parse import urlsplit, urlunsplit
 
 MASK = "***"
@@ -15,6 +14,8 @@ SECRET_SHAPES = re.compile(
     r"|\beyJ[\w-]{8,200}\.[\w-]{8,4000}\.[\w-]*"
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^-]*(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
 )
+# User name and password at the start of a URL in text; a URL ends at white space or one of '"`,()<>.
+_CREDENTIALS = re.compile(r"""://(?P<user>[^\s'"`,()<>/]*)@""")
 
 
 def mask_secrets(text: str) -> str:
@@ -25,42 +26,16 @@ def mask_secrets(text: str) -> str:
 def redact_url(url: str) -> str:
     """`url` without its user name and password."""
     parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return url
-    user, _, host = parts.netloc.rpartition("@")
-    name, colon, _secret = user.partition(":")
-    # A name without a password is a token.
-    return urlunsplit(parts._replace(netloc=f"{name}:****@{host}" if colon else f"****@{host}"))
+    user, at, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{_masked_user(user)}@{host}")) if at else url
 
 
 def redact_text(text: str) -> str:
     """`text` with credentials removed from every URL in it."""
-    words = []
-    for word in _split_keeping_space(text):
-        start = word.find("://")
-        words.append(word if start < 0 or "@" not in word else _redact_word(word))
-    return "".join(words)
+    return _CREDENTIALS.sub(lambda found: f"://{_masked_user(found['user'])}@", text)
 
 
-def _redact_word(word: str) -> str:
-    head, scheme, rest = word.partition("://")
-    authority, slash, path = rest.partition("/")
-    user, at, host = authority.rpartition("@")
-    if not at:
-        return word
-    name, colon, _secret = user.partition(":")
-    return f"{head}{scheme}{name + ':' if colon else ''}****@{host}{slash}{_redact_tail(path)}"
-
-
-def _redact_tail(path: str) -> str:
-    return redact_text(path) if "://" in path else path
-
-
-def _split_keeping_space(text: str) -> Iterator[str]:
-    start = 0
-    for position, character in enumerate(text):
-        if character.isspace() or character in "'\"`,()<>":
-            yield text[start:position]
-            yield character
-            start = position + 1
-    yield text[start:]
+def _masked_user(user: str) -> str:
+    """The user name with a masked password. A name without a password is a token and is masked too."""
+    name, colon, _password = user.partition(":")
+    return f"{name}:****" if colon else "****"

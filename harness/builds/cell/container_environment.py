@@ -34,6 +34,7 @@ from harness.check import TaskContext
 from harness.errors import HarnessError
 from harness.outcome import Measured
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
+from harness.sources.redact import redact_text
 
 EXPIRE_SECONDS = 14 * 86400.0
 # How much of an image's id names the folder of its compiled modules.
@@ -171,12 +172,12 @@ def _image(
             build_files=files,
             labels=labels,
             locks=ctx.cache / "layers",
-            log=lambda text: ctx.log(settings.hide(text)),
+            log=lambda text: ctx.log(redact_text(text)),
         )
     except BuildError as error:
         step = "patch" if error.layer == "patches" else "install"
         reason = f"The image layer {error.layer} could not be built."
-        raise BuildStepError(step, reason, tail=settings.hide(error.tail)) from error
+        raise BuildStepError(step, reason, tail=redact_text(error.tail)) from error
 
 
 def _lock(ctx: TaskContext, spec: EnvironmentSpec) -> CellLock:

@@ -36,6 +36,7 @@ from harness.outcome import Measured
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 from harness.sources.packages.lockfile import LockedPackage, normal_name
+from harness.sources.redact import redact_text
 
 FINISHED = "finished.json"
 DRIVEN_PACKAGES = ("verl", "torch-npu", "transformers", "vllm", "vllm-ascend")
@@ -158,16 +159,12 @@ def _install(ctx: TaskContext, spec: EnvironmentSpec, prefix: Path, build: Envir
     ctx.workdir.joinpath("uv.toml").write_text("", "utf-8")
     with build.step("venv"):
         argv = [uv_binary(), "venv", "--python", spec.interpreter, "--no-project", *QUIET, str(prefix)]
-        _require_done(
-            _uv(ctx, argv, settings), "venv", settings, "The virtual environment could not be created."
-        )
+        _require_done(_uv(ctx, argv, settings), "venv", "The virtual environment could not be created.")
     _require_disk_space(ctx, spec, prefix, settings)
     wheels = [package for package in spec.packages if package.name not in spec.built]
     with build.step("install"):
         argv = [uv_binary(), "pip", "sync", *_target(prefix, settings), _requirements(ctx, "wheels", wheels)]
-        _require_done(
-            _uv(ctx, argv, settings), "install", settings, "The locked packages could not be installed."
-        )
+        _require_done(_uv(ctx, argv, settings), "install", "The locked packages could not be installed.")
     if spec.built:
         with build.step("build"):
             _build_packages(ctx, spec, prefix, build, settings)
@@ -220,9 +217,7 @@ def _build_packages(
             *(a for name, value in added.items() for a in ("--config-setting", f"npu-matrix-{name}={value}")),
         ]
         completed = _uv(ctx, argv, settings, {**variables, **added})
-        _require_done(
-            completed, "build", settings, f"{package.name} could not be built from its source package."
-        )
+        _require_done(completed, "build", f"{package.name} could not be built from its source package.")
 
 
 def _target(prefix: Path, settings: IndexSettings) -> list[str]:
@@ -243,10 +238,10 @@ def _uv(
     return ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_INSTALL)
 
 
-def _require_done(completed: Completed, step: str, settings: IndexSettings, what: str) -> None:
+def _require_done(completed: Completed, step: str, what: str) -> None:
     if completed.returncode == 0:
         return
-    tail = settings.hide(completed.tail)
+    tail = redact_text(completed.tail)
     if completed.timed_out:
         raise InfrastructureError(
             f"{what} It took more than {SECONDS_TO_INSTALL:.0f} s.",

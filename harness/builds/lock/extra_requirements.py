@@ -22,6 +22,7 @@ from harness.sources.packages.fetch_failure import fetch_failure
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_lock
 from harness.sources.packages.source_requirements import source_requirements
+from harness.sources.redact import redact_text
 
 SECONDS = 300.0
 # The same platform as the check `resolve` uses for another host than this one.
@@ -132,7 +133,7 @@ def _resolve(lock: CellLock, lines: list[str], settings: IndexSettings) -> tuple
         except subprocess.TimeoutExpired as error:
             raise _failed(lock, f"no result within {SECONDS:g} s") from error
         if done.returncode:
-            said = settings.hide(done.stderr)
+            said = redact_text(done.stderr)
             failure = fetch_failure(said)
             raise failure.error() if failure else _failed(lock, said.strip()[-1000:])
         return parse_lock(folder.joinpath("lock.txt").read_text("utf-8"))

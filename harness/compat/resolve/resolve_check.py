@@ -32,7 +32,7 @@ from harness.sources.packages.resolve_measurements import (
     ResolveMeasured,
 )
 from harness.sources.packages.uv_errors import UvFailure, UvFailureKind, parse_uv_failure
-from harness.sources.redact import redact_url
+from harness.sources.redact import redact_text, redact_url
 
 MAX_ATTEMPTS = 12
 SECONDS_PER_ATTEMPT = 180.0
@@ -223,7 +223,7 @@ def _after_failure(
     """The state after a failed run of uv; `done` when another run would not help."""
     if completed.timed_out:
         return replace(state, timed_out=True, done=True)
-    failure = parse_uv_failure(state.settings.hide(completed.tail))
+    failure = parse_uv_failure(redact_text(completed.tail))
     if failure.kind is UvFailureKind.NETWORK:
         return _without_index(ctx, state, failure)
     if failure.kind is UvFailureKind.OTHER:

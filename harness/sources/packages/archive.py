@@ -221,6 +221,7 @@ def _decompressed(file: Path) -> IO[bytes]:
 
 
 def _unpacker(head: bytes, stream: IO[bytes]) -> ByteStream:
+    # A Python can be built without these modules.
     import bz2
     import gzip
     import lzma
@@ -242,7 +243,7 @@ def _by_path(file: Path, members: list[ArchiveMember], *, wheel: bool) -> dict[s
         if problem:
             raise _hostile(file, f"member {member.name!r} has {problem}", "it would be outside the tree")
     names = {
-        member.name: _installed(member.name) if wheel else member.name.removeprefix("./")
+        member.name: installed_path(member.name) if wheel else member.name.removeprefix("./")
         for member in members
     }
     if not wheel:
@@ -259,13 +260,11 @@ def _by_path(file: Path, members: list[ArchiveMember], *, wheel: bool) -> dict[s
     return found
 
 
-def _installed(name: str) -> str:
+def installed_path(name: str) -> str:
     """Where an installer puts a wheel's member, relative to site-packages (the `.data` rule)."""
     top, _, rest = name.partition("/")
     scheme, _, inner = rest.partition("/")
-    if top.endswith(".data") and scheme in {"purelib", "platlib"} and inner:
-        return inner
-    return name
+    return inner if top.endswith(".data") and scheme in {"purelib", "platlib"} and inner else name
 
 
 def _hostile(file: Path, what: str, why: str) -> InputError:

@@ -17,6 +17,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import url2pathname
 
+import uv
+
 from harness.errors import InfrastructureError, InputError
 from harness.serialisation import JsonValue
 from harness.sources.packages.pip_config import merged_settings
@@ -196,10 +198,6 @@ class IndexSettings:
             "notices": list(self.notices),
         }
 
-    def hide(self, text: str) -> str:
-        """The output of another program with all credentials in it replaced."""
-        return redact_text(text)
-
 
 def index_environment(
     environ: Mapping[str, str],
@@ -239,8 +237,6 @@ _UV_LOOKUP_LOCK = threading.Lock()
 
 def uv_binary() -> str:
     """The uv program that this project pins; InfrastructureError if its package is installed without it."""
-    import uv
-
     try:
         # uv reads sysconfig. Before CPython 3.12, a second thread can see its variables half initialised
         # (_init_config_vars).

@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -57,29 +57,40 @@ def fetch_release(package: str, version: str, *, cache: Path, command: RunComman
     pip downloads it, so pip's settings (index, extra indexes, find-links, certificate, proxy) apply.
     ReleaseNotFoundError if the index has no such wheel, InfrastructureError if it is not reachable.
     """
+    require_release_name(package, version)
+
+    def download(folder: Path) -> Path:
+        return _download(package, version, folder, command)
+
+    return cached_fetch(cache / "sources" / f"{package.lower()}-{version}", download)
+
+
+def require_release_name(package: str, version: str) -> None:
+    """InputError unless the names can be part of a path and of a command line."""
     if not _NAME.fullmatch(package) or not _VERSION.fullmatch(version):
         raise InputError(
             f"{package}=={version} is not a valid release", fix="give a package name and a version"
         )
-    folder = cache / "sources" / f"{package.lower()}-{version}"
+
+
+def cached_fetch(folder: Path, fetch: Callable[[Path], Path]) -> Path:
+    """The file of a cache folder. If it is missing or damaged, `fetch` writes it below an empty folder.
+
+    Processes that fetch the same file at the same time do not disturb each other.
+    """
     cached = cached_file(folder)
     if cached:
         return cached
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetching-") as temporary:
-        wheel = _download(package, version, Path(temporary), command)
-        return publish_folder(seal_folder(wheel.parent, wheel.name), folder)
-
-
-def seal_folder(ready: Path, name: str) -> Path:
-    """Record the name and digest of the cached file in a manifest; returns the folder."""
-    manifest = {"file": name, "sha256": digest_file(ready / name)}
-    (ready / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
-    return ready
+        file = fetch(Path(temporary))
+        manifest = {"file": file.name, "sha256": digest_file(file)}
+        (file.parent / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+        return _publish_folder(file.parent, folder)
 
 
 def cached_file(folder: Path) -> Path | None:
-    """The file of a sealed folder; None if there is none, or its digest has changed."""
+    """The file that the manifest of a folder names; None if it is missing or its digest has changed."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         wheel = folder / Path(str(manifest["file"])).name
@@ -88,8 +99,8 @@ def cached_file(folder: Path) -> Path | None:
         return None
 
 
-def publish_folder(ready: Path, folder: Path) -> Path:
-    """Move a sealed folder into place and return its file. An intact existing folder is kept instead."""
+def _publish_folder(ready: Path, folder: Path) -> Path:
+    """Rename `ready` to `folder` and return its file. If `folder` exists and is intact, use it instead."""
     try:
         ready.rename(folder)
     except OSError:
@@ -98,14 +109,14 @@ def publish_folder(ready: Path, folder: Path) -> Path:
             return cached
         shutil.rmtree(folder, ignore_errors=True)
         ready.rename(folder)
-    found = cached_file(folder)
-    if found is None:
+    stored = cached_file(folder)
+    if stored is None:
         raise InfrastructureError(
             f"{folder} was written, but cannot be read back",
             why="the disk is full or damaged",
             fix="free space, or choose another cache folder",
         )
-    return found
+    return stored
 
 
 def _download(package: str, version: str, folder: Path, command: RunCommand) -> Path:
@@ -173,6 +184,6 @@ def _pip_candidates() -> Iterator[list[str]]:
     for location in (bundled.submodule_search_locations or []) if bundled else []:
         for wheel in sorted(Path(location).glob("_bundled/pip-*.whl")):
             yield [sys.executable, str(wheel / "pip")]
-    found = shutil.which("pip3") or shutil.which("pip")
-    if found:
-        yield [found]
+    program = shutil.which("pip3") or shutil.which("pip")
+    if program:
+        yield [program]

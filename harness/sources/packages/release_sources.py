@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -25,15 +25,14 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from harness.errors import HarnessError, InfrastructureError, InputError, Location
 from harness.sources.git.mirrors import find_mirror
-from harness.sources.packages.archive import open_archive, open_zip
+from harness.sources.packages.archive import installed_path, open_archive, open_zip
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 from harness.sources.packages.pip_download import (
     ReleaseNotFoundError,
     RunCommand,
-    cached_file,
-    publish_folder,
-    seal_folder,
+    cached_fetch,
+    require_release_name,
 )
 from harness.sources.packages.remote_file import TOO_LARGE, NoRangesError, download, open_remote
 from harness.sources.packages.uv_errors import UvFailureKind, parse_uv_failure
@@ -41,12 +40,10 @@ from harness.sources.redact import redact_text, redact_url
 from harness.sources.tree import path_problem
 
 LOCATE_TIMEOUT_S = 120.0
-NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")
 # Only the names of compiled modules are kept: they show that a module exists, not what it defines.
 COMPILED = re.compile(r".*\.(?:so|pyd)")
 SOURCE_FILES = re.compile(r".*\.py|torch_npu/csrc/aten/.*\.yaml|[^/]+\.dist-info/METADATA")
-# Tests and examples are nobody's API.
+# Tests and examples are not part of the API.
 EXCLUDED_FILES = re.compile(
     r"(?:tests?|examples?|docs?|benchmarks?)/.*|.*/(?:tests|testing|_vendor|thirdparty_files)/.*"
 )
@@ -61,20 +58,21 @@ ABSENT = (
     UvFailureKind.WRONG_TARGET,
     UvFailureKind.CONFLICT,
 )
-NO_RANGES = "the index serves no parts of files"
-# Where the sources keep the metadata that the index gives apart from the wheel (PEP 658).
+NO_RANGES = "the index does not support range requests"
+# Name of the stored metadata that the index serves separately from the wheel (PEP 658).
 INDEX_METADATA = "index-metadata/METADATA"
 MAX_METADATA_BYTES = 1 << 20
 RELEASE_LAYOUT = 3
 COMMIT_LAYOUT = 4
 # A commit has no built metadata, so its requirements are stored in a file of their own.
 REQUIREMENTS, TREE_REQUIREMENTS = "requirements.txt", "tree-requirements.txt"
+LockEntry = Mapping[str, Any]
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseFiles:
-    """The URLs of the files of one release. hashes: URL -> SHA-256, if the index states it."""
+    """The URLs of the files of one release. hashes: URL -> SHA-256, if the index provides it."""
 
     wheels: tuple[str, ...]
     sdist: str
@@ -91,24 +89,17 @@ def fetch_sources(package: str, version: str, *, cache: Path, command: RunComman
     ReleaseNotFoundError if no index has the release, InputError for a damaged or malicious archive,
     InfrastructureError if the index is not reachable, TooLargeError for a large file without range support.
     """
-    if not NAME.fullmatch(package) or not VERSION.fullmatch(version):
-        raise InputError(
-            f"{package}=={version} is not a valid release", fix="give a package name and a version"
-        )
-    folder = cache / "sources" / f"text-{RELEASE_LAYOUT}-{package.lower()}-{version}"
-    cached = cached_file(folder)
-    if cached:
-        return cached
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetching-") as temporary:
-        work = Path(temporary)
+    require_release_name(package, version)
+
+    def fetch(folder: Path) -> Path:
         settings = index_environment(os.environ)
-        published = _locate(package, version, settings, work, command)
-        ready = work / "ready"
-        ready.mkdir()
-        target = ready / f"{package}-{version}.zip"
+        published = _locate(package, version, settings, folder, command)
+        target = folder / "ready" / f"{package}-{version}.zip"
+        target.parent.mkdir()
         _fetch(published, target, settings)
-        return publish_folder(seal_folder(ready, target.name), folder)
+        return target
+
+    return cached_fetch(cache / "sources" / f"text-{RELEASE_LAYOUT}-{package.lower()}-{version}", fetch)
 
 
 def newest_version(requirement: str, *, cache: Path, command: RunCommand) -> str:
@@ -117,34 +108,34 @@ def newest_version(requirement: str, *, cache: Path, command: RunCommand) -> str
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".asking-") as temporary:
         settings = index_environment(os.environ)
-        found = _locked_entry(
+        entry = _locked_entry(
             requirement, settings, Path(temporary), command, ("--prerelease", "if-necessary")
         )
-    return str(found["version"])
+    return str(entry["version"])
 
 
 def release_requirements(sources: Path) -> tuple[str, ...]:
     """The requirements in the metadata of a release; none for a commit."""
-    try:
-        with zipfile.ZipFile(sources) as archive:
-            names = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-            text = archive.read(names[0]).decode("utf-8", "replace") if names else ""
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
-        raise InputError("these sources cannot be read", where=Location(sources), why=str(error)) from error
+    text = _member_text(sources, ".dist-info/METADATA")
     lines = email.message_from_string(text).get_all("Requires-Dist", [])
     return tuple(line for line in lines if _is_requirement(line))
 
 
 def tree_requirements(sources: Path) -> tuple[str, ...]:
     """The requirements in a commit's requirements file; none for a release."""
-    try:
-        with zipfile.ZipFile(sources) as archive:
-            stated = TREE_REQUIREMENTS in archive.namelist()
-            text = archive.read(TREE_REQUIREMENTS).decode("utf-8", "replace") if stated else ""
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
-        raise InputError("these sources cannot be read", where=Location(sources), why=str(error)) from error
+    text = _member_text(sources, TREE_REQUIREMENTS)
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     return tuple(line for line in lines if line and _is_requirement(line))
+
+
+def _member_text(sources: Path, ending: str) -> str:
+    """The text of the first member whose name has this ending; "" if there is none."""
+    try:
+        with zipfile.ZipFile(sources) as archive:
+            names = [name for name in archive.namelist() if name.endswith(ending)]
+            return archive.read(names[0]).decode("utf-8", "replace") if names else ""
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
+        raise InputError("these sources cannot be read", where=Location(sources), why=str(error)) from error
 
 
 def exact_version(requirement: Requirement) -> str:
@@ -167,23 +158,21 @@ def commit_sources(commit: str, *, cache: Path, mirrors: Path | None) -> Path | 
     if repository is None:
         return None
     tree = repository.tree(commit)
-    folder = cache / "sources" / f"text-{COMMIT_LAYOUT}-{tree.commit}"
-    cached = cached_file(folder)
-    if cached:
-        return cached
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetching-") as temporary:
-        ready = Path(temporary) / "ready"
-        ready.mkdir()
+
+    def fetch(folder: Path) -> Path:
+        target = folder / "ready" / "sources.zip"
+        target.parent.mkdir()
         members = ((path, tree.read(path)) for path in sorted(tree.paths()) if _is_source(path))
-        stated = [tree.read(REQUIREMENTS)] if tree.mode(REQUIREMENTS) else []
-        _write(ready / "sources.zip", chain(members, ((TREE_REQUIREMENTS, text) for text in stated)))
-        return publish_folder(seal_folder(ready, "sources.zip"), folder)
+        requirements = [tree.read(REQUIREMENTS)] if tree.mode(REQUIREMENTS) else []
+        _write(target, chain(members, ((TREE_REQUIREMENTS, text) for text in requirements)))
+        return target
+
+    return cached_fetch(cache / "sources" / f"text-{COMMIT_LAYOUT}-{tree.commit}", fetch)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFetcher:
-    """Where sources come from: the index through `command`, and mirrors for commits; kept in `cache`."""
+    """Fetches the sources of releases from the index and of commits from mirrors, with a cache."""
 
     cache: Path
     command: RunCommand
@@ -203,9 +192,9 @@ def _locate(
     package: str, version: str, settings: IndexSettings, work: Path, command: RunCommand
 ) -> ReleaseFiles:
     """The files of the release, as uv finds them on the index."""
-    found = _locked_entry(f"{package}=={version}", settings, work, command, ("--prerelease", "allow"))
-    wheels = [_file(one, work) for one in found.get("wheels", [])]
-    sdist = _file(found["sdist"], work) if "sdist" in found else ("", "")
+    entry = _locked_entry(f"{package}=={version}", settings, work, command, ("--prerelease", "allow"))
+    wheels = [_file(wheel, work) for wheel in entry.get("wheels", [])]
+    sdist = _file(entry["sdist"], work) if "sdist" in entry else ("", "")
     return ReleaseFiles(
         wheels=tuple(sorted((url for url, _ in wheels), key=_preference)),
         sdist=sdist[0],
@@ -215,20 +204,20 @@ def _locate(
 
 def _locked_entry(
     requirement: str, settings: IndexSettings, work: Path, command: RunCommand, options: tuple[str, str]
-) -> dict[str, Any]:
+) -> LockEntry:
     """The lock entry of the release that uv selects for a requirement, with the URLs of its files."""
-    (work / "wanted.in").write_text(f"{requirement}\n", encoding="utf-8")
+    (work / "requirements.in").write_text(f"{requirement}\n", encoding="utf-8")
     (work / "uv.toml").write_text(settings.uv_file(), encoding="utf-8")
     argv = [
-        *(uv_binary(), "pip", "compile", "wanted.in", "--output-file", "pylock.toml"),
+        *(uv_binary(), "pip", "compile", "requirements.in", "--output-file", "pylock.toml"),
         *("--format", "pylock.toml", "--no-deps", "--universal", "--python-version", "3.11"),
         *("--no-header", "--quiet", "--color", "never", *options, *settings.uv_arguments()),
     ]
     done = command(argv, env=settings.uv_environment(), cwd=work, timeout=LOCATE_TIMEOUT_S)
     if done.returncode != 0:
-        raise _failure(requirement, settings.hide(done.tail), timed_out=done.timed_out)
-    found: dict[str, Any] = tomllib.loads((work / "pylock.toml").read_text(encoding="utf-8"))["packages"][0]
-    return found
+        raise _failure(requirement, redact_text(done.tail), timed_out=done.timed_out)
+    entry: LockEntry = tomllib.loads((work / "pylock.toml").read_text(encoding="utf-8"))["packages"][0]
+    return entry
 
 
 def _failure(requirement: str, tail: str, *, timed_out: bool) -> HarnessError:
@@ -248,7 +237,7 @@ def _failure(requirement: str, tail: str, *, timed_out: bool) -> HarnessError:
     )
 
 
-def _file(entry: dict[str, Any], work: Path) -> tuple[str, str]:
+def _file(entry: LockEntry, work: Path) -> tuple[str, str]:
     url = entry.get("url") or (work / entry["path"]).resolve().as_uri()
     return str(url), str(entry.get("hashes", {}).get("sha256", ""))
 
@@ -262,29 +251,31 @@ def _preference(url: str) -> tuple[int, str]:
 def _fetch(published: ReleaseFiles, target: Path, settings: IndexSettings) -> None:
     """Fetch the needed members of a wheel by range, otherwise the sdist, otherwise the whole wheel."""
     wheel = published.wheels[0] if published.wheels else ""
-    ways: list[Callable[[], None]] = [partial(_store_by_range, wheel, settings, target)] if wheel else []
+    fetches: list[Callable[[], None]] = [partial(_store_by_range, wheel, settings, target)] if wheel else []
     for url, limit in ((published.sdist, MAX_SDIST_BYTES), (wheel, MAX_WHEEL_BYTES)):
         if url:
             sha256 = published.hashes.get(url, "")
-            ways.append(partial(_store_download, url, limit, sha256, settings, target))
-    refusals = []
-    for way in ways:
-        refusal = _try_fetch(way)
-        if not refusal:
+            fetches.append(partial(_store_download, url, limit, sha256, settings, target))
+    failures = []
+    for fetch in fetches:
+        failure = _try_fetch(fetch)
+        if not failure:
             return
-        refusals.append(refusal)
-    in_parts = NO_RANGES in refusals and len(refusals) > 1 and all(TOO_LARGE in one for one in refusals[1:])
-    raise (TooLargeError if in_parts else InfrastructureError)(
+        failures.append(failure)
+    is_too_large = (
+        NO_RANGES in failures and len(failures) > 1 and all(TOO_LARGE in one for one in failures[1:])
+    )
+    raise (TooLargeError if is_too_large else InfrastructureError)(
         f"the sources of {target.stem} could not be fetched",
-        why="; ".join(dict.fromkeys(refusals)),
+        why="; ".join(dict.fromkeys(failures)),
         fix="check the network and pip's index settings (`pip config list`), then run again",
     )
 
 
-def _try_fetch(way: Callable[[], None]) -> str:
-    """Why fetching this way failed, or ""."""
+def _try_fetch(fetch: Callable[[], None]) -> str:
+    """Call `fetch`; returns why it failed, or ""."""
     try:
-        way()
+        fetch()
     except NoRangesError:
         return NO_RANGES
     except OSError as error:
@@ -330,8 +321,8 @@ def _store_wheel(stream: IO[bytes], url: str, target: Path, metadata: bytes = b"
             _write(
                 target,
                 chain(
-                    ((_installed(m.filename), wheel.read(m)) for m in members),
-                    ((_installed(name), b"") for name in compiled),
+                    ((installed_path(m.filename), wheel.read(m)) for m in members),
+                    ((installed_path(name), b"") for name in compiled),
                     [(INDEX_METADATA, metadata)] if metadata else [],
                 ),
             )
@@ -345,7 +336,11 @@ def _source_members(wheel: zipfile.ZipFile, where: Location) -> list[zipfile.Zip
         raise InputError("this wheel is not used: it has too many files", where=where)
     members = []
     for info in infos:
-        if info.is_dir() or not _is_source(_installed(info.filename)) or info.file_size > MAX_MEMBER_BYTES:
+        if (
+            info.is_dir()
+            or not _is_source(installed_path(info.filename))
+            or info.file_size > MAX_MEMBER_BYTES
+        ):
             continue
         problem = path_problem(info.filename)
         if problem:
@@ -360,17 +355,12 @@ def _is_source(name: str) -> bool:
     return SOURCE_FILES.fullmatch(name) is not None and EXCLUDED_FILES.fullmatch(name) is None
 
 
-def _installed(name: str) -> str:
-    """Where an installer puts a wheel's member, relative to site-packages (the `.data` rule)."""
-    top, _, rest = name.partition("/")
-    scheme, _, inner = rest.partition("/")
-    return inner if top.endswith(".data") and scheme in {"purelib", "platlib"} and inner else name
-
-
 def _store_archive(url: str, data: bytes, sha256: str, target: Path) -> None:
     name = redact_url(url).rpartition("/")[2]
     if sha256 and hashlib.sha256(data).hexdigest() != sha256:
-        raise InputError("this file is not the one the index lists", where=Location(name), why="its SHA-256")
+        raise InputError(
+            "this file is not the one that the index lists", where=Location(name), why="its SHA-256 differs"
+        )
     if name.endswith(".whl"):
         _store_wheel(io.BytesIO(data), url, target)
         return
@@ -383,14 +373,18 @@ def _store_archive(url: str, data: bytes, sha256: str, target: Path) -> None:
         top = (
             "src/" if any(path.startswith("src/") and path.endswith("/__init__.py") for path in paths) else ""
         )
-        kept = [
+        sources = [
             (path, path.removeprefix(top))
             for path in paths
             if path.startswith(top) and _is_source(path.removeprefix(top))
         ]
         _write(
             target,
-            ((name, tree.read(path)) for path, name in kept if tree.members[path].size <= MAX_MEMBER_BYTES),
+            (
+                (name, tree.read(path))
+                for path, name in sources
+                if tree.members[path].size <= MAX_MEMBER_BYTES
+            ),
         )
 
 

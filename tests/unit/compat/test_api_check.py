@@ -18,7 +18,7 @@ from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.uses.analysis_process import analyse
 from harness.compat.uses.package_pairs import Package
 from harness.errors import InfrastructureError, InputError
-from harness.matrix.cells.pins import PinsFacet
+from harness.matrix.model.environment_facets import PinsFacet
 from harness.outcome import Status
 
 MODEL = "from transformers import AutoModel\n"

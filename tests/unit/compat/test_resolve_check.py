@@ -12,7 +12,7 @@ from harness.compat.resolve import resolve_check
 from harness.compat.resolve.resolve_problems import remedy
 from harness.compat.resolve.resolve_request import ResolveRequest
 from harness.errors import InfrastructureError, InputError
-from harness.matrix.cells.pins import PinsFacet
+from harness.matrix.model.environment_facets import PinsFacet
 from harness.outcome import Status
 from harness.sources.packages.lockfile import parse_lock
 from harness.sources.packages.resolve_measurements import (
