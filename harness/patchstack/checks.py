@@ -1,8 +1,13 @@
-"""The check `patches`: do the patches selected for a cell apply to the cell's upstream trees?"""
+"""The check `patches`: do the patches selected for a cell apply to the cell's upstream trees?
+
+Planning imports this module. The functions below import the code that applies patches, because its import
+would slow down `npu-matrix plan`.
+"""
 
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,8 +39,9 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 def run(ctx: TaskContext) -> Measured[PatchesMeasured]:
     """Apply the selected patches of every upstream to its tree, in memory.
 
-    Artifacts: `patched.zip` (path below site-packages -> new content) and `patched.json` (path -> SHA-256
-    `pre`, `post`). Both are empty when nothing changes, and absent when a stack does not apply.
+    Artifacts: `patched.zip` has the new content of every changed file by its path below site-packages;
+    `patched.json` has its SHA-256 before (`pre`) and after (`post`). Both are empty when nothing changes, and
+    are not written when a stack does not apply.
     """
     selected: list[str] = []
     trees: dict[str, str] = {}
@@ -51,13 +57,13 @@ def run(ctx: TaskContext) -> Measured[PatchesMeasured]:
         trees[source.package] = tree.tree.label
         results.append(_apply(ctx, tree, patches))
     applies = all(result.applies for result in results) and missing is None
-    name = TREE_UNAVAILABLE if missing else ", ".join(trees.values()) or TREE_NOT_NEEDED
-    # Two upstreams have no path in common.
-    digests = {path: one for result in results for path, one in result.digests().items()}
+    tree_name = TREE_UNAVAILABLE if missing else ", ".join(trees.values()) or TREE_NOT_NEEDED
+    # No path is in two upstreams.
+    digests = {path: found for result in results for path, found in result.digests().items()}
     return Measured(
         measurements=PatchesMeasured(
             selected=tuple(selected),
-            tree=name,
+            tree=tree_name,
             trees=trees,
             applies=applies,
             verdicts=tuple(verdict.measured for result in results for verdict in result.verdicts),
@@ -97,8 +103,6 @@ def _apply(ctx: TaskContext, target: UpstreamTree, patches: Sequence[SelectedPat
 
 
 def _write_artifacts(folder: Path, results: Sequence[StackResult]) -> dict[str, str]:
-    import zipfile
-
     contents = {path: content for result in results for path, content in result.files.items()}
     with zipfile.ZipFile(folder / PATCHED_FILES, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, content in sorted(contents.items()):
@@ -106,23 +110,23 @@ def _write_artifacts(folder: Path, results: Sequence[StackResult]) -> dict[str, 
                 info = zipfile.ZipInfo(path, date_time=_EPOCH)
                 info.external_attr = int(content.mode, 8) << 16
                 archive.writestr(info, content.data)
-    digests = {path: one for result in results for path, one in result.digests().items()}
+    digests = {path: found for result in results for path, found in result.digests().items()}
     text = json.dumps(to_json(digests), indent=1, sort_keys=True)
     (folder / PATCHED_DIGESTS).write_text(text, encoding="utf-8")
     return {PATCHED_FILES: PATCHED_FILES, PATCHED_DIGESTS: PATCHED_DIGESTS}
 
 
-def judge(measurements: PatchesMeasured, _params: Mapping[str, Any]) -> Judgement:
-    """Pass when every patch applies as it is or is upstream already."""
+def judge(measurements: PatchesMeasured, _params: Mapping[str, object]) -> Judgement:
+    """Pass when every patch applies unchanged or is upstream already."""
     if not measurements.selected:
         return Judgement(
             status=Status.PASS, reasons=("No patch of this project is for the versions of this cell.",)
         )
-    failing = [verdict for verdict in measurements.verdicts if not _is_fine(verdict)]
+    failing = [verdict for verdict in measurements.verdicts if not _is_accepted(verdict)]
     if measurements.tree == TREE_UNAVAILABLE and not failing:
         return Judgement(status=Status.NOT_RUN, reasons=(measurements.reason,), remedies=(COMMIT_REMEDY,))
     # Short reports show the first reason only: put patches that do not apply first.
-    ordered = sorted(measurements.verdicts, key=_is_fine)
+    ordered = sorted(measurements.verdicts, key=_is_accepted)
     reasons = [_sentence(verdict, _tree_of(measurements, verdict)) for verdict in ordered]
     remedies = [
         f"{verdict.patch}: {remedy}" for verdict in measurements.verdicts for remedy in verdict.remedies
@@ -134,7 +138,7 @@ def judge(measurements: PatchesMeasured, _params: Mapping[str, Any]) -> Judgemen
     )
 
 
-def _is_fine(patch: MeasuredPatch) -> bool:
+def _is_accepted(patch: MeasuredPatch) -> bool:
     return patch.verdict.applies or patch.verdict is PatchVerdict.ALREADY_UPSTREAM
 
 
@@ -153,7 +157,7 @@ def _sentence(patch: MeasuredPatch, tree: str) -> str:
 
 
 def holds(measurements: PatchesMeasured, _outcome: Outcome) -> str:
-    """An outcome without a tree is outdated once a mirror has the commit."""
+    """Why the stored outcome should be replaced: a mirror now has the commit that was missing."""
     source, mirrors = measurements.source, mirrors_folder()
     if source is None or not source.commit or not mirrors:
         return ""
@@ -161,7 +165,7 @@ def holds(measurements: PatchesMeasured, _outcome: Outcome) -> str:
 
 
 def applies(facets: Mapping[str, Any]) -> str:
-    """Why there is nothing to apply, or ""."""
+    """Why the check does not apply to the cell, or ""."""
     some = facets["patches[verl]"] or facets["patches[vllm_ascend]"]
     return "" if some else "no patch of this project is for these versions of verl and vllm-ascend"
 

@@ -60,14 +60,14 @@ class _FailedPatch:
     patch: Patch
     tree: Tree
     blobs: HasBlobs | None
-    done: NotApplied
+    rejected: NotApplied
     explain: bool
 
     @property
     def reasons(self) -> tuple[str, ...]:
         if not self.explain:
             return ()
-        return tuple(f"{rejection.path}: {rejection.why}" for rejection in self.done.rejections)
+        return tuple(f"{rejection.path}: {rejection.why}" for rejection in self.rejected.rejections)
 
     @property
     def rebase(self) -> str:
@@ -80,7 +80,7 @@ class _FailedPatch:
             return ()
         return tuple(
             HunkFailure(path=rejection.path, hunk=rejection.hunk, why=rejection.why)
-            for rejection in self.done.rejections
+            for rejection in self.rejected.rejections
         )
 
 
@@ -97,10 +97,16 @@ def classify(
     done = apply_patch(patch, tree, every_reason=explain)
     if isinstance(done, Applied):
         return _applied(loaded.name, done, patch.stray, blobs, explain=explain)
-    case = _FailedPatch(name=loaded.name, patch=patch, tree=tree, blobs=blobs, done=done, explain=explain)
+    case = _FailedPatch(name=loaded.name, patch=patch, tree=tree, blobs=blobs, rejected=done, explain=explain)
     if any(rejection.unsafe for rejection in done.rejections):
         return _failed(case, PatchVerdict.UNSAFE, "do not use this patch; ask its author why it writes there")
-    for attempt in (_already, _missing, _endings, _three_way, _drifted):
+    for attempt in (
+        _already_upstream,
+        _missing_target,
+        _other_line_endings,
+        _three_way,
+        _upstream_in_other_context,
+    ):
         found = attempt(case)
         if found:
             return found
@@ -143,8 +149,8 @@ def _applied(
             remedies=("check by hand where the change belongs, then write the patch again for this version",),
             hunks=places,
         )
-    reasons = [f"its lines have moved, by {offset:+d} at most"] if offset else []
-    reasons += [f"line {line} of the patch is after the end of its hunk and is ignored" for line in stray]
+    reasons = [f"its hunks apply up to {abs(offset)} lines away from their line numbers"] if offset else []
+    reasons += [f"line {line} of the patch comes after the end of its hunk and is ignored" for line in stray]
     return ClassifiedPatch(
         patch=name,
         verdict=PatchVerdict.OFFSET if offset else PatchVerdict.CLEAN,
@@ -194,7 +200,7 @@ def _moved(change: FileChange, base: bytes, data: bytes) -> list[str]:
     """Hunks that were placed in another function or class than the one they were written for."""
     path = change.patch.source
     problems = []
-    for (line, was), new in zip(_origin(change.patch, base), change.placements, strict=False):
+    for (line, was), new in zip(_original_positions(change.patch, base), change.placements, strict=False):
         at = new.line + new.hunk.leading
         now = enclosing_quickly(path, data, at)
         if was == now or same_place(was, now, base, data):
@@ -209,9 +215,8 @@ def _moved(change: FileChange, base: bytes, data: bytes) -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def _origin(file: FilePatch, base: bytes) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """For each hunk, the first changed line and its enclosing definitions in the file the patch was made
-    from.
+def _original_positions(file: FilePatch, base: bytes) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """For each hunk, the first changed line and its enclosing definitions in the file the patch was made for.
 
     Empty when the patch does not apply to that file.
     """
@@ -222,19 +227,19 @@ def _origin(file: FilePatch, base: bytes) -> tuple[tuple[int, tuple[str, ...]], 
     return tuple((line, enclosing_quickly(file.source, base, line)) for line in lines)
 
 
-def _already(case: _FailedPatch) -> ClassifiedPatch | None:
+def _already_upstream(case: _FailedPatch) -> ClassifiedPatch | None:
     undone = apply_patch(case.patch.undo, case.tree, every_reason=False)
     if isinstance(undone, Applied):
-        return _upstream(case, "the tree already contains exactly this change")
+        return _upstream_verdict(case, "the tree already contains exactly this change")
     again = (
         convert_line_endings(case.patch.undo, case.tree) if may_be_line_endings(case.patch, undone) else None
     )
     if again and isinstance(apply_patch(again, case.tree, every_reason=False), Applied):
-        return _upstream(case, "the tree already contains this change, with other line endings")
+        return _upstream_verdict(case, "the tree already contains this change, with other line endings")
     return None
 
 
-def _upstream(case: _FailedPatch, reason: str) -> ClassifiedPatch:
+def _upstream_verdict(case: _FailedPatch, reason: str) -> ClassifiedPatch:
     return ClassifiedPatch(
         patch=case.name,
         verdict=PatchVerdict.ALREADY_UPSTREAM,
@@ -243,8 +248,8 @@ def _upstream(case: _FailedPatch, reason: str) -> ClassifiedPatch:
     )
 
 
-def _missing(case: _FailedPatch) -> ClassifiedPatch | None:
-    if not any(rejection.missing for rejection in case.done.rejections):
+def _missing_target(case: _FailedPatch) -> ClassifiedPatch | None:
+    if not any(rejection.missing for rejection in case.rejected.rejections):
         return None
     return _failed(
         case,
@@ -253,9 +258,11 @@ def _missing(case: _FailedPatch) -> ClassifiedPatch | None:
     )
 
 
-def _endings(case: _FailedPatch) -> ClassifiedPatch | None:
+def _other_line_endings(case: _FailedPatch) -> ClassifiedPatch | None:
     again = (
-        convert_line_endings(case.patch, case.tree) if may_be_line_endings(case.patch, case.done) else None
+        convert_line_endings(case.patch, case.tree)
+        if may_be_line_endings(case.patch, case.rejected)
+        else None
     )
     applied = apply_patch(again, case.tree) if again else None
     if again is None or not isinstance(applied, Applied):
@@ -263,7 +270,7 @@ def _endings(case: _FailedPatch) -> ClassifiedPatch | None:
     reasons = [
         f"{rejection.path} has {describe_line_endings(case.tree.read(rejection.path))} line endings, "
         "the patch has others"
-        for rejection in case.done.rejections
+        for rejection in case.rejected.rejections
     ]
     return ClassifiedPatch(
         patch=case.name,
@@ -286,7 +293,7 @@ def _three_way(case: _FailedPatch) -> ClassifiedPatch | None:
     if any(result.conflicts for _one, result in merged):
         return None
     if all(result.data == one.ours.data for one, result in merged):
-        return _upstream(case, "upstream has every change already, though the lines around it differ")
+        return _upstream_verdict(case, "upstream already has every change; only the lines around them differ")
     return ClassifiedPatch(
         patch=case.name,
         verdict=PatchVerdict.MERGED,
@@ -304,20 +311,23 @@ def _three_way(case: _FailedPatch) -> ClassifiedPatch | None:
     )
 
 
-def _drifted(case: _FailedPatch) -> ClassifiedPatch | None:
-    """Already upstream, found although the context changed and the original file is not available."""
+def _upstream_in_other_context(case: _FailedPatch) -> ClassifiedPatch | None:
+    """The verdict `already-upstream` if upstream has every change, in another context."""
     if any(file.change is not ChangeKind.MODIFY or not file.hunks for file in case.patch.files):
         return None
     for file in case.patch.files:
         data = case.tree.read(file.source)
-        if not all(_is_there(data, *group) for hunk in file.hunks for group in _groups(hunk.lines)):
+        if not all(
+            _contains_change(data, *group) for hunk in file.hunks for group in _change_groups(hunk.lines)
+        ):
             return None
-    return _upstream(
-        case, "the file has every line that the patch adds and none that it removes; the context differs"
+    return _upstream_verdict(
+        case,
+        "the file has every line that the patch adds and none that it removes; only the context differs",
     )
 
 
-def _groups(lines: tuple[tuple[bytes, bytes], ...]) -> list[tuple[bytes, bytes]]:
+def _change_groups(lines: tuple[tuple[bytes, bytes], ...]) -> list[tuple[bytes, bytes]]:
     """Each run of changed lines as (removed, added)."""
     groups: list[tuple[bytes, bytes]] = []
     removed = added = b""
@@ -332,7 +342,7 @@ def _groups(lines: tuple[tuple[bytes, bytes], ...]) -> list[tuple[bytes, bytes]]
     return groups
 
 
-def _is_there(data: bytes, removed: bytes, added: bytes) -> bool:
+def _contains_change(data: bytes, removed: bytes, added: bytes) -> bool:
     distinctive = len(b"".join(added.split())) >= _DISTINCTIVE_BYTES
     whole = b"\n" + data
     return distinctive and whole.count(b"\n" + added) == 1 and not (removed and b"\n" + removed in whole)
@@ -349,7 +359,7 @@ def _conflict(case: _FailedPatch) -> ClassifiedPatch:
 
 
 def _partly_upstream(case: _FailedPatch) -> list[str]:
-    rejected = {rejection.path for rejection in case.done.rejections}
+    rejected = {rejection.path for rejection in case.rejected.rejections}
     found = []
     for file in case.patch.files:
         if file.source not in rejected or file.change is not ChangeKind.MODIFY:

@@ -27,11 +27,11 @@ def convert_line_endings(patch: Patch, tree: Tree) -> Patch | None:
     return Patch(files=tuple(files)) if changed else None
 
 
-def may_be_line_endings(patch: Patch, done: NotApplied) -> bool:
-    """Whether line endings can be the only problem: no file is refused, and the patch or the file has CR."""
+def may_be_line_endings(patch: Patch, not_applied: NotApplied) -> bool:
+    """Whether line endings can be the only problem: no file is rejected, and the patch or file has CR."""
     return all(
-        one.misfit is not None and (patch.has_carriage_returns or b"\r" in one.misfit.data)
-        for one in done.rejections
+        rejection.mismatch is not None and (patch.has_carriage_returns or b"\r" in rejection.mismatch.data)
+        for rejection in not_applied.rejections
     )
 
 

@@ -25,9 +25,10 @@ class LineEdit:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchEdits:
-    """Edits of one base, in order, with marks that show quickly that one of them must conflict.
+    """Edits of one base file, in order.
 
-    marks: for each edit its old lines with one neighbour on each side, and its new lines.
+    marks: for each edit, its old lines with one neighbour on each side, and its new lines. They show quickly
+    that an edit must conflict.
     """
 
     edits: tuple[LineEdit, ...]
@@ -98,19 +99,19 @@ def merge_lines(
 ) -> MergeResult:
     """Merge a later version of `base` with edits of `base`, which are in order."""
     lines = split_lines(base)
-    mine, other = list(line_edits(base, ours)), list(theirs)
+    our_edits, their_edits = list(line_edits(base, ours)), list(theirs)
     out: list[bytes] = []
     conflicts: list[int] = []
     at = 0
-    while mine or other:
-        group_mine, group_other, start, end = _group(mine, other)
+    while our_edits or their_edits:
+        our_group, their_group, start, end = _group(our_edits, their_edits)
         out += lines[at:start]
         at = end
-        left = _side(lines, group_mine, start, end)
-        right = _side(lines, group_other, start, end)
-        if not group_other or (group_mine and left == right):
+        left = _side(lines, our_group, start, end)
+        right = _side(lines, their_group, start, end)
+        if not their_group or (our_group and left == right):
             out += left
-        elif not group_mine:
+        elif not our_group:
             out += right
         else:
             conflicts.append(start + 1)
@@ -119,15 +120,17 @@ def merge_lines(
     return MergeResult(data=b"".join(out), conflicts=tuple(conflicts))
 
 
-def _group(mine: list[LineEdit], other: list[LineEdit]) -> tuple[list[LineEdit], list[LineEdit], int, int]:
-    """Remove the next edits that overlap or touch from both lists; also the range of the base they cover."""
-    first = min(mine[:1] + other[:1], key=lambda edit: (edit.start, edit.end))
+def _group(
+    our_edits: list[LineEdit], their_edits: list[LineEdit]
+) -> tuple[list[LineEdit], list[LineEdit], int, int]:
+    """Remove the next edits that overlap or touch from both lists. Returns them and the lines they cover."""
+    first = min(our_edits[:1] + their_edits[:1], key=lambda edit: (edit.start, edit.end))
     start, end = first.start, first.end
     taken: tuple[list[LineEdit], list[LineEdit]] = ([], [])
     grown = True
     while grown:
         grown = False
-        for source, target in ((mine, taken[0]), (other, taken[1])):
+        for source, target in ((our_edits, taken[0]), (their_edits, taken[1])):
             while source and source[0].start <= end:
                 edit = source.pop(0)
                 target.append(edit)

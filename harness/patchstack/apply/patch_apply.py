@@ -1,10 +1,11 @@
 """Applying a parsed patch to a tree in memory: all or nothing, byte for byte, without fuzz.
 
 A hunk is placed where git would place it: all its old lines must match exactly, and of several matches the
-one nearest to the line in the hunk's header is used. A hunk never matches text that an earlier hunk wrote.
-Two rules are stricter than git's. An old text that ends without a newline matches only at the end of the file
-(git also matches it in the middle if the last line is context, and then joins two lines). A hunk without old
-text applies only to an empty file (git appends it to any file, unless it is for line 0 or 1).
+match nearest to the line in the hunk's header is used. A hunk never matches text that an earlier hunk wrote.
+
+Two rules are stricter than git's. Old text that ends without a newline matches only at the end of the file;
+git also matches it elsewhere if the last line is context, and then joins two lines. A hunk without old text
+applies only to an empty file; git appends it to any file, unless its header says line 0 or 1.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Placement:
 
 @dataclass(frozen=True, kw_only=True)
 class HunkMismatch:
-    """The first hunk (its number from 1) that does not match the file, as earlier hunks left it."""
+    """The first hunk that does not match a file. number: from 1. data: the file after the earlier hunks."""
 
     number: int
     hunk: Hunk
@@ -38,42 +39,42 @@ class HunkMismatch:
 
     @property
     def why(self) -> str:
-        """What the hunk expects and the file does not contain."""
+        """Which expected line the file does not contain."""
         name = f"hunk {self.number}"
         if not self.hunk.pre:
-            return f"{name} has no context lines, so its place is ambiguous"
+            return f"{name} has no context lines, so its position is ambiguous"
         lines = set(self.data.splitlines(keepends=True))
         for op, text in self.hunk.lines:
             if op != b"+" and text not in lines:
                 shown = text.decode("utf-8", "replace").strip()[:120]
-                return f"{name} (line {self.hunk.old_start}) expects a line that is missing: {shown!r}"
-        return f"{name} (line {self.hunk.old_start}) finds its lines, but not as one block"
+                return f"{name} (line {self.hunk.old_start}): the file does not have its line {shown!r}"
+        return f"{name} (line {self.hunk.old_start}): the file has all its lines, but not as one block"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
-    """Why a file patch does not apply: a reason about the whole file, or the hunk that does not match."""
+    """Why a file patch does not apply: `file_reason`, or a hunk that does not match."""
 
     path: str
-    about: str = ""
-    misfit: HunkMismatch | None = None
+    file_reason: str = ""
+    mismatch: HunkMismatch | None = None
     missing: bool = False
     unsafe: bool = False
 
     @property
     def hunk(self) -> int:
-        """The number of the hunk (from 1); 0 if the whole file is refused."""
-        return self.misfit.number if self.misfit else 0
+        """The number of the hunk (from 1); 0 if the whole file is rejected."""
+        return self.mismatch.number if self.mismatch else 0
 
     @property
     def why(self) -> str:
         """The reason. It is computed on request, because most rejections are only counted."""
-        return self.misfit.why if self.misfit else self.about
+        return self.mismatch.why if self.mismatch else self.file_reason
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileChange:
-    """An applied file patch: the file before and after (None: no file), and the places of its hunks."""
+    """An applied file patch: the file before and after (None: no file), and the positions of its hunks."""
 
     patch: FilePatch
     before: TreeFile | None
@@ -90,7 +91,7 @@ class Applied:
 
     @property
     def offset(self) -> int:
-        """The offset of the hunk that is farthest from its header's line."""
+        """The largest offset of a hunk, with its sign."""
         offsets = [placement.offset for change in self.changes for placement in change.placements]
         return max(offsets, key=abs, default=0)
 
@@ -114,39 +115,40 @@ def apply_patch(patch: Patch, tree: Tree, *, every_reason: bool = True) -> Appli
     for file in patch.files:
         now = OverlayTree(base=tree, changes=files) if files else tree
         if rejections and not every_reason:
-            refused = _refusal(file, now)
-            rejections += [refused] if refused else []
+            refusal = _refusal(file, now)
+            rejections += [refusal] if refusal else []
             continue
-        done = _apply_file(file, now)
-        if isinstance(done, Rejection):
-            rejections.append(done)
+        applied = _apply_file(file, now)
+        if isinstance(applied, Rejection):
+            rejections.append(applied)
             continue
-        changes.append(done)
+        changes.append(applied)
         if file.change in {ChangeKind.RENAME, ChangeKind.DELETE} and file.old_path:
             files[file.old_path] = None
         if file.new_path and file.change is not ChangeKind.DELETE:
-            files[file.new_path] = done.after
+            files[file.new_path] = applied.after
     if rejections:
         return NotApplied(rejections=tuple(rejections))
     return Applied(changes=tuple(changes), files=files)
 
 
 def _apply_file(file: FilePatch, tree: Tree) -> FileChange | Rejection:
-    refused = _refusal(file, tree)
-    if refused:
-        return refused
+    refusal = _refusal(file, tree)
+    if refusal:
+        return refusal
     before = None
     if file.change is not ChangeKind.CREATE:
         mode = tree.mode(file.source) or REGULAR
         before = TreeFile(data=tree.read(file.source), mode=mode)
     placed = place_hunks(file.hunks, before.data if before else b"")
     if isinstance(placed, HunkMismatch):
-        return Rejection(path=file.source, misfit=placed)
+        return Rejection(path=file.source, mismatch=placed)
     data, placements = placed
     if file.change is ChangeKind.DELETE:
         if data:
             return Rejection(
-                path=file.path, about="deleting it would discard content that the patch does not contain"
+                path=file.path,
+                file_reason="deleting it would discard content that the patch does not contain",
             )
         return FileChange(patch=file, before=before, after=None, placements=placements)
     return FileChange(
@@ -161,18 +163,20 @@ def _refusal(file: FilePatch, tree: Tree) -> Rejection | None:
     for path in (file.old_path, file.new_path):
         link = link_above(tree, path) if path else None
         if link:
-            return Rejection(path=path or "", about=f"it is behind the symbolic link {link}", unsafe=True)
+            return Rejection(
+                path=path or "", file_reason=f"it is behind the symbolic link {link}", unsafe=True
+            )
     if file.binary:
-        return Rejection(path=file.path, about="the change is binary; only text patches can be applied")
+        return Rejection(path=file.path, file_reason="the change is binary; only text patches can be applied")
     if file.change is not ChangeKind.CREATE:
         mode = tree.mode(file.source)
         if mode is None:
-            return Rejection(path=file.source, about="this file does not exist", missing=True)
+            return Rejection(path=file.source, file_reason="this file does not exist", missing=True)
         if (mode == SYMLINK) != file.is_symlink:
             kinds = ("a symbolic link", "a plain file")
             found, expected = kinds if mode == SYMLINK else kinds[::-1]
             return Rejection(
-                path=file.source, about=f"it is {found}, the patch expects {expected}", unsafe=True
+                path=file.source, file_reason=f"it is {found}, the patch expects {expected}", unsafe=True
             )
     new = file.new_path
     if (
@@ -181,13 +185,15 @@ def _refusal(file: FilePatch, tree: Tree) -> Rejection | None:
         and new != file.old_path
     ):
         if tree.mode(new) is not None:
-            return Rejection(path=new, about="it exists already")
+            return Rejection(path=new, file_reason="it exists already")
         if tree.is_folder(new):
-            return Rejection(path=new, about="it is a folder")
+            return Rejection(path=new, file_reason="it is a folder")
     if file.new_mode and file.new_mode[:3] == "120" and not file.hunks and file.change is ChangeKind.CREATE:
-        return Rejection(path=file.path, about="it would be a symbolic link without a target", unsafe=True)
+        return Rejection(
+            path=file.path, file_reason="it would be a symbolic link without a target", unsafe=True
+        )
     if file.new_mode and file.new_mode[:3] == "120" and file.change is ChangeKind.MODIFY:
-        return Rejection(path=file.path, about="it would turn a file into a symbolic link", unsafe=True)
+        return Rejection(path=file.path, file_reason="it would turn a file into a symbolic link", unsafe=True)
     return None
 
 
@@ -223,11 +229,11 @@ def place_hunks(hunks: tuple[Hunk, ...], data: bytes) -> tuple[bytes, tuple[Plac
 
 
 def _find(hunk: Hunk, data: bytes, written: list[tuple[int, int]]) -> tuple[int, int, int] | None:
-    """Start and end (in bytes) and line (from 0) of the hunk's place, or None."""
+    """Start and end (in bytes) and line (from 0) of the position where the hunk applies, or None."""
     if not hunk.pre:
         return None if data else (0, 0, 0)
-    places = _places(hunk, data)
-    free = [(start, end) for start, end in places if all(start >= b or end <= a for a, b in written)]
+    matches = _matches(hunk, data)
+    free = [(start, end) for start, end in matches if all(start >= b or end <= a for a, b in written)]
     if not free:
         return None
     expected = max(0, hunk.new_start - 1)
@@ -235,7 +241,7 @@ def _find(hunk: Hunk, data: bytes, written: list[tuple[int, int]]) -> tuple[int,
     return min(lines, key=lambda place: (abs(place[2] - expected), place[2] < expected))
 
 
-def _places(hunk: Hunk, data: bytes) -> list[tuple[int, int]]:
+def _matches(hunk: Hunk, data: bytes) -> list[tuple[int, int]]:
     """Byte ranges of whole lines that match the hunk's old text."""
     size, last = len(hunk.pre), len(data)
     whole = hunk.pre.endswith(b"\n")
@@ -245,7 +251,7 @@ def _places(hunk: Hunk, data: bytes) -> list[tuple[int, int]]:
         starts = [last - size, last - size - 1]
     else:
         starts = _occurrences(hunk.pre, data)
-    places = []
+    matches = []
     for start in starts:
         end = start + size
         if start < 0 or not _at_line_start(data, start) or not data.startswith(hunk.pre, start):
@@ -253,8 +259,8 @@ def _places(hunk: Hunk, data: bytes) -> list[tuple[int, int]]:
         if not whole and hunk.trailing and data[end:] == b"\n":
             end += 1  # Like git: the patch may remove the newline of an unchanged last line.
         if (hunk.trailing and whole) or end == last:
-            places.append((start, end))
-    return places
+            matches.append((start, end))
+    return matches
 
 
 def _at_line_start(data: bytes, start: int) -> bool:

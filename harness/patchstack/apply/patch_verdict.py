@@ -11,7 +11,7 @@ from harness.sources.tree import TreeFile
 
 
 class PatchVerdict(enum.StrEnum):
-    """Verdict on a (patch, tree) pair. JSON output refers to members by their position: only append."""
+    """The verdict on a patch and a tree. JSON output refers to members by position: only append."""
 
     CLEAN = "clean"
     OFFSET = "offset"
@@ -26,16 +26,16 @@ class PatchVerdict(enum.StrEnum):
 
     @property
     def applies(self) -> bool:
-        """Whether the patch applies as it is."""
+        """Whether the patch applies unchanged."""
         return self in {PatchVerdict.CLEAN, PatchVerdict.OFFSET}
 
     @property
     def accepted_by_git(self) -> bool:
-        """Whether `git apply --check` accepts the patch; it cannot detect a misplaced hunk."""
+        """Whether `git apply --check` accepts the patch. git does not detect misplaced hunks."""
         return self in {PatchVerdict.CLEAN, PatchVerdict.OFFSET, PatchVerdict.MISPLACED}
 
 
-#: Ordered by the work that a verdict causes, least first.
+#: Verdicts ordered by how much work they cause, least first.
 SEVERITY = {
     verdict: number
     for number, verdict in enumerate(
@@ -54,9 +54,9 @@ SEVERITY = {
     )
 }
 MEANING = {
-    PatchVerdict.CLEAN: "applies exactly where it says",
-    PatchVerdict.OFFSET: "applies, with lines shifted",
-    PatchVerdict.MERGED: "does not apply as it is, but a three-way merge has no conflict",
+    PatchVerdict.CLEAN: "applies at the line numbers in its hunk headers",
+    PatchVerdict.OFFSET: "applies, but at other line numbers than in its hunk headers",
+    PatchVerdict.MERGED: "does not apply unchanged, but a three-way merge has no conflict",
     PatchVerdict.ALREADY_UPSTREAM: "the tree already has this change",
     PatchVerdict.LINE_ENDINGS: "applies after converting its line endings to those of the file",
     PatchVerdict.MISPLACED: "applies, but in another function than it was written for",
@@ -69,7 +69,10 @@ MEANING = {
 
 @dataclass(frozen=True, kw_only=True)
 class HunkPlace:
-    """Where a hunk was applied: file, line (from 1), distance from its header, enclosing definition."""
+    """Where a hunk was applied.
+
+    line: from 1. offset: distance from the line in its header. symbol: the enclosing definition.
+    """
 
     path: str
     line: int
@@ -88,7 +91,7 @@ class HunkFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredPatch:
-    """The verdict on a patch as stored and printed. candidate: whether a patch that applies was made."""
+    """The verdict on a patch, as stored and printed. candidate: whether a patch that applies was made."""
 
     patch: str
     verdict: PatchVerdict

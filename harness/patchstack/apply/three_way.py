@@ -1,4 +1,4 @@
-"""The inputs of a three-way merge: the file a patch was made from, another tree's file, the patch's edits."""
+"""The inputs of a three-way merge: the file a patch was made from, the tree's file, and the patch's edits."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _edits(file: FilePatch, base: bytes) -> PatchEdits | None:
     if isinstance(placed, HunkMismatch):
         return None
     found: list[LineEdit] = []
-    for placement in sorted(placed[1], key=lambda one: one.line):
+    for placement in sorted(placed[1], key=lambda place: place.line):
         at = start = placement.line - 1
         added: list[bytes] = []
         for op, text in [*placement.hunk.lines, (b" ", b"")]:

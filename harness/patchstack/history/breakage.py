@@ -1,4 +1,4 @@
-"""Finding the upstream commit that broke a patch, and all commits that changed the lines it touches."""
+"""Find the upstream commit that broke a patch, and all commits that changed the lines of its hunks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_COMMITS = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Touch:
-    """A commit that changed lines of a hunk (its number from 1) or its context; 0: it removed the file."""
+    """A commit that changed lines or context of a hunk. hunk: from 1, or 0 if the commit removed the file."""
 
     commit: Commit
     path: str
@@ -28,19 +28,19 @@ class Touch:
 
 @dataclass(frozen=True, kw_only=True)
 class Breakage:
-    """How a patch broke.
+    """The commits that broke a patch.
 
     last_good: the newest commit before the target to which the patch applies, if necessary with converted
     line endings; None if there is none.
-    patch_there: the patch as it applies to that commit.
-    broken_by: the commit after `last_good`, the first to which the patch does not apply.
-    touched_by: commits from there to the target that changed lines of the patch, oldest first.
+    broken_by: the commit after `last_good`, which is the first to which the patch does not apply.
+    touched_by: commits from `broken_by` to the target that changed lines of the patch, oldest first.
+    applicable: the patch in the form in which it applies to `last_good`.
     """
 
     last_good: Commit | None
     broken_by: Commit | None
     touched_by: tuple[Touch, ...]
-    patch_there: LoadedPatch | None = None
+    applicable: LoadedPatch | None = None
 
 
 def find_breakage(repository: Repository, loaded: LoadedPatch, target: str) -> Breakage:
@@ -54,27 +54,31 @@ def find_breakage(repository: Repository, loaded: LoadedPatch, target: str) -> B
         tree = GitTree(repository=repository, commit=commit.id)
         key = tuple(tree.object_id(path) for path in patch.paths)
         if key not in known:
-            known[key] = _taken(loaded, tree)
-        taken = known[key]
-        if taken is not None and taken.patch is not None:
+            known[key] = _applicable(loaded, tree)
+        applicable = known[key]
+        if applicable is not None and applicable.patch is not None:
             chain.reverse()
-            files = taken.patch.files
+            files = applicable.patch.files
             touches = [touch for file in files for touch in _touches(repository, file, commit, chain)]
-            order = {one.id: number for number, one in enumerate(chain)}
+            order = {later.id: number for number, later in enumerate(chain)}
             touches.sort(key=lambda touch: (order[touch.commit.id], touch.path, touch.hunk))
-            broke = chain[0] if chain else None
-            return Breakage(last_good=commit, broken_by=broke, touched_by=tuple(touches), patch_there=taken)
+            return Breakage(
+                last_good=commit,
+                broken_by=chain[0] if chain else None,
+                touched_by=tuple(touches),
+                applicable=applicable,
+            )
         chain.append(commit)
     return Breakage(last_good=None, broken_by=None, touched_by=())
 
 
-def _taken(loaded: LoadedPatch, tree: GitTree) -> LoadedPatch | None:
-    """The patch as it applies to a commit, if necessary with converted line endings, otherwise None."""
-    found = classify(loaded, tree, tree, explain=False).verdict
-    if found is not PatchVerdict.LINE_ENDINGS:
-        return loaded if found.applies else None
-    again = classify(loaded, tree, tree).candidate
-    return read_patch(loaded.name, again) if again else None
+def _applicable(loaded: LoadedPatch, tree: GitTree) -> LoadedPatch | None:
+    """The patch, if necessary with converted line endings; None if it does not apply to the tree."""
+    verdict = classify(loaded, tree, tree, explain=False).verdict
+    if verdict is not PatchVerdict.LINE_ENDINGS:
+        return loaded if verdict.applies else None
+    converted = classify(loaded, tree, tree).candidate
+    return read_patch(loaded.name, converted) if converted else None
 
 
 def _first_parents(repository: Repository, target: str) -> Iterator[Commit]:
@@ -94,7 +98,7 @@ def _touches(repository: Repository, file: FilePatch, good: Commit, chain: Seque
     placed = place_hunks(file.hunks, data)
     if isinstance(placed, HunkMismatch):
         return []
-    spans = [(one.line - 1, one.line - 1 + one.hunk.old_count) for one in placed[1]]
+    spans = [(place.line - 1, place.line - 1 + place.hunk.old_count) for place in placed[1]]
     found: list[Touch] = []
     before = tree.object_id(file.source)
     for commit in chain:
@@ -121,7 +125,7 @@ def _overlaps(edit: LineEdit, span: tuple[int, int]) -> bool:
 
 
 def _moved(span: tuple[int, int], changes: Sequence[LineEdit]) -> tuple[int, int]:
-    """The span after the edits; edits that overlap it belong to it afterwards."""
+    """The lines of the span after the edits, including the lines of edits that overlap it."""
     start, end = span
     before = grown = 0
     for edit in changes:

@@ -1,4 +1,4 @@
-"""Applying a stack to the head of its upstream: shows which patch the next release will break."""
+"""Apply a stack to the head of an upstream branch, to see which patches the next release will break."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def forecast_stack(
     for number, (loaded, alone) in enumerate(zip(patches, result.alone, strict=True)):
         if progress:
             progress(number, len(patches))
-        in_it = alone.verdict.applies or alone.verdict is PatchVerdict.ALREADY_UPSTREAM
-        if not in_it and loaded.patch is not None:
+        accepted = alone.verdict.applies or alone.verdict is PatchVerdict.ALREADY_UPSTREAM
+        if not accepted and loaded.patch is not None:
             breakages[loaded.name] = find_breakage(repository, loaded, head.id)
     return PatchForecast(
         upstream=upstream,

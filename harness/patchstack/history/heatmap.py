@@ -1,4 +1,4 @@
-"""Drawing patch survival: as SVG, as an HTML page and as text. Letters repeat what the colours say."""
+"""Draw patch survival as SVG, as an HTML page or as text. Every verdict has a colour and a letter."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ code { font-family: ui-monospace, monospace; }
 
 
 def heatmap_text(survival: Survival, width: int = 100) -> str:
-    """One line per patch, oldest commit left. A column of several commits shows their worst verdict."""
+    """One line per patch, oldest commit left. A column for several commits shows their worst verdict."""
     name_width = max((len(patch.patch) for patch in survival.patches), default=0)
     columns = max(10, width - name_width - 8)
     lines = [
@@ -136,17 +136,17 @@ def _row(patch: PatchHistory) -> str:
     cells = [
         f"<code>{escape(patch.patch)}</code>",
         f"{patch.share:.0%}",
-        _turn(patch.breaks),
-        _turn(patch.fixes),
+        _first_change(patch.breaks),
+        _first_change(patch.fixes),
         escape(newest),
     ]
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-def _turn(turns: Sequence[VerdictChange]) -> str:
-    if not turns:
+def _first_change(changes: Sequence[VerdictChange]) -> str:
+    if not changes:
         return "nothing"
-    first = turns[0]
+    first = changes[0]
     return (
         f"<code>{first.commit.id[:9]}</code> {escape(first.commit.date[:10])} {escape(first.commit.subject)} "
         f"({first.before} to {first.after})"

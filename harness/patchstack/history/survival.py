@@ -1,8 +1,7 @@
-"""Survival of patches over a range of commits: the verdict on every pair, and the commits that broke or fixed
-it.
+"""Survival of patches over a range of commits: the verdict on each patch at each commit.
 
 A verdict is computed once for every distinct pair of a patch and the content of its files. A commit that does
-not change those files costs a table look-up.
+not change these files costs only a table look-up.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _CACHED_FILES = 256
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictChange:
-    """A commit at which a patch started or ceased to apply."""
+    """A commit that broke or fixed a patch: the verdicts on its first parent and on itself."""
 
     commit: Commit
     before: PatchVerdict
     after: PatchVerdict
 
     def to_json(self) -> dict[str, JsonValue]:
-        """The commit, and the verdicts on its parent and on itself."""
+        """The commit and both verdicts."""
         return {**self.commit.to_json(), "from": self.before.value, "to": self.after.value}
 
 
@@ -80,7 +79,10 @@ class PatchHistory:
 
 @dataclass(frozen=True, kw_only=True)
 class Survival:
-    """All patches over all commits, newest first. `distinct` of the `pairs` had to be computed."""
+    """All patches over all commits, newest first.
+
+    pairs: the number of (patch, commit) pairs. distinct: the number of verdicts that were computed for them.
+    """
 
     revisions: str
     commits: tuple[Commit, ...]
@@ -102,8 +104,8 @@ class Survival:
                     "applies_to": round(patch.share, 4),
                     "first_break": patch.breaks[0].to_json() if patch.breaks else None,
                     "first_fix": patch.fixes[0].to_json() if patch.fixes else None,
-                    "breaks": [turn.to_json() for turn in patch.breaks],
-                    "fixes": [turn.to_json() for turn in patch.fixes],
+                    "breaks": [change.to_json() for change in patch.breaks],
+                    "fixes": [change.to_json() for change in patch.fixes],
                     "newest": patch.newest.to_json(),
                     "bodies": [variant.to_json() for variant in patch.variants],
                 }
@@ -123,13 +125,13 @@ def survival_of_commits(
 ) -> Survival:
     """The verdict on every patch at every commit of `revisions` (`A..B`).
 
-    With `logical`, each group of variants has one history. `progress` is called with (done, total).
+    logical: groups of variants that have one history each. `progress` is called with (done, total).
     InputError if the repository or a revision cannot be read, or the range is empty.
     """
     commits = commits_in(repository, revisions)
     table = _Table(repository, patches)
     by_id = {}
-    for number, commit in enumerate([*commits, *_edge(repository, commits)], start=1):
+    for number, commit in enumerate([*commits, *_parents_outside(repository, commits)], start=1):
         by_id[commit.id] = table.column(commit)
         if progress:
             progress(number, len(commits))
@@ -143,7 +145,7 @@ def survival_of_releases(
     patches: Sequence[LoadedPatch],
     logical: Sequence[VariantGroup] = (),
 ) -> Survival:
-    """The same for releases instead of commits: (version, tree) pairs, newest first."""
+    """The same for releases instead of commits. releases: (version, tree), newest first."""
     commits = tuple(
         Commit(id=version, parents=parents, tree="", date="", subject=f"{name} {version}")
         for (version, _tree), parents in zip(
@@ -173,17 +175,17 @@ def _assembled(
     changed = list(_changes(commits, best))
     histories = []
     for number, group in enumerate(groups):
-        turns = [
-            turn
+        verdict_changes = [
+            change
             for commit, before, after in changed
-            if (turn := _turn(commit, before[number], after[number]))
+            if (change := _verdict_change(commit, before[number], after[number]))
         ]
         histories.append(
             PatchHistory(
                 patch=group.name,
                 verdicts=tuple(best[commit.id][number].verdict for commit in commits),
-                breaks=tuple(turn for turn in turns if turn.before.applies),
-                fixes=tuple(turn for turn in turns if turn.after.applies),
+                breaks=tuple(change for change in verdict_changes if change.before.applies),
+                fixes=tuple(change for change in verdict_changes if change.after.applies),
                 newest=_best(newest, group),
                 variants=tuple(
                     VariantHistory(
@@ -216,8 +218,8 @@ def verdicts_at(
     return _Table(repository, patches, explain=True).column(one_commit(repository, revision))
 
 
-def _edge(repository: Repository, commits: tuple[Commit, ...]) -> list[Commit]:
-    """First parents outside the range, for comparison with the oldest commits."""
+def _parents_outside(repository: Repository, commits: tuple[Commit, ...]) -> list[Commit]:
+    """The first parents of the range's oldest commits, which are outside the range."""
     inside = {commit.id for commit in commits}
     parents = {commit.parents[0] for commit in commits if commit.parents} - inside
     return [one_commit(repository, commit) for commit in sorted(parents) if repository.has(commit)]
@@ -226,7 +228,7 @@ def _edge(repository: Repository, commits: tuple[Commit, ...]) -> list[Commit]:
 def _changes(
     commits: Sequence[Commit], by_id: Mapping[str, tuple[ClassifiedPatch, ...]]
 ) -> Iterator[tuple[Commit, tuple[ClassifiedPatch, ...], tuple[ClassifiedPatch, ...]]]:
-    """Commits with a verdict that differs from the first parent's, oldest first, with both columns."""
+    """Commits whose verdicts differ from those of the first parent, oldest first, with both columns."""
     for commit in reversed(commits):
         before = by_id.get(commit.parents[0]) if commit.parents else None
         after = by_id[commit.id]
@@ -234,14 +236,14 @@ def _changes(
             yield commit, before, after
 
 
-def _turn(commit: Commit, before: ClassifiedPatch, after: ClassifiedPatch) -> VerdictChange | None:
+def _verdict_change(commit: Commit, before: ClassifiedPatch, after: ClassifiedPatch) -> VerdictChange | None:
     if before.verdict.applies == after.verdict.applies:
         return None
     return VerdictChange(commit=commit, before=before.verdict, after=after.verdict)
 
 
 class _Table:
-    """Cached verdicts by patch and content of the files that it touches."""
+    """Verdicts, cached by patch and by the content of the files that the patch touches."""
 
     def __init__(
         self, repository: Repository, patches: Sequence[LoadedPatch], *, explain: bool = False
@@ -263,18 +265,18 @@ class _Table:
 
     def column(self, commit: Commit) -> tuple[ClassifiedPatch, ...]:
         """The verdict on every patch at one commit; commits with equal relevant files share one object."""
-        standings = self._finder.find(commit.tree)
-        column = self._columns.get(id(standings))
+        entries = self._finder.find(commit.tree)
+        column = self._columns.get(id(entries))
         if column is None:
-            column = tuple(self._verdict(number, standings, commit) for number in range(len(self._patches)))
-            self._columns[id(standings)] = column
+            column = tuple(self._verdict(number, entries, commit) for number in range(len(self._patches)))
+            self._columns[id(entries)] = column
         return column
 
-    def _verdict(self, number: int, standings: Mapping[str, PathEntry], commit: Commit) -> ClassifiedPatch:
-        key = tuple(map(standings.get, self._keys[number]))
+    def _verdict(self, number: int, entries: Mapping[str, PathEntry], commit: Commit) -> ClassifiedPatch:
+        key = tuple(map(entries.get, self._keys[number]))
         known = self._known[number].get(key)
         if known is None:
-            tree = _PartialTree(label=commit.id[:12], standings=standings, blobs=self)
+            tree = _PartialTree(label=commit.id[:12], entries=entries, blobs=self)
             known = classify(self._patches[number], tree, self, explain=self._explain)
             self._known[number][key] = known
         return known
@@ -285,31 +287,31 @@ class _PartialTree:
     """The part of a commit's tree that the patches read."""
 
     label: str
-    standings: Mapping[str, PathEntry]
+    entries: Mapping[str, PathEntry]
     blobs: _Table
 
     def paths(self) -> Iterator[str]:
-        return (path for path, standing in self.standings.items() if standing.mode != FOLDER)
+        return (path for path, entry in self.entries.items() if entry.mode != FOLDER)
 
     def mode(self, path: str) -> str | None:
-        standing = self.standings.get(path)
-        if standing is None or standing.mode == FOLDER:
+        entry = self.entries.get(path)
+        if entry is None or entry.mode == FOLDER:
             return None
-        if standing.mode == SYMLINK:
+        if entry.mode == SYMLINK:
             return SYMLINK
-        return EXECUTABLE if standing.mode == EXECUTABLE else REGULAR
+        return EXECUTABLE if entry.mode == EXECUTABLE else REGULAR
 
     def is_folder(self, path: str) -> bool:
-        standing = self.standings.get(path)
-        return standing is not None and standing.mode == FOLDER
+        entry = self.entries.get(path)
+        return entry is not None and entry.mode == FOLDER
 
     def read(self, path: str) -> bytes:
-        standing = self.standings[path]
-        data = self.blobs.blob(standing.id)
+        entry = self.entries[path]
+        data = self.blobs.blob(entry.id)
         if data is None:
             raise InfrastructureError(
                 f"{path} of commit {self.label} is not in this repository",
-                why=f"the object {standing.id} is missing: a partial or damaged clone",
+                why=f"the object {entry.id} is missing: a partial or damaged clone",
                 fix="fetch the missing objects (`git fetch --refetch`), or use a full mirror",
             )
         return data

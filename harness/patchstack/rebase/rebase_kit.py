@@ -1,4 +1,4 @@
-"""Rebase kits: a folder with a git work tree and all that a person needs to finish a patch that conflicts."""
+"""Rebase kits: folders with a git work tree, in which a user resolves the conflicts of a patch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from harness.sources.git.git_repository import Repository
 from harness.sources.tree import Tree, TreeFile, path_problem
 
 KIT, README = "kit.json", "KIT.md"
-#: Folders of a kit: the work tree to edit, and the patched files at the last commit where the patch applied,
-#: which show what the result should do.
+#: Folders of a kit: the work tree to edit, and the patched files at the last commit to which the patch
+#: applied, which show what the result should do.
 TREE, EXPECTED = "tree", "wanted"
 _MARKERS = (MARKER[0], MARKER[2])
 
@@ -82,7 +82,7 @@ def write_kit(
             fix="finish or remove the kit, or choose another folder with --out",
         )
     good = repository.tree(breakage.last_good.id) if breakage.last_good else None
-    contents = _marked(breakage.patch_there or loaded, tree, repository, good)
+    contents = _merged_files(breakage.applicable or loaded, tree, repository, good)
     folder.mkdir(parents=True, exist_ok=True)
     branch = f"rebase/{folder.name}"
     make_worktree(folder / TREE, repository, commit, branch, earlier, contents)
@@ -147,22 +147,22 @@ def _check(kit: Path) -> None:
             )
 
 
-def _marked(
+def _merged_files(
     loaded: LoadedPatch, tree: Tree, repository: Repository, good: Tree | None
 ) -> dict[str, WorktreeFile]:
     """Path -> the sides of the merge, and the merged content with conflict markers."""
     patch = loaded.patch
     both = three_way_inputs(patch, tree, repository, good) if patch else None
     if both:
-        return {one.file.path: _merged(one, tree.label, loaded.name) for one in both}
+        return {one.file.path: _merged_file(one, tree.label, loaded.name) for one in both}
     return {
-        file.path: _half_applied(file, tree, loaded.name)
+        file.path: _partly_applied(file, tree, loaded.name)
         for file in (patch.files if patch else ())
         if file.hunks
     }
 
 
-def _merged(one: ThreeWayInput, ours: str, theirs: str) -> WorktreeFile:
+def _merged_file(one: ThreeWayInput, ours: str, theirs: str) -> WorktreeFile:
     merged = one.merge(ours_name=ours, theirs_name=theirs)
     return WorktreeFile(
         base=one.base,
@@ -173,8 +173,8 @@ def _merged(one: ThreeWayInput, ours: str, theirs: str) -> WorktreeFile:
     )
 
 
-def _half_applied(file: FilePatch, tree: Tree, name: str) -> WorktreeFile:
-    """Without the original file: apply the hunks that match, put the others between conflict markers."""
+def _partly_applied(file: FilePatch, tree: Tree, name: str) -> WorktreeFile:
+    """Apply the hunks that match, and put the others between conflict markers. Needs no original file."""
     before = tree.read(file.source) if tree.mode(file.source) else None
     data = before or b""
     for hunk in file.hunks:

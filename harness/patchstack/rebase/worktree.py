@@ -18,12 +18,12 @@ from harness.sources.tree import EXECUTABLE, TreeFile
 
 #: Converted line endings or keywords would change the files that the patch is made from.
 _ATTRIBUTES = "* -text -ident -filter -working-tree-encoding\n"
-_WHO = ("npu-matrix", "npu-matrix@localhost")
+_AUTHOR = ("npu-matrix", "npu-matrix@localhost")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorktreeFile:
-    """One merged file: its three sides (None: unknown or no file), and the merge with conflict markers."""
+    """One merged file: its three sides (None: unknown, or no file), and the merge with conflict markers."""
 
     base: bytes | None
     ours: bytes | None
@@ -44,23 +44,23 @@ def make_worktree(
 
     Files with conflicts are unmerged in the index, as after `git merge`; the others are staged.
     """
-    made: Any = pygit2.init_repository(str(folder), initial_head=branch)
-    inside = Path(made.path)
+    clone: Any = pygit2.init_repository(str(folder), initial_head=branch)
+    inside = Path(clone.path)
     (inside / "objects" / "info" / "alternates").write_text(f"{_objects(repository)}\n", encoding="utf-8")
     (inside / "info").mkdir(exist_ok=True)
     (inside / "info" / "attributes").write_text(_ATTRIBUTES, encoding="utf-8")
-    made = pygit2.Repository(str(folder))
-    made.config["core.autocrlf"] = "false"
-    base = made[commit]
-    made.checkout_tree(base, strategy=pygit2.enums.CheckoutStrategy.FORCE)
-    made.references.create(f"refs/heads/{branch}", base.id)
-    made.index.read_tree(base.peel(pygit2.Tree))
+    clone = pygit2.Repository(str(folder))
+    clone.config["core.autocrlf"] = "false"
+    base = clone[commit]
+    clone.checkout_tree(base, strategy=pygit2.enums.CheckoutStrategy.FORCE)
+    clone.references.create(f"refs/heads/{branch}", base.id)
+    clone.index.read_tree(base.peel(pygit2.Tree))
     if earlier:
-        _commit_earlier(made, branch, folder, earlier)
-    for path, one in files.items():
-        _put(folder / path, one.merged)
-        _stage(made, path, one)
-    made.index.write()
+        _commit_earlier(clone, branch, folder, earlier)
+    for path, merge in files.items():
+        _write_file(folder / path, merge.merged)
+        _stage(clone, path, merge)
+    clone.index.write()
 
 
 def _objects(repository: Repository) -> Path:
@@ -71,37 +71,37 @@ def _objects(repository: Repository) -> Path:
     return (inside / "objects").absolute()
 
 
-def _commit_earlier(made: Any, branch: str, folder: Path, earlier: Mapping[str, TreeFile | None]) -> None:
+def _commit_earlier(clone: Any, branch: str, folder: Path, earlier: Mapping[str, TreeFile | None]) -> None:
     for path, file in earlier.items():
         if file is None:
-            if path in made.index:
+            if path in clone.index:
                 (folder / path).unlink(missing_ok=True)
-                made.index.remove(path)
+                clone.index.remove(path)
             continue
-        _put(folder / path, file.data)
+        _write_file(folder / path, file.data)
         mode = pygit2.enums.FileMode.BLOB
         if file.mode == EXECUTABLE:
             (folder / path).chmod(0o755)
             mode = pygit2.enums.FileMode.BLOB_EXECUTABLE
-        made.index.add(pygit2.IndexEntry(path, made.create_blob(file.data), mode))
-    who = pygit2.Signature(*_WHO)
-    head = made.references[f"refs/heads/{branch}"].target
+        clone.index.add(pygit2.IndexEntry(path, clone.create_blob(file.data), mode))
+    author = pygit2.Signature(*_AUTHOR)
+    head = clone.references[f"refs/heads/{branch}"].target
     message = "Apply the patches before this one\n"
-    made.create_commit(f"refs/heads/{branch}", who, who, message, made.index.write_tree(), [head])
+    clone.create_commit(f"refs/heads/{branch}", author, author, message, clone.index.write_tree(), [head])
 
 
-def _stage(made: Any, path: str, one: WorktreeFile) -> None:
+def _stage(clone: Any, path: str, merge: WorktreeFile) -> None:
     def entry(data: bytes | None) -> Any:
         blob = pygit2.enums.FileMode.BLOB
-        return None if data is None else pygit2.IndexEntry(path, made.create_blob(data), blob)
+        return None if data is None else pygit2.IndexEntry(path, clone.create_blob(data), blob)
 
-    if not one.conflicts:
-        made.index.add(entry(one.merged))
-    elif one.ours is not None or one.theirs is not None:
-        made.index.add_conflict(entry(one.base), entry(one.ours), entry(one.theirs))
+    if not merge.conflicts:
+        clone.index.add(entry(merge.merged))
+    elif merge.ours is not None or merge.theirs is not None:
+        clone.index.add_conflict(entry(merge.base), entry(merge.ours), entry(merge.theirs))
 
 
-def _put(file: Path, data: bytes) -> None:
+def _write_file(file: Path, data: bytes) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(data)
 
@@ -112,9 +112,9 @@ def changed_files(folder: Path) -> dict[str, tuple[bytes | None, bytes | None]]:
     Files that git ignores are skipped. InputError if the folder is not a work tree.
     """
     try:
-        made = pygit2.Repository(str(folder))
-        head: Any = made.head.peel(pygit2.Tree)
-        states = made.status()
+        clone = pygit2.Repository(str(folder))
+        head: Any = clone.head.peel(pygit2.Tree)
+        states = clone.status()
     except (pygit2.GitError, KeyError) as error:
         raise InputError(
             "this is not a git work tree", where=Location(folder), why=str(error), fix="create the kit again"

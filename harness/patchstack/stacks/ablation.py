@@ -17,7 +17,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """The effect of leaving out one patch: `needed`, `dead?`, or `unknown` if too few checks were run."""
+    """The effect of leaving out a patch. result: `needed`, `dead?`, or `unknown` if too few checks ran."""
 
     patch: str
     result: str
@@ -27,9 +27,10 @@ class Ablation:
 def ablate_statically(
     tree: Tree, patches: Sequence[LoadedPatch], blobs: HasBlobs | None = None
 ) -> tuple[Ablation, ...]:
-    """Compare trees without running checks: does the tree change, do other patches depend on this one?
+    """Leave out each patch and compare the patched trees, without running checks.
 
-    The result is `unknown` if the tree changes; `judge_ablation` then compares the statuses of checks.
+    The result is `unknown` if the tree differs without the patch; `judge_ablation` then compares the
+    statuses of checks.
     """
     whole = apply_stack(tree, patches, blobs)
     found = []
@@ -50,9 +51,9 @@ def ablate_statically(
                 UNKNOWN,
             )
         elif partial.digests() == whole.digests():
-            reasons, result = ("the tree is the same without the patch: upstream has the change",), DEAD
+            reasons, result = ("the tree is the same without the patch, so upstream has the change",), DEAD
         else:
-            reasons, result = ("the patch changes the tree; no check was run to see the effect",), UNKNOWN
+            reasons, result = ("the patch changes the tree, but no check was run to see its effect",), UNKNOWN
         found.append(Ablation(patch=loaded.name, result=result, reasons=reasons))
     return tuple(found)
 

@@ -1,4 +1,4 @@
-"""Checking an imported stack: apply each patch to the commit it pins, and compare the stack's own summary."""
+"""Check an imported stack: apply each patch to its pinned commit, and check the stack's own summary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.sources.git.git_repository import FULL_ID, MIN_ABBREVIATION, Reposi
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedVerdict:
-    """A patch, the full id of the commit it pins, and the verdict there; "" and None if unavailable."""
+    """A patch, its pinned commit, and the verdict there ("" and None if no repository has the commit)."""
 
     patch: ImportedPatch
     commit: str
@@ -53,7 +53,7 @@ def check_imported(
     for (_upstream, pin), patches in groups.items():
         if progress:
             progress(len(verdicts), len(imported.patches))
-        repository = next((one for one in repositories if _has(one, pin)), None)
+        repository = next((candidate for candidate in repositories if _has(candidate, pin)), None)
         if repository is None:
             verdicts += [ImportedVerdict(patch=patch, commit="", verdict=None) for patch in patches]
             continue
@@ -73,7 +73,7 @@ def check_imported(
 
 
 def _has(repository: Repository, pin: str) -> bool:
-    """Whether a pin is a commit or a tag of this repository; the recipes pin tags."""
+    """Whether a pin is a commit or a tag of this repository. The Ascend recipes pin tags."""
     if len(pin) >= MIN_ABBREVIATION and repository.has(pin):
         return True
     return bool(pin) and len(pin) < FULL_ID and repository.has_tag(pin)

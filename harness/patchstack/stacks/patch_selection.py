@@ -1,4 +1,4 @@
-"""Selecting patches from a folder: by upstream and version in this project's format, otherwise all."""
+"""Select patches from a folder: by upstream and version in this project's format, otherwise all patches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULT_UPSTREAM = "verl"
 
 @dataclass(frozen=True, kw_only=True)
 class VariantGroup:
-    """A patch and its variants, each as an index into a list of patches and the variant's versions."""
+    """A patch and its variants. variants: (index into a list of patches, versions of the variant)."""
 
     name: str
     variants: tuple[tuple[int, str], ...]
@@ -78,7 +78,7 @@ def choose_upstream(folder: Path, upstream: str, tree: Tree | None = None) -> st
 def all_variants(
     folder: Path, upstream: str = ""
 ) -> tuple[tuple[LoadedPatch, ...], tuple[VariantGroup, ...]]:
-    """Every variant of a stack, grouped by patch. In another format: all patches, without groups."""
+    """Every variant of a stack, and the groups of variants of one patch. Other formats have no groups."""
     stack = load_own_stack(folder, upstream)
     if stack is None:
         return collect_patches(folder), ()
@@ -92,7 +92,7 @@ def all_variants(
 
 
 def variants_for(folder: Path, version: str, upstream: str = "") -> tuple[LoadedPatch, ...]:
-    """The patches for one version, in order. In another format: all patches.
+    """The patches for one version, in order. In other formats: all patches.
 
     InputError if the stack selects by version and `version` is "".
     """
@@ -109,7 +109,7 @@ def variants_for(folder: Path, version: str, upstream: str = "") -> tuple[Loaded
 
 
 def newest_variants(folder: Path, upstream: str = "") -> tuple[LoadedPatch, ...]:
-    """The last variant of each patch, which is for the newest versions. In another format: all patches."""
+    """The last variant of each patch, which is for the newest versions. In other formats: all patches."""
     stack = load_own_stack(folder, upstream)
     if stack is None:
         return collect_patches(folder)
@@ -121,16 +121,17 @@ def newest_variants(folder: Path, upstream: str = "") -> tuple[LoadedPatch, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class CurrentVariants:
-    """Variants for current versions. ended: id of each patch for older versions only -> its versions."""
+    """Variants for current versions. ended: id of each patch for older versions -> these versions."""
 
     variants: tuple[LoadedPatch, ...]
     ended: Mapping[str, str]
 
 
 def current_variants(folder: Path, versions: Sequence[str], upstream: str = "") -> CurrentVariants:
-    """For each patch, its variant for the first of `versions` that it has one for. In another format: all.
+    """For each patch, the variant for the first of `versions` for which it has a variant.
 
-    Pass the version of a development head, then the newest release. A patch that is for neither has ended.
+    versions: the version of the development head, then the newest release. A patch that is for neither has
+    ended. In other formats all patches are returned.
     """
     stack = load_own_stack(folder, upstream)
     if stack is None:
@@ -147,7 +148,7 @@ def current_variants(folder: Path, versions: Sequence[str], upstream: str = "") 
 
 
 def select_by_name(patches: Sequence[LoadedPatch], names: Sequence[str]) -> tuple[LoadedPatch, ...]:
-    """The patches with these names or globs; all without names. InputError if a name matches no patch."""
+    """The patches with these names or globs; without names all. InputError if a name matches no patch."""
     known = [patch.name for patch in patches]
     for name in names:
         if not any(_is_named(patch, name) for patch in patches):

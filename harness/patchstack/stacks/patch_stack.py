@@ -1,4 +1,4 @@
-"""Patch stacks on disk: `patches/<upstream>/series`, a folder per patch, a variant per version range."""
+"""Patch stacks on disk: a series file, and a folder per patch with a variant per version range."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ PATCH_SUFFIXES = (".patch", ".diff")
 
 @dataclass(frozen=True, kw_only=True)
 class SelectedPatch:
-    """The variant selected for one version. `series` counts from 1; `file` is relative to the checkout."""
+    """The variant of a patch for one version.
+
+    file: relative to the checkout. series: the position of the patch in its stack, from 1.
+    """
 
     id: str
     upstream: str
@@ -61,7 +64,7 @@ class SelectedPatch:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchStack:
-    """The patches of one upstream, in the order in which they are applied."""
+    """The patches of one upstream, in the order of application."""
 
     upstream: str
     folder: Path
@@ -102,7 +105,7 @@ def load_stack(patches: Path, upstream: str) -> PatchStack:
 
 
 def selected_patches(root: Path, upstream: str, version: str) -> list[dict[str, JsonValue]]:
-    """The facet `patches[upstream]`: id, range, file, digest and position of every variant for `version`."""
+    """The facet `patches[upstream]`: the variants for `version`, without their contents."""
     return [patch.to_json() for patch in load_stack(root / "patches", upstream).select(version)]
 
 

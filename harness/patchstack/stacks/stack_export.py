@@ -1,4 +1,4 @@
-"""Writing stacks: as canonical patch files with headers, or an imported one in this project's format."""
+"""Write stacks: as canonical patch files with headers, or an imported stack in this project's format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading patch stacks in other formats: the NPU plugin, the Ascend recipes, quilt, or any folder."""
+"""Read patch stacks in other formats: the NPU plugin, the Ascend recipes, quilt, or any folder."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _SETTING = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)")
 class ImportedPatch:
     """One patch file of another stack.
 
-    upstream: the repository that it is for, as the stack names it ("" if it does not).
-    pin: the recorded commit or tag that it was made for ("" if none is recorded).
-    claims: the changes that the stack's own documentation lists for it; None if it does not list this file.
+    upstream: the repository that the patch is for, as the stack names it, or "".
+    pin: the commit or tag that the patch was made for, or "" if none is recorded.
+    claims: the changes that the stack's own summary lists for the patch; None if it does not list the file.
     """
 
     upstream: str
@@ -57,7 +57,7 @@ def import_patches(folder: Path, layout: str = "") -> ImportedStack:
     if not folder.is_dir():
         raise InputError("the folder to import from does not exist", where=Location(folder))
     root = _plugin_root(folder)
-    selected = layout or _recognised(folder, root)
+    selected = layout or _detected_layout(folder, root)
     if selected == PLUGIN:
         if root is None:
             raise InputError(
@@ -89,7 +89,7 @@ def import_patches(folder: Path, layout: str = "") -> ImportedStack:
     )
 
 
-def _recognised(folder: Path, root: Path | None) -> str:
+def _detected_layout(folder: Path, root: Path | None) -> str:
     if root is not None:
         return PLUGIN
     if any(folder.rglob(_REQUIRED)):
@@ -156,7 +156,7 @@ def _unique(problems: list[Problem]) -> list[Problem]:
 
 
 def _recipe(folder: Path) -> tuple[list[ImportedPatch], list[Problem]]:
-    """The recipes pin verl in `REQUIRED_VERL.txt`; the file names of other patches tell the repository."""
+    """Read the Ascend recipes: `REQUIRED_VERL.txt` pins verl, file names show the repository of a patch."""
     patches: list[ImportedPatch] = []
     problems: list[Problem] = []
     for file in patch_files(folder):
@@ -287,7 +287,7 @@ def _patch_problems(patch: ImportedPatch) -> list[Problem]:
     loaded = read_patch(patch.name, patch.data)
     if loaded.patch is None:
         error = loaded.error
-        why = "git rejects such a patch; GNU patch would guess" if error else ""
+        why = "git rejects such a patch, while GNU patch guesses what is meant" if error else ""
         return [
             Problem(
                 error.why if error else "this patch cannot be parsed",

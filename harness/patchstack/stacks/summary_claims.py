@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -14,9 +14,9 @@ from harness.patchstack.stacks.change_summary import PatchChanges
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One change in the summary: `name` was added, replaced or deleted in `owner` ("" for the module).
+    """A change in the summary: `name` was added, replaced or deleted in the class `owner` ("": the module).
 
-    name is "" for a file that is listed without changes.
+    name: "" for a file that is listed without changes.
     """
 
     repository: str
@@ -70,8 +70,8 @@ def read_claims(file: Path) -> tuple[list[Claim], list[Problem]]:
 def _file_claims(base: Claim, diff: yaml.Node | None, file: Path, problems: list[Problem]) -> Iterator[Claim]:
     changes = _mapping(diff, file, problems)
     found = [_claim(base, "", change, file, problems) for change in _items(changes.get("module_changes"))]
-    for one in _items(changes.get("class_changes")):
-        inner = _mapping(one, file, problems)
+    for class_change in _items(changes.get("class_changes")):
+        inner = _mapping(class_change, file, problems)
         owner = _text(inner.get("name"))
         found += [_claim(base, owner, change, file, problems) for change in _items(inner.get("changes"))]
     yield from found or [base]
@@ -79,11 +79,8 @@ def _file_claims(base: Claim, diff: yaml.Node | None, file: Path, problems: list
 
 def _claim(base: Claim, owner: str, node: yaml.Node, file: Path, problems: list[Problem]) -> Claim:
     change = _mapping(node, file, problems)
-    return Claim(
-        repository=base.repository,
-        revision=base.revision,
-        folder=base.folder,
-        file=base.file,
+    return replace(
+        base,
         owner=owner,
         action=_text(change.get("action")),
         kind=_text(change.get("kind")),
@@ -134,7 +131,7 @@ def disagreements(claims: tuple[Claim, ...], summary: PatchChanges, file: Path) 
 
 
 def _inside_new_class(key: tuple[str, str, str], real: dict[tuple[str, str, str], str]) -> bool:
-    """Whether it is a member of a class that is added or deleted as a whole."""
+    """Whether the change is a member of a class that is added or deleted as a whole."""
     return bool(key[0]) and ("", key[0], key[2]) in real
 
 

@@ -27,7 +27,7 @@ class TreeNotFoundError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class TreeSource:
-    """Which upstream tree is meant: the release of a package, or a commit after that release."""
+    """The source of an upstream tree: the release of a package, or a commit after this release."""
 
     package: str
     version: str
@@ -41,7 +41,7 @@ class TreeSource:
 
 @dataclass(frozen=True, kw_only=True)
 class UpstreamTree:
-    """An upstream tree. version: "" if neither the tree nor the user states it."""
+    """An upstream tree. version: "" if it is unknown. blobs: provides file contents by blob id."""
 
     tree: Tree
     version: str
@@ -49,7 +49,7 @@ class UpstreamTree:
 
 
 def folder_target(path: Path, package: str, version: str = "") -> UpstreamTree:
-    """The tree of a working folder, of the parent folder of an installed package, of a wheel or an sdist."""
+    """The tree of a wheel, an sdist, a checkout, or the folder in which a package is installed."""
     tree = open_folder(path)
     return UpstreamTree(tree=tree, version=version or version_in(tree, package))
 
