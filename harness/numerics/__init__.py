@@ -1,5 +1,4 @@
-"""The numerics tier: whether verl computes the right losses, gradients and updates on a device. `checks.py`
-declares the checks; each lies in a sub-package of its own: `loss` (single loss functions), `actor` (one
-update through verl's own classes), `twin` (ten training steps against a float64 copy). `arithmetic` has
-what all of them rest on, error bounds and precision contracts. Start with `loss/loss_check.py`.
-"""
+"""The numerics tier: checks whether verl computes correct losses, gradients and updates on a device.
+`checks.py` declares the checks. Each has a sub-package: `loss` (single loss functions), `actor` (one update
+through verl's actor classes), `twin` (ten training steps compared with a float64 copy). `arithmetic` has the
+error bounds and precision contracts that all of them use. Start with `loss/loss_check.py`."""

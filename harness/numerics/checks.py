@@ -1,4 +1,4 @@
-"""The checks of the numerics package, as the planner reads them."""
+"""Declares the checks of the numerics package."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHECKS = (
     Check(
         name="loss",
         tier=Tier.NUMERICS,
-        question="Are verl's losses, advantages and log-probabilities right on this device?",
+        question="Are verl's losses, advantages and log-probabilities correct on this device?",
         facets=FACETS,
         run=loss_check.run,
         judge=loss_check.judge,
@@ -51,7 +51,7 @@ CHECKS = (
     Check(
         name="actor-bf16",
         tier=Tier.NUMERICS,
-        question="Is the update of verl's own actor in bf16 what bf16 operands and fp32 accumulation give?",
+        question="Does verl's own actor compute in bf16 what bf16 operands with fp32 accumulation give?",
         facets=FACETS,
         run=actor_check.run,
         judge=actor_check.judge,
@@ -65,7 +65,7 @@ CHECKS = (
     Check(
         name="twin",
         tier=Tier.NUMERICS,
-        question="Do ten steps of sampling and training stay with their float64 twin?",
+        question="Do ten steps of sampling and training match a float64 copy on the CPU?",
         facets=FACETS,
         run=twin_check.run,
         judge=twin_check.judge,

@@ -1,6 +1,5 @@
-"""The case of one actor update: a small model, a batch and the settings, all drawn from a seed and exact in
-fp32.
-"""
+"""The case of one actor update: a small model, a batch and the settings, drawn from a seed and exact in
+fp32."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ MODEL: Mapping[str, Any] = {
     "pad_token_id": 0,
     "tie_word_embeddings": False,
 }
-"""A Qwen2 of two layers: grouped keys, biases, RMSNorm, SwiGLU and rotary positions all occur."""
+"""A Qwen2 with two layers. It has grouped keys, biases, RMSNorm, SwiGLU and rotary positions."""
 
 UPDATE: Mapping[str, Any] = {
     "ppo_mini_batch_size": 4,
@@ -51,19 +50,21 @@ UPDATE: Mapping[str, Any] = {
 BATCH, PROMPT, RESPONSE = 8, 6, 10
 
 DRIFTS = (-2.4, -0.1, 0.05, 0.12, 2.2)
-"""Log-ratios old to new: inside the clip range, and outside on both sides."""
+"""Log-ratios between old and new policy: inside the clip range, and outside on both sides."""
 
 GAIN: Mapping[str, float] = {"float32": 1.5, "bfloat16": 1.0}
-"""By how much matrices enlarge activations; rounding errors grow with it."""
+"""The factor by which matrices enlarge activations. Rounding errors grow with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCase:
-    """Weights are drawn by the names and shapes of the model's parameters (`draw`).
+    """Model, batch and settings of one update. `draw` derives weights from the names and shapes of the
+    parameters.
 
     packed: rows without padding in one sequence and fused attention, as in production, instead of padded rows
-    and attention as separate operators; both compute the same function. compute: torch's name of the format
-    that the model computes in under verl's autocast; parameters, optimizer and loss stay in fp32.
+        and attention as separate operators. Both compute the same function.
+    compute: torch's name of the format in which the model computes under verl's autocast. Parameters,
+        optimizer and loss stay in fp32.
     """
 
     seed: int = DEFAULT_SEED
@@ -74,11 +75,12 @@ class ActorCase:
 
     @property
     def attention(self) -> str:
-        """transformers' name of the attention implementation."""
+        """The name of the attention implementation in transformers."""
         return "flash_attention_2" if self.packed else "eager"
 
     def draw(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        """A parameter: matrices that make peaked distributions, norms near one, biases that are not zero."""
+        """A parameter: matrices that lead to peaked distributions, norms near one, biases that are not
+        zero."""
         rng = np.random.default_rng([self.seed, *name.encode()])
         noise = rng.normal(size=shape)
         if len(shape) > 1:
@@ -86,7 +88,8 @@ class ActorCase:
         return np.asarray((1.0 if "norm" in name else 0.0) + 0.1 * noise, dtype=np.float32)
 
     def tokens(self) -> Arrays:
-        """input_ids, attention_mask, position_ids (batch, prompt + response); padding left and right."""
+        """input_ids, attention_mask, position_ids (batch, prompt + response), with padding on the left and
+        right."""
         rng = np.random.default_rng([self.seed, 1])
         ids = rng.integers(1, self.model["vocab_size"], (BATCH, PROMPT + RESPONSE))
         mask = np.ones_like(ids)
@@ -97,7 +100,8 @@ class ActorCase:
         return {"input_ids": ids * mask, "attention_mask": mask, "position_ids": positions}
 
     def targets(self, log_probs: NDArray[np.float64]) -> Arrays:
-        """old_log_probs, ref_log_prob, advantages (batch, response) around the model's own log-probs."""
+        """old_log_probs, ref_log_prob, advantages (batch, response) near the log-probabilities of the
+        model."""
         rng = np.random.default_rng([self.seed, 2])
         shape = log_probs.shape
         advantages = rng.normal(size=(shape[0], 1)) * np.ones(shape)

@@ -1,9 +1,10 @@
-"""The checks `actor` and `actor-bf16`: one update through verl's own actor, tensor by tensor against float64.
+"""The checks `actor` and `actor-bf16`: compare one update through verl's actor with float64, tensor by
+tensor.
 
-A tensor's tolerance is measured, not chosen: the largest distance that eight runs reach in which every
-operator is perturbed by up to what the contract allows, times the contract's safety factor
-(`stochastic_arithmetic`, `actor_reference`). Gradients are compared as vectors, parameter by parameter:
-norms would hide a wrong sign.
+The tolerance of a tensor is measured: eight runs perturb every operator by up to the error that the contract
+allows. The tolerance is the largest distance from the exact run, times the safety factor of the contract
+(`stochastic_arithmetic`, `actor_reference`). Gradients are compared as vectors for each parameter, because a
+comparison of norms would not detect a wrong sign.
 """
 
 from __future__ import annotations
@@ -52,14 +53,14 @@ DETERMINISM = (
     "HCCL_DETERMINISTIC=true, CLOSE_MATMUL_K_SHIFT=1 and torch's deterministic algorithms if runs have to be "
     "compared"
 )
-"""verl's docs/ascend_tutorial, ascend_consistency."""
+"""From verl's docs/ascend_tutorial, ascend_consistency."""
 
 ActorOutcome = ActorMeasured | ProgramFailure | Unsupported
 
 
 def run(context: TaskContext) -> Measured[ActorOutcome]:
-    """For each actor class that this verl trains with: the reference on a CPU without torch_npu, then the
-    update on the device, with the same packages."""
+    """For each actor class that this verl trains with: compute the reference on a CPU without torch_npu, then
+    run the update on the device, with the same packages."""
     measured = _run_path(context, "")
     default = measured.measurements
     if not isinstance(default, ActorMeasured):
@@ -74,8 +75,8 @@ def run(context: TaskContext) -> Measured[ActorOutcome]:
 
 
 def _about_the_device(outcome: ActorOutcome) -> ActorOutcome:
-    """An actor class that verl does not use by default and that fails on a CPU too says nothing about the
-    device."""
+    """A failure on the CPU of an actor class that verl does not use by default becomes `Unsupported`, because
+    it says nothing about the device."""
     if isinstance(outcome, ProgramFailure) and outcome.on == CPU_REFERENCE:
         return Unsupported(why=" ".join(["Not run, because it fails on a CPU too.", *outcome.last_line]))
     return outcome
@@ -126,16 +127,16 @@ def _run_path(context: TaskContext, path: str) -> Measured[ActorOutcome]:
 
 
 def not_measured(outcome: ProgramFailure | Unsupported, *files: Path) -> Measured[Any]:
-    """A program that did not measure. It reported no device, so nothing more than "ran on a CPU" is known."""
+    """The measurements of a program that failed. It reported no device, so the evidence is only "ran on a
+    CPU"."""
     return Measured(
         measurements=outcome, evidence=Evidence.CPU, artifacts={file.name: file.name for file in files}
     )
 
 
 def judge(measurements: ActorOutcome, _params: Mapping[str, Any]) -> Judgement:
-    """Pass when with no actor class a tensor diverges, a divergence would have been detected, and the
-    injected faults were caught where they are.
-    """
+    """Pass if no tensor diverges with any actor class, a divergence would have been detected, and every
+    injected fault was detected where it was injected."""
     judged = [_judge_path(measurements)]
     skipped: list[str] = []
     for other in measurements.others if isinstance(measurements, ActorMeasured) else ():
@@ -208,7 +209,7 @@ def _pass(measurements: ActorMeasured) -> Judgement:
 
 
 def _judge_ill_posed(measurements: ActorMeasured) -> Judgement | None:
-    """Inconclusive where rounding alone may take another branch of the loss."""
+    """Inconclusive if rounding alone can select another branch of the loss."""
     slack = measurements.reference.slack
     if slack is None or slack > 1:
         return None
@@ -232,7 +233,7 @@ def _judge_matmuls(measurements: ActorMeasured) -> Judgement:
 
 
 def _judge_packed(packed: PackedRows) -> Judgement:
-    """Right with padded rows, wrong or impossible with packed ones."""
+    """The update is correct with padded rows, but wrong or impossible with packed rows."""
     if packed.error:
         reason = f"With packed rows and fused attention the update raised {packed.error}."
     else:
@@ -295,7 +296,7 @@ def _amount(budget: float | None) -> str:
 
 
 def _listed(operators: Sequence[str]) -> str:
-    """The last ones: the tensor was computed by them."""
+    """The last names of the list, because these operators computed the tensor."""
     last = operators[-MAX_OPERATORS:]
     return ", ".join(last) if len(last) == len(operators) else f"..., {', '.join(last)}"
 

@@ -1,4 +1,5 @@
-"""Compares one update on the device with its reference: which tensors diverge, and which of them first."""
+"""Compares one update on the device with its reference: which tensors diverge, and which of them is the
+first."""
 
 from __future__ import annotations
 
@@ -27,9 +28,9 @@ MAX_NAMED = 12
 
 
 def compare(reference: ActorReference, run: ActorDeviceRun, seconds: float) -> ActorMeasured:
-    """Which tensors are outside their tolerance. `seconds`: both programs together."""
+    """Find the tensors that are outside of their tolerance. `seconds`: run time of both programs together."""
     tolerances, norms = reference.tolerances, reference.norms
-    # A module that only one side calls (a fused kernel replaces it on the other) has no counterpart.
+    # A module that only one side calls (a fused kernel replaces it on the other side) has no counterpart.
     events = [event for event in run.events if event.label in tolerances]
     budgets = {event.label: error_budget(event.error, tolerances[event.label]) for event in events}
     diverged = [
@@ -83,7 +84,8 @@ def compare(reference: ActorReference, run: ActorDeviceRun, seconds: float) -> A
 
 
 def _guessed(reference: ActorReference, run: ActorDeviceRun) -> list[str]:
-    """Tensors that only a guessed bound explains, with padded rows and with packed ones."""
+    """Tensors that are within their tolerance only because of a guess, with padded rows and with packed
+    rows."""
     sentences = {event.label: event.sentence for event in run.events}
     errors = {event.label: event.error for event in run.events}
     padded = [sentences[label] for label in explained_only_by_guess(reference.strict, errors)]
@@ -92,9 +94,9 @@ def _guessed(reference: ActorReference, run: ActorDeviceRun) -> list[str]:
 
 
 def packed_rows(tolerances: Mapping[str, float], labels: Sequence[str], packed: PackedErrors) -> PackedRows:
-    """What packed rows and fused attention change in an update.
+    """The comparison of the update with packed rows and fused attention.
 
-    labels: everything the reference recorded, in the order of its making.
+    labels: everything that the reference recorded, in the order of computation.
     """
     if packed.skipped or packed.error:
         return PackedRows(skipped=packed.skipped, error=packed.error)
@@ -116,8 +118,8 @@ def packed_rows(tolerances: Mapping[str, float], labels: Sequence[str], packed: 
 
 
 def _nearest_to_the_loss(wrong: list[str], labels: Sequence[str]) -> str:
-    """Among the wrong gradients of the first pass that of the module called last: the backward pass starts
-    there."""
+    """Among the wrong gradients of the first pass, that of the module called last, because the backward pass
+    starts there."""
     gradients = [label for label in wrong if label.startswith("gradient/0/")]
     if gradients and wrong[0].startswith("gradient/"):
         modules = dict.fromkeys(label.split("/")[2] for label in labels if label.startswith("forward/0/"))
@@ -143,7 +145,8 @@ def _is_within(budget: float | None) -> bool:
 
 
 def self_test(tolerances: Mapping[str, float], run: ActorDeviceRun) -> tuple[LocatedFault, ...]:
-    """Each injected fault: caught means that what diverges first is the module it was injected into."""
+    """For each injected fault, whether the first tensor that diverges belongs to the module with the
+    fault."""
     report = []
     for fault in ACTOR_FAULTS[run.compute]:
         if fault.matmul:

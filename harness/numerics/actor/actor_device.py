@@ -67,7 +67,7 @@ class UpdateRunner:
         fault: ActorFault | None = None,
         matmuls: MatmulRecorder | None = None,
     ) -> None:
-        """One update, recorded into the sink; optionally with packed rows."""
+        """Run one update and pass its tensors to the sink; optionally with packed rows."""
         run_update(
             replace(self.case, packed=packed),
             self.placement,
@@ -86,7 +86,7 @@ class UpdateRunner:
         return found
 
     def events(self) -> list[TensorEvent]:
-        """Every tensor of one update in the order of its making, with the operators before it."""
+        """Every tensor of one update in the order of computation, with the operators before it."""
         found: list[TensorEvent] = []
         names: list[str] = []
         mode = tracing(self.placement.torch, names)
@@ -103,7 +103,8 @@ class UpdateRunner:
 def measure_on_device(
     name: str, reference_file: Path, out: Path, seed: int, *, compute: str = "float32", path: str = ""
 ) -> ActorDeviceRun:
-    """Errors of every tensor on the device, repeatability, injected faults; written to `out`."""
+    """Measure errors of every tensor on the device, repeatability and injected faults; write them to
+    `out`."""
     from harness.numerics.actor.verl_workers import actor_class, finding
 
     kind = name.split(":", maxsplit=1)[0]
@@ -144,7 +145,7 @@ def measure_on_device(
 def _recorded(
     events: Sequence[TensorEvent], found: TensorValues, exact: Mapping[str, NDArray[np.float64]]
 ) -> tuple[RecordedTensor, ...]:
-    """The events with the errors of the same tensors in an update that was not traced."""
+    """The traced events with the errors of the same tensors in an update that was not traced."""
     errors: dict[str, float] = {}
     measure = distances(errors, exact)
     for event in events:
@@ -165,7 +166,7 @@ def _recorded(
 def _inject_faults(
     runner: UpdateRunner, clean: MatmulRecorder | None
 ) -> tuple[dict[str, Errors], RecomputedMatmuls]:
-    """Errors of every tensor with each fault injected; the matmuls, clean and with each fault."""
+    """Errors of every tensor with each fault injected, and the matmuls without faults and with each fault."""
     errors: dict[str, Errors] = {}
     wrong: dict[str, tuple[Matmul, ...]] = {}
     for fault in ACTOR_FAULTS[runner.case.compute]:
@@ -181,7 +182,7 @@ def _inject_faults(
 
 
 def _matmul_recorder(compute: str) -> MatmulRecorder | None:
-    """In fp32 matmuls are not recomputed: the tensors of an update show as much there."""
+    """In fp32, matmuls are not recomputed, because the tensors of an update have the same information."""
     return None if compute == "float32" else MatmulRecorder(contract=BF16_IO)
 
 
@@ -190,10 +191,8 @@ def _wrong(matmuls: MatmulRecorder | None) -> tuple[Matmul, ...]:
 
 
 def _packed(runner: UpdateRunner) -> PackedErrors:
-    """Errors of an update's results with packed rows, clean and with a fault injected.
-
-    Modules are left out: their tensors have another shape with packed rows.
-    """
+    """Errors of the results of an update with packed rows, without faults and with one fault. Tensors inside
+    modules are omitted, because they have another shape with packed rows."""
 
     def errors(fault: ActorFault | None) -> Errors:
         found = runner.errors(packed=True, fault=fault)

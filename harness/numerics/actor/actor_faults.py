@@ -1,4 +1,4 @@
-"""Faults that the check `actor` injects into one update, with the module each is in."""
+"""Faults that the check `actor` injects into one update, and the module of each."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class ActorFault:
-    """A defect in one place. matmul: it shows in a matmul that is recomputed from the device's operands;
-    otherwise in the tensors of an update."""
+    """A defect in one module. matmul: whether it shows in a matmul that is recomputed from the operands of
+    the device; otherwise it shows in the tensors of an update."""
 
     id: str
     what: str
@@ -21,7 +21,7 @@ class ActorFault:
 
     @contextmanager
     def broken(self, model: Any) -> Iterator[None]:
-        """`model` with the fault injected."""
+        """Inject the fault into `model` for the duration of the block."""
         handle = self.breaks(model, self.place)
         try:
             yield
@@ -46,14 +46,14 @@ def _summed_in_bfloat16(model: Any, place: str) -> Any:
         for first in range(0, left.shape[-1], BLOCK):
             part = left[..., first : first + BLOCK] @ right[:, first : first + BLOCK].T
             total = part if total is None else total + part
-        # Hidden from autograd: the backward matmuls stay right.
+        # Not visible to autograd, so the matmuls of the backward pass stay correct.
         output.data.copy_(total)
 
     return model.get_submodule(place).register_forward_hook(summed)
 
 
 BLOCK = 16
-"""Terms summed exactly before a partial sum is rounded, as in a tile of a matrix unit."""
+"""Number of terms that are summed exactly before a partial sum is rounded, as in a tile of a matrix unit."""
 
 GRADIENT_SIGN = ActorFault(
     id="gradient-sign",
@@ -83,4 +83,4 @@ ACTOR_FAULTS: Mapping[str, tuple[ActorFault, ...]] = {
         ),
     ),
 }
-"""By the format that the model computes in."""
+"""Faults by the format in which the model computes."""

@@ -1,4 +1,4 @@
-"""What the checks `actor` and `actor-bf16` measure, and what their programs write."""
+"""The measurements of the checks `actor` and `actor-bf16`, and the reports of their programs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from harness.evidence import DeviceFacts
 from harness.measurements import measurement_format
 
 Errors = Mapping[str, float | None]
-"""Distance of each tensor from the reference by label; None: missing, misshapen or not finite."""
+"""Label of each tensor -> distance from the reference; None if it is missing, has the wrong shape or is not
+finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActorReferenceFacts:
-    """How the reference was made.
+    """How the reference was computed.
 
-    samples: perturbed runs. contract: name of the precision contract. paths: verl's actor classes, the
-    default first. slack: the smallest distance of a clip decision from its bound, in units of the largest
-    rounding error there; None when no decision was seen. unbounded_operators: those without an error bound.
+    samples: number of perturbed runs. contract: name of the precision contract. paths: verl's actor classes,
+        the default first. slack: the smallest distance of a clip decision from its bound, in units of the
+        largest rounding error there; None if there was no decision. unbounded_operators: operators without an
+        error bound.
     """
 
     verl: str
@@ -39,8 +41,8 @@ class ActorReferenceFacts:
 class ActorReference:
     """The reference without its tensors.
 
-    labels: all recorded tensors in the order of their making. tolerances and norms: by label. strict:
-    tolerances without the guesses for unbounded operators, empty when there are none.
+    labels: all recorded tensors in the order of computation. tolerances, norms: by label. strict: tolerances
+        without the guesses for unbounded operators, empty if there are none.
     """
 
     facts: ActorReferenceFacts
@@ -52,7 +54,7 @@ class ActorReference:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedTensor:
-    """A tensor of one update on the device. operators: what ran since the tensor before it."""
+    """A tensor of one update on the device. operators: those that ran since the previous tensor."""
 
     label: str
     kind: str
@@ -63,11 +65,11 @@ class RecordedTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Matmul:
-    """One matmul of a linear layer, recomputed.
+    """One recomputed matmul of a linear layer.
 
-    name: the layer's. what: the output or one of the gradients. call: which pass, from 0. elements: of the
-    result; wrong: of them outside their interval. worst: the largest distance from the exact result, in units
-    in the last place of the io format.
+    name: name of the layer. what: the output or one of the gradients. call: number of the pass, from 0.
+        elements: number of elements of the result; wrong: how many of them are outside of their interval.
+        worst: the largest distance from the exact result, in units in the last place of the io format.
     """
 
     name: str
@@ -80,7 +82,8 @@ class Matmul:
 
 @dataclass(frozen=True, kw_only=True)
 class RecomputedMatmuls:
-    """The matmuls of one update: how many, their elements, the wrong ones, and the wrong ones by fault."""
+    """The matmuls of one update: their number, their elements, the wrong ones, and the wrong ones for each
+    fault."""
 
     count: int = 0
     elements: int = 0
@@ -90,9 +93,9 @@ class RecomputedMatmuls:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedErrors:
-    """Errors of an update with packed rows, and with a fault injected.
+    """Errors of an update with packed rows, and of one with a fault injected.
 
-    skipped: why it was not run. error: what it raised instead.
+    skipped: why it was not run. error: the exception that it raised.
     """
 
     errors: Errors = field(default_factory=dict)
@@ -106,7 +109,8 @@ class ActorDeviceRun:
     """What the program on the device writes.
 
     finding: a defect of this verl that was worked around, or "". missing: labels of the reference that the
-    device did not produce. differing: labels that differ between two runs. faults: errors by injected fault.
+        device did not compute. differing: labels that differ between two runs. faults: errors for each
+        injected fault.
     """
 
     device: DeviceFacts
@@ -125,7 +129,8 @@ class ActorDeviceRun:
 
 @dataclass(frozen=True, kw_only=True)
 class DivergedTensor:
-    """A tensor outside its tolerance. budget: error over tolerance, None when it is not finite."""
+    """A tensor outside of its tolerance. budget: error divided by tolerance, None if the error is not
+    finite."""
 
     label: str
     kind: str
@@ -145,7 +150,8 @@ class TensorKindSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class GradientError:
-    """A parameter's gradient in one step; error and tolerance relative to the gradient's norm."""
+    """The gradient of one parameter in one step; error and tolerance are relative to the norm of the
+    gradient."""
 
     name: str
     step: int
@@ -156,11 +162,11 @@ class GradientError:
 
 @dataclass(frozen=True, kw_only=True)
 class GradientResolution:
-    """How large an error of a gradient must be to be detected; see `gradient_resolution`.
+    """How large an error of a gradient must be to be detected, see `gradient_resolution`.
 
-    steps: the tolerances of all parameters together, relative to the whole gradient, by step; None where the
-    gradient is zero. unobservable: gradients smaller than their tolerance. unjudged: kinds of parameters of
-    which every gradient is unobservable.
+    steps: for each step, the tolerances of all parameters together, relative to the whole gradient; None if
+        the gradient is zero. unobservable: gradients smaller than their tolerance. unjudged: kinds of
+        parameters whose gradients are all unobservable.
     """
 
     steps: Mapping[str, float | None]
@@ -172,7 +178,8 @@ class GradientResolution:
 class PackedRows:
     """The update with packed rows and fused attention.
 
-    skipped: why it was not run. error: what it raised. first: the first tensor that is wrong, of `kind`.
+    skipped: why it was not run. error: the exception that it raised. first: the first wrong tensor, of the
+        kind `kind`.
     """
 
     skipped: str = ""
@@ -187,7 +194,7 @@ class PackedRows:
 
 @dataclass(frozen=True, kw_only=True)
 class LocatedFault(SelfTestFault):
-    """A fault of the self-test. place: the module it was injected into; first: what diverged first."""
+    """A fault of the self-test. place: the module with the fault. first: the first tensor that diverged."""
 
     place: str
     first: str
@@ -197,9 +204,10 @@ class LocatedFault(SelfTestFault):
 class ActorMeasured:
     """One update through one of verl's actor classes, compared with the reference.
 
-    path: the class. compute: the format that the model computes in. bypassed: modules that a fused kernel
-    replaces on the device. guessed: tensors that are within tolerance only by a guess for an operator without
-    error bound. others: the same for verl's other actor classes.
+    path: the actor class. compute: the format in which the model computes. bypassed: number of modules that a
+        fused kernel replaces on the device. guessed: tensors that are within their tolerance only because of
+        a guess for an operator without an error bound. others: the same measurements for verl's other actor
+        classes.
     """
 
     state: Literal["measured"] = "measured"
@@ -229,7 +237,7 @@ class ActorMeasured:
 
 @dataclass(frozen=True, kw_only=True)
 class OtherPath:
-    """What was measured with another of verl's actor classes."""
+    """The measurements with another of verl's actor classes."""
 
     path: str
     outcome: ActorMeasured | ProgramFailure | Unsupported

@@ -1,12 +1,13 @@
-"""Program in the cell: one actor update through verl's own classes, recorded tensor by tensor.
+"""In-cell program: one actor update through verl's classes, recorded tensor by tensor.
 
     python -m harness.numerics.actor.actor_program --role reference --out reference.npz
     python -m harness.numerics.actor.actor_program --role device --reference reference.npz --out device.json
 
-The reference runs on the CPU in float64, with torch_npu unimportable, once exactly and several times with
-every operator perturbed by up to what the contract allows; their scatter gives each tensor's tolerance. The
-device runs twice, once more with operators traced, once with each fault injected, and with packed rows and
-fused attention. In bf16 (autocast by verl) every matmul of a linear layer is recomputed too.
+The reference runs on the CPU in float64 and cannot import torch_npu. It runs once exactly and several times
+with every operator perturbed by up to the error that the contract allows; the distances from the exact run
+give the tolerance of each tensor. The device runs the update twice, once more with operators traced, once
+with each fault injected, and with packed rows and fused attention. In bf16 (autocast by verl) every matmul of
+a linear layer is recomputed, too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from harness.numerics.actor.actor_update import CONTRACTS, ProgramFacts, run_rol
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see the module."""
+    """The command line, see the module."""
     parser = argparse.ArgumentParser(
         prog="python -m harness.numerics.actor.actor_program", description="one actor update"
     )

@@ -1,4 +1,4 @@
-"""The update on a CPU in float64: exact values, and how far rounding errors may move each tensor."""
+"""The update on a CPU in float64: exact values, and how far rounding errors can move each tensor."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from harness.serialisation import json_object
 
 ACTOR_REFERENCE_FORMAT = "npu-matrix-actor-reference/2"
 SAMPLES = 8
-"""Perturbed runs. The largest distance of eight, times the contract's safety factor of two, leaves a correct
-device far below its tolerance: its errors are not all at their limits at once."""
+"""Number of perturbed runs. The largest of eight distances, times the safety factor of two of the contract,
+leaves a correct device far below its tolerance, because its errors are not all at their limits at the same
+time."""
 
 EXACT, TARGET = "exact:", "target:"
 """Prefixes of the arrays in the file: exact tensors by label, and targets of the update by name."""
@@ -39,7 +40,7 @@ EXACT, TARGET = "exact:", "target:"
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceTensors:
-    """exact: float64 values of every tensor by label. targets: what the update was trained on."""
+    """exact: float64 values of every tensor by label. targets: the inputs of the update's loss."""
 
     exact: Mapping[str, NDArray[np.float64]]
     targets: Arrays
@@ -48,7 +49,7 @@ class ReferenceTensors:
 def compute_reference(
     out: Path, seed: int, *, compute: str = "float32", path: str = ""
 ) -> ActorReferenceFacts:
-    """Exact values and tolerances of every tensor; written to `out`."""
+    """Compute exact values and tolerances of every tensor and write them to `out`."""
     sys.modules["torch_npu"] = None  # type: ignore[assignment]
     torch = start_torch()
     from harness.numerics.actor.verl_workers import actor_classes
@@ -118,12 +119,12 @@ def save_reference(file: Path, reference: ActorReference, tensors: ReferenceTens
 
 
 def load_reference(file: Path) -> ActorReference:
-    """A reference without its tensors. Host side: it needs pydantic."""
+    """A reference without its tensors. For the host only, because it imports pydantic."""
     return read_shape(ActorReference, read_npz(file, ACTOR_REFERENCE_FORMAT)[0]["reference"])
 
 
 def load_tensors(file: Path) -> ReferenceTensors:
-    """The tensors of a reference, in the order of their making."""
+    """The tensors of a reference, in the order of computation."""
     _, arrays = read_npz(file, ACTOR_REFERENCE_FORMAT)
     return ReferenceTensors(
         exact={name.removeprefix(EXACT): array for name, array in arrays.items() if name.startswith(EXACT)},

@@ -1,4 +1,4 @@
-"""One update through verl's own classes: the model, the batch, what is recorded of it, and where it runs."""
+"""One update through verl's classes: the model, the batch, what is recorded of it, and where it runs."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from harness.numerics.actor.tensor_recorder import GRADIENT, OUTPUT, PARAMETER, 
 from harness.numerics.arithmetic.precision_contract import BF16_AUTOCAST, FP32, Contract
 
 CONTRACTS: Mapping[str, Contract] = {"float32": FP32, "bfloat16": BF16_AUTOCAST}
-"""What an update that verl computes in a format promises."""
+"""The precision contract of an update that verl computes in a format."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorPlacement:
-    """Where an update runs: device, dtype, and the mode (a context) every operation runs under."""
+    """Where an update runs: device, dtype, and the mode (a context manager) in which every operation runs."""
 
     torch: Any
     device: str
     dtype: Any
 
     def tensor(self, array: NDArray[Any]) -> Any:
-        """On the device; floating-point arrays in the dtype."""
+        """The array on the device; floating-point arrays are converted to the dtype."""
         tensor = self.torch.from_numpy(np.ascontiguousarray(array))
         return tensor.to(self.dtype) if tensor.dtype.is_floating_point else tensor
 
@@ -51,9 +51,10 @@ def run_update(
     path: str = "",
     matmuls: MatmulRecorder | None = None,
 ) -> Arrays:
-    """Log-probabilities, then the update by the actor class named `path`. Returns the targets used.
+    """Compute log-probabilities, then run the update of the actor class named `path`; returns the targets
+    used.
 
-    Every tensor goes to `recorder`, matmuls of linear layers to `matmuls`.
+    Every tensor is passed to `recorder`, matmuls of linear layers to `matmuls`.
     """
     from harness.numerics.actor.verl_workers import actor_class
 
@@ -72,11 +73,11 @@ def run_update(
     broken = fault.broken(model) if fault else nullcontext()
     watched = matmuls.watching(model) if matmuls else nullcontext()
     tokens = {name: placement.tensor(array) for name, array in case.tokens().items()}
-    # The recorder comes first: watching matmuls gives each layer an input tensor of its own.
+    # The recorder comes first, because watching matmuls gives each layer an input tensor of its own.
     with broken, recorder.watching(model), watched, mode:
         log_probs, entropy = actor.log_probs(tokens)
         valid = tokens["attention_mask"][:, -log_probs.shape[1] :].to(log_probs.device)
-        # Masked before either is recorded: both are what the model's operators made.
+        # Masked before they are recorded, so that both contain only results of the model's operators.
         scores = {"log_prob": log_probs * valid, "entropy": entropy * valid}
         for name, tensor in scores.items():
             recorder.note(OUTPUT, name, tensor)
@@ -91,7 +92,7 @@ def run_update(
 
 
 def _keep_optimizer_in_fp32(optimizer: Any, mode: Any) -> None:
-    """Whatever the model computes in, verl's optimizer steps in fp32, and so do perturbed runs."""
+    """verl's optimizer steps in fp32 for every compute format, so perturbed runs do the same."""
     contract = getattr(mode, "contract", None)
     if contract is None:
         return
@@ -100,7 +101,7 @@ def _keep_optimizer_in_fp32(optimizer: Any, mode: Any) -> None:
 
 
 def build_model(case: ActorCase, placement: TensorPlacement) -> Any:
-    """A Qwen2 of the case's shape with the case's weights, on the setting's device."""
+    """A Qwen2 with the shape and the weights of the case, on the device of the placement."""
     transformers = import_module("transformers")
     config = transformers.Qwen2Config(**case.model)
     config._attn_implementation = case.attention  # noqa: SLF001 - transformers has no other way before construction
@@ -111,7 +112,7 @@ def build_model(case: ActorCase, placement: TensorPlacement) -> Any:
 
 
 def tracing(torch: Any, names: list[str]) -> Any:
-    """A mode that notes every operator that computes; those that only move numbers are left out."""
+    """A mode that records every operator that computes; operators that only move numbers are omitted."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     from harness.numerics.arithmetic.stochastic_arithmetic import EXACT
@@ -128,7 +129,7 @@ def tracing(torch: Any, names: list[str]) -> Any:
 
 
 def start_torch(kind: str = "cpu") -> Any:
-    """torch and a process group of one, which verl's classes ask for."""
+    """torch and a process group with one process, which verl's classes require."""
     torch = import_module("torch")
     if kind == "npu":
         import_module("torch_npu")
@@ -148,17 +149,17 @@ class ProgramFacts(Protocol):
 
     @property
     def verl(self) -> str:
-        """The installed version."""
+        """The installed version of verl."""
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The run time."""
 
 
 def run_role(what: str, work: Callable[[], ProgramFacts]) -> int:
-    """Run one role of a program and print how long it took; returns the exit code.
+    """Run one role of a program and print its run time; returns the exit code.
 
-    An error of the harness goes to stderr and gives its own exit code.
+    An error of this project is printed to stderr and has its own exit code.
     """
     try:
         facts = work()

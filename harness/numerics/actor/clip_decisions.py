@@ -1,4 +1,4 @@
-"""The log-ratios that verl's policy loss clips, and how far each is from a clip bound."""
+"""The log-ratios that verl's policy loss clips, and the distance of each from a clip bound."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.numerics.actor.actor_case import ActorCase
 
 Values = NDArray[np.float64]
 
-#: (log-ratios, their distances from the nearest bound): one call of the loss.
+#: (log-ratios, their distances from the nearest bound) of one call of the loss
 KeepClipDecisions = Callable[[Values, Values], None]
 Margin = Callable[[Values], Values]
 
@@ -30,7 +30,7 @@ def clip_margin(case: ActorCase, log_ratio: NDArray[np.float64]) -> NDArray[np.f
 
 
 DUAL_CLIP = 3.0
-"""verl's default `clip_ratio_c`."""
+"""verl's default of `clip_ratio_c`."""
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def watch_clip_decisions(
     """Pass the log-ratios of verl's policy loss `update["loss_mode"]` to `keep`, with their distances from
     the nearest clip bound.
 
-    The distance is infinite where padding or an advantage of zero makes the decision irrelevant. A release
+    The distance is infinite if padding or an advantage of zero makes the decision irrelevant. A release
     without a registry of losses reports nothing.
     """
     registry = getattr(import_module("verl.trainer.ppo.core_algos"), "POLICY_LOSS_REGISTRY", {})
@@ -75,7 +75,7 @@ def watch_clip_decisions(
 
 @dataclass(kw_only=True)
 class ClipDecisions:
-    """Clip decisions of an exact update, and how far other runs of it deviate from them."""
+    """Clip decisions of an exact update, and how far other runs deviate from them."""
 
     case: ActorCase
     exact: list[tuple[Values, Values]] = field(default_factory=list)
@@ -83,7 +83,7 @@ class ClipDecisions:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """One run; the first is the exact one."""
+        """Add one run; the first is the exact one."""
         calls: list[tuple[Values, Values]] = []
         with watch_clip_decisions(
             self.case.update, partial(clip_margin, self.case), lambda *call: calls.append(call)
@@ -96,8 +96,8 @@ class ClipDecisions:
             self.drift[number] = max(self.drift[number], float(np.abs(found - expected).max(initial=0.0)))
 
     def slack(self, safety: float) -> float | None:
-        """The smallest distance from a bound, in units of `safety` times the largest drift of that call; not
-        above 1 means that rounding may decide. None when no decision was seen."""
+        """The smallest distance from a bound, in units of `safety` times the largest deviation in that call.
+        If it is not above 1, rounding may decide. None if there was no decision."""
         ratios = [
             float(np.min(margin, initial=np.inf)) / max(safety * drift, 1e-300)
             for (_, margin), drift in zip(self.exact, self.drift, strict=True)

@@ -1,12 +1,13 @@
-"""How large an error of a gradient must be to be detected, that is, what a pass of the actor's update proves.
+"""Computes how large an error of a gradient must be to be detected, that is, what a pass of the update
+proves.
 
-Two limits follow from what an update is, so that no share of gradients has to be chosen:
-
-- An error smaller than the gradient leaves it a direction of descent: g.(g + e) >= |g|^2 - |g||e| > 0. If the
-  tolerances of all parameters together are as large as the whole gradient, a pass would not even exclude a
-  step that undoes learning.
+Two limits follow from the purpose of an update, so no share of gradients has to be chosen:
+- With an error smaller than the gradient, the result is still a direction of descent: g.(g + e) >= |g|^2 -
+  |g||e| > 0. If the tolerances of all parameters together are as large as the whole gradient, a pass would
+  not even exclude a step that undoes learning.
 - The same operators compute the gradient of one kind of parameter in every layer and step, so one observable
-  gradient of a kind shows a wrong operator. A kind without an observable gradient was not judged.
+  gradient of a kind is enough to show a wrong operator. A kind without an observable gradient was not
+  verified.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _LAYER = re.compile(r"\.\d+\.")
 
 
 def resolution(reference: ActorReference, labels: Sequence[str]) -> GradientResolution:
-    """The resolution of an update's gradients `labels`, by the reference's tolerances and norms.
+    """The resolution of the update's gradients `labels`, from the tolerances and norms of the reference.
 
-    Gradients that are zero by nature, such as that of a bias that softmax cancels, do not count as
-    unobservable: what float64 leaves of them is within float64's own share of the tolerance.
+    Gradients that are zero in exact arithmetic, such as that of a bias that softmax cancels, do not count as
+    unobservable: their rounding errors in float64 are below the share of float64 in the tolerance.
     """
     tolerances, norms = reference.tolerances, reference.norms
     exactness = FORMATS["fp64"].unit_roundoff / CONTRACTS[reference.facts.contract].unit
@@ -57,14 +58,14 @@ def _kind(label: str) -> str:
 def _together(
     labels: Sequence[str], tolerances: Mapping[str, float], norms: Mapping[str, float]
 ) -> float | None:
-    """None where the whole gradient is zero: nothing can be detected."""
+    """None if the whole gradient is zero, because nothing can be detected then."""
     tolerance = math.hypot(*(tolerances[label] for label in labels))
     whole = math.hypot(*(norms[label] for label in labels))
     return float(f"{tolerance / whole:.4g}") if whole else None
 
 
 def judge_resolution(measurements: ActorMeasured) -> Judgement | None:
-    """Inconclusive when a pass would prove too little, else None; see the module."""
+    """Inconclusive if a pass would prove too little, otherwise None; see the module."""
     known, compute = measurements.resolution, measurements.compute
     lost = [step for step, share in known.steps.items() if share is None or share >= 1]
     if lost:

@@ -1,8 +1,9 @@
-"""Recomputes the matmuls of a model's linear layers in float64, from the operands that the device had.
+"""Recomputes the matmuls of a model's linear layers in float64, from the operands of the device.
 
 The rounding errors of a whole update in bf16 are larger than the error of one matmul with coarse partial
-sums. A single matmul is rounded only once: with bf16 operands and fp32 accumulation nearly every element has
-exactly one correct value.
+sums. A single
+matmul is rounded only once: with bf16 operands and fp32 accumulation nearly every element has exactly one
+    correct value.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from harness.numerics.arithmetic.precision_contract import FORMATS, Array, Contr
 OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT = "the output", "the gradient for the input", "the weight's gradient"
 
 
-#: Lowest and highest legal result, and the exact one.
+#: (lowest allowed result, highest allowed result, exact result)
 Interval = tuple[Array, Array, Array]
 
 
 @dataclass(kw_only=True)
 class MatmulRecorder:
-    """Judges every matmul of the layers that it watches; results are rounded to the contract's io format."""
+    """Judges every matmul of the layers that it watches. Results are rounded to the io format of the
+    contract."""
 
     contract: Contract
     found: list[Matmul] = field(default_factory=list)
@@ -36,7 +38,7 @@ class MatmulRecorder:
 
     @contextmanager
     def watching(self, model: Any) -> Iterator[None]:
-        """Judge the forward and backward matmuls of all linear layers."""
+        """Judge the forward and backward matmuls of all linear layers during the block."""
         handles = []
         for name, module in model.named_modules():
             if type(module).__name__ != "Linear":
@@ -72,10 +74,10 @@ class MatmulRecorder:
 
 
 def interval(contract: Contract, left: Array, right: Array, bias: Array | None = None) -> Interval:
-    """Lowest and highest legal result of `left @ right + bias`, and the exact one.
+    """Lowest and highest allowed result of `left @ right + bias`, and the exact result.
 
-    Operands are rounded to the io format, partial sums have the unit roundoff of accumulation (`growth` of
-    them, running error analysis), the result is rounded to the io format once; a bias may be added before or
+    Operands are rounded to the io format. Partial sums have the unit roundoff of accumulation (`growth` of
+    them, running error analysis). The result is rounded to the io format once; a bias may be added before or
     after that.
     """
     left, right = round_to(left, contract.io), round_to(right, contract.io)
@@ -95,10 +97,10 @@ def interval(contract: Contract, left: Array, right: Array, bias: Array | None =
 
 
 def interval_of_sum(contract: Contract, left: Array, right: Array) -> Interval:
-    """As `interval` for the sum over the first axis of `left[i].T @ right[i]`.
+    """Like `interval`, for the sum of `left[i].T @ right[i]` over i.
 
-    The weight's gradient of a layer without bias is a batched matmul (`matmul_backward`): either one matmul,
-    or one for each row of the batch, rounded to the io format and summed in fp32.
+    The gradient of the weight of a layer without bias is a batched matmul (`matmul_backward`): either one
+    matmul, or one for each row of the batch, rounded to the io format and summed in fp32.
     """
     parts = [interval(contract, one.T, other) for one, other in zip(left, right, strict=True)]
     low, high, exact = interval(contract, rows(left).T, rows(right))
@@ -111,7 +113,7 @@ def interval_of_sum(contract: Contract, left: Array, right: Array) -> Interval:
 
 @dataclass(kw_only=True)
 class _Layer:
-    """Hooks of one linear layer; `given` and `arrived` are the operands of its backward matmuls."""
+    """The hooks of one linear layer. `given` and `arrived` are the operands of its backward matmuls."""
 
     name: str
     module: Any
@@ -120,13 +122,14 @@ class _Layer:
     arrived: Any = None
 
     def before(self, _module: Any, args: Any) -> Any:
-        """The layer's input, as a tensor of this layer alone: its gradient is this layer's share."""
+        """Make the input of the layer a tensor of its own, so that the gradient of this tensor is the layer's
+        share."""
         if not args[0].requires_grad:
             return None
         return (args[0].view_as(args[0]), *args[1:])
 
     def after(self, module: Any, args: Any, output: Any) -> None:
-        """Judge the forward matmul, and keep the operands of the backward ones."""
+        """Judge the forward matmul and store the operands of the backward matmuls."""
         self.given = batched(args[0])
         weight, bias = values(module.weight).T, None if module.bias is None else values(module.bias)
         self.judge(
@@ -153,7 +156,7 @@ class _Layer:
         )
 
     def weight_gradient(self, gradient: Any) -> None:
-        """Judge the weight's gradient of this pass, before it is added to others."""
+        """Judge the gradient of the weight in this pass, before it is added to others."""
         self.judge(
             self.name,
             WEIGHT_GRADIENT,
@@ -163,16 +166,16 @@ class _Layer:
 
 
 def values(tensor: Any) -> NDArray[np.float64]:
-    """A tensor's numbers on the host."""
+    """The numbers of a tensor, on the host."""
     return np.asarray(tensor.detach().cpu().double().numpy())
 
 
 def batched(tensor: Any) -> NDArray[np.float64]:
-    """A tensor's numbers as (batch, rows, features)."""
+    """The numbers of a tensor as (batch, rows, features)."""
     found = values(tensor)
     return found.reshape(-1, *found.shape[-2:]) if found.ndim > 1 else found[None, None]
 
 
 def rows(array: NDArray[np.float64]) -> NDArray[np.float64]:
-    """An array as a matrix of its last dimension."""
+    """An array as a matrix with its last dimension."""
     return array.reshape(-1, array.shape[-1])

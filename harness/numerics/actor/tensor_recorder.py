@@ -1,6 +1,5 @@
-"""Records the tensors of an update in the order in which they are computed (inputs and outputs of modules,
-the loss, gradients), and measures how far they are from exact ones.
-"""
+"""Records the tensors of an update in the order of computation (inputs and outputs of modules, the loss,
+gradients) and measures their distances from exact tensors."""
 
 from __future__ import annotations
 
@@ -29,11 +28,11 @@ TensorSink = Callable[["TensorEvent", NDArray[np.float64]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class TensorEvent:
-    """One tensor: its kind, the module or quantity it belongs to, which call of it, and a label of all that.
+    """One tensor: its kind, the module or quantity that it belongs to, the number of the call, and a label.
 
-    part: "input" or "output" of a module, numbered from the second on: "output 2". operators: what ran on the
-    device since the event before, if that was traced; tensors recorded without an operator in between share
-    the operators before the first of them.
+    part: "input" or "output" of a module, with a number from the second tensor on: "output 2".
+    operators: what ran on the device since the previous event, if that was traced. Tensors that are recorded
+        without an operator between them have the same operators.
     """
 
     kind: str
@@ -44,7 +43,7 @@ class TensorEvent:
 
     @property
     def label(self) -> str:
-        """Unique within a run, the same on every device."""
+        """Unique within a run and the same on every device."""
         return "/".join([self.kind, str(self.call), self.name, self.part])
 
     @property
@@ -65,8 +64,7 @@ class TensorEvent:
 @dataclass(kw_only=True)
 class TensorRecorder:
     """Passes every event with its values to `sink`; `operators` collects what runs between events while
-    tracing.
-    """
+    tracing."""
 
     sink: TensorSink
     operators: list[str] = field(default_factory=list)
@@ -80,17 +78,17 @@ class TensorRecorder:
         event = TensorEvent(kind=kind, name=name, part=part, call=self.calls[key], operators=self.ran)
         self.calls[key] += 1
         values = np.array(tensor.detach().cpu().double().numpy())
-        # Operators that recording itself ran are not the model's.
+        # Operators that the recording itself ran are not part of the model.
         self.operators.clear()
         self.sink(event, values)
 
     @contextmanager
     def watching(self, model: Any) -> Iterator[None]:
-        """Record inputs of leaf modules, outputs of all modules, the gradients that arrive there, and every
-        loss that is differentiated.
+        """Record inputs of leaf modules, outputs of all modules, the gradients of both, and every
+        differentiated loss.
 
-        The loss that verl reports may not be the one that it differentiates, and it is known only after the
-        whole backward pass, where the cause of an error can no longer be located.
+        The loss that verl reports may differ from the one that it differentiates. It is also known only after
+        the whole backward pass, when the cause of an error can no longer be located.
         """
         handles = []
         for name, module in model.named_modules():
@@ -143,7 +141,8 @@ def _floating(values: Any) -> Iterator[Any]:
 
 
 def distances(errors: dict[str, float], exact: Mapping[str, NDArray[np.float64]]) -> TensorSink:
-    """A sink that keeps only the distance from the exact values; infinite without a counterpart."""
+    """A sink that stores only the distance from the exact values; infinite for tensors without an exact
+    counterpart."""
 
     def measure(event: TensorEvent, values: NDArray[np.float64]) -> None:
         expected = exact.get(event.label)
@@ -156,9 +155,9 @@ def distances(errors: dict[str, float], exact: Mapping[str, NDArray[np.float64]]
 
 
 def require_comparable(scatter: Mapping[str, float]) -> None:
-    """InfrastructureError when a perturbed run lacks a tensor or has another shape.
+    """InfrastructureError if a perturbed run lacks a tensor or has one of another shape.
 
-    No tolerance follows from that, and an infinite one would let everything pass.
+    No tolerance can be derived then, and an infinite tolerance would accept everything.
     """
     strange = [label for label, distance in scatter.items() if not np.isfinite(distance)]
     if strange:
@@ -172,8 +171,8 @@ def require_comparable(scatter: Mapping[str, float]) -> None:
 def tolerances(
     scatter: Mapping[str, float], exact: Mapping[str, NDArray[np.float64]], contract: Contract
 ) -> dict[str, float]:
-    """Tolerance by label: the largest distance of the perturbed runs (`scatter`), times the contract's safety
-    factor, plus one rounding of the exact tensor."""
+    """Tolerance by label: the largest distance of the perturbed runs (`scatter`) times the safety factor of
+    the contract, plus one rounding of the exact tensor."""
     return {
         label: contract.safety * scatter[label] + contract.unit * float(np.linalg.norm(values))
         for label, values in exact.items()
@@ -181,10 +180,11 @@ def tolerances(
 
 
 def json_number(error: float) -> float | None:
-    """An error for JSON, which has no infinity: None for what is missing, misshapen or not finite."""
+    """An error for JSON, which has no infinity: None if a tensor is missing, has the wrong shape or is not
+    finite."""
     return float(f"{error:.6g}") if np.isfinite(error) else None
 
 
 def error_budget(error: float | None, tolerance: float) -> float | None:
-    """Error over tolerance; None where the tensor is missing, misshapen or not finite."""
+    """Error divided by tolerance; None if the tensor is missing, has the wrong shape or is not finite."""
     return None if error is None else float(f"{error / max(tolerance, 1e-300):.4g}")

@@ -1,8 +1,8 @@
-"""verl's own classes for one actor update, without their launchers: no Ray, no FSDP wrapper, one process.
+"""verl's classes for one actor update, without their launchers: no Ray, no FSDP wrapper, one process.
 
-`DataParallelPPOActor` is what releases up to 0.7 train with, `FSDPEngineWithLMHead` what later ones do, and
-what 0.7 does where `trainer.use_legacy_worker_impl=disable`. The installed package is
-inspected to find out which of them it has.
+`DataParallelPPOActor` trains in releases up to 0.7. `FSDPEngineWithLMHead` trains in later ones, and in 0.7
+with `trainer.use_legacy_worker_impl=disable`. The installed package is inspected to find out which of them it
+has.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Tensors = Mapping[str, Any]
 
 
 def actor_classes() -> tuple[type[LegacyActor | EngineActor], ...]:
-    """verl's actor classes that are installed, the default first; NothingSelectedError when none is known."""
+    """verl's installed actor classes, the default first; NothingSelectedError if none is known."""
     paths: list[type[LegacyActor | EngineActor]] = []
     if _has(LEGACY):
         paths.append(LegacyActor)
@@ -48,7 +48,8 @@ def actor_classes() -> tuple[type[LegacyActor | EngineActor], ...]:
 
 
 def actor_class(name: str = "") -> type[LegacyActor | EngineActor]:
-    """The actor class of that name, the default one for ""; NothingSelectedError when this verl has none."""
+    """The actor class of that name, or the default one for ""; NothingSelectedError if this verl does not
+    have it."""
     paths = actor_classes()
     found = next((path for path in paths if path.name == name), None) if name else paths[0]
     if found is None:
@@ -74,7 +75,7 @@ def _has(module: str) -> bool:
 
 
 class LegacyActor:
-    """`DataParallelPPOActor`: compute_log_prob and update_policy over a DataProto."""
+    """`DataParallelPPOActor`: compute_log_prob and update_policy on a DataProto."""
 
     name = "DataParallelPPOActor"
 
@@ -102,11 +103,11 @@ class LegacyActor:
     def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
         """Log-probabilities and entropies of the responses, (batch, response)."""
         found = self.actor.compute_log_prob(self._data(tokens), calculate_entropy=True)
-        # A pair up to 0.7.0, then by name.
+        # A pair up to 0.7.0, a dictionary in later releases.
         return (found["log_probs"], found["entropys"]) if isinstance(found, dict) else tuple(found)
 
     def update(self, tokens: Tensors, targets: Tensors) -> dict[str, list[float]]:
-        """All mini-batches of one update; metrics as lists."""
+        """Run all mini-batches of one update; returns metrics as lists."""
         metrics = self.actor.update_policy(self._data({**tokens, **targets}))
         return {
             name: list(found) if isinstance(found, (list, tuple)) else [found]
@@ -125,7 +126,7 @@ class LegacyActor:
 
 
 class EngineActor:
-    """`FSDPEngineWithLMHead` on a plain module: infer_batch and train_batch over a TensorDict of jagged
+    """`FSDPEngineWithLMHead` on a plain module: infer_batch and train_batch on a TensorDict of jagged
     tensors."""
 
     name = "FSDPEngineWithLMHead"
@@ -136,12 +137,12 @@ class EngineActor:
         config = import_module("verl.workers.config")
         self.case = case
         if device == "cpu":
-            # verl knows no CPU platform; this process has no other device.
+            # verl does not support the platform CPU; this process has no other device.
             engine_module.get_device_id = lambda: "cpu"
             engine_module.get_device_name = lambda: "cpu"
         else:
             patches = import_module("verl.workers.engine.fsdp.utils").apply_npu_fsdp_patches
-            # 0.7 asks for nothing, later releases for the model's configuration.
+            # In 0.7 the function has no parameter, in later releases the configuration of the model.
             patches(*[None for _ in signature(patches).parameters])
         if case.compute == "float32":
             # 0.7 always computes in bfloat16, so autocast is switched off where the model starts.
@@ -179,7 +180,7 @@ class EngineActor:
         return padded(output["log_probs"], data), padded(output["entropy"], data)
 
     def update(self, tokens: Tensors, targets: Tensors) -> dict[str, list[float]]:
-        """One train_batch for each mini-batch; metrics as lists."""
+        """Run train_batch once for each mini-batch; returns metrics as lists."""
         size = self.case.update["ppo_mini_batch_size"]
         batch = {**tokens, **targets}
         self.engine.module.train()
@@ -237,14 +238,14 @@ class EngineActor:
 
 
 def _offered(config: Any, actor_settings: Mapping[str, Any]) -> Any:
-    """A configuration of those settings that this release has."""
+    """A configuration with those of the settings that this release has."""
     return config(
         **{name: value for name, value in actor_settings.items() if name in config.__dataclass_fields__}
     )
 
 
 def _plain_engine(engine: type[Any], *, packed: bool) -> Any:
-    """An engine around a module that nothing wraps: its methods are verl's, its set-up is not run."""
+    """An engine around a module without a wrapper: its methods are verl's, but its set-up is not run."""
 
     class Plain(engine):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -261,7 +262,7 @@ def _plain_engine(engine: type[Any], *, packed: bool) -> Any:
             self.mode = None
 
         def get_data_parallel_group(self) -> Any:
-            """The default group, of one process."""
+            """The default group, which has one process."""
             return None
 
         def get_data_parallel_size(self) -> int:

@@ -1,8 +1,8 @@
 """Values with running error bounds (Higham, "Accuracy and Stability of Numerical Algorithms", section 3.3).
 
-Each operation carries |computed - exact| for *any* evaluation that keeps the contract, so the final
-tolerance is the condition of this very input times the unit roundoff: sums that cancel get a wide absolute
-band, tiny gradients a tiny one.
+Each operation computes a bound of |computed - exact| for *any* evaluation that fulfils the contract. The
+final tolerance is therefore the condition number of this very input times the unit roundoff: sums that cancel
+get a wide absolute tolerance, tiny gradients a tiny one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from harness.numerics.arithmetic.precision_contract import Array, Contract, Mask
 
 TINY = 1e-300
 EXP_ERROR_CAP = 709.0
-"""The last whole number whose exponential float64 holds."""
+"""The largest whole number whose exponential fits into float64."""
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """Exact `value`, a bound `error` on a computed value's distance from it, and whether anything could
-    overflow."""
+    """An exact `value`, a bound `error` of the distance of a computed value from it, and whether an
+    intermediate could overflow."""
 
     value: Array
     error: Array
@@ -31,12 +31,12 @@ class Bounded:
 
     @classmethod
     def exact(cls, value: ArrayLike, contract: Contract) -> Bounded:
-        """An input: its bits are what the device sees, so it has no error."""
+        """An input. Its bits are the same on the device, so it has no error."""
         array = np.asarray(value, dtype=np.float64)
         return cls(array, np.zeros_like(array), contract)
 
     def _of(self, value: Array, error: Array, *others: Bounded) -> Bounded:
-        # Not "any above": NaN is above nothing.
+        # Written as "not all below", because comparisons with NaN are false.
         too_large = not bool((np.abs(value) + error <= self.contract.largest).all())
         overflow = too_large or self.overflow or any(other.overflow for other in others)
         return Bounded(value, error, self.contract, overflow)
@@ -83,20 +83,20 @@ class Bounded:
             return self._of(value, value * relative + self.contract.underflow)
 
     def log(self) -> Bounded:
-        """Natural logarithm; the value must be positive."""
+        """Natural logarithm. The value must be positive."""
         value = np.log(self.value)
         own = self.contract.function_ulp * self.contract.ulp * np.maximum(np.abs(value), 1.0)
         return self._of(value, self.error / np.maximum(self.value - self.error, TINY) + own)
 
     def sqrt(self) -> Bounded:
-        """Square root; |sqrt(x + e) - sqrt(x)| <= min(sqrt(e), e / sqrt(x))."""
+        """Square root. |sqrt(x + e) - sqrt(x)| <= min(sqrt(e), e / sqrt(x))."""
         value = np.sqrt(np.maximum(self.value, 0.0))
         smooth = self.error / np.where(value > 0, value, 1.0)
         error = np.where(value > 0, np.minimum(np.sqrt(self.error), smooth), np.sqrt(self.error))
         return self._of(value, error + self.contract.function_ulp * self.contract.ulp * value)
 
     def clip(self, low: float = -np.inf, high: float = np.inf) -> Bounded:
-        """Clamp; what is certainly clipped keeps only the rounding of the bound itself."""
+        """Clamp. An element that is certainly clipped has only the rounding error of the bound itself."""
         margin = self.contract.safety * self.error
         certain = (self.value - margin > high) | (self.value + margin < low)
         bound = np.zeros_like(self.value)
@@ -108,7 +108,7 @@ class Bounded:
         return self._of(np.clip(self.value, low, high), error)
 
     def sum(self, axis: int | None = None, *, where: Mask | None = None) -> Bounded:
-        """Sum in any order: the rounding term is the contract's `growth`."""
+        """Sum in any order; the rounding error is `growth` of the contract."""
         chosen = np.ones(self.value.shape, dtype=bool) if where is None else where
         values = np.where(chosen, self.value, 0.0)
         errors = np.where(chosen, self.error, 0.0)
@@ -123,7 +123,7 @@ class Bounded:
         return self._of(total, np.asarray(error))
 
     def column(self) -> Bounded:
-        """With a trailing axis of length one, to broadcast a row's value over its tokens."""
+        """With a trailing axis of length one, so that one value for each row is broadcast over its tokens."""
         return Bounded(self.value[..., None], self.error[..., None], self.contract, self.overflow)
 
     def spread(self, shape: tuple[int, ...]) -> Bounded:

@@ -1,6 +1,5 @@
-"""A precision contract: what an implementation promises about its arithmetic, from which tolerances are
-derived.
-"""
+"""A precision contract: the rounding errors that an implementation guarantees not to exceed. Tolerances are
+derived from it."""
 
 from __future__ import annotations
 
@@ -20,9 +19,10 @@ Mask = NDArray[np.bool_]
 class FloatFormat:
     """A floating-point format.
 
-    unit_roundoff: half the distance from 1 to its successor (IEEE 754; bfloat16 keeps 8 significant bits).
-    flush: magnitude below which a result may be lost. Accelerators flush fp32 and bf16 subnormals to zero,
-    hence the smallest normal number there; fp16 keeps its subnormals, hence their spacing.
+    unit_roundoff: half the distance from 1 to the next number (IEEE 754; bfloat16 has 8 significant bits).
+    flush: magnitude below which a result may become zero. Accelerators flush subnormals of fp32 and bf16 to
+        zero, so it is the smallest normal number there. They keep subnormals of fp16, so it is their spacing
+        there.
     largest: the largest finite number.
     """
 
@@ -45,18 +45,21 @@ FORMATS: Mapping[str, FloatFormat] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Contract:
-    """What an implementation promises; every tolerance follows from it and from the inputs of the case.
+    """The guarantees of an implementation. Every tolerance follows from them and from the inputs of the case.
 
-    io: format of inputs and of returned gradients. compute: format every elementwise operation rounds to.
+    io: format of inputs and of returned gradients.
+    compute: format to which every elementwise operation rounds.
     accumulate: format of the partial sums of reductions.
-    exp_ulp, exp_ulp_per_unit: exp(x) is off by at most `exp_ulp + exp_ulp_per_unit * |x|` units in the last
-    place (one is two unit roundoffs). OpenCL's full profile allows 3, CUDA documents 2. A fast exponential
-    that reduces its range by one multiplication with a rounded log2(e) adds 2 u |x|, that is 1 per unit of
-    |x|. function_ulp: log, sqrt and division, 3 at most in OpenCL's full profile.
-    lanes: a reduction runs on at least this many independent partial sums (a vector register of fp32 lanes).
+    exp_ulp, exp_ulp_per_unit: the error of exp(x) is at most `exp_ulp + exp_ulp_per_unit * |x|` units in the
+        last place (one unit is two unit roundoffs). The full profile of OpenCL allows 3, CUDA documents 2. A
+        fast exponential whose range reduction is one multiplication by a rounded log2(e) adds 2 u |x|, that
+        is 1 per unit of |x|.
+    function_ulp: the same for log, sqrt and division; the full profile of OpenCL allows 3.
+    lanes: a reduction uses at least this many independent partial sums (a vector register of fp32 lanes).
     chain: constant of the probabilistic summation bound chain * sqrt(n) * u (Higham and Mary 2019, "A new
-    approach to probabilistic rounding error analysis": lambda = 5 fails with probability below 1e-5).
-    safety: factor on first-order terms for the second-order ones that the analysis drops.
+        approach to probabilistic rounding error analysis": with lambda = 5 it fails with a probability below
+        1e-5).
+    safety: factor on the first-order terms that covers the second-order terms, which the analysis ignores.
     """
 
     name: str
@@ -92,25 +95,26 @@ class Contract:
     def growth(self, terms: Array) -> Array: ...
 
     def growth(self, terms: int | Array) -> float | Array:
-        """Error of a sum of `terms`, in any order, in unit roundoffs of the sum of magnitudes: the longest
-        chain of dependent additions sets it, and it never exceeds the number of terms."""
+        """Error bound of a sum of `terms` numbers in any order, in unit roundoffs of the sum of their
+        magnitudes. It depends on the longest chain of dependent additions and never exceeds the number of
+        terms."""
         longest = terms / self.lanes + math.log2(self.lanes) + 1.0
         grown: Array = np.minimum(terms, self.chain * np.sqrt(longest) + 2.0)
         return float(grown) if isinstance(terms, int) else grown
 
     def io_rounding(self, values: Array) -> Array:
-        """Largest error of rounding `values` to the io format, subnormals included."""
+        """Largest error of rounding `values` to the io format, including subnormals."""
         form = FORMATS[self.io]
         return np.asarray(np.maximum(form.unit_roundoff * np.abs(values), form.flush / 2))
 
     @property
     def underflow(self) -> float:
-        """Absolute error of one elementwise result that underflows in the compute format."""
+        """Absolute error of an elementwise result that underflows in the compute format."""
         return FORMATS[self.compute].flush
 
     @property
     def largest(self) -> float:
-        """Largest intermediate that cannot overflow."""
+        """The largest intermediate that does not overflow."""
         return FORMATS[self.compute].largest
 
     def to_json(self) -> dict[str, Any]:
@@ -119,7 +123,7 @@ class Contract:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Contract:
-        """The contract of a JSON object; TypeError when fields are missing or unknown."""
+        """The contract in a JSON object; TypeError if fields are missing or unknown."""
         return cls(**data)
 
 
@@ -133,12 +137,13 @@ BF16_AUTOCAST = Contract(
     name="bf16-autocast",
     io="bf16",
     compute="bf16",
-    # Half an ulp is the result's one rounding; the rest is fp32's error inside, 2^-16 ulps of bf16 each.
+    # Half an ulp is the one rounding of the result; the rest is the error of fp32 inside, 2^-16 ulps of bf16
+    # each.
     exp_ulp=0.5 + 3 * 2.0**-16,
     exp_ulp_per_unit=2.0**-16,
     function_ulp=0.5 + 3 * 2.0**-16,
 )
-"""What autocast to bf16 promises: every operator may read and return bf16, and computes in fp32 inside."""
+"""The guarantee of autocast to bf16: every operator may read and return bf16, and computes in fp32 inside."""
 
 CONTRACTS: Mapping[str, Contract] = {
     contract.name: contract for contract in (FP32, BF16_IO, FP16_IO, BF16_NATIVE, FP16_NATIVE, BF16_AUTOCAST)
@@ -146,7 +151,8 @@ CONTRACTS: Mapping[str, Contract] = {
 
 
 def round_to(values: ArrayLike, format_name: str) -> Array:
-    """Round float64 to nearest-even in a format, as float64; overflow gives infinity, NaN stays NaN."""
+    """Round float64 to the nearest number of a format (ties to even), as float64; overflow gives infinity,
+    NaN stays NaN."""
     exact = np.asarray(values, dtype=np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         if format_name == "fp64":

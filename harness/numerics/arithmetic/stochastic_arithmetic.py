@@ -1,9 +1,9 @@
-"""Runs fp32 code in float64: exactly, or with every operation perturbed by up to what a contract allows.
+"""Runs fp32 code in float64, either exactly or with each operation perturbed within the limits of a contract.
 
-Inside `exact(...)` every cast to fp32 becomes one to float64. Inside `perturbed(...)` each operation's
-result is also moved, uniformly at random within the error that the contract allows for this operation on
-these operands (Monte Carlo arithmetic: D. S. Parker, UCLA CSD-970002, 1997). The scatter of such runs around
-the exact one is the tolerance of a device, tensor by tensor, without a tolerance chosen by hand.
+Inside `exact(...)` every cast to fp32 becomes a cast to float64. Inside `perturbed(...)` the result of each
+operation is also moved, uniformly at random within the error that the contract allows for this operation on
+these operands (Monte Carlo arithmetic: D. S. Parker, UCLA CSD-970002, 1997). The distances of such runs from
+the exact run give the tolerance of each tensor on a device, so no tolerance is chosen by hand.
 """
 
 from __future__ import annotations
@@ -36,13 +36,11 @@ EXACT = frozenset(
     where zero_ zeros zeros_like
     """.split()  # noqa: SIM905 - a list of a hundred lines reads worse
 )
-"""Operations that move, select or compare numbers, or work on integers, and so do not round. Those of
-`_foreach_` occur only in verl's gradient clipping, whose factor is one here.
-"""
+"""Operations that move, select or compare numbers, or compute with integers, and so do not round. Those that
+begin with `_foreach_` occur only in verl's gradient clipping, whose factor is one here."""
 
 HIDDEN = 1e30
-"""Attention masks contain the lowest number of the format; larger magnitudes are masks and are not
-perturbed.
+"""Attention masks contain the lowest number of the format. Larger magnitudes are masks and are not perturbed.
 """
 
 ROUNDED = frozenset(
@@ -53,11 +51,12 @@ SUMS = frozenset(["sum", "mean", "linalg_vector_norm", "embedding_dense_backward
 
 
 class StochasticMode(TorchDispatchMode):  # type: ignore[misc]
-    """The mode behind `exact` and `perturbed`; `unbounded` counts operations without an error bound.
+    """The mode of `exact` and `perturbed`. `unbounded` counts operations without an error bound.
 
-    contract: the one in force; an optimizer that has another one sets it. casts: whether matmuls read their
-    operands rounded to the io format, as under autocast. guesses: whether the result of an operation without
-    an error bound is perturbed like that of an elementary function, or not at all (`unbounded_operators`).
+    contract: the current contract; an optimizer with another contract sets it.
+    casts: whether matmuls read operands that are rounded to the io format, as under autocast.
+    guesses: whether the result of an operation without an error bound is perturbed like that of an elementary
+        function, or not at all (`unbounded_operators`).
     """
 
     def __init__(
@@ -71,9 +70,9 @@ class StochasticMode(TorchDispatchMode):  # type: ignore[misc]
         self.unbounded: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """One operation: casts widened, result perturbed."""
+        """Run one operation with its casts widened and its result perturbed."""
         if any(not issubclass(kind, torch.nn.Parameter) and kind is not torch.Tensor for kind in types):
-            # A wrapper (jagged tensors) takes itself apart; its parts come here again.
+            # A wrapper (jagged tensors) calls operations on its parts, which come here again.
             return NotImplemented
         kwargs = dict(kwargs or {})
         if kwargs.get("dtype") is torch.float32:
@@ -88,7 +87,7 @@ class StochasticMode(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def _cast(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The operands of a matmul, rounded in either direction."""
+        """The operands of a matmul, rounded up or down at random."""
         unit = FORMATS[self.contract.io].unit_roundoff
         given = list(args)
         for place in MATMULS[name]:
@@ -97,7 +96,8 @@ class StochasticMode(TorchDispatchMode):  # type: ignore[misc]
         return tuple(given)
 
     def _bound(self, name: str, args: tuple[Any, ...]) -> Any:
-        """Permitted absolute error as a function of the first result; computed before operands change."""
+        """The allowed absolute error as a function of the first result. Called before an operation changes
+        its operands."""
         contract, unit, ulp = self.contract, self.contract.unit, self.contract.ulp
         operands = [arg for arg in args if isinstance(arg, torch.Tensor)]
         if not any(operand.is_floating_point() for operand in operands):
@@ -131,11 +131,11 @@ class StochasticMode(TorchDispatchMode):  # type: ignore[misc]
         return scale * result.abs()
 
     def growth(self, terms: int) -> float:
-        """Error of a sum of `terms` under the contract in force."""
+        """Error bound of a sum of `terms` numbers under the current contract."""
         return self.contract.growth(terms)
 
     def exponential(self, exponent: Any) -> Any:
-        """Relative error of exp at `exponent`."""
+        """Relative error bound of exp at `exponent`."""
         contract = self.contract
         return (contract.exp_ulp + contract.exp_ulp_per_unit * exponent.abs()) * contract.ulp
 
@@ -144,7 +144,7 @@ class StochasticMode(TorchDispatchMode):  # type: ignore[misc]
         if not isinstance(first, torch.Tensor) or not first.is_floating_point():
             return
         direction = torch.rand(first.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
-        # What is too small for the format may be lost; a zero stays one.
+        # Results below the format's smallest number may become zero; a zero stays zero.
         lost = torch.where(first == 0, 0.0, self.contract.underflow)
         moved = (direction * (bound(first) + lost)).to(first.dtype)
         first.add_(torch.where(first.abs() < HIDDEN, moved, 0.0))
@@ -159,7 +159,8 @@ def _relative(ulps: Callable[[Contract], float]) -> Callable[[StochasticMode, tu
 
 
 def _of_one(mode: StochasticMode, _args: tuple[Any, ...]) -> Any:
-    """Functions between -1 and 1 whose error near their zeros is that of the reduced argument."""
+    """Functions with values between -1 and 1, whose error near their zeros is the error of the reduced
+    argument."""
     return lambda result: torch.full_like(result, mode.contract.function_ulp * mode.contract.ulp)
 
 
@@ -209,7 +210,8 @@ def _log_sum_exp(mode: StochasticMode, args: tuple[Any, ...]) -> Any:
 
 
 def _log_sum_error(mode: StochasticMode, size: Any, terms: int) -> Any:
-    """Error of max + log(sum(exp)): the sum's, the logarithm's, and rounding next to numbers of `size`."""
+    """Error bound of max + log(sum(exp)): the errors of the sum and the logarithm, and rounding near numbers
+    of `size`."""
     contract = mode.contract
     own = contract.exp_ulp * contract.ulp + mode.growth(terms) * contract.unit_sum
     return own + contract.function_ulp * contract.ulp * (1 + math.log(terms)) + 2 * contract.unit * size
@@ -234,7 +236,7 @@ FUNCTIONS: Mapping[str, Callable[[StochasticMode, tuple[Any, ...]], Any]] = {
     **dict.fromkeys(
         ["div", "div_", "reciprocal", "sqrt", "sqrt_", "rsqrt"], _relative(lambda c: c.function_ulp)
     ),
-    # A square is one multiplication; other powers go through exp and log.
+    # A square is one multiplication; other powers are computed with exp and log.
     "pow": _relative(lambda c: 2 * c.function_ulp),
     "addcdiv": _relative(lambda c: 2 * c.function_ulp),
     "addcdiv_": _relative(lambda c: 2 * c.function_ulp),
@@ -252,10 +254,10 @@ FUNCTIONS: Mapping[str, Callable[[StochasticMode, tuple[Any, ...]], Any]] = {
 
 
 def exact(contract: Contract) -> StochasticMode:
-    """Float64 throughout, nothing perturbed."""
+    """Everything in float64, nothing perturbed."""
     return StochasticMode(contract)
 
 
 def perturbed(contract: Contract, seed: int, *, casts: bool = False, guesses: bool = True) -> StochasticMode:
-    """Float64, every operation perturbed by up to what `contract` allows."""
+    """Everything in float64, with each operation perturbed by at most the error that `contract` allows."""
     return StochasticMode(contract, seed, casts=casts, guesses=guesses)

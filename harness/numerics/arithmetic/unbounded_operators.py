@@ -1,9 +1,9 @@
-"""Operators without an error bound: their share of a tolerance is a guess, and no pass may depend on it.
+"""Operators without a known error bound: their share of a tolerance is a guess, and no pass may depend on it.
 
-`stochastic_arithmetic` perturbs the result of an operator that it does not know as much as that of an
-elementary function. That may be too little, and then a right result is reported; or too much, and then a
-fault is hidden. So wherever such an operator ran, the reference is computed a second time without perturbing
-these results. A tensor within these strict tolerances does not depend on the guess.
+`stochastic_arithmetic` perturbs the result of an unknown operator as much as that of an elementary function.
+If that is too little, a correct result is reported as wrong; if it is too much, a fault is hidden. Therefore,
+if such an operator ran, the reference is computed a second time without perturbing these results, which gives
+strict tolerances. A tensor within its strict tolerance does not depend on the guess.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ MAX_NAMED = 10
 def explained_only_by_guess(
     strict: Mapping[str, float], errors: Mapping[str, float | None]
 ) -> tuple[str, ...]:
-    """Labels whose error is larger than what operators with a bound explain, in the order of `errors`.
+    """Labels of tensors whose error is larger than their strict tolerance, in the order of `errors`.
 
-    strict: tolerances without guesses by label, empty when nothing was guessed.
+    strict: tolerances without guesses by label, empty if nothing was guessed.
     """
     return tuple(
         label
@@ -30,7 +30,7 @@ def explained_only_by_guess(
 
 
 def caveat_reason(operators: Sequence[str]) -> tuple[str, ...]:
-    """For a fail: the tolerances of what these operators compute may be too narrow."""
+    """For a failure: the tolerances of tensors that these operators computed may be too narrow."""
     if not operators:
         return ()
     sentence = (
@@ -41,7 +41,7 @@ def caveat_reason(operators: Sequence[str]) -> tuple[str, ...]:
 
 
 def judge_guessed(operators: Sequence[str], guessed: Sequence[str]) -> Judgement | None:
-    """Inconclusive when tensors are within their tolerance only by a guess, else None."""
+    """Inconclusive if tensors are within their tolerance only because of a guess, otherwise None."""
     if not guessed:
         return None
     reason = (
@@ -56,13 +56,13 @@ def judge_guessed(operators: Sequence[str], guessed: Sequence[str]) -> Judgement
 
 
 def agreement_reason(operators: Sequence[str]) -> tuple[str, ...]:
-    """For a pass: these operators have no bound, and the pass does not depend on it."""
+    """For a pass: no bound is known for these operators, and the pass does not depend on it."""
     if not operators:
         return ()
     return (f"No error bound is known for {_listed(operators)}; everything agrees without one.",)
 
 
 def _listed(names: Sequence[str]) -> str:
-    """The last ones: the tensor was computed by them."""
+    """The last names of the list, because these operators computed the tensor."""
     last = names[-MAX_NAMED:]
     return ", ".join(last) if len(last) == len(names) else f"..., {', '.join(last)}"

@@ -1,7 +1,8 @@
-"""Calibration: records what a device's arithmetic is, without judging it.
+"""Calibration: records the properties of a device's arithmetic without judging it.
 
-Run it first on hardware that nobody has measured yet. The contracts' constants come from documents; a
-calibration shows how far the device is from them, and which share of its tolerance each group of cases uses.
+Run it first on hardware that nobody has measured yet. The constants of the contracts come from documentation;
+a calibration shows how far the device is from them, and which share of its tolerance each group of cases
+uses.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ CONSTANTS_TIMEOUT_S = 120.0
 
 
 def run(context: TaskContext) -> Measured[CalibrationMeasured]:
-    """The loss battery and the device's constants; the artifact `calibration.json` holds the record."""
+    """Run the loss battery and measure the constants of the device; the artifact `calibration.json` is the
+    record."""
     battery = loss_check.run(context)
     record = calibration(battery.measurements, _constants(context))
     (context.workdir / ARTIFACT).write_text(json.dumps(json_object(record), indent=2), encoding="utf-8")
@@ -67,7 +69,7 @@ def _constants(context: TaskContext) -> DeviceConstants:
 
 
 def calibration(battery: LossMeasured | ProgramFailure, constants: DeviceConstants) -> CalibrationRecord:
-    """The record: device, constants, and the budget of each group of cases."""
+    """The calibration record: device, constants, and the budget of each group of cases."""
     measured = battery if isinstance(battery, LossMeasured) else None
     return CalibrationRecord(
         device=constants.device,
@@ -99,7 +101,7 @@ def budgets(cases: Sequence[LossCaseOutcome]) -> tuple[BudgetGroup, ...]:
 
 
 def judge(measurements: CalibrationMeasured, _params: Mapping[str, Any]) -> Judgement:
-    """Pass once everything was recorded: nothing is judged."""
+    """Pass if everything was recorded; nothing is compared with a limit."""
     if isinstance(measurements.loss, ProgramFailure):
         return loss_check.judge(measurements.loss, {})
     constants = measurements.calibration.constants
@@ -111,7 +113,7 @@ def judge(measurements: CalibrationMeasured, _params: Mapping[str, Any]) -> Judg
 CALIBRATION = Check(
     name="calibration",
     tier=Tier.NUMERICS,
-    question="What is this device's arithmetic?",
+    question="Which constants does this device's arithmetic have?",
     facets=FACETS,
     run=run,
     judge=judge,
@@ -121,4 +123,4 @@ CALIBRATION = Check(
     timeout_s=loss_check.PROGRAM_TIMEOUT_S + loss_check.REFERENCE_TIMEOUT_S + 60.0 + CONSTANTS_TIMEOUT_S,
     expected_s=20.0,
 )
-"""Run by `npu-matrix numerics calibrate`; no part of a plan, since it cannot fail."""
+"""Run by `npu-matrix numerics calibrate`. It is not part of a plan, because it cannot fail."""

@@ -15,7 +15,7 @@ from harness.numerics.loss.loss_measurements import LossMeasured
 class DeviceConstant:
     """One arithmetic constant of a device.
 
-    measured: None when it is not finite. contract: what fp32 allows. holds: whether it is within.
+    measured: None if it is not finite. contract: the limit for fp32. holds: whether it is within the limit.
     """
 
     constant: str
@@ -26,7 +26,7 @@ class DeviceConstant:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceConstants:
-    """What the program that measures the constants writes."""
+    """The output of the program that measures the constants."""
 
     device: DeviceFacts
     constants: tuple[DeviceConstant, ...]
@@ -34,9 +34,9 @@ class DeviceConstants:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetGroup:
-    """The cases of one operation and one contract: the share of their tolerance that they use.
+    """The cases of one operation and one contract, and the shares of their tolerances that they use.
 
-    outside: cases that failed; a budget above 1 is a defect, or a constant of the contract that is wrong.
+    outside: cases that failed. A budget above 1 means a defect, or a wrong constant in the contract.
     """
 
     group: str
@@ -58,7 +58,8 @@ class RecordSchema:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationRecord:
-    """What a device's arithmetic is. state: how the loss battery ended; only `measured` gives groups."""
+    """The arithmetic of a device. state: how the loss battery ended; `groups` is empty unless it is
+    `measured`."""
 
     schema: RecordSchema = field(default_factory=RecordSchema)
     device: DeviceFacts

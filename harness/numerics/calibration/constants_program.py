@@ -1,9 +1,9 @@
-"""In-cell program: measure the arithmetic constants of a device that the contracts assume.
+"""In-cell program: measures the arithmetic constants of a device that the contracts assume.
 
     python -m harness.numerics.calibration.constants_program --device npu:0 --out constants.json
 
-Errors are taken against float64 on the host, in units in the last place as a contract counts them (twice the
-unit roundoff, relative to the result).
+Errors are differences from float64 on the host, in units in the last place as a contract counts them (twice
+the unit roundoff, relative to the result).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from harness.serialisation import json_object
 
 POINTS = 1 << 16
 LENGTHS = (16, 256, 4096, 65536)
-"""Lengths of the sums: a reduction in one vector, in one tile, over several, over a micro-batch."""
+"""Lengths of the sums: a reduction in one vector register, in one tile, over several tiles, over a
+micro-batch."""
 
 ROWS = 16
 
@@ -56,7 +57,7 @@ def measure(device: str) -> list[DeviceConstant]:
 
 
 def _exponential(exp: Callable[[Array], Array]) -> list[DeviceConstant]:
-    """Error next to zero, and how it grows with the exponent."""
+    """The error near zero, and how it grows with the exponent."""
     near = _float32(np.linspace(-1, 1, POINTS))
     far = _float32(np.concatenate([np.linspace(-20, -1, POINTS // 2), np.linspace(1, 20, POINTS // 2)]))
     base = _ulps(exp(near), np.exp(near))
@@ -72,7 +73,7 @@ def _function(name: str, ulps: Array) -> DeviceConstant:
 
 
 def _sum(length: int, terms: Array, sums: Array) -> DeviceConstant:
-    """Growth of the error of a sum, in unit roundoffs of the sum of magnitudes."""
+    """How the error of a sum grows, in unit roundoffs of the sum of magnitudes."""
     exact = terms.sum(-1)
     growth = np.abs(sums - exact) / (FP32.unit_sum * exact)
     return _constant(f"sum_growth_{length}", growth.max(), FP32.growth(length) + 1.0)
@@ -80,7 +81,7 @@ def _sum(length: int, terms: Array, sums: Array) -> DeviceConstant:
 
 def _constant(name: str, measured: float, contract: float) -> DeviceConstant:
     found = float(f"{float(measured):.4g}")
-    # What is not finite is outside every contract, and JSON has no number for it.
+    # A value that is not finite violates every contract, and JSON has no number for it.
     known = found if np.isfinite(found) else None
     return DeviceConstant(
         constant=name,
@@ -99,7 +100,7 @@ def _float32(values: Array) -> Array:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see the module."""
+    """The command line, see the module."""
     parser = argparse.ArgumentParser(
         prog="python -m harness.numerics.calibration.constants_program",
         description="measure a device's arithmetic",
@@ -110,7 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = measure(arguments.device)
     report = DeviceConstants(device=device_facts(arguments.device), constants=tuple(rows))
     arguments.out.write_text(json.dumps(json_object(report)), encoding="utf-8")
-    print(f"{len(rows)} constants on {arguments.device}, {sum(row.holds for row in rows)} as promised")
+    print(
+        f"{len(rows)} constants on {arguments.device}, {sum(row.holds for row in rows)} within the contract"
+    )
     return 0
 
 

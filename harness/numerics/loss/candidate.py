@@ -1,5 +1,4 @@
-"""A candidate: any callable from a case to a value and its gradient. Whatever it does gives a result, never a
-crash."""
+"""A candidate: any callable that computes a value and its gradient for a case. Exceptions become results."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ LONGEST_MESSAGE = 400
 
 
 class UnsupportedCaseError(Exception):
-    """Raised by a candidate that does not offer what a case asks for; the message says what."""
+    """A candidate raises it if it does not offer what a case requires; the message says what."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +41,9 @@ Candidate = Callable[[LossCase], CandidateResult]
 def evaluate(
     candidate: Candidate, cases: Iterable[LossCase], *, before: Callable[[LossCase], None] | None = None
 ) -> dict[str, CandidateResult]:
-    """Results by case name; exceptions and values that are no real arrays become errors of their case.
+    """Results by case name. Exceptions and values that are not real arrays become errors of their case.
 
-    `before` is called ahead of each case, so that a process that is killed leaves behind which case it hung
-    in.
+    `before` is called before each case, so that it is known in which case a killed process was.
     """
     results = {}
     for case in cases:
@@ -56,7 +54,7 @@ def evaluate(
 
 
 def evaluate_one(candidate: Candidate, case: LossCase) -> CandidateResult:
-    """One evaluation, whatever happens in it (KeyboardInterrupt and SystemExit pass through)."""
+    """Evaluate one case. KeyboardInterrupt and SystemExit are not caught."""
     started = time.monotonic()
     try:
         result = candidate(case)
@@ -76,7 +74,7 @@ def evaluate_one(candidate: Candidate, case: LossCase) -> CandidateResult:
 
 def _checked(result: object) -> CandidateResult:
     if not isinstance(result, CandidateResult):
-        return CandidateResult(error=f"returned {type(result).__name__}, not a Result")
+        return CandidateResult(error=f"returned {type(result).__name__}, not a CandidateResult")
     value, gradient = _real("value", result.value), _real("gradient", result.gradient)
     for part in (value, gradient):
         if isinstance(part, str):
@@ -103,7 +101,7 @@ def _shortened(text: str) -> str:
 def save_results(
     file: Path, results: Mapping[str, CandidateResult], facts: LossProgramFacts | None = None
 ) -> None:
-    """Write results by case name, with facts about how they were obtained."""
+    """Write results by case name, with facts about the program that computed them."""
     arrays: dict[str, NDArray[Any]] = {}
     entries = {}
     for number, (name, result) in enumerate(results.items()):
@@ -120,7 +118,7 @@ def save_results(
 
 
 def load_results(file: Path) -> dict[str, CandidateResult]:
-    """Results by case name; InputError when the file was not written by `save_results`."""
+    """Results by case name; InputError if the file was not written by `save_results`."""
     index, arrays = read_npz(file, FORMAT)
     return {
         name: CandidateResult(
@@ -134,6 +132,6 @@ def load_results(file: Path) -> dict[str, CandidateResult]:
 
 
 def load_facts(file: Path) -> LossProgramFacts:
-    """The facts in a file of results. Host side: it needs pydantic."""
+    """The facts in a file of results. For the host only, because it imports pydantic."""
     index, _ = read_npz(file, FORMAT)
     return read_shape(LossProgramFacts, index["facts"])

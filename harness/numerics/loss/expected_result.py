@@ -1,4 +1,5 @@
-"""The intervals in which the results of a correct implementation lie, given rounding and clip decisions."""
+"""The intervals in which the results of a correct implementation lie, considering rounding and clip
+decisions."""
 
 from __future__ import annotations
 
@@ -21,19 +22,20 @@ FORMAT = "npu-matrix-loss-reference/1"
 
 TRAILING_OPERATIONS = 8
 """Rounded operations that an autograd engine may add between the last analysed value and the returned
-gradient (multiplication by the incoming gradient, masks, casts).
-"""
+gradient (multiplication by the incoming gradient, masks, casts)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedGradient:
-    """Intervals for a gradient; all arrays have its shape.
+    """Intervals for a gradient. All arrays have its shape.
 
-    exact: the gradient; low, high: the closed interval an element must lie in, rounded to the io format.
-    full: the gradient where no clipping applied; tolerance: half-width before rounding, for `budget`.
+    exact: the gradient.
+    low, high: the closed interval of each element, rounded to the io format.
+    full: the gradient without any clipping.
+    tolerance: half-width of the interval before rounding, for `budget`.
     zero: elements that must be exactly zero (padding, certainly clipped).
-    undecided: elements whose branch rounding may flip.
-    rows: ids, elements of one id share one decision, or None.
+    undecided: elements whose branch depends on rounding.
+    rows: ids; elements with the same id share one decision. None if there are none.
     """
 
     exact: Array
@@ -51,8 +53,8 @@ class ExpectedResult:
     """Intervals for the value and the gradient of one case.
 
     value, value_low, value_high: shape () for a loss, (batch, tokens) for advantages and weights.
-    undecided_share: tokens with an undecidable clip over valid tokens.
-    overflow: an intermediate does not fit the compute format.
+    undecided_share: share of the valid tokens whose clip decision depends on rounding.
+    overflow: whether an intermediate does not fit into the compute format.
     """
 
     value: Array
@@ -67,9 +69,12 @@ class ExpectedResult:
 class Branches:
     """Which tokens pass a gradient.
 
-    active: the branch that depends on the input is taken; undecided: rounding may take either;
-    half: at a floating-point tie `maximum` gives each side half the gradient, so half of it is correct too;
-    rows: an id for each token, tokens of one id share one decision (sequence-level ratios), or None.
+    active: the branch that depends on the input is taken.
+    undecided: rounding may select either branch.
+    half: at a floating-point tie `maximum` gives each side half of the gradient, so half of it is also
+        correct.
+    rows: an id for each token; tokens with the same id share one decision (sequence-level ratios). None if
+        there are none.
     """
 
     active: Mask
@@ -79,7 +84,7 @@ class Branches:
 
 
 def open_branches(valid: Mask) -> Branches:
-    """Every valid token passes its gradient."""
+    """Branches with which every valid token passes its gradient."""
     nothing = np.zeros_like(valid)
     return Branches(active=valid, undecided=nothing, half=nothing)
 
@@ -121,7 +126,7 @@ def expect_loss(loss: Bounded, gradient: Bounded, valid: Mask, branches: Branche
 
 
 def expect_values(values: Bounded, valid: Mask) -> ExpectedResult:
-    """Expected values of a quantity without gradient, exactly zero outside `valid`."""
+    """Expected values of a quantity without a gradient, exactly zero outside `valid`."""
     tolerance = np.where(valid, _tolerance(values, 4), 0.0)
     exact = np.where(valid, values.value, 0.0)
     return ExpectedResult(
@@ -140,7 +145,7 @@ GRADIENT_ARRAYS = ("exact", "low", "high", "full", "tolerance", "zero", "undecid
 
 
 def save_expected(file: Path, expected: Mapping[str, ExpectedResult], facts: LossReferenceFacts) -> None:
-    """Write reference intervals by case name; `facts` describe the process that computed them."""
+    """Write reference intervals by case name. `facts` describe the process that computed them."""
     arrays: dict[str, NDArray[Any]] = {}
     entries = {}
     for number, (name, entry) in enumerate(expected.items()):
@@ -157,7 +162,7 @@ def save_expected(file: Path, expected: Mapping[str, ExpectedResult], facts: Los
 
 
 def load_expected(file: Path) -> dict[str, ExpectedResult]:
-    """Reference intervals by case name; InputError when the file was not written by `save_expected`."""
+    """Reference intervals by case name; InputError if the file was not written by `save_expected`."""
     index, arrays = read_npz(file, FORMAT)
     expected = {}
     for name, entry in index["expected"].items():
@@ -173,6 +178,6 @@ def load_expected(file: Path) -> dict[str, ExpectedResult]:
 
 
 def load_reference_facts(file: Path) -> LossReferenceFacts:
-    """The facts in a file of reference intervals. Host side: it needs pydantic."""
+    """The facts in a file of reference intervals. For the host only, because it imports pydantic."""
     index, _ = read_npz(file, FORMAT)
     return read_shape(LossReferenceFacts, index["facts"])

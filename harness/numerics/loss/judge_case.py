@@ -1,4 +1,4 @@
-"""Judge a candidate's result against the reference intervals: pass, fail or ill-posed, with reasons."""
+"""Judges a candidate's result against the reference intervals: pass, fail or ill-posed, with reasons."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from harness.numerics.loss.formulas.loss_reference import reference
 from harness.numerics.loss.loss_measurements import LossStatus
 
 MAX_UNDECIDED = 0.2
-"""A format is too coarse for a loss when rounding decides the clipping of a larger share of tokens. This is
-a convention; no verdict of the battery depends on it: over six seeds its cases have at most 0.05 with fp32
-arithmetic. In 16 bits they have at most 0.14, or at least 0.30 where the clip range is as narrow as the
-distance between numbers.
-"""
+"""If rounding decides the clipping of a larger share of tokens, the format is too coarse for the loss. The
+value is a convention, and no verdict of the battery depends on it: over six seeds its cases have at most 0.05
+with fp32 arithmetic. With 16-bit arithmetic they have at most 0.14, or at least 0.30 if the clip range is as
+narrow as the distance between numbers."""
 
 HUGE = 1e300
 
 TIE_PARTS = (0.0, 0.5, 1.0)
-"""A token passes no gradient, all of it, or at a floating-point tie of `maximum` half of it."""
+"""A token passes no gradient, all of it, or half of it at a floating-point tie of `maximum`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossVerdict:
     """The verdict on one result.
 
-    budget: largest error over its tolerance (correct evaluations stay below 1; followed over runs).
-    scale: <g, g_ref> / <g_ref, g_ref> over decided elements; 1 when right, 2 for a doubled gradient, None
-    without gradient.
+    budget: largest error divided by its tolerance, below 1 for correct results; the report shows it over
+        time.
+    scale: <g, g_ref> / <g_ref, g_ref> over elements whose branch is certain: 1 for a correct gradient, 2 for
+        a doubled one, None without a gradient.
     """
 
     status: LossStatus
@@ -44,12 +44,12 @@ class LossVerdict:
 
     @property
     def ok(self) -> bool:
-        """Whether the result may be used."""
+        """Whether the result is usable."""
         return self.status is LossStatus.PASS
 
 
 def judge(case: LossCase, result: CandidateResult, expected: ExpectedResult | None = None) -> LossVerdict:
-    """Judge `result` for `case`; `expected` is computed with `reference(case)` unless it is given."""
+    """Judge `result` for `case`. `expected` is computed with `reference(case)` unless it is passed."""
     if result.unsupported:
         return LossVerdict(status=LossStatus.UNSUPPORTED, reasons=(result.unsupported,))
     if result.error:
@@ -133,14 +133,14 @@ def _judge_gradient(
     if not reasons:
         reasons += _row_reasons(gradient, expected, contract)
     decided = ~expected.zero & ~expected.undecided
-    # The last rounding, to the io format, is nobody's fault and would hide what is left in 16-bit formats.
+    # The last rounding, to the io format, is always allowed and would hide other errors in 16-bit formats.
     error = np.maximum(np.abs(known - expected.exact) - contract.io_rounding(expected.exact), 0.0)
     budget = _ratio(error[decided], expected.tolerance[decided])
     return reasons, budget, _scale(gradient, expected) if finite.all() else None
 
 
 def _row_reasons(gradient: Array, expected: ExpectedGradient, contract: Contract) -> list[str]:
-    """Tokens that share one ratio share one clip decision, also where rounding may decide either way."""
+    """Tokens that share one ratio share one clip decision, even if rounding may decide either way."""
     rows = expected.rows
     if rows is None:
         return []

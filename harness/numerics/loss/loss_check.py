@@ -1,4 +1,4 @@
-"""The check `loss`: verl's losses, advantages and log-probabilities on the device against float64."""
+"""The check `loss`: compares verl's losses, advantages and log-probabilities on the device with float64."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(context: TaskContext) -> Measured[LossMeasured | ProgramFailure]:
     if isinstance(end, Unsupported):
         raise InfrastructureError("the loss evaluation could not be set up in the cell", why=end.why)
     if isinstance(end, ProgramFailure):
-        # Nothing reported the device, so nothing stronger than "ran on a CPU" is known.
+        # No device was reported, so the only known evidence is that it ran on a CPU.
         return Measured(measurements=end, evidence=Evidence.CPU, artifacts={battery.name: battery.name})
     return _compare(context, seed, cases, battery, results, end.seconds)
 
@@ -67,7 +67,7 @@ def _compare(
     from harness.numerics.loss.release_objectives import release_objective
 
     facts = load_facts(results_file)
-    # The release whose objective is expected: the cell's, or else the installed one.
+    # The release whose objective is expected: that of the cell, otherwise the installed one.
     release = str(context.facets.get("verl_tree", {}).get("version") or facts.verl)
     references = context.workdir / "reference.npz"
     _compute_references(context, battery, references, release)
@@ -102,7 +102,7 @@ def _compare(
 
 
 def _compute_references(context: TaskContext, battery: Path, out: Path, release: str) -> None:
-    """Write the reference intervals, in a process of this host that cannot import torch or verl."""
+    """Write the reference intervals in a process of this host that cannot import torch or verl."""
     completed = context.command(
         [
             *(sys.executable, "-m", "harness.numerics.loss.loss_reference_program"),
@@ -120,8 +120,8 @@ def _compute_references(context: TaskContext, battery: Path, out: Path, release:
 
 
 def judge(measurements: LossMeasured | ProgramFailure, _params: Mapping[str, Any]) -> Judgement:
-    """Pass when every required case passes, rounding leaves no question of the battery unanswered, and every
-    injected fault was caught."""
+    """Pass if every required case passes, every question of the battery is answered by a case that is not
+    ill-posed, and every injected fault was caught."""
     if isinstance(measurements, ProgramFailure):
         return _judge_program_failure(measurements)
     required = [case for case in measurements.cases if case.is_required]
@@ -167,7 +167,7 @@ def _answered(required: Sequence[LossCaseOutcome]) -> set[str]:
 
 
 def _judge_unanswered(questions: Sequence[str], ill_posed: int, passed: int) -> Judgement:
-    """Inconclusive: ill-posed cases are tolerated only where another case of the same question passed."""
+    """Inconclusive: an ill-posed case is accepted only if another case of the same question passed."""
     if not questions:
         return Judgement(
             status=Status.INCONCLUSIVE,

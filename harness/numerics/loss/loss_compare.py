@@ -30,7 +30,7 @@ SIGNIFICANT_DIGITS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class BatteryComparison:
-    """What follows from results and references; the fields are those of `LossMeasured`."""
+    """The comparison of results with references. The fields are those of `LossMeasured`."""
 
     cases: tuple[LossCaseOutcome, ...]
     counts: Mapping[str, int]
@@ -47,8 +47,8 @@ def compare(
 ) -> BatteryComparison:
     """Judge the results of one run.
 
-    A case passes when the result is what the release is known to compute or what the standard objective is.
-    Where those two differ, a finding says which one the result agrees with.
+    A case passes if its result agrees with the standard objective or with the objective that the release is
+    known to compute. If these differ, a finding says with which of them the result agrees.
     """
     outcomes = []
     findings = _Findings()
@@ -80,9 +80,9 @@ def self_test(
     results: Mapping[str, CandidateResult],
     intervals: Mapping[str, ExpectedResult],
 ) -> tuple[LossInjectedFault, ...]:
-    """Each injected fault: whether every self-test case that was evaluated with it caught it.
+    """For each injected fault, whether every self-test case that was evaluated with it detected it.
 
-    A fault that was not evaluated, or whose cases fail without it too, counts as missed.
+    A fault that was not evaluated, or whose cases also fail without it, counts as missed.
     """
     by_name = {case.name: case for case in cases}
     report = []
@@ -135,7 +135,7 @@ def _rounded(number: float) -> float:
 
 
 class _Findings:
-    """Collects findings by id, each with the cases that show it."""
+    """Collects findings by id, with the cases in which they occur."""
 
     def __init__(self) -> None:
         self.found: dict[str, LossFinding] = {}
@@ -153,7 +153,7 @@ class _Findings:
         recorded: LossVerdict,
         differences: Iterable[ObjectiveDifference],
     ) -> None:
-        """Which of two objectives a result agrees with."""
+        """Record with which of the two objectives a result agrees."""
         for difference in differences:
             if recorded.ok and not standard.ok:
                 self.add(difference.id, "objective", difference.what, difference.source, case)
@@ -165,7 +165,7 @@ class _Findings:
                 self.add(f"standard-despite-{difference.id}", "objective", what, difference.source, case)
 
     def case(self, case: LossCase, verdict: LossVerdict) -> None:
-        """What a release does not offer, and numbers that leak from padding."""
+        """Record capabilities that a release lacks, and values of padding that change results."""
         if verdict.status is LossStatus.UNSUPPORTED:
             for capability in case.requires:
                 if verdict.reasons and verdict.reasons[0].endswith(f"has no {capability}"):
@@ -173,7 +173,7 @@ class _Findings:
                     source = "signatures of the installed package"
                     self.add(f"no-{capability}", "capability", what, source, case)
         elif verdict.status is LossStatus.FAIL and case.severity == ROBUSTNESS:
-            what = "numbers that are not finite leak from padding into the loss or its gradient"
+            what = "infinite values or NaN in padding change the loss or its gradient"
             self.add("padding-leaks", "robustness", what, "measured", case)
 
     def sorted(self) -> tuple[LossFinding, ...]:

@@ -1,4 +1,4 @@
-"""Faults of the self-test: each breaks verl's loss in this process, on any device, and must be caught."""
+"""Faults of the self-test. Each breaks verl's loss in this process, on any device, and must be detected."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SELF_TEST_CASES = (
     "policy/grpo-accumulated/token-mean",
     "policy/gspo-accumulated/seq-mean-token-mean",
 )
-"""Both losses, on an ordinary batch and at production scale, where flat tolerances see nothing."""
+"""Both losses, on an ordinary batch and at production scale, where fixed tolerances would detect nothing."""
 
 SEPARATOR = "!"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossFault:
-    """A defect: an attribute of torch or of verl's loss module, and what replaces it."""
+    """A defect: an attribute of torch or of verl's loss module, and its replacement."""
 
     id: str
     what: str
@@ -99,7 +99,7 @@ LOSS_FAULTS = (
 
 @contextmanager
 def inject_fault(fault: LossFault, candidate: VerlCandidate) -> Iterator[None]:
-    """`candidate` with the fault injected, for the duration of the block."""
+    """Inject the fault into `candidate` for the duration of the block."""
     owner = candidate.torch if fault.of_torch else candidate.core_algos
     original = getattr(owner, fault.attribute)
     setattr(owner, fault.attribute, fault.replace(candidate.torch, original))
@@ -110,7 +110,7 @@ def inject_fault(fault: LossFault, candidate: VerlCandidate) -> Iterator[None]:
 
 
 def evaluate_faulty(candidate: VerlCandidate, cases: Sequence[LossCase]) -> dict[str, CandidateResult]:
-    """Results of the self-test cases under each fault, named `fault!case`."""
+    """Results of the self-test cases with each fault, named `fault!case`."""
     self_test_cases = [case for case in cases if case.name in SELF_TEST_CASES]
     results = {}
     for fault in LOSS_FAULTS:

@@ -1,4 +1,4 @@
-"""What the check `loss` measures, and what its programs report. Needs the standard library only."""
+"""The measurements of the check `loss` and the reports of its programs. Imports the standard library only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LossStatus(str, enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFile:
-    """A file of an installed package, by its content."""
+    """A file of an installed package, identified by its content."""
 
     file: str
     digest: str
@@ -35,10 +35,10 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class LossProgramFacts:
-    """What the program in the cell reports besides the results.
+    """What the in-cell program reports besides the results.
 
-    verl: the installed version. core_algos: the file with its losses. capabilities: what they offer. seconds:
-    by stage.
+    verl: the installed version. core_algos: the file with its losses. capabilities: the functions and options
+        that it offers. seconds: by stage.
     """
 
     device: DeviceFacts
@@ -52,7 +52,8 @@ class LossProgramFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class LossReferenceFacts:
-    """What the reference process reports. frameworks_loaded: of those that it must not import."""
+    """What the reference process reports. frameworks_loaded: those packages that must not be imported, but
+    were."""
 
     python: str
     numpy: str
@@ -62,11 +63,11 @@ class LossReferenceFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class LossCaseOutcome:
-    """One case as judged.
+    """The judged result of one case.
 
-    kind: the operation, for example `policy`. budget: the largest error over its tolerance. scale: the
-    gradient's component along the reference gradient, relative to it: 1 when right, 2 when doubled; None
-    without a gradient.
+    kind: the operation, for example `policy`. budget: the largest error divided by its tolerance. scale: the
+        component of the gradient along the reference gradient, relative to it: 1 if correct, 2 if doubled,
+        None without a gradient.
     """
 
     name: str
@@ -79,13 +80,13 @@ class LossCaseOutcome:
 
     @property
     def is_required(self) -> bool:
-        """Whether the check's status depends on it."""
+        """Whether the status of the check depends on this case."""
         return self.severity == REQUIRED
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossFinding:
-    """A deviation that is no failure, with the cases that show it.
+    """A deviation that does not fail the check, with the cases in which it occurs.
 
     kind: `objective`, `capability` or `robustness`.
     """
@@ -99,7 +100,8 @@ class LossFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class LossInjectedFault(SelfTestFault):
-    """A fault of the self-test, with the cases that caught and missed it and the gradient's scale in each."""
+    """A fault of the self-test, with the cases that detected and missed it and the scale of the gradient in
+    each."""
 
     caught_in: tuple[str, ...]
     missed_in: tuple[str, ...]
@@ -108,10 +110,10 @@ class LossInjectedFault(SelfTestFault):
 
 @dataclass(frozen=True, kw_only=True)
 class LossMeasured:
-    """The battery as evaluated in the cell and judged against the reference.
+    """The battery, evaluated in the cell and compared with the reference.
 
-    verl: the release whose objective was expected. counts: required cases by status. worst_budget: the
-    largest budget among the required cases that passed. seconds: by stage.
+    verl: the release whose objective was expected. counts: number of required cases by status. worst_budget:
+        the largest budget of the required cases that passed. seconds: by stage.
     """
 
     state: Literal["measured"] = "measured"

@@ -1,12 +1,12 @@
-"""In-cell program: evaluate the battery with verl's own losses on a device and write what came out.
+"""In-cell program: evaluates the battery with verl's losses on a device and writes the results.
 
     python -m harness.numerics.loss.loss_program --cases cases.npz --out results.npz --device npu:0
 
-The results file holds a value and a gradient per case and the facts: device, versions, the file of verl's
-losses and its digest, seconds. With `--faults` the self-test cases are evaluated again with each fault
-injected. Next to the results a `.progress` file names the case that is being evaluated, so that a hang or a
-crash can be attributed to it. The exit code is 0 whenever the battery was evaluated, also when results are
-wrong.
+The results file contains a value and a gradient for each case and the facts: device, versions, the file of
+verl's losses with its digest, seconds. With `--faults` the self-test cases are evaluated again with each
+fault injected. While the program runs, a `.progress` file next to the results contains the name of the
+current case, so that a hang or a crash can be attributed to it. The exit code is 0 if the battery was
+evaluated, even if results are wrong.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ AUTO = "auto"
 
 
 def progress_file(out: Path) -> Path:
-    """Where the name of the case being evaluated stands."""
+    """The file that contains the name of the case that is being evaluated."""
     return out.with_name(out.name + ".progress")
 
 
 def evaluate_battery(
     cases: Sequence[LossCase], out: Path, *, device: str, verl_version: str, faults: bool
 ) -> LossProgramFacts:
-    """Evaluate `cases`, write `out`, return the facts. faults: whether the self-test runs too."""
+    """Evaluate `cases`, write `out`, and return the facts. faults: whether to run the self-test, too."""
     started = time.monotonic()
     candidate = VerlCandidate(device)
     loaded = time.monotonic()
@@ -72,7 +72,7 @@ def _note(progress: Path, name: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see the module."""
+    """The command line, see the module."""
     parser = argparse.ArgumentParser(
         prog="python -m harness.numerics.loss.loss_program", description="evaluate a loss battery"
     )
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="where results are written")
     parser.add_argument("--device", default="npu:0", help="npu:0, cpu, cuda:0")
     parser.add_argument(
-        "--verl-version", default=AUTO, help="version to record; auto asks the installed package"
+        "--verl-version", default=AUTO, help="version to record; auto is the installed version"
     )
     parser.add_argument(
         "--faults", action="store_true", help="also evaluate the self-test cases with each fault injected"

@@ -1,10 +1,10 @@
-r"""The reference in a process of its own, in which neither torch nor torch_npu nor verl can be imported.
+r"""The reference, computed in a process that cannot import torch, torch_npu or verl.
 
     python -m harness.numerics.loss.loss_reference_program \
         --cases cases.npz --out reference.npz --verl-version 0.9.1
 
-For every case the standard objective; where that release computes another one, also that, named
-`case::actual`.
+It computes the standard objective of every case. If the release computes another objective, that is computed,
+too, and named `case::actual`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from harness.numerics.loss.release_objectives import ReleaseObjective, release_o
 
 BLOCKED = ("torch", "torch_npu", "verl", "tensordict", "transformers")
 ACTUAL = "::actual"
-"""Appended to a case's name for the objective that a release really computes."""
+"""Appended to the name of a case for the objective that a release really computes."""
 
 
 def block_frameworks() -> None:
-    """Make the blocked packages unimportable; InfrastructureError when one is loaded already."""
+    """Make the blocked packages impossible to import; InfrastructureError if one is already loaded."""
     loaded = [name for name in BLOCKED if sys.modules.get(name) is not None]
     if loaded:
         raise InfrastructureError(
@@ -44,7 +44,7 @@ def block_frameworks() -> None:
 
 
 def references(cases: Iterable[LossCase], profile: ReleaseObjective) -> dict[str, ExpectedResult]:
-    """Intervals of every case by name, and of what the profile's release computes where that differs."""
+    """Intervals of every case by name, and those of the objective that the release computes if it differs."""
     intervals = {}
     for case in cases:
         intervals[case.name] = reference(case)
@@ -55,7 +55,7 @@ def references(cases: Iterable[LossCase], profile: ReleaseObjective) -> dict[str
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see the module."""
+    """The command line, see the module."""
     parser = argparse.ArgumentParser(
         prog="python -m harness.numerics.loss.loss_reference_program", description="float64 reference"
     )

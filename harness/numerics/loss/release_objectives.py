@@ -1,8 +1,9 @@
-"""The objective that each verl release really computes, where it differs from the standard one.
+"""The objective that each verl release really computes, if it differs from the standard one.
 
-Found by judging the releases' own functions against the standard reference, then read in their sources
-(`verl/trainer/ppo/core_algos.py`, `agg_loss` and `compute_policy_loss_gspo`). What can be seen from a
-function's signature is not listed here: `verl_adapters` inspects the functions themselves.
+These differences were found by comparing the functions of the releases with the standard reference and
+confirmed in their sources (`verl/trainer/ppo/core_algos.py`, `agg_loss` and `compute_policy_loss_gspo`).
+Differences that show in the signature of a function are not listed here, because `verl_adapters` inspects the
+functions.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ ReleaseVersion = tuple[int, ...]
 class ObjectiveDifference:
     """One difference of a range of releases from the standard objective.
 
-    last: newest release that differs. applies: which cases it concerns. changes: the settings that describe
-    it.
+    last: the newest release that differs. applies: whether it concerns a case. changes: the settings that
+        describe it.
     """
 
     id: str
@@ -97,7 +98,7 @@ class ReleaseObjective:
     differences: tuple[ObjectiveDifference, ...]
 
     def actual(self, case: LossCase) -> tuple[LossCase, tuple[ObjectiveDifference, ...]]:
-        """The case as this release computes it, and what differs; the case itself where nothing does."""
+        """The case as this release computes it, and its differences; the same case if there are none."""
         concerned = []
         for difference in self.differences:
             if difference.applies(case):
@@ -107,7 +108,7 @@ class ReleaseObjective:
 
 
 def release_objective(version: str) -> ReleaseObjective:
-    """The profile of a verl version; a version that names no release counts as the newest: the standard
+    """The objective of a verl version. A version without a release number counts as the newest: the standard
     objective."""
     parsed = parse_release(version)
     applicable = () if parsed is None else tuple(entry for entry in DIFFERENCES if parsed <= entry.last)
@@ -115,7 +116,7 @@ def release_objective(version: str) -> ReleaseObjective:
 
 
 def parse_release(version: str) -> ReleaseVersion | None:
-    """`0.7.0.dev0` gives (0, 7, 0): development versions behave as the release they lead to. None when there
-    is none."""
+    """`0.7.0.dev0` gives (0, 7, 0): a development version behaves like the release that follows. None without
+    a number."""
     match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
     return tuple(int(part or 0) for part in match.groups()) if match else None

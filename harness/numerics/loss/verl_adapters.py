@@ -1,8 +1,9 @@
-"""verl's own loss functions as a candidate, for releases 0.5.0 to 0.9.1 and what lies between and after.
+"""verl's loss functions as a candidate, for releases from 0.5.0 on and for commits between and after
+releases.
 
-What a release offers is found from its functions (names, signatures, a call on two numbers), not from its
-version number. Arithmetic is verl's contract: inputs in the io format, everything computed in fp32,
-gradients back in the io format.
+The capabilities of a release are detected from its functions (names, signatures, a call on two numbers), not
+from its version number. The arithmetic has verl's contract: inputs in the io format, computation in fp32,
+gradients in the io format.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ IO_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "
 
 
 class VerlCandidate:
-    """Evaluates cases with the verl that is importable here, on one device.
+    """Evaluates cases with the verl that can be imported here, on one device.
 
-    Attributes `core_algos` and `functional` are verl's modules; `capabilities` names what the release offers.
+    The attributes `core_algos` and `functional` are verl's modules. `capabilities` lists what the release
+    offers.
     """
 
     def __init__(self, device: str) -> None:
         kind = device.split(":", maxsplit=1)[0]
         if kind != "npu":
-            # verl takes an NPU kernel for log-probabilities wherever torch_npu imports, also for CPU tensors.
+            # verl uses an NPU kernel for log-probabilities wherever torch_npu can be imported, also for CPU
+            # tensors.
             sys.modules.setdefault("torch_npu", None)  # type: ignore[arg-type]
         self.torch = import_module("torch")
         if kind == "npu":
@@ -53,7 +56,7 @@ class VerlCandidate:
         return SourceFile(file=str(file), digest=digest_file(file))
 
     def __call__(self, case: LossCase) -> CandidateResult:
-        """Forward and backward of one case; UnsupportedCaseError where this release does not offer it."""
+        """Forward and backward pass of one case; UnsupportedCaseError if this release does not offer it."""
         for need in case.requires:
             if need not in self.capabilities:
                 raise UnsupportedCaseError(f"verl {self.version} has no {need}")
@@ -109,7 +112,7 @@ class VerlCandidate:
         return loss * case.setting("scale", 1.0)
 
     def _config(self, case: LossCase) -> Any:
-        """The actor configuration that this release has: a dataclass that got more fields over time."""
+        """The actor configuration of this release, a dataclass whose fields differ between releases."""
         settings = case.settings
         actor_settings = {
             "strategy": "fsdp",

@@ -1,6 +1,5 @@
-"""The case of the twin run: ten small reinforcement learning steps, with all random numbers drawn on the
-host.
-"""
+"""The case of the twin run: ten small reinforcement learning steps. All random numbers are drawn on the
+host."""
 
 from __future__ import annotations
 
@@ -35,13 +34,11 @@ UPDATE: Mapping[str, Any] = {
     "lr": 1e-3,
 }
 """Two optimizer steps per batch. The second is off-policy, and the clip range is narrow enough to clip
-tokens.
-"""
+tokens."""
 
 EPSILON = 1e-4
-"""Adam's epsilon. With the default of 1e-8, a gradient that consists only of rounding errors (a key's bias,
-which softmax cancels) would move its parameter by a whole learning rate in a random direction.
-"""
+"""Adam's epsilon. With the default of 1e-8, a gradient that consists only of rounding errors (that of a key's
+bias, which softmax cancels) would move its parameter by a whole learning rate in a random direction."""
 
 STOP = 1
 """The token that ends a response."""
@@ -49,10 +46,9 @@ STOP = 1
 
 @dataclass(frozen=True, kw_only=True)
 class TwinCase(ActorCase):
-    """An `ActorCase` whose responses the policy samples itself, step after step.
+    """An `ActorCase` for which the policy samples the responses, step after step.
 
-    sampling: `host`, or the name of whatever else samples the tokens. dtype: torch's name of the compute
-    format.
+    sampling: `host`, or the name of another sampler of tokens. dtype: torch's name of the compute format.
     """
 
     model: Mapping[str, Any] = field(default_factory=lambda: {**MODEL, "hidden_size": 32, "vocab_size": 48})
@@ -68,10 +64,9 @@ class TwinCase(ActorCase):
 
     def draw(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
         """As for one update, but with matrices that preserve the size of activations: rounding errors grow
-        less, and ten steps stay within the horizon.
-        """
+        less, and ten steps stay within the horizon."""
         drawn = super().draw(name, shape)
-        # Rounded for both twins: a value that a 16-bit format cannot represent is no rounding error of the
+        # Rounded for both runs: a value that a 16-bit format cannot represent is not a rounding error of the
         # device.
         return round_to(drawn / 1.5 if len(shape) > 1 else drawn, self.contract.io).astype(np.float32)
 
@@ -82,8 +77,8 @@ class TwinCase(ActorCase):
         return np.repeat(drawn, GROUP, axis=0)
 
     def noise(self, step: int) -> NDArray[np.float64]:
-        """Gumbel noise (rows, RESPONSE, vocabulary): the largest of logits plus it is a sample of the
-        softmax (Gumbel 1954; Maddison, Tarlow and Minka 2014)."""
+        """Gumbel noise (rows, RESPONSE, vocabulary): the index of the largest sum of logit and noise is a
+        sample of the softmax (Gumbel 1954; Maddison, Tarlow and Minka 2014)."""
         rng = np.random.default_rng([self.seed, 11, step])
         return rng.gumbel(size=(GROUPS * GROUP, RESPONSE, self.model["vocab_size"]))
 
@@ -96,10 +91,10 @@ class TwinCase(ActorCase):
         return {"input_ids": ids * mask, "attention_mask": mask, "position_ids": positions}
 
     def advantages(self, tokens: Arrays) -> NDArray[np.float32]:
-        """GRPO's advantages of a reward that every response has: the share of positions with an even token.
+        """GRPO's advantages for a simple reward: the share of positions with an even token.
 
-        Computed on the host in float64. The check `loss` judges verl's own advantages; here, equal rewards
-        that differ by a rounding error would give a random sign.
+        Computed on the host in float64. The check `loss` judges verl's advantages. Here, rewards that are
+        equal up to a rounding error would give a random sign.
         """
         mask = tokens["attention_mask"][:, PROMPT:]
         rewards = (mask * (tokens["input_ids"][:, PROMPT:] % 2 == 0)).sum(axis=1) / RESPONSE
@@ -111,7 +106,7 @@ class TwinCase(ActorCase):
 
 
 def cannot_compare_reason(case: TwinCase) -> str:
-    """Why twins cannot be compared with these settings, whatever they compute; "" when they can.
+    """Why the two runs cannot be compared with these settings, whatever they compute; "" if they can.
 
     Limits that depend on the numbers, such as a learning rate that lets rounding errors grow too fast, show
     in the horizon (`twin_program.horizon`).
@@ -119,10 +114,11 @@ def cannot_compare_reason(case: TwinCase) -> str:
     if case.sampling != HOST:
         return (
             f"tokens are sampled by {case.sampling}, whose random numbers cannot be drawn again on the CPU, "
-            "so the twins differ from the first token on"
+            "so the runs differ from the first token on"
         )
     if case.contract is not FP32:
-        # The zone of `policy`: a ratio within three unit roundoffs of a bound may be either side of it.
+        # The zone of `policy_loss`: a ratio within three unit roundoffs of a bound may be on either side of
+        # it.
         zone = 3 * case.contract.unit
         narrow = min(float(case.update["clip_ratio_low"]), float(case.update["clip_ratio_high"]))
         if narrow <= zone:

@@ -1,8 +1,8 @@
-"""The check `twin`: ten steps of sampling and training on the device against a float64 twin on the CPU.
+"""The check `twin`: compares ten steps of sampling and training on the device with a float64 copy on the CPU.
 
-Both use random numbers drawn on the host, so within the horizon (`twin_program.horizon`) they sample the same
-tokens, and every number of every step has a tolerance, measured as for the check `actor`. The first number
-outside its tolerance names the step and the module.
+Both use random numbers drawn on the host. Within the horizon (`twin_program.horizon`) they therefore sample
+the same tokens, and every number of every step has a tolerance, measured as for the check `actor`. The first
+number outside of its tolerance gives the step and the module.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from harness.serialisation import json_object
 PROGRAM = "harness.numerics.twin.twin_program"
 REFERENCE_TIMEOUT_S = 900.0
 DEVICE_TIMEOUT_S = 900.0
-"""Twenty times what each takes on an idle machine, so that a busy machine does not look like a hang."""
+"""Twenty times the run time of each on an idle machine, so that a busy machine is not mistaken for a hang."""
 PARAMS = ("seed", "steps", "dtype", "sampling", "update")
 MAX_NAMED = 8
 
@@ -53,7 +53,8 @@ TwinOutcome = TwinMeasured | TwinRefused | ProgramFailure | Unsupported
 
 
 def run(context: TaskContext) -> Measured[TwinOutcome]:
-    """The exact twin on a CPU without torch_npu, then the twin on the device, with the same packages."""
+    """Run the float64 copy on a CPU without torch_npu, then the steps on the device, with the same
+    packages."""
     from harness.numerics.twin.twin_case import cannot_compare_reason
     from harness.numerics.twin.twin_program import case_of, load_twin_reference
 
@@ -69,7 +70,7 @@ def run(context: TaskContext) -> Measured[TwinOutcome]:
         *("--role", "reference", "--out", str(reference_file)),
         *case,
         out=reference_file,
-        what="the CPU twin",
+        what="the float64 copy",
         timeout=REFERENCE_TIMEOUT_S,
     )
     if isinstance(referenced, (ProgramFailure, Unsupported)):
@@ -98,9 +99,9 @@ def run(context: TaskContext) -> Measured[TwinOutcome]:
 
 
 def compare(reference: TwinReference, run: TwinDeviceRun, seconds: float) -> TwinMeasured:
-    """Which numbers of which step are outside their tolerance, the first of them, and each step's worst.
+    """Find the numbers outside of their tolerance, the first of them, and the worst number of each step.
 
-    seconds: both programs together.
+    seconds: run time of both programs together.
     """
     found = _outside(reference, run.twin)
     worst = _worst_by_step(reference, run.twin)
@@ -126,7 +127,8 @@ def compare(reference: TwinReference, run: TwinDeviceRun, seconds: float) -> Twi
 
 
 def _outside(reference: TwinReference, twin: TwinErrors) -> tuple[TwinDivergence, ...]:
-    """What is outside its tolerance, in the order of its making; other tokens come first in their step."""
+    """The numbers outside of their tolerance in the order of computation. In each step, differing tokens come
+    first."""
     found = [
         TwinDivergence(step=step, kind="tokens", name="the sampled tokens", part="", budget=None)
         for step, rows in enumerate(twin.tokens, start=1)
@@ -144,19 +146,19 @@ def _outside(reference: TwinReference, twin: TwinErrors) -> tuple[TwinDivergence
 
 
 def _divergence(label: str, budget: float | None) -> TwinDivergence:
-    # A metric's name may contain slashes.
+    # The name of a metric may contain slashes.
     step, kind, _, named = label.split("/", 3)
     name, _, part = named.rpartition("/")
     return TwinDivergence(step=int(step) + 1, kind=kind, name=name, part=part, budget=budget)
 
 
 def _is_bypassed(label: str) -> bool:
-    """A module that only the CPU calls (a fused kernel replaces it on the device) has no counterpart."""
+    """Whether a module is called only on the CPU, because a fused kernel replaces it on the device."""
     return label.split("/")[1] == FORWARD
 
 
 def _worst_by_step(reference: TwinReference, twin: TwinErrors) -> tuple[float | None, ...]:
-    """Largest error over tolerance in each step; None where something is not finite or missing."""
+    """Largest error divided by tolerance in each step; None if a number is not finite or missing."""
     worst: list[float | None] = [0.0] * len(twin.tokens)
     for label, error in twin.errors.items():
         step = int(label.split("/")[0])
@@ -166,8 +168,8 @@ def _worst_by_step(reference: TwinReference, twin: TwinErrors) -> tuple[float | 
 
 
 def self_test(reference: TwinReference, faults: Mapping[str, TwinErrors]) -> tuple[TwinInjectedFault, ...]:
-    """Each injected fault within the horizon: caught means found at its very step and place, or, if it is
-    within the contract, not found."""
+    """For each injected fault within the horizon, whether it was detected in its step and module. A deviation
+    within the contract must not be detected."""
     from harness.numerics.twin.twin_faults import TWIN_FAULTS
 
     report = []
@@ -191,7 +193,7 @@ def self_test(reference: TwinReference, faults: Mapping[str, TwinErrors]) -> tup
 
 
 def judge(measurements: TwinOutcome, _params: Mapping[str, Any]) -> Judgement:
-    """Pass when all planned steps are within the horizon, nothing diverges, and the self-test passed."""
+    """Pass if all planned steps are within the horizon, nothing diverges, and the self-test passed."""
     if isinstance(measurements, Unsupported):
         return Judgement(status=Status.UNSUPPORTED, reasons=(measurements.why,))
     if isinstance(measurements, TwinRefused):
@@ -217,8 +219,8 @@ def judge(measurements: TwinOutcome, _params: Mapping[str, Any]) -> Judgement:
 def _pass_summary(measurements: TwinMeasured) -> str:
     worst = max((step for step in measurements.worst_by_step if step is not None), default=0.0)
     return (
-        f"{measurements.steps} steps through {measurements.path} sample the tokens of the float64 twin and "
-        f"agree with it in {measurements.tensors} tensors (worst error {worst:.0%} of its tolerance); "
+        f"In {measurements.steps} steps through {measurements.path} the device samples the same tokens as the "
+        f"float64 copy, and {measurements.tensors} tensors agree (worst error {worst:.0%} of its tolerance); "
         f"{self_test_summary(measurements.self_test)}. {_horizon(measurements)}"
     )
 
@@ -227,9 +229,9 @@ def _horizon(measurements: TwinMeasured) -> str:
     known = measurements.reference.horizon
     slack = min(known.slack[: known.horizon], default=0.0)
     return (
-        f"Horizon: at least {known.horizon} steps (rounding errors grow "
-        f"{measurements.reference.rounding.growth}-fold per step and stay {slack:.3g} times below what would "
-        "change a decision)."
+        f"Horizon: in the first {known.horizon} steps rounding cannot change a decision (rounding errors grow "
+        f"{measurements.reference.rounding.growth}-fold per step and would have to be {slack:.3g} times "
+        "larger)."
     )
 
 
@@ -246,7 +248,7 @@ def _short_horizon(measurements: TwinMeasured) -> str:
 def _judge_incomparable(why: str) -> Judgement:
     return Judgement(
         status=Status.INCONCLUSIVE,
-        reasons=(f"The device cannot be compared with a float64 twin: {why}.",),
+        reasons=(f"The device cannot be compared with a float64 copy of the run: {why}.",),
         remedies=(
             "Let the host draw the noise, compute in fp32, widen the clip range, or lower the learning rate.",
         ),
@@ -255,7 +257,7 @@ def _judge_incomparable(why: str) -> Judgement:
 
 def _judge_diverged(measurements: TwinMeasured) -> Judgement:
     reasons = [
-        f"{measurements.diverged} tensors differ from the float64 twin's on {measurements.device.device}."
+        f"{measurements.diverged} tensors on {measurements.device.device} differ from the float64 copy."
     ]
     first = measurements.first
     if first is not None:
@@ -270,9 +272,9 @@ def _judge_diverged(measurements: TwinMeasured) -> Judgement:
         ),
         remedies=(
             (
-                "If the first step is wrong, an operator is wrong; the check `actor` names it. If only later "
-                "steps are wrong, look at what a step leaves behind, such as optimizer state or weights, or "
-                "at a branch that is rarely taken."
+                "If the first step is wrong, an operator is wrong; the check `actor` reports it. If only later "
+                "steps are wrong, look at state that is passed from step to step, such as optimizer state or "
+                "weights, or at a branch that is rarely taken."
             ),
         ),
     )

@@ -1,4 +1,5 @@
-"""Faults that the check `twin` injects, with step and module, and a deviation it must not report."""
+"""Faults that the check `twin` injects, each with its step and module, and a deviation that it must not
+report."""
 
 from __future__ import annotations
 
@@ -16,15 +17,16 @@ class StepCounter:
 
 
 InjectTwinFault = Callable[[Any, Any, str, Callable[[], bool]], Any]
-"""Takes model, optimizer, place and a function that says whether the fault is active; returns a handle that
-removes it."""
+"""Function of (model, optimizer, place, whether the fault is active) that installs a fault; returns a handle
+that removes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TwinFault:
-    """A defect that starts with step `first`; the run with it has `steps` steps.
+    """A defect that starts with step `first`. A run with this fault has `steps` steps.
 
-    place: the module or parameter it sits in. legal: it is within the contract, so it must not be reported.
+    place: the module or parameter with the defect. legal: it is within the contract, so it must not be
+        reported.
     """
 
     id: str
@@ -37,7 +39,7 @@ class TwinFault:
 
     @contextmanager
     def broken(self, model: Any, optimizer: Any, clock: StepCounter) -> Iterator[None]:
-        """`model` or `optimizer` with the fault injected, from its first step on."""
+        """Inject the fault into `model` or `optimizer`, active from its first step on."""
         handle = self.breaks(model, optimizer, self.place, lambda: clock.step >= self.first)
         try:
             yield
@@ -108,4 +110,4 @@ TWIN_FAULTS = (
         breaks=_one_ulp,
     ),
 )
-"""Three faults above the rounding errors, each in a step and a module of its own, and one deviation below."""
+"""Three faults above the rounding errors, in different steps and modules, and one deviation below them."""

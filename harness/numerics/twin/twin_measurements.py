@@ -1,4 +1,4 @@
-"""What the check `twin` measures, and what its programs write."""
+"""The measurements of the check `twin` and the reports of its programs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from harness.numerics.actor.actor_measurements import Errors
 
 @dataclass(frozen=True, kw_only=True)
 class Horizon:
-    """Until which step rounding cannot change a decision (a sampled token, a clip).
+    """The number of steps in which rounding cannot change a decision (a sampled token, a clip).
 
     horizon: the number of these steps. slack: for each step, the smallest distance of a decision from its
-    boundary over the largest rounding error there. limited_by: what the first step past the horizon decides
-    too closely, `tokens` or `clip`; "" when all steps are within it.
+        boundary divided by the largest rounding error there. limited_by: the kind of decision that limits the
+        horizon, `tokens` or `clip`; "" if all steps are within it.
     """
 
     horizon: int
@@ -37,7 +37,8 @@ class RoundingGrowth:
 
 @dataclass(frozen=True, kw_only=True)
 class TwinReferenceFacts:
-    """How the reference was made. samples: perturbed runs. contract: name of the precision contract."""
+    """How the reference was computed. samples: number of perturbed runs. contract: name of the precision
+    contract."""
 
     verl: str
     torch: str
@@ -54,8 +55,8 @@ class TwinReferenceFacts:
 class TwinReference:
     """The reference without its tensors.
 
-    labels: all tensors in the order of their making, `step/kind/call/name/part`. strict: tolerances without
-    the guesses for unbounded operators, empty when there are none.
+    labels: all tensors in the order of computation, `step/kind/call/name/part`. strict: tolerances without
+        the guesses for unbounded operators, empty if there are none.
     """
 
     facts: TwinReferenceFacts
@@ -66,9 +67,10 @@ class TwinReference:
 
 @dataclass(frozen=True, kw_only=True)
 class TwinErrors:
-    """One run on the device against the reference.
+    """One run on the device compared with the reference.
 
-    missing: labels that it did not produce. tokens: for each step, responses with another token.
+    missing: labels that it did not compute. tokens: for each step, the number of responses with a differing
+        token.
     """
 
     errors: Errors
@@ -78,7 +80,8 @@ class TwinErrors:
 
 @dataclass(frozen=True, kw_only=True)
 class TwinDeviceRun:
-    """What the program on the device writes. steps: that were run. faults: by injected fault."""
+    """What the program on the device writes. steps: the number of steps that were run. faults: by injected
+    fault."""
 
     device: DeviceFacts
     verl: str
@@ -91,7 +94,8 @@ class TwinDeviceRun:
 
 @dataclass(frozen=True, kw_only=True)
 class TwinDivergence:
-    """A number outside its tolerance. step: from 1. budget: error over tolerance, None when not finite."""
+    """A number outside of its tolerance. step: from 1. budget: error divided by tolerance, None if it is not
+    finite."""
 
     step: int
     kind: str
@@ -101,7 +105,7 @@ class TwinDivergence:
 
     @property
     def title(self) -> str:
-        """For example `the gradient of lm_head.weight in step 3`."""
+        """In words, for example `the gradient of lm_head.weight in step 3`."""
         part = f"the {self.part} of " if self.part else ""
         what = {"gradient": "the gradient of ", "parameter": "the updated "}.get(self.kind, part)
         return f"{what}{self.name} in step {self.step}"
@@ -109,7 +113,7 @@ class TwinDivergence:
 
 @dataclass(frozen=True, kw_only=True)
 class TwinInjectedFault(SelfTestFault):
-    """A fault of the self-test, where it was injected, and what was outside its tolerance first."""
+    """A fault of the self-test, where it was injected, and the first number outside of its tolerance."""
 
     place: str
     step: int
@@ -120,10 +124,10 @@ class TwinInjectedFault(SelfTestFault):
 class TwinMeasured:
     """A twin run compared with its reference.
 
-    path: verl's actor class. steps: that were compared; planned_steps: that should have been. worst_by_step:
-    the largest error over tolerance in each step, None where a number is missing or not finite. bypassed:
-    modules that a fused kernel replaces on the device. guessed: tensors that are within tolerance only by a
-    guess for an operator without error bound.
+    path: verl's actor class. steps: number of compared steps; planned_steps: number of steps to compare.
+        worst_by_step: the largest error divided by tolerance in each step, None if a number is missing or not
+        finite. bypassed: number of modules that a fused kernel replaces on the device. guessed: tensors that
+        are within their tolerance only because of a guess for an operator without an error bound.
     """
 
     state: Literal["measured"] = "measured"
@@ -147,7 +151,7 @@ class TwinMeasured:
 
 @dataclass(frozen=True, kw_only=True)
 class TwinRefused:
-    """A twin run whose settings make it impossible to compare both sides."""
+    """A twin run with settings that make a comparison impossible."""
 
     state: Literal["refused"] = "refused"
     why: str

@@ -1,13 +1,14 @@
-"""Program in the cell: ten steps of sampling and training, on the device and as a float64 twin on the CPU.
+"""In-cell program: ten steps of sampling and training, on the device or as a float64 copy on the CPU.
 
     python -m harness.numerics.twin.twin_program --role reference --out twin.npz
     python -m harness.numerics.twin.twin_program --role device --reference twin.npz --out device.json
 
-Both twins use the same noise, so they compute the same until a rounding difference changes a decision: a
-sampled token, or on which side of a clip bound a ratio is. The horizon is the number of steps in which that
-cannot happen. It is measured: perturbed twins (`stochastic_arithmetic`) show how far rounding moves every
-number that decides something, and the exact twin how far that number is from its boundary. Nothing is
-compared past the horizon.
+Both runs use the same noise, so they compute the same until a rounding difference changes a decision: a
+sampled token, or the side of a clip bound on which a ratio is. The horizon is the number of steps in which
+that cannot happen. It is
+measured: perturbed runs (`stochastic_arithmetic`) show how far rounding moves every number that decides
+    something, and the exact run shows how far that number is from its boundary. Nothing is compared beyond
+    the horizon.
 """
 
 from __future__ import annotations
@@ -49,15 +50,16 @@ from harness.serialisation import json_object
 
 TWIN_REFERENCE_FORMAT = "npu-matrix-twin-reference/2"
 SAMPLES = 6
-"""Perturbed twins; the contract's safety doubles the largest of their distances, as for `actor`."""
+"""Number of perturbed runs; the safety factor of the contract doubles the largest of their distances, as for
+`actor`."""
 
 
 EXACT, TOKENS, HORIZON = "exact:", "tokens", "horizon"
-"""Arrays in the file: exact tensors (their label after a prefix), the sampled tokens, the number of steps."""
+"""Arrays in the file: exact tensors (a prefix and the label), the sampled tokens, the number of steps."""
 
 
 def compute_twin_reference(case: TwinCase, out: Path) -> TwinReferenceFacts:
-    """Exact twin, tolerances and horizon; written to `out`."""
+    """Compute the exact run, tolerances and horizon, and write them to `out`."""
     sys.modules["torch_npu"] = None  # type: ignore[assignment]
     torch = start_torch()
     from harness.numerics.arithmetic import stochastic_arithmetic
@@ -108,7 +110,7 @@ def compute_twin_reference(case: TwinCase, out: Path) -> TwinReferenceFacts:
 
 def save_twin_reference(file: Path, reference: TwinReference, exact: TwinRun) -> None:
     """Write a reference with its tensors."""
-    # In single precision: what that loses is the rounding that every tolerance has room for.
+    # In single precision: every tolerance contains a rounding that is larger than the loss of precision.
     arrays: dict[str, NDArray[Any]] = {
         f"{EXACT}{label}": values.astype(np.float32) for label, values in exact.values.items()
     }
@@ -119,13 +121,13 @@ def save_twin_reference(file: Path, reference: TwinReference, exact: TwinRun) ->
 
 
 def load_twin_reference(file: Path) -> TwinReference:
-    """A reference without its tensors. Host side: it needs pydantic."""
+    """A reference without its tensors. For the host only, because it imports pydantic."""
     return read_shape(TwinReference, read_npz(file, TWIN_REFERENCE_FORMAT)[0]["reference"])
 
 
 def horizon(steps: int, exact: TwinRun, drift: Mapping[str, float], safety: float) -> Horizon:
-    """The steps, from the first on, whose every decision is farther from its boundary than rounding can move
-    it: `safety` times the largest drift."""
+    """The first steps in which every decision is farther from its boundary than rounding can move it:
+    `safety` times the largest drift."""
     slack, closest = [], []
     for step in range(steps):
         ratios = {
@@ -143,7 +145,7 @@ def horizon(steps: int, exact: TwinRun, drift: Mapping[str, float], safety: floa
 
 
 def rounding_growth(steps: int, exact: TwinRun, scatter: Mapping[str, float]) -> RoundingGrowth:
-    """Relative distance of all parameters after each step, and by what factor it grows from step to step."""
+    """Relative distance of all parameters after each step, and the factor by which it grows per step."""
     distances = []
     for step in range(steps):
         labels = [label for label in scatter if label.startswith(f"{step}/{PARAMETER}/")]
@@ -171,7 +173,7 @@ def _farthest(found: tuple[Values, Values] | None, exact: Values) -> float:
 
 
 def run_device_twin(case: TwinCase, name: str, reference_file: Path, out: Path) -> TwinDeviceRun:
-    """The twin on the device, and once more with each fault injected; written to `out`."""
+    """Run the steps on the device, and once more with each fault injected; written to `out`."""
     kind = name.split(":", maxsplit=1)[0]
     if kind != "npu":
         sys.modules.setdefault("torch_npu", None)  # type: ignore[arg-type]
@@ -214,7 +216,7 @@ def run_device_twin(case: TwinCase, name: str, reference_file: Path, out: Path) 
 
 
 def _differing(tokens: Arrays, expected: NDArray[np.int64], found: NDArray[np.int64]) -> int:
-    """How many responses have a token that differs from the reference's."""
+    """How many responses have a token that differs from that of the reference."""
     is_valid = tokens["attention_mask"][:, PROMPT:] != 0
     return int(((expected != found) & is_valid).any(axis=1).sum())
 
@@ -232,7 +234,7 @@ def _require_registry(case: TwinCase) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; see the module."""
+    """The command line, see the module."""
     parser = argparse.ArgumentParser(
         prog="python -m harness.numerics.twin.twin_program", description="a twin run"
     )
@@ -253,9 +255,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def case_of(settings: Mapping[str, Any]) -> TwinCase:
-    """A case whose `seed`, `steps`, `dtype`, `sampling` and entries of `update` are given.
+    """A case with the given `seed`, `steps`, `dtype`, `sampling` and entries of `update`.
 
-    InputError for a dtype or a number of steps that there cannot be, and for an unknown placement.
+    InputError for an unknown dtype, a number of steps below 1, and unknown entries of `update`.
     """
     unknown = sorted({*settings.get("update", {})} - {*UPDATE})
     if settings.get("dtype", "float32") not in CONTRACTS or int(settings.get("steps", 1)) < 1 or unknown:

@@ -1,4 +1,4 @@
-"""The steps of one twin run: sampling with the host's noise, then log-probabilities and update by verl."""
+"""The steps of one twin run: sampling with noise from the host, then log-probabilities and update by verl."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Values = NDArray[np.float64]
 
 @dataclass(kw_only=True)
 class TwinRun:
-    """Everything that one twin run records, step by step.
+    """Everything that one run records, step by step.
 
-    values: by label `step/kind/call/name/part`. decisions: by step, the numbers that decide something and
-    their distances from the boundary. tokens: the sampled ones, (rows, RESPONSE) for each step.
+    values: by label `step/kind/call/name/part`. decisions: for each step, the numbers that decide something
+        and their distances from the boundary. tokens: the sampled tokens, (rows, RESPONSE) for each step.
     """
 
     values: dict[str, Values] = field(default_factory=dict)
@@ -51,12 +51,12 @@ def run_twin(
     steps: int | None = None,
     fault: TwinFault | None = None,
 ) -> TwinRun:
-    """The steps of one twin.
+    """Run the steps on the device or as the float64 copy.
 
-    script: the exact twin's responses, which are trained on instead of one's own, so that a token that
-    differs is one finding and not the end of the comparison; None for the exact twin. sample: whether tokens
-    are drawn one by one, or all logits computed at once over the script (enough to see how far roundings take
-    them).
+    script: the responses of the exact run, on which every run trains instead of its own, so that a differing
+        token is one finding and does not end the comparison; None for the exact run.
+    sample: whether tokens are drawn one by one; otherwise all logits are computed at once over the script,
+        which is enough to measure how far rounding moves them.
     """
     from harness.numerics.actor.verl_workers import actor_class
 
@@ -85,7 +85,7 @@ def run_twin(
 
 def _keep(run: TwinRun, step: int, event: TensorEvent, values: Values) -> None:
     if event.kind == BACKWARD:
-        # The parameters' gradients identify the module; recording this too would double the memory.
+        # The gradients of the parameters identify the module; recording these too would double the memory.
         return
     run.values[f"{step}/{event.label}"] = values
 
@@ -98,7 +98,8 @@ def _sample(
     step: int,
     script: NDArray[np.int64] | None,
 ) -> tuple[Values, NDArray[np.int64]]:
-    """Scores (rows, RESPONSE, vocabulary), logits plus noise, and the tokens with the largest."""
+    """Scores (rows, RESPONSE, vocabulary), which are logits plus noise, and the tokens with the largest
+    scores."""
     torch, noise = placement.torch, case.noise(step)
 
     def logits(ids: NDArray[Any]) -> Values:
@@ -153,15 +154,16 @@ def _update(
     placement: TensorPlacement,
     recorder: TensorRecorder,
 ) -> None:
-    """verl's update: tensors of its forward passes, gradients and parameters at each optimizer step, in the
-    order in which they are computed."""
+    """Run verl's update and record the tensors of its forward passes, and gradients and parameters at each
+    optimizer step, in the order of computation."""
     called = {name: place for place, (_, name, _) in enumerate(recorder.calls)}
     parameters = sorted(
         model.named_parameters(), key=lambda named: called.get(named[0].rpartition(".")[0], -1)
     )
 
     def before_step(*_: Any) -> None:
-        # Gradients flow from the module called last to the first: the first wrong one is where a fault sits.
+        # Gradients flow from the module called last to the first, so the first wrong one is where the fault
+        # is.
         for name, parameter in reversed(parameters):
             recorder.note(GRADIENT, name, parameter.grad)
 
@@ -175,7 +177,7 @@ def _update(
         optimizer.register_step_post_hook(after_step),
     ]
     try:
-        # What a fault changes first that begins in the middle of an update is in its forward pass.
+        # A fault that begins in the middle of an update shows first in its forward pass.
         with recorder.watching(model):
             metrics = actor.update({name: placement.tensor(array) for name, array in tokens.items()}, targets)
     finally:

@@ -86,5 +86,5 @@ def test_results_survive_their_file(tmp_path):
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
     np.savez(tmp_path / "other.npz", a=np.ones(3))
-    with pytest.raises(InputError, match="not a readable npz"):
+    with pytest.raises(InputError, match="npz file cannot be read"):
         load_results(tmp_path / "other.npz")

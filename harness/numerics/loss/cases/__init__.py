@@ -1,3 +1,2 @@
-"""The test battery of the check `loss`: what a case is, its file format, and how the cases are drawn. Start
-with `loss_battery.py`.
-"""
+"""The test battery of the check `loss`: the class of a case, the file format, and the functions that draw the
+cases. Start with `loss_battery.py`."""

@@ -1,6 +1,5 @@
-"""Builds the cases of a battery: random streams, names, rounding to the contract, clip ranges that a format
-can resolve.
-"""
+"""Builds the cases of a battery: random numbers, names, rounding to the contract, clip ranges that a format
+can resolve."""
 
 from __future__ import annotations
 
@@ -18,12 +17,13 @@ from harness.numerics.loss.loss_measurements import REQUIRED, ROBUSTNESS
 FOUR_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 COARSEST_DECIDED = 2.0**-12
-"""Unit roundoff above which arithmetic counts as 16-bit: that of fp16 is 2^-11, that of fp32 2^-24."""
+"""Unit roundoff above which arithmetic counts as 16-bit: it is 2^-11 for fp16 and 2^-24 for fp32."""
 
 COARSE_CLIP = {"clip_ratio_low": 0.3, "clip_ratio_high": 0.4}
 COARSE_MEANS = (0.1, -0.1, 0.2, -0.2, 0.6, -0.6, 0.9, -0.9)
-"""For arithmetic in 16 bits, which cannot tell narrower bounds apart: next to 1 the numbers of bf16 are 2^-8
-and 2^-7 apart, and an exponential may be three of them off. Mean log-ratios keep that far from the bounds."""
+"""The clip range for 16-bit arithmetic, which cannot resolve narrower bounds: near 1 the numbers of bf16 are
+2^-8 and 2^-7 apart, and an exponential may be wrong by three of these steps. Mean log-ratios have at least
+this distance from the bounds."""
 
 NO_SETTINGS: Mapping[str, Any] = {}
 
@@ -31,8 +31,8 @@ Drift = Callable[[np.random.Generator, int, int], NDArray[np.float64]]
 
 
 class CaseBuilder:
-    """Names and rounds cases; each family draws from its own stream, so that adding one does not change the
-    others."""
+    """Names and rounds cases. Each family of cases has its own random numbers, so that adding a family does
+    not change the others."""
 
     def __init__(self, seed: int, contract: Contract) -> None:
         self.seed = seed
@@ -40,7 +40,7 @@ class CaseBuilder:
         self.suffix = "" if contract is FP32 else f"@{contract.name}"
 
     def rng(self, family: str) -> np.random.Generator:
-        """The stream of one family of cases."""
+        """The random numbers of one family of cases."""
         return np.random.default_rng([self.seed, *family.encode()])
 
     def case(
@@ -53,7 +53,7 @@ class CaseBuilder:
         requires: Sequence[str] = (),
         severity: str = REQUIRED,
     ) -> LossCase:
-        """A case; arrays are rounded to the contract's io format."""
+        """A case whose arrays are rounded to the io format of the contract."""
         return LossCase(
             name=name + self.suffix,
             operation=name.split("/", maxsplit=1)[0],
@@ -82,11 +82,12 @@ class CaseBuilder:
         requires: Sequence[str] = (),
         settings: Mapping[str, Any] = NO_SETTINGS,
     ) -> Iterator[LossCase]:
-        """One case per aggregation mode over the same inputs.
+        """One case for each aggregation mode over the same inputs.
 
-        capped: the new log-probability stays below 0. adapts: arithmetic in 16 bits gets a clip range that it
-        can decide; without it such a case is ill-posed there, as the paper's range is. row_means:
-        mean log-ratio of each sequence, repeated.
+        capped: whether the new log-probability stays below 0.
+        adapts: whether 16-bit arithmetic gets a clip range that it can resolve. Otherwise such a case is
+            ill-posed there, as it is with the clip range of the paper.
+        row_means: mean log-ratio of each sequence, repeated.
         """
         if adapts and self.contract.unit > COARSEST_DECIDED:
             settings, row_means = {**settings, **COARSE_CLIP}, COARSE_MEANS
@@ -124,7 +125,7 @@ def _needs(mode: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _fill_padding(arrays: dict[str, NDArray[Any]], style: str) -> None:
-    """Whatever stands in padding must not matter: large finite numbers, or NaN and infinities."""
+    """Values on padding, which must not have an effect: large finite numbers, or NaN and infinities."""
     if style == "as-drawn":
         return
     garbage = {

@@ -1,5 +1,5 @@
-"""Building blocks of battery inputs: response masks, log-probabilities, advantages, rounded to a contract's
-io format."""
+"""Inputs of the battery's cases: response masks, log-probabilities, advantages, rounded to the io format of a
+contract."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from harness.numerics.arithmetic.precision_contract import Array, Contract, roun
 
 GROUP = 4
 DEEPEST_LOG_PROB = 12.0
-"""A token that a sampler takes once in 160,000. It shapes inputs and decides no verdict."""
+"""Log-probability of a token that is sampled once in 160,000 draws. It shapes inputs; no verdict depends on
+it."""
 LEAST_LOPSIDED = 0.2
-"""Share of the advantages' magnitudes that their sum must keep. It shapes inputs and decides no verdict."""
+"""The sum of the advantages must be at least this share of their magnitudes. It shapes inputs; no verdict
+depends on it."""
 
 
 def mask(rng: np.random.Generator, batch: int, tokens: int, style: str = "mixed") -> Array:
     """A response mask (batch, tokens).
 
-    mixed: lengths from tokens/8 to tokens. skew: most responses short, the first full. edge: the first row
-    empty, the second one token, the third full. turns: as mixed, with tool outputs masked inside. full: no
-    padding.
+    mixed: lengths from tokens/8 to tokens. skew: most responses short, the first one full. edge: the first
+        row empty, the second with one token, the third full. turns: as mixed, with tool outputs masked
+        inside. full: no padding.
     """
     if style == "full":
         lengths = np.full(batch, tokens)
@@ -43,18 +45,18 @@ def mask(rng: np.random.Generator, batch: int, tokens: int, style: str = "mixed"
 
 
 def old_log_probs(rng: np.random.Generator, batch: int, tokens: int) -> Array:
-    """Log-probabilities of sampled tokens: minus a unit exponential, as a calibrated model gives on average
-    one nat."""
+    """Log-probabilities of sampled tokens: negative exponential random numbers of mean one nat, as a
+    calibrated model has on average."""
     return -rng.gamma(1.0, 1.0, (batch, tokens)).clip(1e-4, DEEPEST_LOG_PROB)
 
 
 def advantages(rng: np.random.Generator, batch: int, tokens: int, style: str) -> Array:
     """Advantages (batch, tokens).
 
-    group: those of a micro-batch out of a shuffled batch twice its size, with binary rewards in groups of
-    four: every group has a right and a wrong answer, but for the last, which is right throughout; they do not
-    cancel.
-    sequence: one normal number per row. alternating: of alternating sign. token: one per token.
+    group: those of a micro-batch from a shuffled batch of twice its size, with binary rewards in groups of
+        four. Every group has a right and a wrong answer, except the last one, in which all are right. They do
+        not cancel.
+    sequence: one normal random number per row. alternating: of alternating sign. token: one per token.
     """
     if style == "token":
         return rng.normal(size=(batch, tokens))
@@ -74,9 +76,9 @@ def advantages(rng: np.random.Generator, batch: int, tokens: int, style: str) ->
 def _lopsided(rng: np.random.Generator, advantages: Array, count: int) -> Array:
     """`count` of the advantages, drawn until they do not cancel.
 
-    Where each sequence weighs the same and the ratios are near 1, the loss of a micro-batch whose advantages
-    cancel is nothing but the ratios' distance from 1, far below the roundings of its terms: its value shows
-    nothing.
+    If each sequence has the same weight and the ratios are near 1, the loss of a micro-batch whose advantages
+    cancel consists only of the distances of the ratios from 1. These are far below the rounding errors of the
+    terms, so its value would show nothing.
     """
     while True:
         chosen = rng.permutation(advantages)[:count]
@@ -85,25 +87,25 @@ def _lopsided(rng: np.random.Generator, advantages: Array, count: int) -> Array:
 
 
 def token_drift(rng: np.random.Generator, batch: int, tokens: int, spread: float) -> Array:
-    """Log-ratios that are independent per token."""
+    """Log-ratios that are independent for each token."""
     return rng.normal(0.0, spread, (batch, tokens))
 
 
 def row_drift(rng: np.random.Generator, batch: int, tokens: int, row: float, token: float) -> Array:
-    """Log-ratios with a common part per sequence, which is what a sequence-level ratio sees."""
+    """Log-ratios with a common part for each sequence, which determines the sequence-level ratio."""
     return rng.normal(0.0, row, (batch, 1)) + rng.normal(0.0, token, (batch, tokens))
 
 
 def recentred(drift: Array, mask: Array, means: Sequence[float]) -> Array:
-    """Log-ratios whose mean over the valid tokens of row i is means[i % len(means)], whatever was drawn."""
+    """Log-ratios whose mean over the valid tokens of row i is means[i % len(means)]."""
     lengths = np.maximum(mask.sum(axis=1, keepdims=True), 1.0)
     wanted = np.resize(np.asarray(means), (mask.shape[0], 1))
     return np.asarray(drift - (drift * mask).sum(axis=1, keepdims=True) / lengths + wanted)
 
 
 def for_device(contract: Contract, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Round floating inputs to the io format and store them as float32, which holds every io format
-    exactly."""
+    """Round floating-point inputs to the io format and store them as float32, which represents every io
+    format exactly."""
     return {
         name: round_to(array, contract.io).astype(np.float32)
         if array.dtype.kind == "f"

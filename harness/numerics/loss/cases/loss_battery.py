@@ -1,8 +1,8 @@
-"""The test battery: self-contained cases, drawn from a seed, that make wrong losses observable.
+"""The test battery: self-contained cases, drawn from a seed, on which wrong losses show.
 
 Inputs matter more than thresholds: a naive battery (Gaussian log-ratios, no padding, clip 0.2) can detect 34
-of 64 semantic mutants; this one detects all 64. Names do not depend on the seed. Cases under another
-contract than fp32 carry its name (`policy/grpo-near/token-mean@bf16-io`).
+of 64 semantic mutants, this one detects all 64. Names do not depend on the seed. The name of a case under
+another contract than fp32 ends with that contract (`policy/grpo-near/token-mean@bf16-io`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DEFAULT_SEED = 20250718
 
 
 def battery(*, seed: int = DEFAULT_SEED, contract: Contract = FP32) -> tuple[LossCase, ...]:
-    """All cases for one contract, deterministic in the seed."""
+    """All cases for one contract. They depend on nothing but the seed."""
     builder = CaseBuilder(seed, contract)
     cases = [
         *policy_cases.grpo(builder),
@@ -36,5 +36,5 @@ def battery(*, seed: int = DEFAULT_SEED, contract: Contract = FP32) -> tuple[Los
 
 
 def default_battery(seed: int = DEFAULT_SEED) -> tuple[LossCase, ...]:
-    """The battery of a cell: fp32 and bf16 inputs, both with fp32 arithmetic, which is what verl promises."""
+    """The battery of a cell: inputs in fp32 and bf16, both with fp32 arithmetic, as verl guarantees."""
     return (*battery(seed=seed, contract=FP32), *battery(seed=seed, contract=BF16_IO))

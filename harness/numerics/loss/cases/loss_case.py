@@ -1,4 +1,4 @@
-"""A case: one evaluation of one loss, self-contained, and its file format (npz with a JSON index)."""
+"""A case: one self-contained evaluation of one loss, and its file format (npz with a JSON index)."""
 
 from __future__ import annotations
 
@@ -19,22 +19,19 @@ from harness.numerics.loss.loss_measurements import REQUIRED
 FORMAT = "npu-matrix-loss-cases/1"
 INDEX = "index.json"
 
-OPERATIONS = ("policy", "aggregation", "kl", "advantage", "entropy", "logprob", "weights")
-
 
 @dataclass(frozen=True, kw_only=True)
 class LossCase:
-    """One evaluation: what to compute (`operation`, `settings`), of what (`inputs`), under which contract.
+    """One evaluation: the computation (`operation`, `settings`), its `inputs`, and the contract.
 
-    name: stable across seeds and releases; other places refer to it (`loss:advantage/equal-rewards`).
-    inputs: float32 arrays whose values are exact in the contract's io format (so reference and device see
-    the same
-        bits), int64 arrays (labels, group index); the response mask is 0/1. Shapes (batch, tokens[,
-        vocabulary]).
-    gradient_of: name of the input that the value is differentiated by, "" for none.
+    name: the same for all seeds and releases; other places refer to it (`loss:advantage/equal-rewards`).
+    inputs: float32 arrays whose values are exact in the io format of the contract, so that the reference and
+        the device read the same bits, and int64 arrays (labels, group index); the response mask is 0/1.
+        Shapes (batch, tokens[, vocabulary]).
+    gradient_of: name of the input by which the value is differentiated, "" for none.
     settings: JSON; the names are those of verl's configuration (clip_ratio_low, loss_agg_mode, ...).
-    requires: capabilities an implementation needs for the case to make sense (`adapters.Capabilities`).
-    severity: `robustness` cases go beyond what an implementation may promise; failing them is a finding.
+    requires: capabilities that an implementation must have for the case (`VerlCandidate.capabilities`).
+    severity: `robustness` cases test more than an implementation has to guarantee; a failure is a finding.
     """
 
     name: str
@@ -47,17 +44,17 @@ class LossCase:
     severity: str = REQUIRED
 
     def with_settings(self, **changes: Any) -> LossCase:
-        """The same evaluation with some settings changed."""
+        """The same case with some settings changed."""
         return replace(self, settings={**self.settings, **changes})
 
     def setting(self, name: str, default: Any = None) -> Any:
-        """A setting, or `default` where the case leaves it open."""
+        """A setting, or `default` if the case does not have it."""
         value = self.settings.get(name)
         return default if value is None else value
 
 
 def save_cases(file: Path, cases: Iterable[LossCase]) -> None:
-    """Write cases to one npz; arrays that several cases share are stored once."""
+    """Write cases to one npz file; arrays that several cases share are stored once."""
     arrays: dict[str, NDArray[Any]] = {}
     entries = []
     for case in cases:
@@ -82,7 +79,7 @@ def save_cases(file: Path, cases: Iterable[LossCase]) -> None:
 
 
 def load_cases(file: Path) -> tuple[LossCase, ...]:
-    """Read a case file; InputError when it is missing, damaged or of another format."""
+    """Read a file of cases; InputError if it is missing, damaged or has another format."""
     index, arrays = read_npz(file, FORMAT)
     try:
         return tuple(
@@ -99,11 +96,11 @@ def load_cases(file: Path) -> tuple[LossCase, ...]:
             for entry in index["cases"]
         )
     except (KeyError, TypeError) as error:
-        raise _damaged(file, f"its index lacks {error}") from error
+        raise _damaged(file, f"its index has no {error}") from error
 
 
 def write_npz(file: Path, index: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays and a JSON index in one npz, appearing only when complete."""
+    """Write arrays and a JSON index to one npz file, which appears only when it is complete."""
     text = json.dumps(index, sort_keys=True)
     partial = file.with_name(file.name + ".part")
     with partial.open("wb") as stream:
@@ -112,7 +109,7 @@ def write_npz(file: Path, index: Mapping[str, Any], arrays: Mapping[str, NDArray
 
 
 def read_npz(file: Path, expected_format: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """JSON index and arrays of a file that `write_npz` wrote; InputError when it is not one of
+    """JSON index and arrays of a file that `write_npz` wrote; InputError if it does not have
     `expected_format`."""
     try:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
@@ -120,9 +117,9 @@ def read_npz(file: Path, expected_format: str) -> tuple[dict[str, Any], dict[str
         index = json.loads(arrays.pop(INDEX).tobytes())
     except FileNotFoundError as error:
         raise InputError(
-            "no such file", where=Location(file), fix="write it with the battery first"
+            "no such file", where=Location(file), fix="run the program that writes it first"
         ) from error
-    except Exception as error:  # numpy raises whatever zipfile, zlib and struct raise
+    except Exception as error:  # numpy passes on exceptions of zipfile, zlib, struct
         raise _damaged(file, f"{type(error).__name__}: {error}") from error
     if not isinstance(index, dict) or index.get("format") != expected_format:
         raise _damaged(file, f"its format is not {expected_format}")
@@ -136,6 +133,4 @@ def _array_key(array: NDArray[Any]) -> str:
 
 
 def _damaged(file: Path, why: str) -> InputError:
-    return InputError(
-        "this is not a readable npz of ours", where=Location(file), why=why, fix="write it again"
-    )
+    return InputError("this npz file cannot be read", where=Location(file), why=why, fix="write it again")

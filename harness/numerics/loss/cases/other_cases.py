@@ -1,4 +1,4 @@
-"""Cases of everything except policy losses: KL, logits, advantages, aggregation, rollout weights."""
+"""All cases except policy losses: KL, logits, advantages, aggregation, rollout weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.numerics.loss.cases.loss_case import LossCase
 
 
 def divergences(build: CaseBuilder) -> Iterator[LossCase]:
-    """Every KL estimator next to the reference policy, off it, and beyond the clamps."""
+    """Every KL estimator near the reference policy, far from it, and beyond the clamps."""
     for size, spread in (("small", 3e-3), ("middle", 0.3), ("large", 4.0)):
         rng = build.rng(f"kl-{size}")
         mask = case_inputs.mask(rng, 16, 64, "edge")
@@ -62,7 +62,7 @@ def logits(build: CaseBuilder) -> Iterator[LossCase]:
 
 
 def advantages(build: CaseBuilder) -> Iterator[LossCase]:
-    """Groups of rewards: binary, real, far from zero, nearly equal, ragged, equal."""
+    """Groups of rewards: binary, real, far from zero, nearly equal, of different sizes, equal."""
     rng = build.rng("advantages")
     size = 24
     mask = case_inputs.mask(rng, size, 8)
@@ -84,7 +84,7 @@ def advantages(build: CaseBuilder) -> Iterator[LossCase]:
 
 
 def aggregations(build: CaseBuilder) -> Iterator[LossCase]:
-    """Every aggregation mode alone, with empty sequences and without any token."""
+    """Every aggregation mode, also with empty sequences and without any token."""
     rng = build.rng("aggregation")
     losses = rng.normal(size=(8, 16))
     for name, mask, modes in (
@@ -106,7 +106,7 @@ def _aggregation(
 
 
 def weights(build: CaseBuilder) -> Iterator[LossCase]:
-    """Rollout-correction weights, truncated and cut from both sides."""
+    """Weights of the rollout correction, truncated and cut on both sides."""
     rng = build.rng("weights")
     shape = (16, 32)
     mask = case_inputs.mask(rng, *shape, "edge")

@@ -1,4 +1,5 @@
-"""Cases of policy losses: GRPO and GSPO on, near, off and far from the policy, edges, production sizes."""
+"""Cases of policy losses: GRPO and GSPO on-policy, near to and far from the policy, edge cases, production
+sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ PAPER_CLIP = {"clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4}
 """GSPO, arXiv:2507.18071, section 5.1."""
 
 PAPER_MEANS = (1e-4, -1e-4, 2e-4, -2e-4, 6e-4, -6e-4, 9e-4, -9e-4)
-"""Mean log-ratios inside and outside the paper's clip range, so that every draw has both."""
+"""Mean log-ratios inside and outside the clip range of the paper, so that every seed has both."""
 
 GLOBAL_BATCH = {"dp_size": 4, "batch_num_tokens": 2600, "global_batch_size": 64, "loss_scale_factor": 100}
 PRODUCTION = {
@@ -25,8 +26,8 @@ PRODUCTION = {
     "global_batch_size": 2048,
     "loss_scale_factor": 8192,
 }
-"""A micro-batch of 8 responses of a 128 x 16 batch with 600 tokens on average, as GSPO recipes on 16 cards
-run it: gradients near 5e-7."""
+"""A micro-batch of 8 responses from a batch of 128 x 16 with 600 tokens on average, as in GSPO recipes for 16
+cards: gradients are near 5e-7."""
 
 
 def _tokens(spread: float) -> Drift:
@@ -55,14 +56,15 @@ def grpo(build: CaseBuilder) -> Iterator[LossCase]:
 
 
 def _far_tokens(rng: np.random.Generator, batch: int, tokens: int) -> NDArray[np.float64]:
-    """Heavy tails, and the first two tokens of each sequence beyond the clamp of the log-ratio at 20."""
+    """Log-ratios with heavy tails; the first two tokens of each sequence are beyond the clamp of the
+    log-ratio at 20."""
     drift = rng.standard_t(2, (batch, tokens)) * 1.2
     drift[:, :2] = (-25.0, 25.0)
     return drift
 
 
 def gspo(build: CaseBuilder) -> Iterator[LossCase]:
-    """GSPO likewise, with the paper's clip range and with wider ones."""
+    """GSPO at every distance from the policy, with the clip range of the paper and with wider ones."""
     narrow = {"clip_ratio_low": 0.03, "clip_ratio_high": 0.04}
     yield from build.policy(
         "gspo-on",
@@ -154,14 +156,15 @@ def gspo(build: CaseBuilder) -> Iterator[LossCase]:
 
 
 def _far_rows(rng: np.random.Generator, batch: int, tokens: int) -> NDArray[np.float64]:
-    """Every fifth sequence is beyond the clamp of the sequence ratio at e^10."""
+    """Log-ratios of which every fifth sequence is beyond the clamp of the sequence ratio at e^10."""
     beyond = np.arange(batch)[:, None] % 5 == 1
     level = np.where(beyond, 12.0, rng.normal(0.0, 4.0, (batch, 1)))
     return np.asarray(level + rng.normal(0.0, 0.5, (batch, tokens)))
 
 
 def production(build: CaseBuilder) -> Iterator[LossCase]:
-    """One micro-batch of a production step: by global denominators, and as releases without them scale it."""
+    """One micro-batch of a production step, with global denominators and with the scale of releases without
+    them."""
     shape = (8, 1024)
     scaled = {"scale": 8 / 2048}
     grpo, gspo = _tokens(0.03), _rows(6e-4, 0.02)

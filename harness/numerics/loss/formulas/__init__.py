@@ -1,3 +1,3 @@
 """The float64 reference of the check `loss`: each loss function with its gradient in closed form and its
-error bound, in numpy only. Start with `loss_reference.py`.
-"""
+error bound, in numpy only. The docstring of each module names the sources of its formulas. Start with
+`loss_reference.py`."""

@@ -1,5 +1,5 @@
-"""GRPO outcome advantages (arXiv:2402.03300, section 4.1.2; without the division: Dr.GRPO,
-arXiv:2503.20783)."""
+"""Outcome advantages of GRPO (arXiv:2402.03300, section 4.1.2) and of Dr.GRPO, which does not divide by the
+standard deviation (arXiv:2503.20783)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ EPSILON = 1e-6
 def advantage(case: LossCase) -> ExpectedResult:
     """Expected advantages (batch, tokens): (r - mean) / (std + epsilon) in each group, times the mask.
 
-    Inputs rewards (batch,), index (batch,) group ids, response_mask (batch, tokens). Sample standard
-    deviation (ddof 1); a group of one has mean 0 and deviation 1. In a group whose rewards are all the same
-    number nothing is preferred: the advantage is 0 to within the unit roundoff of an advantage of size one,
-    whatever the rounding of the mean; there the condition of the formula (1 / epsilon) would excuse any
-    answer.
+    Inputs: rewards (batch,), index (batch,) with group ids, response_mask (batch, tokens). The standard
+    deviation is that of a sample (ddof 1); for a group of one response the mean is 0 and the deviation 1. If
+    all rewards of a group are equal, the advantage must be 0 to within the unit roundoff of an advantage of
+    size one, whatever the rounding error of the mean. The condition number of the formula (1 / epsilon) would
+    allow any value there.
     """
     rewards = case.inputs["rewards"].astype(np.float64)
     index = case.inputs["index"]
@@ -45,7 +45,7 @@ def _group(rewards: Array, case: LossCase) -> Bounded:
     if rewards.size == 1:
         return scores / Bounded.exact(1.0 + epsilon, contract).widened(contract.unit) if divided else scores
     if np.ptp(rewards) == 0.0:
-        # `safety` is applied again when the interval is formed.
+        # `safety` is applied again when the interval is computed.
         return Bounded(
             np.zeros_like(rewards), np.full_like(rewards, contract.unit / contract.safety), contract
         )
@@ -54,6 +54,6 @@ def _group(rewards: Array, case: LossCase) -> Bounded:
     if not divided:
         return centred
     deviation = ((centred * centred).sum() / float(rewards.size - 1)).sqrt() + epsilon
-    # A root is not negative however wrong it is, so nothing smaller than epsilon, as rounded, divides.
+    # A square root is never negative, so the divisor is never smaller than the rounded epsilon.
     capped = np.minimum(deviation.error, deviation.value - epsilon * (1 - contract.unit))
     return centred / Bounded(deviation.value, capped, contract, deviation.overflow).spread(rewards.shape)

@@ -1,18 +1,18 @@
-"""From a matrix of token losses to a scalar: d(loss)/d(token loss) of every aggregation mode.
+"""Aggregates a matrix of token losses to a scalar: d(loss)/d(token loss) of every aggregation mode.
 
-Modes and their names are verl's (`agg_loss`): with mask m, L_i = sum_t m_it, N = sum m, S = #{i: L_i > 0},
-horizon H and data-parallel size d,
-  token-mean               m / N * d
-  token-sum                m * d
-  seq-mean-token-sum       m / S * d
-  seq-mean-token-mean      m / (L_i S) * d
-  seq-mean-token-sum-norm  m / (S H) * d
-N and S are those of the micro-batch unless the settings give those of the global batch. A sequence without
-tokens adds nothing and is not counted; a batch without tokens has loss 0 and gradient 0.
+The modes and their names are those of verl's `agg_loss`. With mask m, L_i = sum_t m_it, N = sum m, S = #{i:
+L_i > 0}, horizon H and data-parallel size d:
+    token-mean               m / N * d
+    token-sum                m * d
+    seq-mean-token-sum       m / S * d
+    seq-mean-token-mean      m / (L_i S) * d
+    seq-mean-token-sum-norm  m / (S H) * d
+N and S are those of the micro-batch unless the settings contain those of the global batch. A sequence without
+tokens contributes nothing and is not counted in S. A batch without tokens has loss 0 and gradient 0.
 
-Older releases compute something else in places; two settings describe that (see `profile`):
-`sum_norm` "horizon" leaves out 1/S (verl up to 0.7.0), `empty_rows` "counted" takes S = number of rows (up
-to 0.6.0).
+Some older releases compute something else, which two settings describe (see `release_objectives`): with
+`sum_norm` "horizon" the factor 1/S is omitted (verl up to 0.7.0), with `empty_rows` "counted" S is the number
+of rows (up to 0.6.0).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OPERATIONS_OF = {
     "seq-mean-token-sum-norm": 4,
 }
 """Rounded operations between a token loss and its share of the scalar: mask, length, count and dp factors,
-and the guards (1e-8 added to a denominator, at most half a unit roundoff) that implementations add."""
+and the 1e-8 that implementations add to a denominator (at most half a unit roundoff)."""
 
 
 def coefficients(mask: NDArray[Any], case: LossCase) -> Bounded:
@@ -83,10 +83,10 @@ def _exact(mask: Array, case: LossCase, mode: str) -> Array:
 
 
 def total(token_losses: Bounded, weights: Bounded, valid: Mask, contract: Contract) -> Bounded:
-    """The scalar loss: weighted sum over valid tokens.
+    """The scalar loss: the weighted sum over valid tokens.
 
-    The factors of the mode may be applied before or after the sum, hence their rounding counts on the sum of
-    magnitudes.
+    An implementation may apply the factors of the mode before or after the sum, so their rounding errors are
+    relative to the sum of magnitudes.
     """
     shares = token_losses * weights
     rounding = np.where(valid, np.abs(shares.value), 0.0).sum()

@@ -1,9 +1,10 @@
-"""KL estimators between policy and reference policy (Schulman 2020, "Approximating KL divergence"; names as
-in verl).
+"""Estimators of the KL divergence between the policy and the reference policy (Schulman 2020, "Approximating
+KL Divergence"; the names are verl's).
 
 With d = log_prob - ref_log_prob: k1 = d, abs = |d|, k2 = d^2 / 2, k3 = clip(e^x - x - 1, -10, 10) with x =
 clip(-d, -20, 20). Gradients by log_prob: 1, sign d, d, and -(e^x - 1) where neither clip applies. A trailing
-"+" keeps the value and takes the gradient of k2 (straight-through, verl's `kl_penalty`).
+"+" means the same value with the gradient of k2 (straight-through estimator). The clips and the "+" are those
+of verl's `kl_penalty`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ VALUE_CLAMP = 10.0
 
 
 def kl(case: LossCase) -> ExpectedResult:
-    """Expected aggregated KL loss and gradient by `log_prob`; inputs log_prob, ref_log_prob,
+    """Expected aggregated KL loss and its gradient by `log_prob`. Inputs: log_prob, ref_log_prob,
     response_mask."""
     contract = case.contract
     valid = case.inputs["response_mask"] != 0

@@ -1,4 +1,4 @@
-"""The float64 reference: numpy only, closed-form gradients, nothing shared with torch, its autograd or
+"""The float64 reference: numpy only, gradients in closed form, no code shared with torch, its autograd or
 verl."""
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from harness.numerics.loss.formulas.softmax import entropy, logprob
 
 
 def aggregate(case: LossCase) -> ExpectedResult:
-    """Expected aggregate of a given matrix and its gradient; inputs losses, response_mask (batch, tokens)."""
+    """Expected aggregate of a given matrix and its gradient. Inputs: losses, response_mask (batch, tokens).
+    The formulas and their source are in `aggregation`."""
     valid = case.inputs["response_mask"] != 0
     losses = Bounded.exact(np.where(valid, case.inputs["losses"], 0.0).astype(np.float64), case.contract)
     share = aggregation.coefficients(valid, case)
@@ -39,6 +40,6 @@ REFERENCES: Mapping[str, Callable[[LossCase], ExpectedResult]] = {
 
 
 def reference(case: LossCase) -> ExpectedResult:
-    """What a correct implementation may return for `case`; KeyError for an unknown operation or a missing
-    setting."""
+    """The intervals for the results of a correct implementation of `case`; KeyError for an unknown operation
+    or a missing setting."""
     return REFERENCES[case.operation](case)

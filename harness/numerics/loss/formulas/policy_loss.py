@@ -1,12 +1,12 @@
-"""Policy losses with closed-form gradients: GRPO (also DAPO, Dr.GRPO), GSPO and GSPO-token.
+"""Policy losses with gradients in closed form: GRPO (also DAPO, Dr.GRPO), GSPO and GSPO-token.
 
-With d = log_prob - old_log_prob, advantage A, rollout weight w (detached), stop-gradient sg:
-GRPO        r = exp(clip(d, -20, 20));  l = max(-A r, -A clip(r, 1-low, 1+high));  A < 0: l = min(-A c, l)
-            (PPO clip, arXiv:1707.06347; dual clip c, arXiv:1912.09729; asymmetric clip is DAPO,
-            arXiv:2503.14476)
-GSPO        s_i = exp(min(10, sum_t m d / L_i)), l_it = max(-A s_i, -A clip(s_i)), no dual clip
-            (arXiv:2507.18071, eq. 5 to 7); per token the ratio is exp(sg[log s_i] + log_prob - sg[log_prob])
-            (eq. 14), whose gradient is -A_it s_i wherever the branch is active.
+With d = log_prob - old_log_prob, advantage A, detached rollout weight w and stop-gradient sg:
+    GRPO  r = exp(clip(d, -20, 20)), l = max(-A r, -A clip(r, 1-low, 1+high)); for A < 0: l = min(-A c, l)
+          (PPO clip: arXiv:1707.06347; dual clip c: arXiv:1912.09729; asymmetric clip, DAPO: arXiv:2503.14476)
+    GSPO  s_i = exp(min(10, sum_t m d / L_i)), l_it = max(-A s_i, -A clip(s_i)), no dual clip
+          (arXiv:2507.18071, equations 5 to 7); for each token the ratio is
+          exp(sg[log s_i] + log_prob - sg[log_prob]) (equation 14), whose gradient is -A_it s_i wherever the
+          branch is active
 The clamps at 20 and 10 are verl's (`compute_policy_loss_vanilla`, `compute_policy_loss_gspo`).
 """
 
@@ -28,10 +28,10 @@ SEQUENCE_CLAMP = 10.0
 
 
 def policy(case: LossCase) -> ExpectedResult:
-    """Expected loss and gradient by `log_prob`.
+    """Expected loss and its gradient by `log_prob`.
 
-    Inputs old_log_prob, log_prob, advantages, response_mask and optionally rollout_is_weights, all (batch,
-    tokens). Padding never enters, whatever it holds.
+    Inputs: old_log_prob, log_prob, advantages, response_mask and optionally rollout_is_weights, all (batch,
+    tokens). Values on padding are never used.
     """
     contract = case.contract
     valid = case.inputs["response_mask"] != 0
@@ -84,7 +84,7 @@ def _clipped(
     unclipped = negative * ratio
     losses = maximum(unclipped, negative * ratio.clip(low, high))
     r = ratio.value
-    # Half-width of the zone in which rounding decides: the ratio's own error and the rounding of the bound.
+    # Half-width of the zone in which rounding decides: the error of the ratio plus the rounding of the bound.
     zone = contract.safety * ratio.error + 3 * contract.unit * np.maximum(np.abs(r), 1.0)
     gains = advantages > 0
     active = np.where(gains, r <= high, r >= low)
@@ -106,7 +106,7 @@ def _with_clamp(
     advantages: Array,
     sequence_level: bool,
 ) -> Branches:
-    """Add the clamp of the log-ratio; a token without advantage has gradient zero on every branch."""
+    """Add the clamp of the log-ratio. A token whose advantage is zero has gradient zero on every branch."""
     matters = advantages != 0
     rows = None
     if sequence_level:

@@ -1,9 +1,9 @@
-"""Rollout-correction weights: truncated importance sampling and IcePop, per token or per sequence.
+"""Weights of the rollout correction: truncated importance sampling and IcePop, per token or per sequence.
 
-w = exp(clip(old_log_prob - rollout_log_prob, -20, 20)) (per sequence: of the sum over valid tokens), times
-the mask. Truncated (TIS, "Your efficient RL framework secretly brings you off-policy RL training", Yao et
-al. 2025): min(w, upper). IcePop (Ling team 2025, "Small leak can sink a great ship"): w where lower <= w <=
-upper, else 0. No gradient flows through a weight.
+w = exp(clip(old_log_prob - rollout_log_prob, -20, 20)), for sequences of the sum over valid tokens, times the
+mask. Truncated (TIS; Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
+training"): min(w, upper). IcePop (Ling team 2025, "Small leak can sink a great ship"): w if lower <= w <=
+upper, otherwise 0. No gradient flows through a weight.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLAMP = 20.0
 
 
 def weights(case: LossCase) -> ExpectedResult:
-    """Expected weights (batch, tokens); inputs old_log_prob, rollout_log_prob, response_mask."""
+    """Expected weights (batch, tokens). Inputs: old_log_prob, rollout_log_prob, response_mask."""
     contract = case.contract
     valid = case.inputs["response_mask"] != 0
     old, rollout = (

@@ -1,7 +1,8 @@
 """Entropy and log-probability of logits, with gradients by the logits.
 
 With p = softmax(x): H = logsumexp(x) - sum p x and dH/dx = -p (x - sum p x); log p_y = x_y - logsumexp(x) and
-d/dx = onehot(y) - p.
+its gradient by x is onehot(y) - p. Both follow from the definition of the softmax; verl computes them in
+`entropy_from_logits` and `logprobs_from_logits`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from harness.numerics.loss.formulas import aggregation
 
 
 def entropy(case: LossCase) -> ExpectedResult:
-    """Expected aggregated entropy and gradient by `logits` (batch, tokens, vocabulary)."""
+    """Expected aggregated entropy and its gradient by `logits` (batch, tokens, vocabulary)."""
     logits, valid = _logits(case)
     contract = case.contract
     normaliser, probability = _log_sum_exp(logits)
@@ -24,7 +25,7 @@ def entropy(case: LossCase) -> ExpectedResult:
     share = aggregation.coefficients(valid, case)
     loss = aggregation.total(normaliser - mean, share, valid, contract)
     gradient = -(probability * (logits - mean.column()))
-    # Autograd forms p twice, by softmax and by exp(x - logsumexp), and cancels one against the other.
+    # Autograd computes p twice, with softmax and with exp(x - logsumexp), and subtracts one from the other.
     terms = (
         6 * np.abs(logits.value)
         + 6 * np.abs(normaliser.value)[..., None]
@@ -36,7 +37,7 @@ def entropy(case: LossCase) -> ExpectedResult:
 
 
 def logprob(case: LossCase) -> ExpectedResult:
-    """Expected weighted sum of log-probabilities of `labels` and its gradient by `logits`.
+    """Expected weighted sum of the log-probabilities of `labels` and its gradient by `logits`.
 
     `weights` (batch, tokens) multiply the log-probabilities and stand for the incoming gradient of a policy
     loss.
