@@ -219,7 +219,7 @@ def judge(measurements: TwinOutcome, _params: Mapping[str, Any]) -> Judgement:
 def _pass_summary(measurements: TwinMeasured) -> str:
     worst = max((step for step in measurements.worst_by_step if step is not None), default=0.0)
     return (
-        f"In {measurements.steps} steps through {measurements.path} the device samples the same tokens as the "
+        f"In {measurements.steps} steps through {measurements.path} the device samples the tokens of the "
         f"float64 copy, and {measurements.tensors} tensors agree (worst error {worst:.0%} of its tolerance); "
         f"{self_test_summary(measurements.self_test)}. {_horizon(measurements)}"
     )
@@ -229,8 +229,8 @@ def _horizon(measurements: TwinMeasured) -> str:
     known = measurements.reference.horizon
     slack = min(known.slack[: known.horizon], default=0.0)
     return (
-        f"Horizon: in the first {known.horizon} steps rounding cannot change a decision (rounding errors grow "
-        f"{measurements.reference.rounding.growth}-fold per step and would have to be {slack:.3g} times "
+        f"Horizon: in the first {known.horizon} steps rounding cannot change a decision (rounding errors "
+        f"grow {measurements.reference.rounding.growth}-fold per step and would have to be {slack:.3g} times "
         "larger)."
     )
 
@@ -272,9 +272,9 @@ def _judge_diverged(measurements: TwinMeasured) -> Judgement:
         ),
         remedies=(
             (
-                "If the first step is wrong, an operator is wrong; the check `actor` reports it. If only later "
-                "steps are wrong, look at state that is passed from step to step, such as optimizer state or "
-                "weights, or at a branch that is rarely taken."
+                "If the first step is wrong, an operator is wrong; the check `actor` reports it. If only "
+                "later steps are wrong, look at state that is passed from step to step, such as optimizer "
+                "state or weights, or at a branch that is rarely taken."
             ),
         ),
     )
