@@ -7,6 +7,7 @@ Exit codes are part of the public interface (see `EXIT_CODES` and the README):
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,8 +111,6 @@ class InterruptedRunError(HarnessError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint with the most similar known names, or with all names if there are few, or ""."""
-    import difflib
-
     names = sorted(set(known))
     near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
     if near:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import io
+import logging
 import os
 import sys
 from importlib import import_module
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from harness import __version__
 from harness.errors import (
@@ -92,13 +95,20 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with the nearest command named when there is no such command."""
-        import difflib
-
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """As click does, without importing the module of every command."""
+        commands = [
+            CompletionItem(name, help=text)
+            for name, (_module, text) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """The list of commands from their one-line texts alone."""
@@ -116,7 +126,6 @@ def _find_root(start: Path) -> Path:
 
 def _print_log() -> None:
     """Print what the packages below the command line log, such as progress, on standard error."""
-    import logging
 
     class Printed(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

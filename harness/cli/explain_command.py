@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from harness.matrix.model.cell import Cell
+from harness.plan.feasibility.exclusion import RuleViolation, explain_combination, parse_axes
+from harness.plan.keys.facets import FACETS, facet_values, origins
 from harness.settings import Settings
 from harness.workspace.planning.followed_branches import follow_branches
 from harness.workspace.planning.open_plan import PlanContext, facet_inputs, open_matrix, open_plan
 from harness.workspace.planning.plan_estimates import cost_text, estimate_basis, estimate_plan
 from harness.workspace.planning.plan_history import read_history
 from harness.workspace.planning.plan_selection import find_cell, relative_location
-
-if TYPE_CHECKING:
-    from harness.matrix.model.cell import Cell
-
 
 #: A facet's value is cut there; --json has all of it.
 LONGEST = 90
@@ -62,8 +61,6 @@ def command(settings: Settings, cell: str | None, axes: tuple[str, ...], as_json
 
 
 def _combination(settings: Settings, axes: tuple[str, ...]) -> dict[str, Any]:
-    from harness.plan.feasibility.exclusion import RuleViolation, explain_combination, parse_axes
-
     matrix = open_matrix(settings)
     found = explain_combination(matrix, parse_axes(matrix, axes))
 
@@ -123,8 +120,6 @@ def _combination_lines(report: dict[str, Any]) -> list[str]:
 
 
 def _report(context: PlanContext, cell: Cell) -> dict[str, Any]:
-    from harness.plan.keys.facets import FACETS, facet_values, origins
-
     inputs = facet_inputs(context.settings, context.matrix)
     costs = estimate_plan(context.plan, read_history(context))
     root = context.settings.root

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from harness.errors import InputError, NothingSelectedError
+from harness.errors import InputError, NothingSelectedError, did_you_mean
+from harness.matrix.version_matrix import Matrix
+from harness.plan.feasibility.exclusion import NearestCell, RuleViolation, parse_axes
+from harness.plan.feasibility.frontier import CellProof, newest_cells, newest_versions, upgrade_obstacles
 from harness.settings import Settings
 from harness.workspace.execution.frontier_probe import (
     known_proofs,
@@ -18,11 +21,6 @@ from harness.workspace.execution.frontier_probe import (
 )
 from harness.workspace.planning.open_plan import open_matrix
 from harness.workspace.planning.plan_selection import find_cell, relative_location
-
-if TYPE_CHECKING:
-    from harness.matrix.version_matrix import Matrix
-    from harness.plan.feasibility.exclusion import NearestCell, RuleViolation
-    from harness.plan.feasibility.frontier import CellProof
 
 
 @click.command(
@@ -90,9 +88,6 @@ _SCHEMA = {"schema": {"name": "npu-matrix.frontier", "version": 1}}
 def _newest(
     settings: Settings, matrix: Matrix, axis: str, given: tuple[str, ...], probe: str | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    from harness.errors import did_you_mean
-    from harness.plan.feasibility.frontier import newest_versions
-
     if axis not in matrix.axes:
         raise InputError(f"unknown axis {axis!r}", fix=did_you_mean(axis, matrix.axes))
     conditions = parse_conditions(matrix, given)
@@ -152,8 +147,6 @@ def _headline(found: Any, axis: str, given: tuple[str, ...]) -> str:
 def _newest_of_all(
     settings: Settings, matrix: Matrix, given: tuple[str, ...]
 ) -> tuple[dict[str, Any], list[str]]:
-    from harness.plan.feasibility.frontier import newest_cells
-
     conditions = parse_conditions(matrix, given)
     _, proofs = known_proofs(settings, matrix, conditions)
     found = newest_cells(matrix, conditions, proofs)
@@ -166,9 +159,6 @@ def _newest_of_all(
 
 
 def _blocks(settings: Settings, matrix: Matrix, wanted: str, stack: str) -> tuple[dict[str, Any], list[str]]:
-    from harness.plan.feasibility.exclusion import parse_axes
-    from harness.plan.feasibility.frontier import upgrade_obstacles
-
     axes = parse_axes(matrix, [wanted])
     context, proofs = known_proofs(settings, matrix, ())
     cell = find_cell(context.matrix, settings["profile"], stack)

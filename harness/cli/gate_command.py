@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from harness.errors import EXIT_INTERRUPTED, InputError, Location
 from harness.settings import Settings
+from harness.verdict.gate.gate import GateReport, judge_gate, undecided
+from harness.verdict.gate.gate_format import FORMATS
+from harness.workspace.execution.rerun_tasks import rerun_tasks
 from harness.workspace.open_ledger import ledger_file, open_ledger
 from harness.workspace.planning.open_plan import open_plan
 from harness.workspace.planning.other_host_plans import add_outcomes_of_other_hosts
 from harness.workspace.results.gate_comparison import gate_inputs
-
-if TYPE_CHECKING:
-    from harness.verdict.gate.gate import GateReport
 
 
 @click.command(
@@ -77,9 +77,6 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
 
     Warning: `--base REV` executes the planning code of that revision. Pass only revisions you trust.
     """
-    from harness.verdict.gate.gate import judge_gate, undecided
-    from harness.workspace.execution.rerun_tasks import rerun_tasks
-
     own = open_plan(settings, only=options["only"], checks=options["checks"])
     with open_ledger(settings) as ledger:
         for shard in options["shards"]:
@@ -100,8 +97,6 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
 
 
 def _tell(report: GateReport, options: Mapping[str, Any]) -> None:
-    from harness.verdict.gate.gate_format import FORMATS
-
     click.echo(FORMATS["json" if options["as_json"] else "text"](report), nl=False)
     if options["github"]:
         if not options["as_json"]:

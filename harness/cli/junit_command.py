@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -18,10 +17,11 @@ from harness.errors import (
     InputError,
     Location,
 )
+from harness.ledger.junit.junit_merge import MergedReport, merge_junit
 from harness.settings import Settings
-
-if TYPE_CHECKING:
-    from harness.ledger.junit.junit_merge import MergedReport
+from harness.verdict.triage.log_line import shown
+from harness.workspace.planning.open_plan import open_matrix
+from harness.workspace.planning.plan_selection import unknown_name
 
 
 @click.group(
@@ -56,8 +56,6 @@ def merge(
     that is truncated or has fewer tests than it declares, a test with an error is added, so that the merged
     result does not pass.
     """
-    from harness.ledger.junit.junit_merge import merge_junit
-
     merged = merge_junit(target, _files(target, sources), properties=_properties(settings, cell))
     if as_json:
         schema = {"name": "npu-matrix.junit-merge", "version": 1}
@@ -79,8 +77,6 @@ def _code(merged: MergedReport) -> int:
 
 
 def _lines(merged: MergedReport, target: Path) -> list[str]:
-    from harness.verdict.triage.log_line import shown
-
     lines = [f"{file.path}: {shown(file.problem)}" for file in merged.files if file.problem]
     lines += [f"failed: {shown(name)}" for name in merged.failed]
     lines += [f"flaky: {shown(name)}" for name in merged.flaky]
@@ -115,9 +111,6 @@ def _properties(settings: Settings, wanted: str | None) -> Mapping[str, str]:
     """The axes of the wanted cell, as the report writes them."""
     if wanted is None:
         return {}
-    from harness.workspace.planning.open_plan import open_matrix
-    from harness.workspace.planning.plan_selection import unknown_name
-
     cells = open_matrix(settings).all_cells
     cell = next((one for one in cells if wanted in {one.id, one.stack}), None)
     if cell is None:

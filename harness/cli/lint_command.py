@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from harness.compat.lint import lint_format as printing
+from harness.compat.lint.lint_check import lint_file, verl_wheel
 from harness.errors import EXIT_UNEXPECTED
 from harness.settings import Settings
 from harness.workspace.downloads import run_quietly
@@ -43,9 +45,6 @@ def command(
 
     Overrides are compared with the configuration of the released verl. Exits with 1 when there is an error.
     """
-    from harness.compat.lint import lint_format as printing
-    from harness.compat.lint.lint_check import lint_file, verl_wheel
-
     known: Mapping[str, str] = {}
     if cell:
         known = find_cell(open_matrix(settings), settings["profile"], cell).axes

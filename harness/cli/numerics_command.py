@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from harness.cell_program.program_run import ProgramFailure
 from harness.errors import EXIT_INCOMPLETE, EXIT_UNEXPECTED, InputError
 from harness.measurements import VERSION_FIELD
+from harness.numerics.calibration.calibration_check import CALIBRATION
+from harness.numerics.checks import CHECKS
 from harness.numerics.loss.loss_measurements import LOSS_FORMAT, LossCaseOutcome, LossMeasured
+from harness.outcome import Judgement, Outcome
 from harness.serialisation import json_object
 from harness.settings import Settings
 from harness.workspace.execution.numerics_measurement import calibration_file_name, measure_numerics
-
-if TYPE_CHECKING:
-    from harness.outcome import Judgement, Outcome
 
 DEVICES = ("sim", "npu", "cpu")
 LONGEST_REASON = 110
@@ -66,8 +66,6 @@ def battery(settings: Settings, /, **options: Any) -> int:
     Uses the environment of a built cell with that verl version. Exits with 0 when every case passes, 1 when a
     case fails, 4 when the result is inconclusive.
     """
-    from harness.numerics.checks import CHECKS
-
     loss = next(check for check in CHECKS if check.name == "loss")
     outcome, judgement = measure_numerics(settings, loss, options)
     if options["as_json"]:
@@ -91,8 +89,6 @@ def calibrate(settings: Settings, /, out: Path | None, **options: Any) -> int:
 
     The error budget of each group of cases is measured too. The figures are recorded, not judged.
     """
-    from harness.numerics.calibration.calibration_check import CALIBRATION
-
     outcome, _ = measure_numerics(settings, CALIBRATION, options)
     calibration = CALIBRATION.read(outcome).calibration
     record = {

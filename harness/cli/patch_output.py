@@ -6,14 +6,12 @@ import datetime as dt
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from harness.errors import InputError, Location
-
-if TYPE_CHECKING:
-    from harness.errors import Problem
+from harness.errors import InputError, Location, Problem
+from harness.report.model.visible_text import visible
 
 CODES = (
     "\n\n\b\nExit codes: 0 {ok}; 1 {unexpected};\n"
@@ -39,8 +37,6 @@ def stack_options(function: Any) -> Any:
 
 def say(*lines: str) -> None:
     """Print lines; text of patches and commits must not control the terminal."""
-    from harness.report.model.visible_text import visible
-
     for line in lines:
         click.echo(visible(line))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,12 +16,10 @@ from harness.cli.patch_output import (
     stack_options,
 )
 from harness.errors import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNEXPECTED, NothingSelectedError
+from harness.patchstack.stacks.ablation import Ablation
 from harness.serialisation import json_object
 from harness.settings import Settings
 from harness.workspace.execution.patch_ablation import ablate_cell, ablate_tree
-
-if TYPE_CHECKING:
-    from harness.patchstack.stacks.ablation import Ablation
 
 
 @click.command(

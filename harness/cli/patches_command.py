@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -37,16 +37,20 @@ from harness.errors import (
     Location,
     NothingSelectedError,
 )
+from harness.patchstack.apply.patch_verdict import ClassifiedPatch, PatchVerdict
+from harness.patchstack.apply.stack_apply import StackResult
+from harness.patchstack.history.heatmap import heatmap_page, heatmap_svg, heatmap_text, turning_point_lines
+from harness.patchstack.history.survival import survival_of_commits as follow
+from harness.patchstack.stacks.change_summary import summarise_changes
+from harness.patchstack.stacks.patch_selection import all_variants, choose_upstream
+from harness.patchstack.stacks.patch_stack import lint_stack, upstreams
+from harness.patchstack.stacks.upstream_tree import UpstreamTree
 from harness.settings import Settings
+from harness.sources.git.commit_history import Commit
+from harness.sources.git.git_repository import Repository
 from harness.workspace.downloads import progress_logger
 from harness.workspace.patches.patch_effects import apply_with_culprits, survival_over_releases
 from harness.workspace.patches.patch_target import bodies_for_target, matrix_versions, resolve_target
-
-if TYPE_CHECKING:
-    from harness.patchstack.apply.patch_verdict import ClassifiedPatch
-    from harness.patchstack.apply.stack_apply import StackResult
-    from harness.patchstack.stacks.upstream_tree import UpstreamTree
-    from harness.sources.git.commit_history import Commit
 
 
 @click.group(
@@ -144,8 +148,6 @@ def _verdict_lines(verdict: ClassifiedPatch) -> list[str]:
 
 
 def _lint(settings: Settings, patches: Path, upstream: str, *, as_json: bool) -> int:
-    from harness.patchstack.stacks.patch_stack import lint_stack, upstreams
-
     known = [name for name in upstreams(patches) if not upstream or name == upstream]
     if not known:
         raise InputError(
@@ -202,21 +204,10 @@ def survival(
     commit: the best verdict of any variant of the patch, followed by the verdicts of each variant. Without
     --repo the patches are tested on the releases in the matrix.
     """
-    from harness.patchstack.history.heatmap import (
-        heatmap_page,
-        heatmap_svg,
-        heatmap_text,
-        turning_point_lines,
-    )
-    from harness.patchstack.stacks.patch_selection import all_variants, choose_upstream
-
     if bool(repo) != bool(revisions):
         raise click.UsageError("--repo and --range need each other")
     patches = folder or settings.root / "patches"
     if repo and revisions:
-        from harness.patchstack.history.survival import survival_of_commits as follow
-        from harness.sources.git.git_repository import Repository
-
         repository = Repository(repo)
         tip = repository.tree(revisions.rpartition("..")[2] or "HEAD")
         bodies, logical = all_variants(patches, choose_upstream(patches, upstream, tip))
@@ -265,9 +256,6 @@ def summary(
     Classes, functions, methods and attributes are listed. The lists come from comparing the code before and
     after each patch. Changed signatures are shown in both forms.
     """
-    from harness.patchstack.apply.patch_verdict import PatchVerdict
-    from harness.patchstack.stacks.change_summary import summarise_changes
-
     patches = folder or settings.root / "patches"
     if not (version or path or repo):
         raise click.UsageError("name a tree with --version, --tree or --repo")

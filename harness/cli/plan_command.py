@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from harness.plan.keys.code_impact import code_impact
+from harness.plan.tasks.task import Plan
 from harness.serialisation import as_object, dumps
 from harness.settings import Settings
+from harness.workspace.planning.covering_plan import choose_covering_cells
 from harness.workspace.planning.plan_estimates import cost_text, estimate_basis, estimate_plan, work_text
 from harness.workspace.planning.plan_history import PlanHistory, open_plan_with_history
 from harness.workspace.planning.plan_schedule import github_job_lines, task_order_rows
-
-if TYPE_CHECKING:
-    from harness.plan.tasks.task import Plan
+from harness.workspace.planning.plan_selection import select_checks
+from harness.workspace.planning.revision_comparison import compare_with_revision
 
 
 @click.command(
@@ -98,14 +100,10 @@ def command(
     if options["cards"] and not options["github"]:
         raise click.UsageError("--cards needs --github")
     if options["strength"]:
-        from harness.workspace.planning.covering_plan import choose_covering_cells
-
         context, known, report, lines = choose_covering_cells(
             settings, only, checks, options["strength"], options["budget"], options["keep"]
         )
     elif options["changed_since"]:
-        from harness.workspace.planning.revision_comparison import compare_with_revision
-
         context, known = open_plan_with_history(settings, only=only, checks=checks)
         report, lines = compare_with_revision(context, known, options["changed_since"], only, checks)
     else:
@@ -130,9 +128,6 @@ def command(
 
 
 def _show_code_impact(names: tuple[str, ...], *, as_json: bool) -> None:
-    from harness.plan.keys.code_impact import code_impact
-    from harness.workspace.planning.plan_selection import select_checks
-
     checks = select_checks(names)
     rows = code_impact(checks)
     if as_json:

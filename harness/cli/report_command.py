@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from harness.cli.status_command import PERIOD, SHARE
+from harness.ledger.store import Ledger
+from harness.report.publish.live_report import LiveReport
 from harness.settings import Settings
 from harness.workspace.open_ledger import open_ledger
 from harness.workspace.results.run_report import gather_report_inputs, write_report
@@ -20,9 +21,6 @@ from harness.workspace.results.stored_run import (
     mark_unfinished,
     open_run,
 )
-
-if TYPE_CHECKING:
-    from harness.ledger.store import Ledger
 
 
 @click.command(
@@ -86,8 +84,6 @@ def command(
 
 def _follow(settings: Settings, ledger: Ledger, stored: StoredRun) -> StoredRun:
     """Keep the report of a run up to date until it ends, or its process is gone; the run as it is then."""
-    from harness.report.publish.live_report import LiveReport
-
     live = None
     while stored.run.finished is None and is_running(settings):
         began = time.monotonic()

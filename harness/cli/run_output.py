@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
 from harness.outcome import Status
+from harness.plan.tasks.task import Plan, reproduce_command
+from harness.run.scheduling.run_result import RunResult
 from harness.settings import Settings
+from harness.verdict.plan_verdicts import RunSummary
+from harness.verdict.verdict import Standing, Verdict
 from harness.workspace.results.run_report import REPRODUCE_OPTIONS
-
-if TYPE_CHECKING:
-    from harness.plan.tasks.task import Plan
-    from harness.run.scheduling.run_result import RunResult
-    from harness.verdict.plan_verdicts import RunSummary
-    from harness.verdict.verdict import Verdict
 
 
 def print_not_run(verdicts: Sequence[Verdict]) -> None:
@@ -39,9 +36,6 @@ def print_not_run(verdicts: Sequence[Verdict]) -> None:
 
 def print_unexpected(verdicts: Sequence[Verdict], *, profile: str, options: Sequence[str] = ()) -> None:
     """Each with its reason, remedy and reproduce command; what one thing blocks in a cell is told once."""
-    from harness.plan.tasks.task import reproduce_command
-    from harness.verdict.verdict import Standing
-
     quiet = {Standing.AS_EXPECTED, Standing.KNOWN}
     groups: dict[object, list[Verdict]] = {}
     for verdict in verdicts:
@@ -63,8 +57,6 @@ def print_summary(
     settings: Settings, plan: Plan, verdicts: Sequence[Verdict], summary: RunSummary, result: RunResult
 ) -> None:
     """What came out, everything unexpected first."""
-    from harness.verdict.verdict import Standing
-
     print_unexpected(verdicts, profile=plan.profile, options=settings.flags(*REPRODUCE_OPTIONS))
     known = [verdict for verdict in verdicts if verdict.standing is Standing.KNOWN]
     if known:

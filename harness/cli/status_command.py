@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
+from rich.live import Live
 
+from harness.ledger.store import Ledger
+from harness.report.formats.terminal import print_grid, rich_grid
+from harness.report.model.marks import EVIDENCE, STYLES, Mark
+from harness.report.model.report_model import ReportModel, build_model
+from harness.report.query.grid_query import GridSelection, select
 from harness.serialisation import dumps
 from harness.settings import Settings
+from harness.verdict.plan_verdicts import RunSummary, summarise_verdicts
 from harness.workspace.open_ledger import open_ledger
 from harness.workspace.results.run_report import gather_report_inputs
 from harness.workspace.results.stored_run import StoredRun, is_running, mark_unfinished, open_run
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from harness.ledger.store import Ledger
-    from harness.report.model.report_model import ReportModel
-    from harness.report.query.grid_query import GridSelection
-    from harness.verdict.plan_verdicts import RunSummary
 
 #: Seconds between two looks; reading takes at most a fifth of the time.
 PERIOD, SHARE = 2.0, 4.0
@@ -54,8 +53,6 @@ def command(settings: Settings, run_id: str | None, query: str, watch: bool, as_
     The verdicts are recomputed with the checks and expectations of today. The exit code depends on all
     verdicts of the run, also on those that --filter hides.
     """
-    from rich.console import Console
-
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other")
     console = Console()
@@ -75,10 +72,6 @@ def command(settings: Settings, run_id: str | None, query: str, watch: bool, as_
 
 
 def _look(settings: Settings, ledger: Ledger, run_id: str | None, query: str) -> Look:
-    from harness.report.model.report_model import build_model
-    from harness.report.query.grid_query import select
-    from harness.verdict.plan_verdicts import summarise_verdicts
-
     stored = open_run(settings, ledger, run_id)
     inputs = gather_report_inputs(settings, ledger, stored)
     model = build_model(inputs if stored.run.finished else mark_unfinished(inputs))
@@ -91,17 +84,11 @@ def _look(settings: Settings, ledger: Ledger, run_id: str | None, query: str) ->
 
 
 def _show(look: Look, console: Console) -> None:
-    from harness.report.formats.terminal import print_grid
-
     print_grid(look.model, console, look.selection)
 
 
 def _follow(settings: Settings, ledger: Ledger, run_id: str, query: str, console: Console) -> Look:
     """Show the run until it ends, or its process is gone: as a live grid, or, in a log, each new answer."""
-    from rich.live import Live
-
-    from harness.report.formats.terminal import rich_grid
-
     live = console.is_terminal
     said: dict[tuple[str, str], str] = {}
     with Live(console=console, auto_refresh=False, transient=True) as screen:
@@ -121,8 +108,6 @@ def _follow(settings: Settings, ledger: Ledger, run_id: str, query: str, console
 
 def _tell(look: Look, said: dict[tuple[str, str], str]) -> None:
     """Print what was not said yet."""
-    from harness.report.model.marks import EVIDENCE, STYLES, Mark
-
     for row, hits in look.selection.rows:
         for check, result in row.results.items():
             evidence = result.shown_evidence

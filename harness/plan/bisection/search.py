@@ -17,11 +17,10 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
 StepCounts = tuple[int, ...]
 #: That the good cell is bad as well, or that the bad one only failed by chance, is unlikely but possible.
@@ -109,8 +108,6 @@ class Bisection:
         prior: Sequence[Sequence[float]] | None = None,
         doubt: float = ENDPOINT_DOUBT,
     ) -> None:
-        import numpy as np
-
         if not any(lengths):
             raise ValueError("the two cells do not differ")
         self.probes = tuple(probes) if probes is not None else possible_probes(lengths)
@@ -136,8 +133,6 @@ class Bisection:
 
     def observe(self, probe: int, *, failed: bool) -> None:
         """Take in an outcome of a probe; ValueError when outcomes without noise contradict each other."""
-        import numpy as np
-
         bad, good = (
             (1 - self.noise.false_pass, self.noise.false_fail)
             if failed
@@ -162,8 +157,6 @@ class Bisection:
 
     def best(self, costs: Sequence[float] | NDArray[np.float64] | None = None) -> int | None:
         """The probe that tells most for its cost; None when the search is over or no probe tells anything."""
-        import numpy as np
-
         if self.finding is not None:
             return None
         gains = self.gains()
@@ -187,8 +180,6 @@ class Bisection:
     @property
     def bits(self) -> float:
         """What is still unknown."""
-        import numpy as np
-
         belief = self._belief[self._belief > 0]
         return max(0.0, float(-(belief * np.log2(belief)).sum()))
 
@@ -263,8 +254,6 @@ def minimum_probes(choices: int, noise: FlakeRates) -> float:
 
 
 def _weights(length: int, prior: Sequence[Sequence[float]] | None, span: int) -> Any:
-    import numpy as np
-
     weights = np.array(prior[span], dtype=float) if prior is not None else np.ones(length)
     if len(weights) != length or (length and not weights.sum() > 0):
         raise ValueError(f"thing {span} has {length} steps, not {len(weights)} weights")
@@ -273,8 +262,6 @@ def _weights(length: int, prior: Sequence[Sequence[float]] | None, span: int) ->
 
 def _group_indistinguishable(steps: Sequence[Culprit], fails: Any, weights: Any) -> tuple[Any, Any, Any]:
     """Culprits that every probe answers alike are one; their weights are added."""
-    import numpy as np
-
     packed = np.packbits(fails, axis=0)
     place: dict[bytes, int] = {}
     groups: list[list[int]] = []
@@ -293,8 +280,6 @@ def _group_indistinguishable(steps: Sequence[Culprit], fails: Any, weights: Any)
 
 
 def _entropy(shares: Any) -> Any:
-    import numpy as np
-
     clipped = np.clip(shares, 1e-15, 1 - 1e-15)
     return -(clipped * np.log2(clipped) + (1 - clipped) * np.log2(1 - clipped))
 

@@ -15,13 +15,12 @@ import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from harness.digest import canonical_json, digest_bytes
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 MAX_STRENGTH = 6
 #: Tie-breaks tried, and the number of (cell, tuple) pairs after which no further one is started.
@@ -62,8 +61,6 @@ class Universe:
     """
 
     def __init__(self, cells: Sequence[Mapping[str, str]], strength: int) -> None:
-        import numpy as np
-
         if not 1 <= strength <= MAX_STRENGTH:
             raise ValueError(f"a strength of {strength} is not between 1 and {MAX_STRENGTH}")
         self.strength = strength
@@ -87,8 +84,6 @@ class Universe:
 
     def count_covered(self, indexes: Collection[int]) -> int:
         """How many tuples these cells hold together."""
-        import numpy as np
-
         found = np.unique(self.columns[:, sorted(indexes)])
         return int((found >= 0).sum())
 
@@ -122,8 +117,6 @@ class _Search:
         costs: Sequence[float] | None,
         prefer: frozenset[int],
     ) -> None:
-        import numpy as np
-
         count = len(universe.cells)
         self.universe = universe
         self.must = must
@@ -159,8 +152,6 @@ class _Search:
 
     def _greedy(self, attempt: int) -> list[tuple[int, int]]:
         """(index, tuples gained) until every tuple is held."""
-        import numpy as np
-
         columns = self.universe.columns
         open_tuples = np.ones(self.universe.size + 1, dtype=bool)
         open_tuples[-1] = False  # what -1 points at: no tuple
@@ -190,8 +181,6 @@ class _Search:
 
     def _thin(self, picks: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Without cells the others make redundant; what must or shall stay, stays. Gains are new."""
-        import numpy as np
-
         columns = self.universe.columns
         holders = np.zeros(self.universe.size + 1, dtype=np.int64)
         for index, _ in picks:
@@ -216,8 +205,6 @@ class _Search:
 
 def _codes(cells: Sequence[Mapping[str, str]], axis: str) -> tuple[Any, int]:
     """The values of an axis as numbers, -1 for none, and how many there are."""
-    import numpy as np
-
     values = sorted({cell[axis] for cell in cells if axis in cell})
     number = {value: index for index, value in enumerate(values)}
     codes = np.fromiter(
@@ -228,8 +215,6 @@ def _codes(cells: Sequence[Mapping[str, str]], axis: str) -> tuple[Any, int]:
 
 def _number(chosen: Sequence[tuple[Any, int]]) -> tuple[Any, int]:
     """Tuples of the chosen axes numbered without holes, -1 where one is missing, and how many there are."""
-    import numpy as np
-
     mixed = np.zeros(len(chosen[0][0]), dtype=np.int64)
     missing = np.zeros(len(mixed), dtype=bool)
     for codes, count in chosen:
@@ -243,8 +228,6 @@ def _number(chosen: Sequence[tuple[Any, int]]) -> tuple[Any, int]:
 
 def _mixed(marks: Any, attempt: int) -> Any:
     """Marks shuffled anew for each attempt: the finaliser of splitmix64 (Steele et al. 2014)."""
-    import numpy as np
-
     with np.errstate(over="ignore"):
         mixed = marks + np.uint64(attempt) * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
