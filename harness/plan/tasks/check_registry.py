@@ -12,8 +12,8 @@ CHECK_PACKAGES = ("compat", "patchstack", "builds", "numerics", "rollout", "conv
 def all_checks() -> tuple[Check, ...]:
     """Every check, cheap tiers first; a name twice or an undeclared need is a ValueError."""
     checks: list[Check] = []
-    for room in CHECK_PACKAGES:
-        checks.extend(import_module(f"harness.{room}.checks").CHECKS)
+    for package in CHECK_PACKAGES:
+        checks.extend(import_module(f"harness.{package}.checks").CHECKS)
     return order_checks(checks)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import random
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -108,7 +110,11 @@ def checkout(tmp_path: Path) -> Path:
 @pytest.fixture
 def bisect(checkout, capsys, monkeypatch):
     def call(*arguments: str, check: Check | None = None) -> tuple[int, str, str]:
-        monkeypatch.setattr("harness.plan.tasks.check_registry.all_checks", lambda: (check or small_loss(),))
+        # Check packages are imported by name, so that one of the test can take their place.
+        monkeypatch.setitem(
+            sys.modules, "harness.sample.checks", SimpleNamespace(CHECKS=[check or small_loss()])
+        )
+        monkeypatch.setattr("harness.plan.tasks.check_registry.CHECK_PACKAGES", ("sample",))
         with pytest.raises(SystemExit) as stopped:
             main(["--root", str(checkout), "bisect", *arguments])
         seen = capsys.readouterr()

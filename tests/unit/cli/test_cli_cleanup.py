@@ -23,7 +23,7 @@ from harness.outcome import Evidence, Outcome, State, Tier
 def cleanup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NPU_MATRIX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("harness.builds.engines.open_engine.known_engines", lambda: ())
+    monkeypatch.setattr("harness.workspace.results.cleanup_search.known_engines", lambda: ())
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
 

@@ -438,7 +438,7 @@ def test_probing_asks_cheap_tiers_first_none_dearer_than_told_and_ends(command, 
         asked.append({bench.plan.tasks[key].check.tier.value for key in keys})
         return False
 
-    monkeypatch.setattr("harness.workspace.execution.rerun_tasks.rerun_tasks", machine_that_never_answers)
+    monkeypatch.setattr("harness.workspace.execution.frontier_probe.rerun_tasks", machine_that_never_answers)
     code, _, err = command("frontier", "verl", "--with", "torch=2.6.0", "--probe", "build")
     assert code == 0
     assert asked == [{"static"}, {"build"}]
