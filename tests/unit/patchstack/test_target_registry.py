@@ -168,7 +168,7 @@ def test_a_program_patches_all_targets_or_none(tmp_path: Path, monkeypatch: pyte
         return made
 
     right = source_digest(core, "run")
-    for version, digest, why in (("1.0", "0" * 64, "another source"), ("1.1", right, "never looked at")):
+    for version, digest, why in (("1.0", "0" * 64, "another source"), ("1.1", right, "not recorded")):
         with pytest.raises(TargetMovedError, match=why):
             patches(version, digest).apply()
     module = __import__(f"{package}.core", fromlist=["core"])

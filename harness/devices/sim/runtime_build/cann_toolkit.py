@@ -1,26 +1,29 @@
-"""The files of a CANN installation that programs look at: its version, and `npu-smi`. Nothing of them works.
+"""A simulated CANN installation: the files from which programs read the version, and an `npu-smi`.
 
-verl reads both before it chooses how weights travel; torch_npu looks whether the folders are there.
+verl reads both before it decides how to sync weights. torch_npu only checks that the folders exist.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from harness.errors import InputError
 
-# Older than 25.3.RC1, the first driver whose devices share memory between processes: these do not.
+# Since driver 25.3.RC1, devices can share memory between processes. The simulated device cannot, so its
+# driver version is lower.
 DRIVER_VERSION = "25.2.0"
-# torch_npu refuses an installation without them.
+# torch_npu rejects an installation without these folders.
 _FOLDERS = ("bin", "compiler", "opp", "runtime")
 _VERSION = re.compile(r"\d[\w.+-]*")
 _NPU_SMI = """#!/bin/sh
-# Stands in for npu-smi on the simulated device: the driver's version, and no table of devices.
+# The npu-smi of the simulated device: it prints the version of the driver, but no table of devices.
 case "$*" in
   *board*) printf '\\tSoftware Version               : {driver}\\n' ;;
   *) printf 'npu-smi of the simulated device has no table\\n' >&2; exit 1 ;;
@@ -29,20 +32,19 @@ esac
 
 
 def toolkit_folder(runtime: Path, cann: str) -> Path:
-    """Where the toolkit of a CANN version is, below the simulated runtime's folder."""
+    """The folder of the toolkit of a CANN version, below the folder of the simulated runtime."""
     if not _VERSION.fullmatch(cann):
-        raise InputError(f"{cann!r} is no CANN version", fix="write it as 8.5.0 or 8.3.RC1")
+        raise InputError(f"{cann!r} is not a CANN version", fix="write it like 8.5.0 or 8.3.RC1")
     return runtime / "toolkit" / cann
 
 
 def write_toolkit(runtime: Path, cann: str) -> Path:
-    """Write it once; safe with several writers at once."""
-    place = toolkit_folder(runtime, cann)
-    if place.is_dir():
-        return place
-    place.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=".toolkit-", dir=place.parent))
-    try:
+    """Write the toolkit unless it exists, and return its folder. Several processes may do this at once."""
+    target = toolkit_folder(runtime, cann)
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_folder(".toolkit-", target.parent) as work:
         for name in (*_FOLDERS, f"{platform.machine()}-linux"):
             (work / name).mkdir()
         info = work / f"{platform.machine()}-linux" / "ascend_toolkit_install.info"
@@ -52,26 +54,31 @@ def write_toolkit(runtime: Path, cann: str) -> Path:
         tool.chmod(0o755)
         work.chmod(0o755)
         try:
-            work.rename(place)
+            work.rename(target)
         except OSError:
-            # Somebody else was first.
-            if not place.is_dir():
+            # Another process was faster.
+            if not target.is_dir():
                 raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return place
+    return target
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str, parent: Path) -> Iterator[Path]:
+    """A folder for files that are being written. It is deleted afterwards, unless it was renamed."""
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def toolkit_environment(runtime: Path, cann: str) -> dict[str, str]:
-    """What `set_env.sh` of such an installation sets; nothing where none was written."""
-    place = toolkit_folder(runtime, cann)
-    if not place.is_dir():
+    """The variables that the `set_env.sh` of a toolkit sets; none if the toolkit was not written."""
+    toolkit = toolkit_folder(runtime, cann)
+    if not toolkit.is_dir():
         return {}
-    return {"ASCEND_HOME_PATH": str(place), "ASCEND_OPP_PATH": str(place / "opp")}
+    return {"ASCEND_HOME_PATH": str(toolkit), "ASCEND_OPP_PATH": str(toolkit / "opp")}
 
 
 def offer_npu_smi() -> None:
-    """Let this process and those it starts find the toolkit's npu-smi, where there is no real one."""
+    """Make the toolkit's npu-smi available to this process and its child processes, unless there is one."""
     home = os.environ.get("ASCEND_HOME_PATH")
     if home and not shutil.which("npu-smi"):
         os.environ["PATH"] = os.pathsep.join(filter(None, (os.environ.get("PATH"), str(Path(home) / "bin"))))

@@ -1,4 +1,4 @@
-"""Which C compiler builds the simulated runtime on this machine."""
+"""Finds and runs the C compiler that builds the simulated runtime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OUTPUT_LINES = 12
 
 
 def find_compiler(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The command of a C compiler: `CC`, the system's, else the one in the `ziglang` wheel.
+    """The command of a C compiler: `CC`, otherwise the system's, otherwise the one in the wheel `ziglang`.
 
     InfrastructureError when there is none.
     """
@@ -30,25 +30,24 @@ def find_compiler(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
         if shutil.which(command[0], path=environ.get("PATH")):
             return tuple(command)
     for name in _NAMES:
-        found = shutil.which(name, path=environ.get("PATH"))
-        if found:
-            return (found,)
+        if program := shutil.which(name, path=environ.get("PATH")):
+            return (program,)
     if importlib.util.find_spec("ziglang"):
         return (sys.executable, "-m", "ziglang", "cc")
     raise InfrastructureError(
         "no C compiler was found",
-        why="the simulated CANN runtime is C, compiled at first use",
+        why="the simulated CANN runtime is written in C and compiled at its first use",
         fix=f"install gcc or clang, or `{sys.executable} -m pip install ziglang`",
     )
 
 
 def require_function_name(name: str, package: str) -> None:
-    """InputError unless a symbol that the package's library needs can be written as a C function."""
+    """InputError unless a symbol that a library of `package` needs is a valid name of a C function."""
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise InputError(
             f"{package} needs a symbol that cannot be a C function: {name!r}",
-            why=f"a library of the installed {package} lists it among those it does not define",
-            fix=f"install {package} anew: the library is damaged, or of a kind that is not known here",
+            why=f"a library of the installed {package} lists it as an undefined symbol",
+            fix=f"install {package} again; its library is damaged or not supported",
         )
 
 
@@ -57,8 +56,8 @@ def compile_library(
 ) -> None:
     """Compile and link `sources` into the shared library `output`, whose soname is its file name.
 
-    version_script: the linker's file that gives symbols their versions.
-    InfrastructureError with the compiler's last lines when it fails.
+    version_script: a linker script that assigns versions to symbols. InfrastructureError with the last lines
+    of the compiler's output when it fails.
     """
     command = [
         *compiler,
@@ -84,20 +83,14 @@ def compile_library(
             check=False,
         )
     except OSError as error:
-        raise InfrastructureError(
-            f"the C compiler {compiler[0]!r} cannot be started",
-            why=str(error),
-            fix="set CC to a working compiler",
-        ) from error
+        raise _compiler_error(f"{compiler[0]!r} cannot be started", str(error)) from error
     except subprocess.TimeoutExpired as error:
-        raise InfrastructureError(
-            f"the C compiler {compiler[0]!r} did not finish within {_TIMEOUT_S} s",
-            fix="set CC to a working compiler",
-        ) from error
+        raise _compiler_error(f"{compiler[0]!r} did not finish within {_TIMEOUT_S} s") from error
     if done.returncode:
         tail = "\n".join(done.stdout.splitlines()[-_OUTPUT_LINES:])
-        raise InfrastructureError(
-            f"the C compiler {' '.join(compiler)} failed with exit code {done.returncode}",
-            why=tail or "it printed nothing",
-            fix="set CC to a working compiler",
-        )
+        what = f"{' '.join(compiler)} failed with exit code {done.returncode}"
+        raise _compiler_error(what, tail or "it printed nothing")
+
+
+def _compiler_error(what: str, why: str = "") -> InfrastructureError:
+    return InfrastructureError(f"the C compiler {what}", why=why, fix="set CC to a working compiler")

@@ -1,4 +1,4 @@
-"""Builds the simulated CANN runtime for one installed torch_npu, once per content."""
+"""Builds the simulated CANN runtime for an installed torch_npu, or reuses an earlier build."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import functools
 import json
 import platform
 import shutil
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from harness.devices.sim.runtime_build import cuda_stubs
+from harness.devices.sim.runtime_build.cann_toolkit import temporary_folder
 from harness.devices.sim.runtime_build.compiler import compile_library, find_compiler, require_function_name
 from harness.devices.sim.runtime_build.wheel_symbols import RUNTIME_SONAME, Expectations, expectations
 from harness.digest import digest_json
@@ -22,8 +22,8 @@ from harness.package import data_folder
 MANIFEST = "simulated-runtime.json"
 STUB_ERROR = 107000
 
-# torch_npu opens these itself when an operator is called. Opening must succeed, so that what fails is
-# the look-up of the operator, with an error that names it.
+# torch_npu opens these when an operator is called. They exist, so that only the lookup of the operator fails,
+# with an error that contains the operator's name.
 OPENED_AT_CALL_TIME = (
     "libaclnn_math.so",
     "libaclnn_ops_infer.so",
@@ -38,55 +38,44 @@ _ABANDONED_AFTER_S = 3600.0
 
 
 def build_runtime(site_packages: Path, cache: Path, compiler: Sequence[str] | None = None) -> Path:
-    """Folder with libascendcl.so and its other names, to be put on LD_LIBRARY_PATH.
+    """Build the runtime unless it exists, and return its folder, which belongs on LD_LIBRARY_PATH.
 
-    site_packages: where torch and torch_npu are installed; they are read, never imported.
-    cache: the folder `sim/<digest>/` appears in; safe with several builders at once.
-    compiler: command of a C compiler, e.g. ("cc",); found when None.
-    InputError when torch_npu is not there, corrupt or of another architecture; InfrastructureError without a
-    working compiler or a folder to write to.
+    site_packages: where torch and torch_npu are installed. Their files are read, but not imported. cache: the
+    folder becomes `sim/DIGEST` in it; several processes may build at once. compiler: command of a C compiler,
+    for example ("cc",); None searches one. InputError when torch_npu is missing, corrupt or built for another
+    architecture. InfrastructureError without a working compiler or when the cache cannot be written.
     """
     expected = expectations(site_packages)
     if expected.machine != platform.machine():
         raise InputError(
             f"this torch_npu is built for {expected.machine}, this machine is {platform.machine()}",
             where=Location(site_packages),
-            fix="simulate the cell on a machine of its own architecture",
+            fix="run the cell on a machine of that architecture",
         )
-    place = cache / "sim" / _digest(expected)
-    if (place / RUNTIME_SONAME).is_file():
-        return place
+    target = cache / "sim" / _digest(expected)
+    if (target / RUNTIME_SONAME).is_file():
+        return target
     command = tuple(compiler) if compiler else find_compiler()
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(place.parent)
-        work = Path(tempfile.mkdtemp(prefix=_BUILD_PREFIX, dir=place.parent))
-    except OSError as error:
-        raise InfrastructureError(
-            "the cache folder cannot be written",
-            where=Location(cache),
-            why=str(error),
-            fix="free space or set NPU_MATRIX_CACHE to a folder that can be written",
-        ) from error
-    try:
-        _build(expected, command, work)
-        _publish(work, place)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(target.parent)
+        with temporary_folder(_BUILD_PREFIX, target.parent) as work:
+            _build(expected, command, work)
+            _publish(work, target)
     except OSError as error:
         raise InfrastructureError(
             "the simulated runtime could not be stored",
-            where=Location(place),
+            where=Location(target),
             why=str(error),
-            fix="free space or set NPU_MATRIX_CACHE to a folder that can be written",
+            fix="free disk space, or set NPU_MATRIX_CACHE to a writable folder",
         ) from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return place
+    return target
 
 
 @functools.cache
 def _builder_digest() -> str:
-    """Digest of the code that builds runtimes, as this process first found it."""
-    # Imported only on the host: cells have the runtime, but not the package that reads code.
+    """Digest of the code that builds runtimes, computed once per process."""
+    # Imported here because cells do not contain harness.code_graph. This function runs on the host only.
     from harness.code_graph.stored_facts import code_digest
 
     return code_digest(f"{__name__}:build_runtime")
@@ -110,8 +99,7 @@ def _build(expected: Expectations, compiler: Sequence[str], work: Path) -> None:
     stubs.write_text(stub_source(expected.symbols), encoding="utf-8")
     compile_library(compiler, [*sorted(_RUNTIME.glob("*.c")), stubs], work / RUNTIME_SONAME)
     for name in {*expected.sonames, *OPENED_AT_CALL_TIME} - {RUNTIME_SONAME}:
-        # One library under all names: the loader knows it by its inode, and a symbol that is looked up
-        # through any of the names is found.
+        # All names are links to one library. The loader loads it once and finds each symbol by any name.
         (work / name).symlink_to(RUNTIME_SONAME)
     if expected.cuda.sonames:
         _build_absent_cuda(expected.cuda, compiler, work)
@@ -140,7 +128,7 @@ def _build_absent_cuda(absent: cuda_stubs.AbsentCuda, compiler: Sequence[str], w
 
 
 def stub_source(symbols: Iterable[str]) -> str:
-    """C text of weak functions that fail; the functional runtime overrides those it implements."""
+    """C source of weak functions that return an error. The runtime's C files override some of them."""
     lines = []
     for name in symbols:
         require_function_name(name, "torch_npu")
@@ -148,12 +136,12 @@ def stub_source(symbols: Iterable[str]) -> str:
     return '#define SIM_STUB __attribute__((weak, visibility("default")))\n' + "".join(lines)
 
 
-def _publish(work: Path, place: Path) -> None:
+def _publish(work: Path, target: Path) -> None:
     try:
-        work.rename(place)
+        work.rename(target)
     except OSError:
-        # Somebody else was first; what they built has the same content.
-        if not (place / RUNTIME_SONAME).is_file():
+        # Another process was faster. It built the same content.
+        if not (target / RUNTIME_SONAME).is_file():
             raise
 
 

@@ -1,29 +1,29 @@
-"""What an installed torch_npu expects from CANN: sonames nobody provides, symbols nobody defines."""
+"""The libraries and symbols that an installed torch_npu needs from CANN."""
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.devices.sim.runtime_build.cuda_stubs import AbsentCuda, absent_cuda
-from harness.devices.sim.runtime_build.elf import Imports, SharedObject
+from harness.devices.sim.runtime_build.elf import Imports, SharedObject, read_imports
 from harness.devices.sim.runtime_build.system_libraries import has_system_library, system_library
 from harness.errors import InputError, Location
 
 RUNTIME_SONAME = "libascendcl.so"
 
-# Packages beside torch_npu whose compiled parts need CANN too.
+# Other packages whose compiled extensions need CANN.
 _COMPILED_AGAINST_CANN = ("vllm_ascend",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expectations:
-    """sonames: missing libraries; symbols: functions no library defines; machine: its ELF name. Sorted.
+    """What the simulated runtime must provide.
 
-    cuda: what torch itself needs of NVIDIA and nobody has.
+    machine: the architecture, by its ELF name. sonames: missing libraries, sorted. symbols: functions that no
+    library defines, sorted. cuda: what torch itself needs from missing NVIDIA libraries.
     """
 
     machine: str
@@ -46,7 +46,7 @@ def expectations(site_packages: Path) -> Expectations:
     )
     for package in _COMPILED_AGAINST_CANN:
         own += sorted((site_packages / package).glob("*.so"))
-    imports = [_imports(path) for path in own]
+    imports = [read_imports(path) for path in own]
     present = {path.name for path in [*own, *providers]} | {item.soname for item in imports}
     needed = {name for item in imports for name in item.needed}
     absent = sorted(needed - present)
@@ -63,39 +63,34 @@ def expectations(site_packages: Path) -> Expectations:
 
 
 def _libraries(site_packages: Path, package: str) -> list[Path]:
-    found = sorted((site_packages / package).rglob("*.so"))
-    if not found:
+    libraries = sorted((site_packages / package).rglob("*.so"))
+    if not libraries:
         raise InputError(
             f"{package} is not installed in this environment",
             where=Location(site_packages),
             why=f"there is no shared library under {package}/",
             fix=f"install {package.replace('_', '-')} into it",
         )
-    return found
-
-
-def _imports(path: Path) -> Imports:
-    with SharedObject(path) as library:
-        return library.imports()
+    return libraries
 
 
 def _unsatisfied(imports: Iterable[Imports], definers: Iterable[Path], missing: set[str]) -> set[str]:
-    wanted = {
+    """The undefined symbols that no library in `definers` defines. missing: sonames that nobody provides."""
+    symbols = {
         name
         for item in imports
-        for name, version_file in item.undefined.items()
-        # A versioned symbol says who defines it; the interpreter defines its own API.
-        if (not version_file or version_file in missing) and not re.match(r"_?Py", name)
+        for name, soname in item.undefined.items()
+        # The version of a symbol names its library. The interpreter defines the symbols of Python's C API.
+        if (not soname or soname in missing) and not re.match(r"_?Py", name)
     }
-    with contextlib.ExitStack() as stack:
-        for path in definers:
-            library = stack.enter_context(SharedObject(path))
-            wanted = {name for name in wanted if not library.defines(name)}
-    return wanted
+    for path in definers:
+        with SharedObject(path) as library:
+            symbols = {name for name in symbols if not library.defines(name)}
+    return symbols
 
 
 def _version(site_packages: Path, package: str) -> str:
-    """Version of the installed distribution, by its dist-info folder."""
+    """Version of an installed package, from the name of its dist-info folder."""
     for folder in site_packages.glob(f"{package}-*.dist-info"):
         return folder.name[len(package) + 1 : -len(".dist-info")]
     raise InputError(

@@ -1,8 +1,8 @@
-/* Stand-ins for NVIDIA's libraries under a CUDA build of torch that computes nothing on CUDA.
+/* Stubs for NVIDIA's libraries, for a CUDA build of torch that does not use CUDA.
  *
- * The CUDA runtime answers what it answers on a machine without a GPU: no device. Registering kernels, which every CUDA
- * build does while it loads, is accepted. Any other function ends the process with its name: nothing may compute here.
- * Signatures follow the CUDA runtime's documentation; the list of functions comes from torch's own libraries.
+ * The CUDA runtime reports that there is no device, as on a machine without a GPU. Registering kernels, which every CUDA
+ * build does while it loads, succeeds. Any other function prints its name and ends the process, because nothing may compute
+ * here. Signatures follow the documentation of the CUDA runtime; the list of functions comes from torch's libraries.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ enum { CUDA_SUCCESS = 0, CUDA_NO_DEVICE = 100 };
 
 void cuda_absent(const char *function);
 void cuda_absent(const char *function) {
-    fprintf(stderr, "[npu-sim] %s was called: this environment has no CUDA, its NVIDIA libraries are stand-ins\n", function);
+    fprintf(stderr, "[npu-sim] %s was called: this environment has no CUDA, its NVIDIA libraries are stubs\n", function);
     abort();
 }
 
@@ -24,8 +24,8 @@ ABSENT_API int cudaGetDevice(int *device) { *device = -1; return CUDA_NO_DEVICE;
 ABSENT_API int cudaSetDevice(int device) { (void)device; return CUDA_NO_DEVICE; }
 ABSENT_API int cudaDriverGetVersion(int *version) { *version = 0; return CUDA_SUCCESS; }
 ABSENT_API int cudaRuntimeGetVersion(int *version) { *version = 0; return CUDA_SUCCESS; }
-/* By these torch looks for functions of the driver, of which there is none: torch 2.14 does so when it is asked whether a
- * stream is being captured, as transformers asks in every forward pass, and takes an error for "no". */
+/* With these, torch looks up functions of the driver. Torch 2.14 does so when a program asks whether a stream is being
+ * captured, as transformers does in every forward pass. An error means "no" there. */
 ABSENT_API int cudaGetDriverEntryPoint(const char *symbol, void **found, unsigned long long flags, void *status) {
     (void)symbol; (void)flags; (void)status; *found = NULL; return CUDA_NO_DEVICE;
 }
@@ -37,7 +37,7 @@ ABSENT_API int cudaGetLastError(void) { return CUDA_SUCCESS; }
 ABSENT_API int cudaPeekAtLastError(void) { return CUDA_SUCCESS; }
 ABSENT_API const char *cudaGetErrorName(int error) { return error == CUDA_NO_DEVICE ? "cudaErrorNoDevice" : "cudaError"; }
 ABSENT_API const char *cudaGetErrorString(int error) {
-    return error == CUDA_NO_DEVICE ? "no CUDA-capable device is detected" : "CUDA is not there";
+    return error == CUDA_NO_DEVICE ? "no CUDA-capable device is detected" : "CUDA is not available";
 }
 
 ABSENT_API void **__cudaRegisterFatBinary(void *binary) { (void)binary; static void *handle; return &handle; }
@@ -53,12 +53,12 @@ ABSENT_API void __cudaRegisterVar(void **handle, char *host, char *device, const
     (void)handle; (void)host; (void)device; (void)name; (void)external; (void)size; (void)constant; (void)global;
 }
 
-/* The options of CUDA's allocator, as libc10_cuda lists them: none, since nothing is allocated here.
+/* The options of CUDA's allocator, which libc10_cuda registers: an empty list, because nothing is allocated here.
  *
- * From torch 2.11 on every backend registers its options while it loads, CUDA's first, and an option of two backends ends
- * the process; torch_npu has pinned_reserve_segment_size_mb, too. A build of torch without CUDA has no such list, and this
- * one stands in for that: libc10_cuda's own list and the flag that says it is filled are found here first. Layout: the
- * empty unordered_set<string> of libstdc++, buckets, their count, first node, size, largest load, next resize, one bucket.
+ * Since torch 2.11 every backend registers its options while it loads. The process ends if two backends register the same
+ * option, and CUDA and torch_npu both have pinned_reserve_segment_size_mb. This list and its guard variable, which says that
+ * the list is filled, replace those of libc10_cuda, because the loader finds them first. Layout: an empty
+ * unordered_set<string> of libstdc++: buckets, their count, first node, size, maximal load, next resize, one bucket.
  */
 #define OPTIONS "N3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig7getKeysB5cxx11EvE4keys"
 struct empty_set {

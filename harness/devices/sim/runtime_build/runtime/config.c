@@ -1,4 +1,4 @@
-/* Configuration from the environment, and the sentinel. */
+/* Configuration from environment variables, and the symbol that marks the runtime as simulated. */
 #include "sim.h"
 
 #include <pthread.h>
@@ -42,7 +42,7 @@ void sim_trace(const char *function) {
     if (sim_get_config()->trace) fprintf(stderr, "[npu-sim] %s\n", function);
 }
 
-/* What makes evidence "simulated": whoever wants to call a result hardware must look for this symbol. */
+/* Marks this runtime as simulated. Code that reports a result as hardware must check that this symbol is missing. */
 SIM_API int npu_sim_sentinel(void) { return 1; }
 
 SIM_API aclError aclInit(const char *path) { (void)path; TRACE; return SIM_OK; }
@@ -68,7 +68,7 @@ SIM_API aclError aclsysGetVersionStr(char *package, char *version) {
     return SIM_OK;
 }
 
-/* Options of the operator compiler: accepted, because torch_npu sets them while it initialises. */
+/* Options of the operator compiler are accepted and ignored. torch_npu sets them while it initialises. */
 SIM_API aclError aclSetCompileopt(int option, const char *value) { (void)option; (void)value; TRACE; return SIM_OK; }
 SIM_API size_t aclGetCompileoptSize(int option) { (void)option; return 64; }
 SIM_API aclError aclGetCompileopt(int option, char *value, size_t length) {
@@ -78,6 +78,6 @@ SIM_API aclError aclGetCompileopt(int option, char *value, size_t length) {
 }
 SIM_API aclError aclopSetCompileFlag(int flag) { (void)flag; TRACE; return SIM_OK; }
 
-/* HCCL: configuration only. Communicators stay stubs that fail; collectives run over gloo. */
+/* HCCL: only the configuration works. Creating communicators fails; collectives run over gloo. */
 SIM_API int HcclSetConfig(int key, uint64_t value) { (void)key; (void)value; TRACE; return SIM_OK; }
 SIM_API int HcclGetConfig(int key, void *value) { (void)key; (void)value; TRACE; return SIM_OK; }

@@ -12,7 +12,7 @@ static _Thread_local int current = 0;
 static _Thread_local int has_context = 0;
 static atomic_int latched_count = -1;
 
-/* CANN reads the list up to the first number that is not a device of the host. */
+/* Like CANN, this reads the list up to the first number that is not a device of the host. */
 static int visible_count(void) {
     int latched = atomic_load(&latched_count);
     if (latched >= 0) return latched;
@@ -42,7 +42,7 @@ SIM_API aclError aclrtSetDevice(int32_t device) {
     TRACE;
     int count = visible_count();
     if (device < 0 || device >= count) return SIM_INVALID_DEVICE;
-    /* The list may change until a device is in use (Ray sets it in a running worker), never after. */
+    /* The list may change until a device is in use, because Ray sets it in a running worker, but not afterwards. */
     atomic_store(&latched_count, count);
     current = device;
     has_context = 1;
@@ -80,7 +80,7 @@ SIM_API aclError aclrtResetDevice(int32_t device) { (void)device; TRACE; return 
 SIM_API aclError aclrtResetDeviceForce(int32_t device) { (void)device; TRACE; return SIM_OK; }
 SIM_API aclError aclrtDeviceTaskAbort(int32_t device, uint32_t timeout) { (void)device; (void)timeout; TRACE; return SIM_OK; }
 
-/* Cores of a 910B: 24 cube cores; every attribute torch_npu asks for is such a count. */
+/* The 24 cube cores of a 910B. torch_npu queries only attributes that are numbers of cores. */
 SIM_API aclError aclGetDeviceCapability(uint32_t device, int info, int64_t *value) {
     (void)device; (void)info; TRACE;
     *value = 24;
@@ -97,7 +97,7 @@ SIM_API aclError aclrtDeviceCanAccessPeer(int32_t *can, int32_t device, int32_t 
 }
 SIM_API aclError aclrtDeviceEnablePeerAccess(int32_t peer, uint32_t flags) { (void)peer; (void)flags; TRACE; return SIM_OK; }
 SIM_API aclError aclrtDeviceGetBareTgid(int32_t *pid) { TRACE; *pid = getpid(); return SIM_OK; }
-/* aclrtUtilizationInfo: four int32 counters and a pointer that the caller leaves null */
+/* aclrtUtilizationInfo has four int32 counters and a pointer that the caller leaves null. */
 SIM_API aclError aclrtGetDeviceUtilizationRate(int32_t device, void *info) { (void)device; TRACE; memset(info, 0, 16); return SIM_OK; }
 
 static atomic_llong options[64];

@@ -1,8 +1,8 @@
-/* What compiled extensions ask of CANN's logging while they load: C++ functions by their mangled names. The stubs' number
- * would be followed as an address where a reference is expected, and weak functions are called without a look. */
+/* C++ functions of CANN's logging that compiled extensions call while they load, by their mangled names. The generated stubs
+ * are not sufficient: they return an error number, which the caller of GetLogHeader would use as an address. */
 #include "sim.h"
 
-/* A std::string of the old ABI is a pointer to characters with length, capacity and reference count in front of them. */
+/* A std::string of the old ABI is a pointer to its characters. Length, capacity and reference count precede them. */
 static struct {
     size_t length, capacity;
     long references;
@@ -17,6 +17,6 @@ SIM_API const void *_ZN12ErrorManager12GetLogHeaderEv(void) {
     return &string;
 }
 
-/* CheckLogLevel(int, int): no level is logged. DlogRecord(int, int, const char *, ...) */
+/* CheckLogLevel(int, int) returns that no level is logged. DlogRecord(int, int, const char *, ...) ignores its arguments. */
 SIM_API int _Z13CheckLogLevelii(int module, int level) { (void)module; (void)level; return 0; }
 SIM_API void _Z10DlogRecordiiPKcz(int module, int level, const char *format, ...) { (void)module; (void)level; (void)format; TRACE; }

@@ -1,4 +1,4 @@
-/* Device and host memory, with accounting per device that is safe for threads. */
+/* Device and host memory, with thread-safe accounting per device. */
 #include "sim.h"
 
 #include <stdatomic.h>
@@ -7,13 +7,13 @@
 
 #define ALIGNMENT 512u
 
-/* Sits in front of every device block, so that a block is refunded to the device it was taken from. */
+/* Precedes every block of device memory, so that freeing it reduces the use of the device that allocated it. */
 typedef struct {
     size_t bytes;
     int device;
 } block_header;
 
-_Static_assert(sizeof(block_header) <= ALIGNMENT, "the header fits into one unit of alignment");
+_Static_assert(sizeof(block_header) <= ALIGNMENT, "the header must fit into one unit of alignment");
 
 static atomic_size_t used[SIM_MAX_DEVICES];
 

@@ -1,18 +1,18 @@
-/* Shared by the parts of the simulated CANN runtime.
+/* Declarations for all parts of the simulated CANN runtime.
  *
- * Device memory is host memory and every stream is synchronous, so a real torch_npu initialises, allocates,
- * copies, records events and reports memory on it. It computes nothing: kernels come from the overlay.
+ * Device memory is host memory, and every stream is synchronous. The real torch_npu can initialise, allocate, copy,
+ * record events and report memory with it. It has no kernels; these are CPU kernels in Python (start/overlay.py).
  * No header of CANN is used; signatures follow the ACL documentation.
  *
  * Configuration, read once per process:
- *   NPU_SIM_COUNT      devices of the host (default 1, at most 64)
+ *   NPU_SIM_COUNT      number of devices of the host (default 1, at most 64)
  *   NPU_SIM_SOC        SoC name (default Ascend910B3)
  *   NPU_SIM_CANN       CANN version (default 8.5.0)
  *   NPU_SIM_MEMORY_GB  memory of a device in GiB, fractions allowed (default 64)
  *   NPU_SIM_SYNC_FAIL  N[:CODE]: from the N-th synchronisation on, synchronising fails with CODE (default 507015)
  *   NPU_SIM_HANG       N[:SECONDS]: the N-th synchronisation blocks (default: until the process is killed)
- *   NPU_SIM_TRACE      1 writes every call to standard error
- *   ASCEND_RT_VISIBLE_DEVICES  as in CANN: unset shows all devices, empty none, else a list of device numbers
+ *   NPU_SIM_TRACE      1 prints the name of every called function to standard error
+ *   ASCEND_RT_VISIBLE_DEVICES  as in CANN: if unset all devices, if empty none, otherwise a list of device numbers
  */
 #ifndef NPU_SIM_H
 #define NPU_SIM_H

@@ -1,4 +1,4 @@
-/* Streams and events. Work is done when it is submitted, so nothing is ever pending; synchronising is where faults show. */
+/* Streams and events. Work is done when it is submitted, so nothing is ever pending. Synchronising can fail or hang on request. */
 #include "sim.h"
 
 #include <stdatomic.h>
@@ -14,7 +14,7 @@ static void wait_for(double seconds) {
     nanosleep(&pause, NULL);
 }
 
-/* timeout_ms < 0 waits as long as the hang lasts */
+/* With timeout_ms < 0 this waits as long as the hang lasts. */
 static aclError synchronise(int32_t timeout_ms) {
     const sim_config *config = sim_get_config();
     if (!config->hang_at && !config->sync_fail_at) return SIM_OK;
@@ -29,7 +29,7 @@ static aclError synchronise(int32_t timeout_ms) {
             for (;;) pause();
         wait_for(config->hang_seconds);
     }
-    /* A failed device stays failed until the process ends, as on hardware. */
+    /* As on hardware, a device that failed keeps failing until the process ends. */
     if (config->sync_fail_at > 0 && number >= config->sync_fail_at) return config->sync_fail_code;
     return SIM_OK;
 }
@@ -66,7 +66,7 @@ SIM_API aclError aclrtGetStreamOverflowSwitch(void *stream, uint32_t *flag) { (v
 SIM_API aclError aclrtUseStreamResInCurrentThread(void *stream) { (void)stream; TRACE; return SIM_OK; }
 SIM_API aclError aclrtUnuseStreamResInCurrentThread(void *stream) { (void)stream; TRACE; return SIM_OK; }
 
-/* Host callbacks run at once, on the calling thread. */
+/* Host callbacks run immediately, in the calling thread. */
 SIM_API aclError aclrtLaunchHostFunc(void *stream, void (*function)(void *), void *argument) {
     (void)stream; TRACE;
     function(argument);
@@ -97,7 +97,7 @@ SIM_API aclError aclrtRecordEvent(void *event, void *stream) {
 SIM_API aclError aclrtResetEvent(void *event, void *stream) { (void)event; (void)stream; TRACE; return SIM_OK; }
 SIM_API aclError aclrtSynchronizeEvent(void *event) { (void)event; TRACE; return synchronise(-1); }
 SIM_API aclError aclrtSynchronizeEventWithTimeout(void *event, int32_t timeout) { (void)event; TRACE; return synchronise(timeout); }
-/* The three queries disagree on the number that means "complete": 0, 1 and 0. */
+/* The number that means "complete" differs between the three queries: 0, 1 and 0. */
 SIM_API aclError aclrtQueryEvent(void *event, int *status) { (void)event; TRACE; *status = 0; return SIM_OK; }
 SIM_API aclError aclrtQueryEventStatus(void *event, int *status) { (void)event; TRACE; *status = 1; return SIM_OK; }
 SIM_API aclError aclrtQueryEventWaitStatus(void *event, int *status) { (void)event; TRACE; *status = 0; return SIM_OK; }

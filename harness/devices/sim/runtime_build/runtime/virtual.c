@@ -1,5 +1,5 @@
-/* Virtual memory: expandable segments of torch_npu's allocator and pools that sleep.
- * A reserved range has no access; physical memory is an anonymous file, so unmapping keeps its content and freeing drops it. */
+/* Virtual memory, for expandable segments of torch_npu's allocator and for memory pools that vLLM puts to sleep.
+ * A reserved range cannot be accessed. Physical memory is an anonymous file: unmapping keeps its content, freeing deletes it. */
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -51,7 +51,7 @@ static size_t forget(range **list, void *start) {
     return bytes;
 }
 
-static void *without_access(void *at, size_t bytes, int fixed) {
+static void *map_without_access(void *at, size_t bytes, int fixed) {
     return mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | fixed, -1, 0);
 }
 
@@ -63,7 +63,7 @@ SIM_API aclError aclrtMemGetAllocationGranularity(void *properties, int option, 
 
 SIM_API aclError aclrtReserveMemAddress(void **start, size_t bytes, size_t alignment, void *expected, uint64_t flags) {
     (void)alignment; (void)flags; TRACE;
-    void *range_start = without_access(expected, bytes, 0);
+    void *range_start = map_without_access(expected, bytes, 0);
     if (range_start == MAP_FAILED) return SIM_OUT_OF_MEMORY;
     if (!remember(&reserved, range_start, bytes)) {
         munmap(range_start, bytes);
@@ -125,7 +125,7 @@ SIM_API aclError aclrtUnmapMem(void *start) {
     TRACE;
     size_t bytes = forget(&mapped, start);
     if (!bytes) return SIM_PARAM_INVALID;
-    without_access(start, bytes, MAP_FIXED);
+    map_without_access(start, bytes, MAP_FIXED);
     return SIM_OK;
 }
 
