@@ -1,4 +1,4 @@
-"""Executes planned tasks and records their outcomes: `scheduling` decides what runs when, `executors` run
-jobs on this host or on a Ray cluster, `jobs` is one task on one machine, `programs` are the processes it
-starts. Start with `scheduling.scheduler.run_plan`.
+"""Executes planned tasks and records their outcomes: `scheduling` decides which task runs when, `executors`
+run jobs on this host or on a Ray cluster, `jobs` executes one task on one machine, `programs` starts and
+supervises its processes. Start with `scheduling.scheduler.run_plan`.
 """

@@ -1,10 +1,9 @@
 """The executor protocol, and the executor that runs jobs in threads of this process.
 
-An executor on other machines (Ray, say) fits the same protocol. A `Job` is data and travels by pickle: the
-check's functions are module-level and go by name. It makes its own `Site` there (checkout, state folder,
-cache), calls `execute` like this one does, and sends the outcome back together with the files its
-artifacts and log name, which it puts into the store here before `collect` hands the outcome over. Losing a
-node is an outcome in `State.ERROR` whose failure is an InfrastructureError: the scheduler tries that again.
+An executor for other machines (`ray_executor`) pickles jobs; the functions of checks are module-level, so
+pickle refers to them by name. On the node it creates a `JobSite`, calls `execute`, and sends the outcome back
+together with its artifacts and log, which it stores here before `collect` returns the outcome. If a node is
+lost, the outcome of its jobs is `State.ERROR` with an infrastructure failure, and the scheduler retries them.
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ from harness.run.jobs.execute import abandoned_job_outcome, execute
 from harness.run.jobs.job import Job, JobHandle, JobSite
 from harness.run.programs.process import CONTAINED_GRACE_SECONDS, HARD_SECONDS
 
-# How long a job may go on after it was told to stop before it is given up.
+# How long a job may continue after it was asked to stop, before it is abandoned.
 PATIENCE_SECONDS = CONTAINED_GRACE_SECONDS + HARD_SECONDS + 5.0
 
 
 class Executor(Protocol):
-    """Runs jobs somewhere. Used from one thread."""
+    """Runs jobs. Used from one thread."""
 
     @property
     def slots(self) -> int:
-        """How many jobs run at a time; more than that are never submitted."""
+        """How many jobs can run at a time. The scheduler never submits more."""
 
     def submit(self, job: Job) -> None:
         """Start a job; returns at once."""
 
     def collect(self, timeout: float) -> list[Outcome]:
-        """The outcomes of jobs that ended, each once; waits up to `timeout` seconds for the first."""
+        """The outcomes of ended jobs, each once. Waits up to `timeout` seconds for the first."""
 
     def last_lines(self) -> Mapping[str, str]:
-        """Key of a running job -> the last line of its log, where that is known."""
+        """Key of a running job -> last line of its log, if the executor knows it."""
 
     def cancel(self) -> None:
-        """Stop what runs; every job still comes out of `collect`, as INTERRUPTED if it was stopped."""
+        """Stop all running jobs. `collect` still returns their outcomes, with `State.INTERRUPTED`."""
 
     def close(self) -> None:
         """Abandon running jobs and release all resources."""
@@ -60,10 +59,10 @@ class _Running:
 
 
 class LocalExecutor:
-    """Jobs in threads of this process; what they run as programs can be stopped, what they compute cannot.
+    """Runs jobs in threads of this process. It can stop the programs of a job, but not its Python code.
 
-    A job that does not come back `patience` seconds after its time limit, or after `cancel`, is given up: its
-    outcome says so, and its thread is left behind.
+    A job that has not ended `patience` seconds after its time limit or after `cancel` is abandoned: its
+    outcome says so, and its thread continues.
     """
 
     def __init__(self, site: JobSite, jobs: int, patience: float = PATIENCE_SECONDS) -> None:
@@ -75,21 +74,21 @@ class LocalExecutor:
 
     @property
     def slots(self) -> int:
-        """Threads at a time."""
+        """The number of threads."""
         return self._jobs
 
     def submit(self, job: Job) -> None:
-        """Run the job in a thread of its own."""
+        """Run the job in a new thread."""
         limit = job.task.check.timeout_s + self._patience
         running = _Running(job=job, give_up_at=time.monotonic() + limit)
         self._running[job.task.key] = running
-        # A daemon: a check that hangs in its own code must not keep the program from ending.
+        # A daemon thread, so that a check that hangs does not prevent this process from ending.
         name = job.task.check.name
         running.thread = threading.Thread(target=self._work, args=(running,), name=name, daemon=True)
         running.thread.start()
 
     def collect(self, timeout: float) -> list[Outcome]:
-        """The outcomes of jobs that ended, and of those given up."""
+        """The outcomes of ended and of abandoned jobs."""
         finished = []
         wait = timeout
         while True:
@@ -98,14 +97,14 @@ class LocalExecutor:
             except queue.Empty:
                 break
             wait = 0.0
-            # An abandoned job may still end; its outcome has been reported already.
+            # An abandoned job may still end, after its outcome was returned.
             if self._running.get(running.job.task.key) is running:
                 del self._running[running.job.task.key]
                 finished.append(outcome)
-        return finished + self._given_up()
+        return finished + self._abandon_late()
 
     def last_lines(self) -> Mapping[str, str]:
-        """Of the jobs in the threads."""
+        """Key -> last log line, for all running jobs."""
         return {key: running.handle.last_line for key, running in self._running.items()}
 
     def cancel(self) -> None:
@@ -115,20 +114,21 @@ class LocalExecutor:
             running.give_up_at = min(running.give_up_at, time.monotonic() + self._patience)
 
     def close(self) -> None:
-        """Stop what runs, without waiting for it."""
+        """Stop the programs of running jobs, without waiting for the jobs."""
         self.cancel()
         self._running.clear()
 
     def _work(self, running: _Running) -> None:
         self._done.put((running, execute(running.job, self.site, running.handle)))
 
-    def _given_up(self) -> list[Outcome]:
+    def _abandon_late(self) -> list[Outcome]:
+        """Stop waiting for jobs that are too late; returns their outcomes."""
         now = time.monotonic()
         for running in self._running.values():
             if running.handle.waits and not running.handle.cancelled.is_set():
                 running.give_up_at = now + running.job.task.check.timeout_s + self._patience
         late = [running for running in self._running.values() if now >= running.give_up_at]
-        given_up = []
+        abandoned = []
         for running in late:
             stopped = running.handle.cancelled.is_set()
             running.handle.cancelled.set()
@@ -140,15 +140,15 @@ class LocalExecutor:
                 running.handle,
                 started=running.started,
                 state=State.INTERRUPTED if stopped else State.TIMEOUT,
-                message="did not stop when told to" if stopped else f"hangs beyond its limit of {limit:g} s",
+                message="did not stop when asked to" if stopped else f"hung beyond its limit of {limit:g} s",
                 stack=_stack(running.thread),
             )
-            given_up.append(outcome)
-        return given_up
+            abandoned.append(outcome)
+        return abandoned
 
 
 def _stack(thread: threading.Thread | None) -> str:
-    """Where a thread is now."""
+    """The current stack of a thread."""
     frames = sys._current_frames()  # noqa: SLF001 - documented, and the only way to see another thread's stack
     frame = frames.get(thread.ident or 0) if thread else None
-    return "".join(traceback.format_stack(frame)) if frame else "nowhere: its thread has ended"
+    return "".join(traceback.format_stack(frame)) if frame else "its thread has ended"

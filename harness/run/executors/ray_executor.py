@@ -1,8 +1,9 @@
-"""Jobs on the nodes of an existing Ray cluster, placed by what they ask for (`harness.plan.tasks.demand`).
+"""Runs jobs on the nodes of an existing Ray cluster that have the resources they need (`plan.tasks.demand`).
 
-Ray carries jobs and knows resources; nothing else of it is used: outcomes go into the ledger here as they
-come, so a driver that dies is resumed by the same command. A node that dies is an infrastructure error of its
-jobs, which the scheduler runs again, elsewhere. What cells start themselves knows nothing of this cluster.
+Ray only transports jobs and allocates resources. Outcomes are stored in the ledger of this machine when they
+arrive, so that the same command resumes a run after this process has died. If a node dies, the outcome of its
+jobs is an infrastructure error, and the scheduler runs them on another node. Programs in cells do not see
+this cluster.
 """
 
 from __future__ import annotations
@@ -40,20 +41,22 @@ from harness.run.executors.executor import PATIENCE_SECONDS
 from harness.run.executors.quarantine import Quarantine
 from harness.run.executors.shipment import Delivery, Parcel, pack, run_parcel, unpack
 from harness.run.jobs.execute import INFRASTRUCTURE, lost_job_outcome
-from harness.run.jobs.job import Job
+from harness.run.jobs.job import Job, JobSite
 from harness.run.programs.scrub import ESCAPES
+from harness.settings import load_settings
 
 NAMESPACE = "npu-matrix"
 NODES_REFRESH_SECONDS = 5.0
-#: What a job may read of the checkout, beside the program itself.
+#: The folders of the repository that jobs may read, in addition to the program.
 STAGED_FOLDERS = ("patches",)
+#: The cache folder of a node -> how programs are started in cells there.
 CellEntry = Callable[[Path], CellCommand | None]
-#: A node's state folder -> where its device nodes are, and variables of its own (where leases are noted).
+#: The state folder of a node -> the folder of its device nodes, and environment variables for its jobs.
 HostEntry = Callable[[Path], tuple[Path, Mapping[str, str]]]
 
 
 def default_host_entry(_state: Path) -> tuple[Path, Mapping[str, str]]:
-    """A node that is a host: its devices are in /dev, its leases where every program of it looks."""
+    """For a node that has a host of its own: its devices are in /dev."""
     return DEV, {}
 
 
@@ -69,9 +72,10 @@ class _RemoteJob:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteSite:
-    """What a node needs to make its own `Site`: how cells are entered; folders, where not its defaults.
+    """How a node makes its `JobSite`.
 
-    host: where its devices are; made-up hosts that share one machine have each their own.
+    cell: how programs are started in cells. host: where its devices are; tests simulate several hosts on one
+    machine. cache, state: folders, "" for the defaults of the node.
     """
 
     cell: CellEntry
@@ -81,7 +85,7 @@ class RemoteSite:
 
 
 class RayExecutor:
-    """`harness.run.executors.executor.Executor` over a Ray cluster; close it to leave the cluster."""
+    """The `harness.run.executors.executor.Executor` for a Ray cluster. Close it to disconnect."""
 
     def __init__(
         self, artifacts: ArtifactStore, root: Path, remote: RemoteSite, address: str = "auto"
@@ -97,7 +101,7 @@ class RayExecutor:
         remove_orphaned_folders()
         self._scratch = make_temporary_folder()
         folder = stage_checkout(root, self._scratch / "checkout")
-        # Of what is sent: somebody may go on writing in the checkout.
+        # Of the staged copy, because the checkout may be edited meanwhile.
         self._code = program_digest(folder / PACKAGE_ROOT.name)
         try:
             _connect(self._ray, address, folder)
@@ -109,7 +113,7 @@ class RayExecutor:
 
     @property
     def nodes(self) -> list[Mapping[str, float]]:
-        """What each node that is alive has in all; looked up every few seconds."""
+        """All resources of each living node; updated every few seconds."""
         if time.monotonic() - self._nodes_read_at > NODES_REFRESH_SECONDS or not self._nodes_read_at:
             self._nodes = alive_node_resources(self._ray.nodes())
             self._nodes_read_at = time.monotonic()
@@ -117,15 +121,18 @@ class RayExecutor:
 
     @property
     def slots(self) -> int:
-        """The CPUs of the cluster: every job asks for one."""
+        """The number of CPUs of the cluster, because every job needs at least one."""
         return max(1, int(sum(node.get("CPU", 0.0) for node in self.nodes)))
 
     def submit(self, job: Job) -> None:
-        """Send the job; Ray starts it when its resources are free. One that can never start is refused."""
+        """Submit the job; Ray starts it when its resources are free.
+
+        If no node can ever satisfy its demand, its outcome is an infrastructure error.
+        """
         demand = applicable_demand(resource_demand(job.task.check, job.task.facets), self.nodes)
         reason = unmet_reason(demand, self.nodes)
         if reason:
-            fix = "add such a node, or leave these cells out with --only"
+            fix = "add such a node, or exclude these cells with --only"
             self._refused.append(lost_job_outcome(job, InfrastructureError(reason, fix=fix)))
             return
         try:
@@ -137,7 +144,7 @@ class RayExecutor:
         self._remote_jobs[self._launch(remote_job)] = remote_job
 
     def collect(self, timeout: float) -> list[Outcome]:
-        """Jobs that came back or were lost with their node."""
+        """The outcomes of jobs that ended or whose node was lost."""
         finished, self._refused = self._refused, []
         if not self._remote_jobs:
             return finished
@@ -145,7 +152,7 @@ class RayExecutor:
             list(self._remote_jobs), num_returns=1, timeout=0 if finished else timeout, fetch_local=False
         )
         if ready:
-            # Whatever else is there by now comes along.
+            # Collect all other jobs that have ended by now.
             ready, _ = self._ray.wait(list(self._remote_jobs), num_returns=len(self._remote_jobs), timeout=0)
         for ref in ready:
             finished.append(self._receive(ref, self._remote_jobs.pop(ref)))
@@ -153,17 +160,17 @@ class RayExecutor:
         return finished
 
     def last_lines(self) -> Mapping[str, str]:
-        """Logs come back with the outcomes."""
+        """Nothing: logs arrive with the outcomes."""
         return {}
 
     def cancel(self) -> None:
-        """Interrupt what runs and take back what waits."""
+        """Interrupt running jobs and withdraw waiting ones."""
         for ref, remote_job in self._remote_jobs.items():
             remote_job.cancelled_at = remote_job.cancelled_at or time.monotonic()
             self._ray.cancel(ref, force=False)
 
     def close(self) -> None:
-        """Leave the cluster; what still runs is ended by it."""
+        """Disconnect from the cluster, which then ends the running jobs."""
         self._remote_jobs.clear()
         self._ray.shutdown()
         self._clear()
@@ -190,30 +197,31 @@ class RayExecutor:
         )
 
     def _target(self, remote_job: _RemoteJob) -> tuple[str, bool]:
-        """The node the job is to go to, "" for any, and whether another one will do.
+        """The node for the job ("" for any), and whether another node may be used instead.
 
-        Where its environment is, if that was made in this run: anywhere else it would be made again. While a
-        node is in quarantine, work is handed to the others by name; to it goes one canary after its rest.
+        It is preferably the node on which its environment was built, because on other nodes it would have to
+        be built again. While a node is paused, jobs are assigned to the other nodes by name, and after the
+        pause one canary job is assigned to it.
         """
         now, job = time.monotonic(), remote_job.job
         alive = {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
         paused = self._quarantine.paused_hosts(alive, now)
         built_on = [
-            self._built_on.get(one.key, "") for name, one in job.inputs.items() if name in job.remakes
+            self._built_on.get(outcome.key, "") for name, outcome in job.inputs.items() if name in job.remakes
         ]
-        maker = next((node for node in built_on if node in alive and node not in paused), "")
-        if maker or not self._quarantine.records.keys() & alive.keys():
-            return maker, True
-        fitting = [
+        builder = next((node for node in built_on if node in alive and node not in paused), "")
+        if builder or not self._quarantine.records.keys() & alive.keys():
+            return builder, True
+        suitable = [
             node
             for node in alive
             if node not in paused and not unmet_reason(remote_job.demand, [alive[node]])
         ]
-        if not fitting or (not paused and not self._quarantine.awaiting_canary(alive, now)):
+        if not suitable or (not paused and not self._quarantine.awaiting_canary(alive, now)):
             return "", True
-        waiting = self._quarantine.awaiting_canary(fitting, now)
+        waiting = self._quarantine.awaiting_canary(suitable, now)
         busy = Counter(other.target for other in self._remote_jobs.values())
-        target = min(waiting or fitting, key=lambda node: (busy[node] / alive[node].get("CPU", 1.0), node))
+        target = min(waiting or suitable, key=lambda node: (busy[node] / alive[node].get("CPU", 1.0), node))
         self._quarantine.task_sent(target, now)
         remote_job.target = target
         return target, False
@@ -251,16 +259,13 @@ class RayExecutor:
 
 
 def run_on_node(parcel: Parcel, remote: RemoteSite) -> Delivery:
-    """What runs on the node: the job, on a site of the node's own, in the staged checkout."""
-    from harness.run.jobs.job import JobSite
-    from harness.settings import load_settings
-
+    """The function that Ray runs on a node: executes the job in the staged checkout."""
     context = _ray().get_runtime_context()
     node = str(context.get_node_id())
-    # A cell may start a Ray of its own, which must not find this one.
+    # Programs in a cell may start their own Ray, which must not connect to this cluster.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environ |= {"NPU_MATRIX_NODES": ",".join(_addresses(context))} if context.get_placement_group_id() else {}
-    # By name: a folder that Ray unpacks anew has the same one, and is no longer this process's own.
+    # The path, not the working directory: Ray may delete the staged checkout and unpack it again here.
     root = PACKAGE_ROOT.parent
     cache = Path(remote.cache) if remote.cache else load_settings({}, os.environ, root).cache
     state = node_folder(remote.state, node)
@@ -278,44 +283,45 @@ def run_on_node(parcel: Parcel, remote: RemoteSite) -> Delivery:
 
 
 @functools.cache
-def node_folder(place: str, node: str) -> Path:
-    """The state folder of the jobs of a node, by default among temporary files.
+def node_folder(parent: str, node: str) -> Path:
+    """Create the state folder for the jobs of a node, by default in the folder for temporary files.
 
-    It belongs to the process that started this one, Ray's own of the node (its raylet): once that has ended,
-    however it did, the next run on this host or `cleanup` removes the folder.
+    Its owner is the parent process, the raylet of the node. After the raylet has ended, the next run on this
+    host or `cleanup` removes the folder.
     """
     remove_orphaned_folders()
     owner = ProcessView().owner(os.getppid()) or this_process()
-    return claim_temporary_folder(Path(place or tempfile.gettempdir()) / f"{PREFIX}node-{node[:16]}", owner)
+    return claim_temporary_folder(Path(parent or tempfile.gettempdir()) / f"{PREFIX}node-{node[:16]}", owner)
 
 
-def _cards(places: Sequence[str], dev: Path) -> tuple[int, ...]:
-    """davinci numbers of a job's cards: Ray counts those it can see, as the runtime does.
+def _cards(indices: Sequence[str], dev: Path) -> tuple[int, ...]:
+    """davinci numbers of a job's cards. Like the CANN runtime, Ray numbers the cards that it can see.
 
-    Ray says which cards are this job's; their lease keeps off others on the host who know nothing of Ray.
+    Ray assigns cards to jobs. They are leased in addition, because other programs on the host may not use
+    Ray.
     """
     nodes = davinci_numbers(dev)
-    return tuple(nodes[int(place)] if int(place) < len(nodes) else int(place) for place in places)
+    return tuple(nodes[int(index)] if int(index) < len(nodes) else int(index) for index in indices)
 
 
 def alive_node_resources(listed: list[Mapping[str, Any]]) -> list[Mapping[str, float]]:
-    """The resources of each node that is alive, from `ray.nodes()`."""
+    """The resources of each living node, from the return value of `ray.nodes()`."""
     return [node["Resources"] for node in listed if node["Alive"]]
 
 
 def program_digest(package: Path = PACKAGE_ROOT) -> str:
-    """Digest of this program's code: a node with another one would give other answers under the same keys."""
+    """Digest of the program's code. A node with other code would store other outcomes under the same keys."""
     return digest_tree(package, (file for file in package.rglob("*") if file.is_file() and is_code(file)))
 
 
 @functools.cache
 def _own_digest() -> str:
-    """Of what this process has imported: its answer is that of its files when it began."""
+    """The digest when it was first needed; this process does not reload files that change later."""
     return program_digest()
 
 
 def stage_checkout(root: Path, folder: Path) -> Path:
-    """A folder with what nodes need of this machine: the program and the patches; no history, no secrets."""
+    """Copy what nodes need to `folder`: the program and the patches, but neither history nor secrets."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(PACKAGE_ROOT, folder / PACKAGE_ROOT.name, ignore=ignored)
     for name in STAGED_FOLDERS:
@@ -325,12 +331,12 @@ def stage_checkout(root: Path, folder: Path) -> Path:
 
 
 def _addresses(context: Any) -> list[str]:
-    """Of the nodes of the job's placement group, its own first."""
+    """Addresses of the nodes of the job's placement group, the node of this process first."""
     ray = _ray()
     table = ray.util.placement_group_table()[context.get_placement_group_id()]
-    where = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+    addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
     nodes = [node for _, node in sorted(table["bundles_to_node_id"].items(), key=lambda pair: int(pair[0]))]
-    return [where[node] for node in nodes if node in where]
+    return [addresses[node] for node in nodes if node in addresses]
 
 
 def _connect(ray: Any, address: str, folder: Path) -> None:
@@ -344,9 +350,9 @@ def _connect(ray: Any, address: str, folder: Path) -> None:
         )
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
         raise InfrastructureError(
-            "there is no Ray cluster that can be reached",
+            "no Ray cluster can be reached",
             why=str(error).strip().splitlines()[0],
-            fix="start one (`ray start --head`), or name it with --ray-address",
+            fix="start one (`ray start --head`), or pass its address with --ray-address",
         ) from error
 
 
@@ -358,14 +364,14 @@ def _interrupted_outcome(job: Job) -> Outcome:
 
 def _lost_node_error(error: Exception) -> InfrastructureError:
     lines = [line.strip() for line in ESCAPES.sub("", str(error)).splitlines() if line.strip()]
-    why = f"{type(error).__name__}: {lines[-1] if lines else 'no more is known'}"
+    why = f"{type(error).__name__}: {lines[-1] if lines else 'without a message'}"
     if isinstance(error, _ray().exceptions.RayTaskError):
-        fix = "every node needs npu-matrix and what it depends on, as this machine has them"
+        fix = "install the same npu-matrix and the same dependencies on every node"
         return InfrastructureError("the job could not be started on its node", why=why, fix=fix)
     return InfrastructureError(
-        "the node of this job was lost, or its process was",
+        "the node of this job was lost, or its process was killed",
         why=why,
-        fix="it runs again on another node; look at that node if it keeps happening",
+        fix="the job runs again on another node; check that node if this happens repeatedly",
     )
 
 

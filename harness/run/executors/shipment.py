@@ -1,4 +1,4 @@
-"""What travels between the machine that runs a plan and those its jobs run on: jobs, outcomes, files."""
+"""Packs jobs, outcomes and their files for transport between the machine that runs a plan and its nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLLECT_SECONDS = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Parcel:
-    """A job with the files its inputs name; `code` is the digest of the program that packed it."""
+    """A job with the files of its inputs. `code` is the digest of the program that packed it."""
 
     job: Job
     code: str
@@ -27,7 +27,7 @@ class Parcel:
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """The outcome of a job, the files it names, and the node it ran on."""
+    """The outcome of a job with its files, and the node on which it ran."""
 
     outcome: Outcome
     files: Mapping[str, bytes]
@@ -35,47 +35,47 @@ class Delivery:
 
 
 def pack(job: Job, store: ArtifactStore, code: str) -> Parcel:
-    """The job ready to travel; InfrastructureError when a file of its inputs is gone."""
+    """The job with all files that its node needs; InfrastructureError if a file of its inputs is missing."""
     return Parcel(job=job, code=code, files=outcome_files(_inputs(job), store))
 
 
 def outcome_files(outcomes: Iterable[Outcome], store: ArtifactStore) -> dict[str, bytes]:
-    """Digest -> bytes of every file the outcomes name."""
+    """Digest -> content of each artifact and log of the outcomes."""
     refs = [ref for outcome in outcomes for ref in outcome.files]
     return {ref.digest: store.get(ref).read_bytes() for ref in refs}
 
 
 def unpack(files: Mapping[str, bytes], store: ArtifactStore) -> None:
-    """Put the files into a store; InfrastructureError when one is not what its digest says."""
+    """Store the files; InfrastructureError if one does not match its digest."""
     for digest, data in files.items():
         if digest_bytes(data) != digest:
             raise InfrastructureError(
-                f"a file was damaged on its way: {digest[:16]}",
-                fix="run it again; check the network's hardware",
+                f"a file was damaged during the transfer: {digest[:16]}",
+                fix="run again; check the network hardware",
             )
         store.put(data, digest)
 
 
 def run_parcel(parcel: Parcel, site: JobSite, node: str, code: str) -> Delivery:
-    """Run a job here. What its inputs left on another machine, such as an environment, is made here first.
+    """Run a job on this machine, after building its environment if that is on another machine.
 
-    An outcome in `State.ERROR` with an infrastructure failure when the program here is another one.
+    If this machine has another version of the program, the outcome is an infrastructure error.
     """
     job = parcel.job
     if parcel.code != code:
         failure = InfrastructureError(
-            f"node {node} has another version of npu-matrix than the machine that runs the plan",
+            f"the version of npu-matrix on node {node} differs from that of the machine that runs the plan",
             fix="install the same version on every node",
         )
         return Delivery(outcome=lost_job_outcome(job, failure), files={}, node=node)
     unpack(parcel.files, site.artifacts)
-    job, failed = _with_inputs_here(job, site)
+    job, failed = _with_local_inputs(job, site)
     outcome = failed or run_single_job(job, site)
     return Delivery(outcome=outcome, files=outcome_files([outcome], site.artifacts), node=node)
 
 
 def run_single_job(job: Job, site: JobSite) -> Outcome:
-    """Run one job in a thread and wait for it; an interrupt stops what it runs before it is passed on."""
+    """Run one job in a thread and wait for it. An interrupt first stops the programs of the job."""
     executor = LocalExecutor(site, jobs=1)
     executor.submit(job)
     try:
@@ -91,21 +91,22 @@ def run_single_job(job: Job, site: JobSite) -> Outcome:
         executor.close()
 
 
-def _with_inputs_here(job: Job, site: JobSite) -> tuple[Job, Outcome | None]:
-    """The job with inputs that hold on this machine, or the outcome of the one that could not be made."""
+def _with_local_inputs(job: Job, site: JobSite) -> tuple[Job, Outcome | None]:
+    """The job with inputs that this machine can use, and the outcome of the job if one cannot be made."""
     inputs = dict(job.inputs)
     for name, earlier in job.remakes.items():
         if not earlier.task.check.outdated(inputs[name]):
             continue
-        again, failed = _with_inputs_here(earlier, site)
-        made = failed or run_single_job(again, site)
-        if made.state is not State.COMPLETED:
-            why = made.failure.message if made.failure else made.state.value
-            failure = InfrastructureError(f"its {name} could not be made on this node", why=why)
-            return job, lost_job_outcome(job, failure, log=made.log)
-        inputs[name] = made
+        again, failed = _with_local_inputs(earlier, site)
+        remade = failed or run_single_job(again, site)
+        if remade.state is not State.COMPLETED:
+            why = remade.failure.message if remade.failure else remade.state.value
+            failure = InfrastructureError(f"its input {name} could not be made on this node", why=why)
+            return job, lost_job_outcome(job, failure, log=remade.log)
+        inputs[name] = remade
     return replace(job, inputs=inputs), None
 
 
 def _inputs(job: Job) -> list[Outcome]:
+    """The inputs of the job, and those of the jobs that may have to be repeated for it."""
     return [*job.inputs.values(), *(one for earlier in job.remakes.values() for one in _inputs(earlier))]

@@ -1,3 +1,4 @@
-"""Runs a plan: which task may start next, what is reused from the ledger, and what observers see. Start with
-`scheduler.run_plan`; `schedule` holds the decisions and has no effects, `run_result` is what a run returns.
+"""Runs a plan: reuses outcomes of the ledger, starts the other tasks, and notifies observers. Start with
+`scheduler.run_plan`; `schedule` decides which task may start and has no effects, `run_result` is the return
+value.
 """

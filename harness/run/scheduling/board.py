@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live board on a terminal, a line per event elsewhere."""
+"""Shows the progress of a run: a live board on a terminal, otherwise one line per event."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from harness.run.scheduling.events import (
     event_line,
 )
 
-COLOURS = {
+COLOURS: Mapping[str, str] = {
     Status.PASS: "green",
     Status.FAIL: "red",
     Status.ERROR: "magenta",
@@ -42,7 +42,7 @@ BOARD_ROWS = 12
 
 @contextlib.contextmanager
 def console_observer(console: Console, environ: Mapping[str, str]) -> Iterator[Observer]:
-    """A live board where there is a terminal and nobody says CI, plain lines otherwise."""
+    """A live board if the console is a terminal and `CI` is not set, otherwise plain lines."""
     if not console.is_terminal or environ.get("CI", "").lower() not in ("", "0", "false"):
         yield PlainLines(console)
         return
@@ -62,7 +62,7 @@ def json_lines(stream: IO[str]) -> Observer:
 
 
 class PlainLines:
-    """One line per event that a person wants in a log; skips and progress are left to the summary."""
+    """Prints one line for each important event. Skipped checks and progress are not printed."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -75,12 +75,12 @@ class PlainLines:
 
 
 def describe_event(event: RunEvent) -> str:
-    """One line about an event, or "" when it is worth none."""
+    """One line about an event, or "" if the event is not printed."""
     match event:
         case RunStarted():
             run, reused = sum(event.to_run.values()), sum(event.reused.values())
             about = f", about {duration(event.expected_s)}" if run else ""
-            return f"run {event.run_id}: {event.entries} entries, {reused} tasks known, {run} to run{about}"
+            return f"run {event.run_id}: {event.entries} entries, {reused} tasks reused, {run} to run{about}"
         case TaskStarted():
             why = f" (again: {event.why})" if event.why else ""
             again = f" attempt {event.attempt}" if event.attempt > 1 else ""
@@ -111,7 +111,7 @@ class _Row:
 
 
 class Board:
-    """Tiers by counts, and the running tasks with what they say."""
+    """A table of counts by tier, and the running tasks with the last lines of their logs."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -122,12 +122,12 @@ class Board:
         self._left_s = 0.0
 
     def __call__(self, event: RunEvent) -> None:
-        """Take the event in; failures and what the user is told also stay above the board as lines."""
+        """Update the board. Failures and messages are also printed above it."""
         self._now = event.at
         match event:
             case RunStarted():
                 for tier, count in event.reused.items():
-                    self._counts[tier]["known"] = count
+                    self._counts[tier]["reused"] = count
                 for tier, count in event.to_run.items():
                     self._counts[tier]["to run"] = count
                 self._left, self._left_s = sum(event.to_run.values()), event.expected_s
@@ -143,23 +143,23 @@ class Board:
                 for key, line in event.last_lines.items():
                     if key in self._running:
                         self._running[key].line = line
-        if _lasting(event):
+        if _is_printed_above(event):
             self._console.print(Text(describe_event(event)), soft_wrap=True)
 
     def render(self) -> RenderableType:
-        """The board as it is now."""
+        """The current board."""
         head = Text(f"{self._left} tasks left", style="bold")
         if self._left:
             head.append(f", about {duration(self._left_s)}", style="dim")
         return Group(head, self._tiers(), self._tasks())
 
     def _tiers(self) -> Table:
-        names = ["known", "to run", *(status.value for status in Status)]
+        names = ["reused", "to run", *(status.value for status in Status)]
         used = [name for name in names if any(counts[name] for counts in self._counts.values())]
         table = Table(box=None, pad_edge=False)
         table.add_column("tier")
         for name in used:
-            table.add_column(name, justify="right", style=_colour(name))
+            table.add_column(name, justify="right", style=COLOURS.get(name, ""))
         for tier, counts in self._counts.items():
             table.add_row(tier.value, *(str(max(0, counts[name]) or "") for name in used))
         return table
@@ -180,7 +180,7 @@ class Board:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person reads them: 0.4 s, 12 s, 3 min 5 s, 2 h 10 min."""
+    """A readable duration, given seconds: 0.4 s, 12 s, 3 min 5 s, 2 h 10 min."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -191,7 +191,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _lasting(event: RunEvent) -> bool:
+def _is_printed_above(event: RunEvent) -> bool:
     if isinstance(event, TaskFinished):
         return event.retried or event.judgement.status is not Status.PASS
     return isinstance(event, RunMessage)
@@ -201,7 +201,3 @@ def _cells(cells: tuple[str, ...]) -> str:
     if not cells:
         return ""
     return cells[0] if len(cells) == 1 else f"{cells[0]} and {len(cells) - 1} more"
-
-
-def _colour(name: str) -> str:
-    return {status.value: colour for status, colour in COLOURS.items()}.get(name, "")

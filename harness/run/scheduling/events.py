@@ -1,4 +1,4 @@
-"""What happens during a run, as values: for a board, a log, or another program."""
+"""The events of a run, for observers such as the live board or a JSON log."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from harness.serialisation import as_object, dumps
 
 @dataclass(frozen=True, kw_only=True)
 class RunEvent:
-    """Something that happened; `at` is Unix seconds."""
+    """The base class of events. `at` is in Unix seconds."""
 
     at: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(RunEvent):
-    """The run begins: entries planned, tasks whose outcome is reused, tasks that are going to run at most."""
+    """The run begins. reused, to_run: tier -> number of tasks; tasks of `to_run` may still be skipped."""
 
     run_id: str
     entries: int
@@ -29,7 +29,7 @@ class RunStarted(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskStarted(RunEvent):
-    """A task was handed to the executor; `cells` are those it answers for."""
+    """A task was submitted to the executor. cells: the cells that share it. why: the reason for a rerun."""
 
     key: str
     check: str
@@ -42,7 +42,7 @@ class TaskStarted(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFinished(RunEvent):
-    """A task came back and is recorded; `retried` when it is going to run once more."""
+    """The outcome of a task was recorded. `retried`: the task will run again."""
 
     key: str
     check: str
@@ -55,7 +55,7 @@ class TaskFinished(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class EntryWithoutOutcome(RunEvent):
-    """An entry is not going to have an outcome: blocked, skipped, or the run was stopped."""
+    """An entry gets no outcome: it is blocked or skipped, or the run was stopped."""
 
     cell_id: str
     check: str
@@ -66,9 +66,10 @@ class EntryWithoutOutcome(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Progress(RunEvent):
-    """Time passes: the last log line of each running key, and what is left if nothing else fails.
+    """Sent regularly. last_lines: key of a running task -> last line of its log.
 
-    `left_s` is how long that takes on all slots, going by the history of each check.
+    left: number of tasks that are running or will run if none fails. left_s: their estimated duration in
+    seconds with all slots in use.
     """
 
     last_lines: Mapping[str, str]
@@ -78,14 +79,14 @@ class Progress(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class RunMessage(RunEvent):
-    """Something to tell the user: stopping, waiting, a notice of the ledger."""
+    """A message for the user: the run is stopping or waiting, or a notice of the ledger."""
 
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFinished(RunEvent):
-    """The run is over."""
+    """The run has ended. `left`: number of entries without an outcome."""
 
     run_id: str
     executed: int
@@ -97,17 +98,16 @@ class RunFinished(RunEvent):
 
 Observer = Callable[[RunEvent], None]
 
-
-#: Events whose class was renamed keep their name in JSON.
+#: The names in JSON of events whose class was renamed.
 JSON_KINDS = {"EntryWithoutOutcome": "EntryLeft", "RunMessage": "Told"}
 
 
 def event_line(event: RunEvent) -> str:
-    """An event as one line of JSON with its kind; an outcome appears by its key, state and evidence only."""
+    """An event as one line of JSON. Of an outcome, only its key, state and evidence are written."""
     kind = type(event).__name__
     data = {"event": JSON_KINDS.get(kind, kind), **as_object(event)}
     if isinstance(event, TaskFinished):
-        found, judged = event.outcome, event.judgement
-        data["outcome"] = {"key": found.key, "state": found.state, "evidence": found.evidence}
-        data["judgement"] = {"status": judged.status, "reasons": judged.reasons}
+        outcome, judgement = event.outcome, event.judgement
+        data["outcome"] = {"key": outcome.key, "state": outcome.state, "evidence": outcome.evidence}
+        data["judgement"] = {"status": judgement.status, "reasons": judgement.reasons}
     return dumps(data, sort_keys=True) + "\n"

@@ -1,26 +1,26 @@
-"""One run at a time in a state folder, and who it is."""
+"""The lock that allows one run at a time in a state folder, and who holds it."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import filelock
 
 from harness.errors import InfrastructureError, InterruptedRunError, Location
+from harness.serialisation import dumps, load
 
 POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class LockHolder:
-    """Who holds the lock."""
+    """The process that holds the lock. `started` is in Unix seconds."""
 
     pid: int
     host: str
@@ -41,25 +41,25 @@ def run_lock(
     notify: Callable[[str], None] = lambda _text: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[None]:
-    """Hold the state folder; while another run holds it, wait and notify who, or (not `wait`) stop.
+    """Lock the state folder. If another run holds the lock, wait and `notify` who holds it, or raise.
 
-    The lock is the kernel's: it goes with its process, however that ends. InfrastructureError when somebody
-    holds it and `wait` is false, InterruptedRunError when `stopped()` turns true while waiting.
+    The kernel releases the lock when the process ends. InfrastructureError if another run holds it and `wait`
+    is false, InterruptedRunError if `stopped()` becomes true while waiting.
     """
     file = state / "run.lock"
     lock = filelock.FileLock(file)
     _acquire(lock, file, wait=wait, notify=notify, stopped=stopped)
     try:
-        _sign(file, command)
+        _write_holder(file, command)
         yield
     finally:
         with contextlib.suppress(OSError):
-            _signature(file).unlink()
+            _holder_file(file).unlink()
         lock.release()
 
 
 def is_held(state: Path) -> bool:
-    """Whether a run holds the state folder now."""
+    """Whether a run holds the lock of the state folder."""
     file = state / "run.lock"
     if not file.exists():
         return False
@@ -73,10 +73,10 @@ def is_held(state: Path) -> bool:
 
 
 def lock_holder(state: Path) -> LockHolder | None:
-    """Who signed the lock last; only meaningful while it is held."""
+    """The process that last acquired the lock; None if that is not known. It may have released it since."""
     try:
-        return LockHolder(**json.loads(_signature(state / "run.lock").read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return load(LockHolder, _holder_file(state / "run.lock").read_bytes())
+    except (OSError, ValueError):
         return None
 
 
@@ -94,12 +94,17 @@ def _acquire(
             file.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0 if reported is None else POLL_SECONDS, poll_interval=POLL_SECONDS / 4)
         except filelock.Timeout:
-            who = str(lock_holder(file.parent) or "another process, which has not signed yet")
+            holder = str(lock_holder(file.parent) or "another process, which has just started")
             if not wait:
-                raise _held(file, who) from None
-            if who != reported:
-                notify(f"waiting for another run in this state folder: {who}")
-                reported = who
+                raise InfrastructureError(
+                    "another run uses this state folder",
+                    where=Location(file),
+                    why=holder,
+                    fix="let it end, wait for it with --wait, or use another folder with --state",
+                ) from None
+            if holder != reported:
+                notify(f"waiting for another run in this state folder: {holder}")
+                reported = holder
         except OSError as error:
             raise InfrastructureError(
                 "cannot lock the state folder",
@@ -115,23 +120,14 @@ def _acquire(
             )
 
 
-def _held(file: Path, who: str) -> InfrastructureError:
-    return InfrastructureError(
-        "another run holds this state folder",
-        where=Location(file),
-        why=who,
-        fix="let it end, or wait for it with --wait, or use another folder with --state",
-    )
-
-
-def _sign(file: Path, command: Sequence[str]) -> None:
-    who = LockHolder(
+def _write_holder(file: Path, command: Sequence[str]) -> None:
+    holder = LockHolder(
         pid=os.getpid(), host=socket.gethostname(), started=time.time(), command=" ".join(command)
     )
     temporary = file.with_name(f"{file.name}.{os.getpid()}.part")
-    temporary.write_text(json.dumps(asdict(who)), encoding="utf-8")
-    temporary.replace(_signature(file))
+    temporary.write_text(dumps(holder), encoding="utf-8")
+    temporary.replace(_holder_file(file))
 
 
-def _signature(file: Path) -> Path:
+def _holder_file(file: Path) -> Path:
     return file.with_name(file.name + ".json")

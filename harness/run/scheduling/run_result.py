@@ -1,4 +1,4 @@
-"""What a run did: a result per task that has an outcome, and a reason per entry that has none."""
+"""The return value of a run: the tasks that have an outcome, and why other entries have none."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.ledger.run_record import Disposition
-from harness.outcome import Judgement, Outcome, Status
+from harness.outcome import Judgement, Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """An outcome and the judgement of its check; `reused` when it was in the ledger before this run."""
+    """An outcome and the judgement of its check. `reused`: it was in the ledger before this run."""
 
     outcome: Outcome
     judgement: Judgement
@@ -20,11 +20,11 @@ class TaskResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What a run did.
+    """The return value of a run.
 
     tasks: key -> result, for the tasks of the plan that have an outcome. without_outcome: the other entries,
-    in the order of the plan: skipped, blocked, or (status `error`) not reached before the run was stopped.
-    executed, errors and retried count tasks.
+    in the order of the plan. They were skipped or blocked, or the run was stopped before (status `error`).
+    executed, errors and retried are numbers of tasks.
     """
 
     run_id: str
@@ -43,15 +43,10 @@ class RunResult:
 
     @property
     def reused(self) -> int:
-        """How many tasks were not executed because the ledger had their outcome."""
+        """How many tasks were not executed because their outcomes were in the ledger."""
         return sum(result.reused for result in self.tasks.values())
 
     @property
     def executed_keys(self) -> frozenset[str]:
-        """The tasks whose outcome was made by this run."""
+        """The keys of the tasks that this run executed."""
         return frozenset(key for key, result in self.tasks.items() if not result.reused)
-
-    @property
-    def incomplete(self) -> tuple[Disposition, ...]:
-        """The entries that were planned and neither run nor blocked nor skipped."""
-        return tuple(one for one in self.without_outcome if one.status is Status.ERROR)

@@ -1,4 +1,4 @@
-"""Which tasks of a plan may run now, and why the others may not: decisions only, no effects."""
+"""Decides which tasks of a plan may run now, and why others may not. Has no effects."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Judge = Callable[[Check, Outcome], Judgement]
 
 
 class Phase(enum.Enum):
-    """Where an entry of the plan stands."""
+    """The phase of an entry of the plan. `WAITING`: other entries of its cell decide whether it runs."""
 
     SKIPPED = "skipped"
     DONE = "done"
-    WANTED = "wanted"
+    REQUIRED = "required"
     WAITING = "waiting"
     BLOCKED = "blocked"
 
 
 @dataclass(frozen=True, kw_only=True)
 class EntryDecision:
-    """The phase of one entry, and the reason where it is not going to run."""
+    """The phase of one entry, and the reason if it will not run."""
 
     entry: PlanEntry
     phase: Phase
@@ -40,24 +40,27 @@ class EntryDecision:
 
 
 class QueueRank(NamedTuple):
-    """A task's place in the queue, smallest first; no two tasks have the same."""
+    """The sort key of a task in the queue. No two tasks have the same rank.
+
+    retried: the task failed and runs again, after the other tasks of its tier. turn: its index in
+    `order_tasks`.
+    """
 
     tier: int
-    again: bool
-    place: int
+    retried: bool
+    turn: int
     key: str
 
 
 class Schedule:
-    """The state of one run over a plan.
+    """The state of one run of a plan.
 
-    known: key -> reusable outcome. Tasks start in the order of `harness.plan.cost.task_order`, whatever
-    order cells
-    come in; seconds and failure_rate are by check, cards by cell.
+    known: key -> reusable outcome. seconds, failure_rate: by check. cards: by cell. failed_before: keys of
+    tasks that failed in the previous run and therefore start early.
 
-    A task runs when an entry wants it, or a task that is wanted needs it. An entry wants its task unless a
-    need has failed, or unless (without `keep_going`) its cell has failed a cheaper tier; it waits until
-    that is known.
+    A task runs if an entry requires it, or if a required task needs it. An entry requires its task unless one
+    of its needs failed or, without `keep_going`, its cell failed a cheaper tier. Until that is known, the
+    entry waits. `harness.plan.cost.task_order` determines the order of the tasks of a tier.
     """
 
     def __init__(
@@ -96,8 +99,8 @@ class Schedule:
             cards=cards,
         )
         self._ranks = {
-            turn.key: QueueRank(plan.tasks[turn.key].check.tier.rank, again=False, place=place, key=turn.key)
-            for place, turn in enumerate(turns)
+            turn.key: QueueRank(plan.tasks[turn.key].check.tier.rank, retried=False, turn=index, key=turn.key)
+            for index, turn in enumerate(turns)
         }
         self._queue: list[QueueRank] = []
         for key, outcome in known.items():
@@ -105,38 +108,39 @@ class Schedule:
                 self._results[key] = self._result(outcome, reused=True)
 
     def ready(self, limit: int) -> list[Task]:
-        """The first `limit` tasks that may start now, in order; none when the run is being stopped."""
+        """The first `limit` tasks that may start now, in order; none while the run is being stopped."""
         if self.stopped:
             return []
         self._update_decisions()
         return [self.plan.tasks[rank.key] for rank in self._queue[:limit]]
 
     def unverified_inputs(self, task: Task) -> list[TaskResult]:
-        """Reused outcomes that `task` builds upon and that nobody has yet looked at in this run."""
+        """The reused outcomes among the inputs of `task` that have not been verified in this run."""
         results = [self._results[need] for need in task.needs]
-        return [one for one in results if one.reused and one.outcome.key not in self._accepted]
+        return [result for result in results if result.reused and result.outcome.key not in self._accepted]
 
     def accept_reused(self, key: str) -> None:
-        """The reused outcome of `key` can be built upon."""
+        """Note that the reused outcome of `key` can be an input of other tasks."""
         self._accepted.add(key)
 
     def discard_reused(self, key: str) -> None:
-        """The reused outcome of `key` cannot be built upon: its task runs again, because a task needs it."""
+        """Note that the reused outcome of `key` cannot be an input, so that its task runs again."""
         self._fallback[key] = self._results.pop(key)
         self._mark_undecided(key)
 
     def discard_outdated_dependents(self, key: str) -> dict[str, str]:
-        """Distrust earlier outcomes that were built on another answer of this task; key -> why."""
+        """Discard reused outcomes whose input was another outcome of this task; returns key -> reason."""
         outcomes = {name: result.outcome for name, result in self._results.items()}
-        renewed = {
-            other: changed_input_reason(self.plan.tasks[other], result.outcome, outcomes)
-            for other in self._dependents.get(key, ())
-            if (result := self._results.get(other)) is not None and result.reused
-        }
-        renewed = {other: reason for other, reason in renewed.items() if reason}
-        for other in renewed:
+        outdated: dict[str, str] = {}
+        for other in self._dependents.get(key, ()):
+            result = self._results.get(other)
+            if result is not None and result.reused:
+                reason = changed_input_reason(self.plan.tasks[other], result.outcome, outcomes)
+                if reason:
+                    outdated[other] = reason
+        for other in outdated:
             self.discard_reused(other)
-        return renewed
+        return outdated
 
     def inputs(self, task: Task) -> dict[str, Outcome]:
         """Check name -> outcome of each need; KeyError unless the task is ready."""
@@ -148,36 +152,36 @@ class Schedule:
         return all(need in self._results for need in task.needs)
 
     def start(self, key: str) -> None:
-        """The task has been submitted."""
+        """Note that the task has been submitted."""
         self.running.add(key)
         self._update_queue([key])
 
     def finish(self, outcome: Outcome) -> Judgement:
-        """The task has ended for good; returns what its check says."""
+        """Note the final outcome of a task; returns the judgement of its check."""
         result = self._result(outcome, reused=False)
         self.running.discard(outcome.key)
-        # What was cut off by stopping is left over for the run that resumes; it answers nothing.
+        # Tasks that were interrupted because the run is being stopped run again when the run is resumed.
         if not (self.stopped and outcome.state is State.INTERRUPTED):
             self._results[outcome.key] = result
             self._mark_undecided(outcome.key)
         return result.judgement
 
     def judge(self, outcome: Outcome) -> Judgement:
-        """What the check of the outcome's task says of it."""
+        """The judgement of the outcome by the check of its task."""
         return self._judge(self.plan.tasks[outcome.key].check, outcome)
 
     def retry(self, key: str) -> None:
-        """The task has ended without an answer and runs once more, after everything else of its tier."""
+        """Note that the task failed and will run again, after all other tasks of its tier."""
         self.running.discard(key)
-        self._ranks[key] = self._ranks[key]._replace(again=True)
+        self._ranks[key] = self._ranks[key]._replace(retried=True)
         self._update_queue([key])
 
     def result(self, key: str) -> TaskResult | None:
-        """What is known of a task: this run's result, or else the one it had before."""
+        """The result of a task in this run, or else its discarded result of an earlier run."""
         return self._results.get(key) or self._fallback.get(key)
 
     def decisions(self) -> tuple[EntryDecision, ...]:
-        """Every entry of the plan, in its order, with where it stands."""
+        """The decision on every entry of the plan, in its order."""
         self._update_decisions()
         by_entry = {
             (decision.entry.cell_id, decision.entry.check): decision
@@ -186,8 +190,8 @@ class Schedule:
         }
         return tuple(by_entry[entry.cell_id, entry.check] for entry in self.plan.entries)
 
-    def left(self) -> list[Task]:
-        """The tasks that run or, if nothing else fails, are going to."""
+    def remaining_tasks(self) -> list[Task]:
+        """The tasks that are running, and those that will run if no other task fails."""
         self._update_decisions()
         waiting = {
             decision.entry.key
@@ -198,7 +202,7 @@ class Schedule:
         return [self.plan.tasks[key] for key in self._demand.keys() | waiting | self.running]
 
     def seconds(self, task: Task) -> float:
-        """How long the task is likely to take."""
+        """The estimated duration of the task."""
         return self._seconds.get(task.check.name, task.expected_s)
 
     def _result(self, outcome: Outcome, *, reused: bool) -> TaskResult:
@@ -208,7 +212,7 @@ class Schedule:
         self._undecided.update(self._cells_of.get(key, ()))
 
     def _update_decisions(self) -> None:
-        """Decide the cells that a result has touched; the others stand as they are, however many they be."""
+        """Decide again the cells that a new result affects. The decisions on other cells stay the same."""
         for cell in self._undecided:
             decisions = decide_cell(
                 self._cells[cell], self._results, self.plan.tasks, keep_going=self._keep_going
@@ -224,20 +228,20 @@ class Schedule:
         self._undecided.clear()
 
     def _update_queue(self, keys: Iterable[str]) -> None:
-        """Put keys into the queue or take them out, as they may start now or not."""
+        """Add the keys to the queue if their tasks may start now, otherwise remove them."""
         for key in keys:
             rank = self._ranks[key]
-            place = bisect_left(self._queue, rank)
-            queued = place < len(self._queue) and self._queue[place] == rank
-            wanted = key in self._demand and key not in self.running and self._has_inputs(key)
-            if wanted and not queued:
-                self._queue.insert(place, rank)
-            elif queued and not wanted:
-                del self._queue[place]
+            index = bisect_left(self._queue, rank)
+            is_queued = index < len(self._queue) and self._queue[index] == rank
+            may_start = key in self._demand and key not in self.running and self._has_inputs(key)
+            if may_start and not is_queued:
+                self._queue.insert(index, rank)
+            elif is_queued and not may_start:
+                del self._queue[index]
 
     def _demanded(self, decisions: Iterable[EntryDecision]) -> frozenset[str]:
-        """Keys without a result that a wanting entry needs, itself or through others."""
-        pending = [decision.entry.key for decision in decisions if decision.phase is Phase.WANTED]
+        """The keys without a result that an entry requires, directly or as a need of other tasks."""
+        pending = [decision.entry.key for decision in decisions if decision.phase is Phase.REQUIRED]
         demanded: set[str] = set()
         while pending:
             key = pending.pop()
@@ -247,7 +251,7 @@ class Schedule:
         return frozenset(demanded)
 
     def _has_inputs(self, key: str) -> bool:
-        """Whether every need has a result that nothing still to run can make an earlier answer of."""
+        """Whether every need has a result that no task that still has to run can make outdated."""
         return all(need in self._results and self._is_settled(need) for need in self.plan.tasks[key].needs)
 
     def _is_settled(self, key: str) -> bool:
@@ -267,10 +271,10 @@ def decide_cell(
     *,
     keep_going: bool,
 ) -> tuple[EntryDecision, ...]:
-    """Where each entry of one cell stands, in the order given; pure."""
+    """The decision on each entry of one cell, in the order given."""
     decided: dict[int, EntryDecision] = {}
     for index, entry in sorted(enumerate(entries), key=lambda item: item[1].tier.rank):
-        cheaper = [one for one in decided.values() if one.entry.tier.rank < entry.tier.rank]
+        cheaper = [decision for decision in decided.values() if decision.entry.tier.rank < entry.tier.rank]
         decided[index] = _decide(entry, () if keep_going else cheaper, results, tasks)
     return tuple(decided[index] for index in range(len(entries)))
 
@@ -297,17 +301,17 @@ def _decide(
             if judgement.status in STOPPING and tasks[decision.entry.key].check.stops:
                 reason = _failure(decision.entry.check, judgement)
                 return EntryDecision(entry=entry, phase=Phase.BLOCKED, reason=reason)
-        waiting = waiting or decision.phase in (Phase.WANTED, Phase.WAITING)
-    return EntryDecision(entry=entry, phase=Phase.WAITING if waiting else Phase.WANTED)
+        waiting = waiting or decision.phase in (Phase.REQUIRED, Phase.WAITING)
+    return EntryDecision(entry=entry, phase=Phase.WAITING if waiting else Phase.REQUIRED)
 
 
 def _failed_need(key: str, results: Mapping[str, TaskResult], tasks: Mapping[str, Task]) -> str:
-    """Why a task can never run: a need, its own or one further down, that did not pass or is not planned."""
+    """Why a task can never run: one of its direct or indirect needs did not pass or is not planned, or ""."""
     pending, seen = [key], {key}
     while pending:
         task = tasks.get(pending.pop())
         if task is None:
-            return "it needs a task that is not in this plan"
+            return "the plan does not contain a task that this check needs"
         for need in task.needs:
             result = results.get(need)
             if result is None and need not in seen:

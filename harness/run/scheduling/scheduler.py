@@ -1,4 +1,4 @@
-"""Runs a plan: reuses outcomes of the ledger, executes the other tasks, and reports on every entry."""
+"""Runs a plan: reuses outcomes of the ledger, executes the other tasks, and reports every entry."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ from harness.run.scheduling.run_result import RunResult
 from harness.run.scheduling.schedule import EntryDecision, Judge, Phase, Schedule
 
 TICK_SECONDS = 0.25
-# Nobody takes longer to store one artifact.
+# Storing one artifact never takes longer: older incomplete files are leftovers of killed processes.
 UNFINISHED_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunPolicy:
-    """How a run decides.
+    """The options of a run.
 
-    keep_going: a cell that fails a tier still spends the dearer ones. retries: how often a task that ended
-    in an infrastructure error runs again; nothing else is ever retried. rerun: keys whose stored outcomes
-    are not taken. failure_rate: check -> how often it fails. cards: cell -> cards its recipe asks for.
+    keep_going: run the more expensive tiers of a cell even if it fails a tier. retries: how often a task runs
+    again after an infrastructure error; other failures are never retried. rerun: keys whose stored outcomes
+    are not reused. failure_rate: check -> fraction of its tasks that fail. cards: cell -> number of cards
+    that its recipe needs.
     """
 
     keep_going: bool = False
@@ -64,11 +65,11 @@ def run_plan(
     host: Mapping[str, str] | None = None,
     clock: Callable[[], float] = time.time,
 ) -> RunResult:
-    """Execute what the ledger cannot answer, and record every outcome as it comes.
+    """Execute the tasks that have no reusable outcome in the ledger, and record their outcomes at once.
 
-    The caller ends the run with `ledger.finish_run(result.run_id, exit_code)`: a run without an end was
-    killed. When `stopped()` turns true nothing new starts, what runs is stopped and recorded, and the
-    result says interrupted. The executor stays open. InfrastructureError when the ledger cannot be written.
+    The caller ends the run with `ledger.finish_run(result.run_id, exit_code)`; a run that was not ended was
+    killed. When `stopped()` becomes true, no more tasks start, running tasks are stopped, and the result is
+    `interrupted`. The executor stays open. InfrastructureError if the ledger cannot be written.
     """
     policy = policy or RunPolicy()
     ledger.artifacts.clear_unfinished(before=time.time() - UNFINISHED_SECONDS)
@@ -139,33 +140,33 @@ class _Run:
         return self._result(self._clock() - started)
 
     def _submit(self) -> None:
-        room = self._executor.slots - len(self._schedule.running)
-        while room > 0:
-            ready = self._schedule.ready(room)
+        free_slots = self._executor.slots - len(self._schedule.running)
+        while free_slots > 0:
+            ready = self._schedule.ready(free_slots)
             if not ready:
                 return
             for task in ready:
                 if not self._verify_inputs(task):
-                    # That changes what is ready, perhaps for the tasks after this one too.
+                    # A task that produces an input runs again, so other tasks may not be ready any more.
                     break
                 self._start(task)
-                room -= 1
+                free_slots -= 1
 
     def _verify_inputs(self, task: Task) -> bool:
-        holds = True
+        verified = True
         for result in self._schedule.unverified_inputs(task):
             key = result.outcome.key
             reason = self._unusable_reason(result.outcome)
             if reason:
                 self._why[key] = reason
                 self._schedule.discard_reused(key)
-                holds = False
+                verified = False
             else:
                 self._schedule.accept_reused(key)
-        return holds
+        return verified
 
     def _unusable_reason(self, outcome: Outcome) -> str:
-        """Why an outcome of an earlier run cannot be built upon, or ""."""
+        """Why a reused outcome cannot be an input of a task, or ""."""
         missing = [ref.name for ref in outcome.artifacts if not self._ledger.artifacts.has(ref)]
         if missing:
             return f"its artifact {missing[0]} no longer exists"
@@ -203,13 +204,13 @@ class _Run:
         if now - self._progress_reported_at < TICK_SECONDS:
             return
         self._progress_reported_at = now
-        left = self._schedule.left()
+        remaining = self._schedule.remaining_tasks()
         self._notify(
             Progress(
                 at=now,
                 last_lines=self._executor.last_lines(),
-                left=len(left),
-                left_s=sum(map(self._schedule.seconds, left)) / max(1, self._executor.slots),
+                left=len(remaining),
+                left_s=sum(map(self._schedule.seconds, remaining)) / max(1, self._executor.slots),
             )
         )
 
@@ -283,29 +284,29 @@ class _Run:
 
     def _result(self, seconds: float) -> RunResult:
         decisions = self._schedule.decisions()
-        left = tuple(
+        without_outcome = tuple(
             self._disposition(decision)
             for decision in decisions
             if decision.entry.skip is not None or self._schedule.result(decision.entry.key) is None
         )
-        self._ledger.record_dispositions(self._run_id, left, now=self._clock())
+        self._ledger.record_dispositions(self._run_id, without_outcome, now=self._clock())
         tiers = {decision.entry.check: decision.entry.tier for decision in decisions}
-        for one in left:
+        for disposition in without_outcome:
             self._notify(
                 EntryWithoutOutcome(
                     at=self._clock(),
-                    cell_id=one.cell_id,
-                    check=one.check,
-                    tier=tiers[one.check],
-                    status=one.status,
-                    reason=one.reason,
+                    cell_id=disposition.cell_id,
+                    check=disposition.check,
+                    tier=tiers[disposition.check],
+                    status=disposition.status,
+                    reason=disposition.reason,
                 )
             )
         keys = dict.fromkeys(decision.entry.key for decision in decisions)
         result = RunResult(
             run_id=self._run_id,
             tasks={key: found for key in keys if (found := self._schedule.result(key))},
-            without_outcome=left,
+            without_outcome=without_outcome,
             executed=self._counts.executed,
             errors=self._counts.errors,
             retried=sum(self._counts.retries.values()),
@@ -318,7 +319,7 @@ class _Run:
                 run_id=self._run_id,
                 executed=result.executed,
                 reused=result.reused,
-                left=len(left),
+                left=len(without_outcome),
                 seconds=seconds,
                 interrupted=result.interrupted,
             )
@@ -332,18 +333,16 @@ class _Run:
         elif decision.phase is Phase.BLOCKED:
             status, reason = Status.BLOCKED, decision.reason
         elif self._schedule.stopped:
-            status, reason = (
-                Status.ERROR,
-                "the run was stopped before this check started; the same command resumes",
-            )
+            status = Status.ERROR
+            reason = "the run was stopped before this check started; run the same command to resume it"
         else:
-            status, reason = Status.ERROR, "it could not start: the dependencies of its task form a cycle"
+            status, reason = Status.ERROR, "it could not start: the needs of its task form a cycle"
         return Disposition(
             cell_id=entry.cell_id, check=entry.check, key=entry.key, status=status, reason=reason
         )
 
     def _notify(self, event: RunEvent) -> None:
-        """Tell the observer, until its terminal or file is gone: the run does not depend on being watched."""
+        """Notify the observer. After an error of its terminal or file, the run continues without it."""
         if self._observer_alive:
             try:
                 self._observer(event)
@@ -362,20 +361,21 @@ def _cells_by_key(plan: Plan) -> dict[str, tuple[str, ...]]:
 def failed_in_previous_run(
     plan: Plan, ledger: Ledger, judge: Judge, run_id: str, keys: Iterable[str]
 ) -> frozenset[str]:
-    """Of `keys`, those that answer an entry which failed in the run before this one, under whatever key."""
-    wanted = set(keys)
+    """Those of `keys` whose entry failed in the previous run, with the same or another key."""
+    candidates = set(keys)
     previous = next((run for run in ledger.runs(limit=2) if run.run_id != run_id), None)
-    if previous is None or not wanted:
+    if previous is None or not candidates:
         return frozenset()
-    former = {name: entry.key for name, entry in previous.plan.entries_by_name.items() if entry.key}
+    previous_keys = {name: entry.key for name, entry in previous.plan.entries_by_name.items() if entry.key}
     pairs = [
-        (entry.key, former[entry.cell_id, entry.check])
+        (entry.key, previous_keys[entry.cell_id, entry.check])
         for entry in plan.entries
-        if entry.key in wanted and (entry.cell_id, entry.check) in former
+        if entry.key in candidates and (entry.cell_id, entry.check) in previous_keys
     ]
-    outcomes = ledger.latest(old for _, old in pairs)
+    outcomes = ledger.latest(previous_key for _, previous_key in pairs)
     return frozenset(
         key
-        for key, old in pairs
-        if old in outcomes and judge(plan.tasks[key].check, outcomes[old]).status is Status.FAIL
+        for key, previous_key in pairs
+        if previous_key in outcomes
+        and judge(plan.tasks[key].check, outcomes[previous_key]).status is Status.FAIL
     )

@@ -11,9 +11,11 @@ from typing import Any
 from harness.check import Check, TaskContext
 from harness.digest import digest_json
 from harness.ledger.plan_record import PlanEntry, Skip
+from harness.ledger.run_record import Disposition
 from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Plan, Task
 from harness.run.jobs.job import Job
+from harness.run.scheduling.run_result import RunResult
 
 
 def measure_ok(_context: TaskContext) -> Measured:
@@ -187,3 +189,8 @@ class FakeExecutor:
         queue = self.answers.get(job.task.key)
         made = queue.pop(0)(job.task) if queue else outcome_of(job.task)
         return Outcome(**{**vars(made), **extra})
+
+
+def unfinished(result: RunResult) -> tuple[Disposition, ...]:
+    """The entries of a run that were planned, but neither run nor blocked nor skipped."""
+    return tuple(entry for entry in result.without_outcome if entry.status is Status.ERROR)

@@ -34,7 +34,7 @@ def test_without_a_terminal_there_is_a_line_per_event(tmp_path: Path) -> None:
         record(tmp_path, observer)
     lines = stream.getvalue().splitlines()
     assert lines[0].startswith("run ")
-    assert "3 entries, 0 tasks known, 3 to run" in lines[0]
+    assert "3 entries, 0 tasks reused, 3 to run" in lines[0]
     assert any(line.startswith("retry    static") for line in lines)
     assert any(line.startswith("fail     static") and line.endswith("it is not ok") for line in lines)
     assert any(line.startswith("blocked  build") and "cell-[red]a" in line for line in lines)

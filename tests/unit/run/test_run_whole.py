@@ -26,7 +26,7 @@ DRIVER = """
 import json, os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from run_fakes import entry, judge, make_check, make_plan, make_task
+from run_fakes import entry, judge, make_check, make_plan, make_task, unfinished
 from harness.check import TaskContext
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Measured
@@ -55,7 +55,7 @@ with Interruption() as stopped, run_lock(site.state, command=sys.argv, wait=True
                           observer=lambda event: print(type(event).__name__, flush=True))
         code = 130 if result.interrupted else 0
         ledger.finish_run(result.run_id, code)
-print(json.dumps({"executed": result.executed, "reused": result.reused, "left": len(result.incomplete)}))
+print(json.dumps({"executed": result.executed, "reused": result.reused, "left": len(unfinished(result))}))
 sys.exit(code)
 """
 

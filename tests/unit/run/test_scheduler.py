@@ -19,6 +19,7 @@ from run_fakes import (
     make_task,
     outcome_of,
     skipped,
+    unfinished,
 )
 
 from harness.errors import InfrastructureError
@@ -80,7 +81,7 @@ def test_everything_runs_once_in_order_of_need_and_again_nothing_runs(ledger: Le
     executor = FakeExecutor(slots=1)
     first = go(CELL, ledger, executor)
     assert names(executor)[2:] == ["environment", "loss"]
-    assert (first.executed, first.reused, first.errors, first.incomplete) == (4, 0, 0, ())
+    assert (first.executed, first.reused, first.errors, unfinished(first)) == (4, 0, 0, ())
     again = FakeExecutor()
     second = go(CELL, ledger, again)
     assert again.started == []
@@ -195,7 +196,7 @@ def test_a_failed_tier_blocks_the_dearer_ones_and_says_which_check(ledger: Ledge
     kept = {one.check: one for one in ledger.dispositions(result.run_id)}
     assert set(kept) == {"environment", "loss"}
     assert kept["loss"].reason == "lint failed: it is not ok"
-    assert result.incomplete == ()
+    assert unfinished(result) == ()
 
 
 def test_keep_going_spends_dearer_tiers_but_never_without_a_need(ledger: Ledger) -> None:
@@ -251,7 +252,7 @@ def test_an_environment_that_is_gone_is_made_again_only_when_something_needs_it(
     assert names(executor) == ["environment", "grpo"]
     assert [e.why for e in events if isinstance(e, TaskStarted)] == ["its folder is gone", ""]
     assert [one.attempt for one in ledger.history(key=env.key)] == [2, 1]
-    assert not result.incomplete
+    assert not unfinished(result)
 
 
 def test_one_that_is_gone_is_made_once_for_all_that_need_it(ledger: Ledger) -> None:
@@ -263,7 +264,7 @@ def test_one_that_is_gone_is_made_once_for_all_that_need_it(ledger: Ledger) -> N
     executor = FakeExecutor(slots=4)
     result = go(plan, ledger, executor)
     assert names(executor) == ["environment", "loss", "loss", "loss"]
-    assert not result.incomplete
+    assert not unfinished(result)
 
 
 def test_a_need_whose_artifact_is_gone_runs_again(ledger: Ledger) -> None:
@@ -321,7 +322,7 @@ def test_an_error_that_stays_is_reported_and_tried_anew_by_the_next_run(ledger: 
     assert statuses(result)["resolve"] is Status.ERROR
     assert statuses(result)["loss"] is Status.BLOCKED
     executor = FakeExecutor()
-    assert go(CELL, ledger, executor).incomplete == ()
+    assert unfinished(go(CELL, ledger, executor)) == ()
     assert names(executor)[-1] == "loss"
 
 
@@ -339,11 +340,11 @@ def test_stopping_records_what_ran_and_the_next_run_resumes(ledger: Ledger) -> N
     assert result.interrupted
     assert executor.cancelled
     assert any(isinstance(event, RunMessage) and "stopping" in event.text for event in told)
-    assert len(result.incomplete) == 3
-    assert all("resumes" in one.reason for one in result.without_outcome)
+    assert len(unfinished(result)) == 3
+    assert all("to resume it" in one.reason for one in result.without_outcome)
     assert [one.state for one in ledger.history()].count(State.INTERRUPTED) == 1
     again = FakeExecutor()
-    assert go(CELL, ledger, again).incomplete == ()
+    assert unfinished(go(CELL, ledger, again)) == ()
     assert len(again.started) == 3
 
 
@@ -351,8 +352,8 @@ def test_a_circle_of_needs_is_incomplete_not_silent(ledger: Ledger) -> None:
     a = replace(make_task(make_check("a")), needs=("kb",), key="ka")
     b = replace(make_task(make_check("b")), needs=("ka",), key="kb")
     result = go(make_plan([entry("c", a), entry("c", b)], [a, b]), ledger)
-    assert len(result.incomplete) == 2
-    assert "cycle" in result.incomplete[0].reason
+    assert len(unfinished(result)) == 2
+    assert "cycle" in unfinished(result)[0].reason
 
 
 def test_a_need_outside_the_plan_blocks(ledger: Ledger) -> None:
@@ -449,12 +450,12 @@ def test_needs_first_once_each_and_all_accounted_for(made, slots: int, seed: int
         executor = FakeExecutor(slots, answers, seed)
         result = go(plan, ledger, executor, observer=events.append, policy=RunPolicy(keep_going=keep_going))
         check_run(plan, executor, result, events, retries=1)
-        assert result.incomplete == ()
+        assert unfinished(result) == ()
         idle = FakeExecutor()
         second = go(plan, ledger, idle, policy=RunPolicy(keep_going=keep_going))
         completed = {key for key, outcome in result.outcomes.items() if outcome.state is State.COMPLETED}
         assert not completed & {job.task.key for job in idle.started}, "what has an outcome never runs again"
-        assert second.incomplete == ()
+        assert unfinished(second) == ()
 
 
 def settled(result: RunResult) -> tuple[object, ...]:
