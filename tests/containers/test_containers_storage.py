@@ -63,7 +63,7 @@ def test_a_data_root_without_room_is_named_before_a_build_and_by_doctor(small_da
         require_image_storage(docker, image_layers(lock, "sha256:0"), lock)
     docker.close()
     [problem] = caught.value.problems
-    assert problem.what == "there is no room for this cell's image where docker keeps images"
+    assert problem.what == "there is not enough disk space for this cell's image where docker stores images"
     assert str(problem.where) == str(small_daemon.folder / "data")
     assert "need 0.6 GiB, but this disk has 0.3 GiB free" in problem.why
     assert "`data-root` in daemon.json" in problem.fix

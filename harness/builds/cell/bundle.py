@@ -28,19 +28,19 @@ PARENTS = ("devices",)
 
 
 def make_bundle(source: Path, cache: Path) -> Path:
-    """Folder to put on PYTHONPATH: a package `harness` that holds only what runs inside cells.
+    """A folder for PYTHONPATH with a package `harness` that contains only the code that runs inside cells.
 
-    `source` is the `harness` package's folder. Safe with several makers at once; InfrastructureError when the
-    cache cannot be written.
+    source: the folder of the package `harness`. Several processes can call this at the same time.
+    InfrastructureError if the cache cannot be written.
     """
     content = {path.relative_to(source).as_posix(): path.read_bytes() for path in _files(source)}
     digest = digest_json({name: digest_bytes(data) for name, data in content.items()})
-    place = cache / "bundle" / digest[:32]
-    if place.is_dir():
-        return place
+    folder = cache / "bundle" / digest[:32]
+    if folder.is_dir():
+        return folder
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=".bundle-", dir=place.parent))
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".bundle-", dir=folder.parent))
     except OSError as error:
         raise _unwritable(cache, error) from error
     try:
@@ -51,12 +51,12 @@ def make_bundle(source: Path, cache: Path) -> Path:
             # Tasks share the folder, so it is read-only: a task that changes it would affect others.
             target.chmod(0o444)
         work.chmod(0o755)
-        _publish(work, place)
+        _publish(work, folder)
     except OSError as error:
         raise _unwritable(cache, error) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return place
+    return folder
 
 
 def _files(source: Path) -> Iterator[Path]:
@@ -71,12 +71,12 @@ def _files(source: Path) -> Iterator[Path]:
                 yield path
 
 
-def _publish(work: Path, place: Path) -> None:
+def _publish(work: Path, folder: Path) -> None:
     try:
-        work.rename(place)
+        work.rename(folder)
     except OSError:
         # Another process was first, with the same content.
-        if not place.is_dir():
+        if not folder.is_dir():
             raise
 
 

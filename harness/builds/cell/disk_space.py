@@ -125,4 +125,4 @@ def free_bytes(folder: Path) -> int:
 
 def _existing(folder: Path) -> Path:
     """The folder or its nearest existing parent, which is on the same disk."""
-    return next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())

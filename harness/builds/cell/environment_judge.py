@@ -144,7 +144,9 @@ def _runtime_reasons(requested: str, found: Runtime) -> list[str]:
     """A device counts as real only when its CANN runtime shows it: see `harness.evidence`."""
     if found is (Runtime.SIMULATED if requested == "sim" else Runtime.CANN):
         return []
-    wanted = "a simulated" if requested == "sim" else "a real"
+    expected = "a simulated" if requested == "sim" else "a real"
     if found is Runtime.NONE:
-        return [f"The cell needs {wanted} device, but no CANN runtime reports a device."]
-    return [f"The device is {'real' if found is Runtime.CANN else 'simulated'}; the cell needs {wanted} one."]
+        return [f"The cell needs {expected} device, but no CANN runtime reports a device."]
+    return [
+        f"The device is {'real' if found is Runtime.CANN else 'simulated'}; the cell needs {expected} one."
+    ]

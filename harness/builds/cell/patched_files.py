@@ -6,10 +6,11 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from harness.digest import digest_bytes, digest_file
 from harness.errors import InputError, Location
+from harness.sources.tree import path_problem
 
 # Source files are far smaller; this limit keeps a damaged archive from filling the disk.
 LARGEST_FILE = 16 << 20
@@ -30,7 +31,8 @@ def install_patched(
     its manifest.
     """
     for name in manifest:
-        _require_inside(name, archive)
+        if problem := path_problem(name):
+            raise InputError(f"{name!r} cannot be installed", where=Location(archive), why=problem)
     new = _contents(archive, manifest)
     for name, expected in manifest.items():
         _require_pre(root, name, expected.get("pre"), expected.get("post"))
@@ -46,13 +48,12 @@ def _contents(archive: Path, manifest: Mapping[str, Mapping[str, str | None]]) -
     try:
         with zipfile.ZipFile(archive) as opened:
             members = {info.filename: info for info in opened.infolist() if not info.is_dir()}
-            wanted = {name for name, expected in manifest.items() if expected.get("post")}
-            if set(members) != wanted:
-                strange = min(set(members) ^ wanted)
+            patched = {name for name, expected in manifest.items() if expected.get("post")}
+            if set(members) != patched:
                 raise InputError(
                     "the archive of patched files contradicts its manifest",
                     where=Location(archive),
-                    why=strange,
+                    why=f"{min(set(members) ^ patched)} is in only one of them",
                 )
             for name, info in members.items():
                 if info.file_size > LARGEST_FILE:
@@ -68,12 +69,6 @@ def _contents(archive: Path, manifest: Mapping[str, Mapping[str, str | None]]) -
                 f"{name} has another digest than the manifest of patched files says", where=Location(archive)
             )
     return contents
-
-
-def _require_inside(name: str, archive: Path) -> None:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
-        raise InputError(f"{name!r} is outside the environment", where=Location(archive))
 
 
 def _require_pre(root: Path, name: str, pre: str | None, post: str | None) -> None:

@@ -1,7 +1,7 @@
-"""The files an image build needs and may not keep: the installer, and this host's settings for fetching.
+"""Collects the files that an image build needs but no layer may contain: the installer and index settings.
 
-Index mirrors, extra indexes, find-links folders, private certificates, netrc, proxies and git mirrors reach a
-build here and nowhere else; the build sees them below `engine.LENT`, and no layer keeps them.
+This is the only way in which index mirrors, extra indexes, find-links folders, private certificates, netrc,
+proxies and git mirrors reach a build. They are below `engine.BUILD_TIME_FOLDER` while a layer is built.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.builds.lock.cell_lock import LockedSource
 from harness.sources.git.mirrors import MIRRORS, find_mirror
 from harness.sources.packages.index_settings import IndexSettings, local_path
 
-# Variables about this host's file system or session, which have no meaning in a container.
+# Variables that refer to files or the session of this host and are not valid in a container.
 OF_THIS_HOST = (
     "HOME",
     "PATH",
@@ -62,26 +62,26 @@ def build_time_files(
     variables = settings.uv_environment()
     secrets: dict[str, bytes] = {}
     mounts = [Mount(source=uv, target=INSTALLER)]
-    kept = {name: value for name, value in variables.items() if name not in OF_THIS_HOST}
+    passed = {name: value for name, value in variables.items() if name not in OF_THIS_HOST}
     for name, separator in LOCATIONS.items():
-        if name in kept:
-            kept[name], folders = _paths_in_build(kept[name], separator, len(mounts))
+        if name in passed:
+            passed[name], folders = _paths_in_build(passed[name], separator, len(mounts))
             mounts += folders
     if certificates := _certificates(variables):
         secrets["ca.pem"] = certificates
-        kept["SSL_CERT_FILE"] = f"{BUILD_TIME_FOLDER}/ca.pem"
+        passed["SSL_CERT_FILE"] = f"{BUILD_TIME_FOLDER}/ca.pem"
     for name, secret in (("NETRC", "netrc"), ("SSL_CLIENT_CERT", "client.pem")):
         path = Path(variables.get(name) or Path(variables.get("HOME", "/nonexistent")) / f".{secret}")
         if path.is_file():
             secrets[secret] = path.read_bytes()
-            kept[name] = f"{BUILD_TIME_FOLDER}/{secret}"
+            passed[name] = f"{BUILD_TIME_FOLDER}/{secret}"
     if cache is not None:
         cache.mkdir(parents=True, exist_ok=True)
         mounts.append(Mount(source=cache, target=f"{BUILD_TIME_FOLDER}/cache", writable=True))
-        kept["UV_CACHE_DIR"] = f"{BUILD_TIME_FOLDER}/cache"
-    kept |= {**FIXED, "INDEX_ARGUMENTS": " ".join(settings.uv_arguments())}
+        passed["UV_CACHE_DIR"] = f"{BUILD_TIME_FOLDER}/cache"
+    passed |= {**FIXED, "INDEX_ARGUMENTS": " ".join(settings.uv_arguments())}
     secrets["settings"] = "".join(
-        f"{name}={shlex.quote(value)}\n" for name, value in sorted(kept.items())
+        f"{name}={shlex.quote(value)}\n" for name, value in sorted(passed.items())
     ).encode()
     return BuildTimeFiles(secrets=secrets, mounts=(*mounts, *_mirrors(sources, environ)))
 
@@ -105,11 +105,11 @@ def _certificates(variables: Mapping[str, str]) -> bytes:
     """All certificates that this host trusts for downloads, as one file."""
     paths = ssl.get_default_verify_paths()
     named = variables.get("SSL_CERT_FILE") or variables.get("SSL_CERT_DIR")
-    place = Path(named or paths.cafile or paths.openssl_cafile)
-    if place.is_dir():
-        found = {path.resolve() for path in place.iterdir() if path.suffix in (".pem", ".crt")}
+    location = Path(named or paths.cafile or paths.openssl_cafile)
+    if location.is_dir():
+        found = {path.resolve() for path in location.iterdir() if path.suffix in (".pem", ".crt")}
         return b"".join(path.read_bytes() for path in sorted(found) if path.is_file())
-    return place.read_bytes() if place.is_file() else b""
+    return location.read_bytes() if location.is_file() else b""
 
 
 def _mirrors(sources: Sequence[LockedSource], environ: Mapping[str, str]) -> Iterator[Mount]:

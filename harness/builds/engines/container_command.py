@@ -49,16 +49,16 @@ def contained_command(
     """
     mounts = {str(path): False for path in (*needed, *_existing_paths(argv))}
     mounts[container.bytecode] = True
-    listed = _outermost(mounts)
+    outermost = _outermost(mounts)
     if has_npu:
-        listed += [(path, False) for path in driver_files()]
+        outermost += [(path, False) for path in driver_files()]
     command = ContainedCommand(
         engine=container.engine,
         connection={name: environ[name] for name in CONNECTION if name in environ},
         image=container.image,
         cell=container.cell,
         argv=tuple(argv),
-        mounts=tuple(listed),
+        mounts=tuple(outermost),
         memory_bytes=parse_size(environ.get(MEMORY_VARIABLE, "0"), MEMORY_VARIABLE),
         shm_bytes=parse_size(environ.get(SHM_VARIABLE, DEFAULT_SHM), SHM_VARIABLE),
         has_npu=has_npu,
@@ -89,9 +89,11 @@ def _existing_paths(argv: Sequence[str]) -> list[Path]:
 
 def _outermost(mounts: Mapping[str, bool]) -> list[tuple[str, bool]]:
     """The mounts without those below another one with the same rights."""
-    kept: list[tuple[str, bool]] = []
+    outermost: list[tuple[str, bool]] = []
     for path, writable in sorted(mounts.items()):
-        above = [other for other, rights in kept if rights == writable and Path(path).is_relative_to(other)]
+        above = [
+            other for other, rights in outermost if rights == writable and Path(path).is_relative_to(other)
+        ]
         if not above:
-            kept.append((path, writable))
-    return kept
+            outermost.append((path, writable))
+    return outermost

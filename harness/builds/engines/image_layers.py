@@ -1,8 +1,8 @@
-"""The layers of a cell's image. What changes rarely is below what changes often, so that cells share layers.
+"""The layers of a cell's image. Layers that change rarely are at the bottom, so that many cells share them.
 
-CANN base, Python, torch / torch_npu, vllm, vllm-ascend, what verl needs, verl, patches. A layer's key is made
-of its content and of the key below it: equal keys are one image, so N cells cost their distinct keys. The
-probes are not part of the image: they are mounted read-only, so that changing a probe rebuilds nothing.
+From the bottom: CANN base, Python, torch / torch_npu, vllm, vllm-ascend, dependencies of verl, verl, patches.
+The key of a layer is a digest of its content and of the key below it; each distinct key is built once. The
+code that runs in cells is mounted read-only and not part of the image, so changing it rebuilds no layer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ READ_SETTINGS = f"set -a; source {INDEX_SETTINGS}; set +a"
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One step of an image: files to add (absolute path -> content), then bash commands.
+    """One layer of an image: `files` (absolute path -> content) are added, then bash commands run.
 
     key: digest of this layer and those below it. below: key of the layer below.
     """
@@ -43,8 +43,11 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchedTree:
-    """Patched files. files: path below site-packages -> content, None for a file that the patches remove.
-    before: path -> digest that the file must have before patching, "" for a new file."""
+    """Patched files.
+
+    files: path below site-packages -> content, None for a file that the patches remove.
+    before: path -> digest that the file must have before patching, "" for a new file.
+    """
 
     files: Mapping[str, bytes | None]
     before: Mapping[str, str]
@@ -92,10 +95,10 @@ def _add_packages(chain: _LayerChain, content: LayerContent, lock: CellLock) -> 
         commands += [f"export {key}={shlex.quote(value)}" for key, value in sorted(lock.build_env.items())]
     files: dict[str, bytes] = {}
     if content.packages:
-        listed = f"/cell/layers/{content.name}.txt"
-        files[listed] = requirements_text(content.packages).encode()
+        requirements_file = f"/cell/layers/{content.name}.txt"
+        files[requirements_file] = requirements_text(content.packages).encode()
         binary = "".join(f" --no-binary {package}" for package in content.compiled)
-        commands.append(f"{_install()} --require-hashes{binary} --requirements {listed}")
+        commands.append(f"{_install()} --require-hashes{binary} --requirements {requirements_file}")
     commands += [command for source in content.sources for command in _from_source(source, lock.python)]
     chain.add(content.name, files, commands)
 
@@ -110,41 +113,41 @@ def _install(alone: str = "--no-deps ") -> str:
 
 
 def _from_source(source: LockedSource, python: str) -> tuple[str, ...]:
-    """Fetch from a mounted mirror where there is one; the clone is removed at the end of the layer."""
-    place, mirror = f"/tmp/source-{source.package}", f"/run/npu-matrix/git/{source.package}"  # noqa: S108 - in the image
+    """Commands that fetch a source package from a mounted mirror or upstream, and install it."""
+    folder, mirror = f"/tmp/source-{source.package}", f"/run/npu-matrix/git/{source.package}"  # noqa: S108 - in the image
     return (
-        f"git init -q {place}",
+        f"git init -q {folder}",
         f"if [ -d {mirror} ]; then from={mirror}; else from={source.repository}; fi",
-        *fetch_commands(f"git -C {place}", '"$from"', source),
-        *([f'test "$(git -C {place} rev-parse HEAD^{{tree}})" = {source.tree}'] if source.tree else []),
-        *(_by_its_script(source, python, place) or [f"{source.settings}{_install()} {place}"]),
-        f"rm -rf {place}",
+        *fetch_commands(f"git -C {folder}", '"$from"', source),
+        *([f'test "$(git -C {folder} rev-parse HEAD^{{tree}})" = {source.tree}'] if source.tree else []),
+        *(_build_with_script(source, python, folder) or [f"{source.settings}{_install()} {folder}"]),
+        f"rm -rf {folder}",
     )
 
 
-def _by_its_script(source: LockedSource, python: str, place: str) -> tuple[str, ...]:
+def _build_with_script(source: LockedSource, python: str, folder: str) -> tuple[str, ...]:
     """Commands for a package whose repository has its own build script; () for others."""
-    made = source.wheel(python, _install(alone=""))
-    if not made:
+    build = source.wheel(python, _install(alone=""))
+    if not build:
         return ()
-    wanted = " ".join(TOOLS_OF[source.package])
-    lacking = f"the base image has no $tool, which building {source.package} needs"
+    tools = " ".join(TOOLS_OF[source.package])
+    message = f"the base image has no $tool, which building {source.package} needs"
     return (
-        f'for tool in {wanted}; do command -v "$tool" || {{ echo "{lacking}" >&2; exit 1; }}; done',
+        f'for tool in {tools}; do command -v "$tool" || {{ echo "{message}" >&2; exit 1; }}; done',
         f'export PATH={PREFIX}/bin:"$PATH"',
-        f"cd {place}",
-        *made,
+        f"cd {folder}",
+        *build,
         f"{_install()} {source.wheel_file}",
         "cd /",
     )
 
 
 def _patching(patched: PatchedTree, python: str) -> tuple[Mapping[str, bytes], tuple[str, ...]]:
-    """Files and commands that check the original files and then install the patched ones."""
+    """The files and commands that verify the original files and install the patched ones."""
     minor = ".".join(python.split(".")[:2])
     site = f"{PREFIX}/lib/python{minor}/site-packages"
     new = {path: data for path, data in sorted(patched.files.items()) if data is not None}
-    gone = sorted(path for path, data in patched.files.items() if data is None)
+    removed = sorted(path for path, data in patched.files.items() if data is None)
     files = {f"/cell/patched/{path}": data for path, data in new.items()}
     sums = "".join(f"{digest}  {path}\n" for path, digest in sorted(patched.before.items()) if digest)
     files["/cell/patched.sha256"] = sums.encode()
@@ -155,5 +158,5 @@ def _patching(patched: PatchedTree, python: str) -> tuple[Mapping[str, bytes], t
     commands += [f"test ! -e {shlex.quote(path)}" for path in added]
     if new:
         commands.append("cp -r /cell/patched/. .")
-    commands += [f"rm {shlex.quote(path)}" for path in gone]
+    commands += [f"rm {shlex.quote(path)}" for path in removed]
     return files, tuple(commands)

@@ -70,11 +70,11 @@ class PodmanEngine(SdkEngine):
 
 def _usual_socket(environ: Mapping[str, str]) -> str:
     runtime = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-    places = [Path(runtime) / "podman/podman.sock"]
+    sockets = [Path(runtime) / "podman/podman.sock"]
     if os.getuid() == 0:
-        places.append(Path("/run/podman/podman.sock"))
-    for place in places:
+        sockets.append(Path("/run/podman/podman.sock"))
+    for socket in sockets:
         with contextlib.suppress(OSError):
-            if place.is_socket():
-                return f"unix://{place}"
+            if socket.is_socket():
+                return f"unix://{socket}"
     return ""

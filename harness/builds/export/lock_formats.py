@@ -15,12 +15,12 @@ from harness.errors import InputError, Location
 from harness.serialisation import as_object, dumps
 
 TEMPLATE = "docker/cell.Dockerfile.j2"
-ITS_TREE = "'HEAD^{tree}'"
+TREE_OF_HEAD = "'HEAD^{tree}'"
 NO_DIGEST = "by tag; its digest is not known"
 
 
 def as_requirements(lock: CellLock) -> str:
-    """A requirements file with digests; comments name what such a file cannot contain."""
+    """A requirements file with digests; comments list what such a file cannot contain."""
     lines = [
         *_header(lock),
         f"# for Python {lock.python} on {lock.arch}; install with --no-deps --require-hashes",
@@ -59,7 +59,7 @@ def as_script(lock: CellLock) -> str:
         lines += [
             f"git init -q {folder}",
             *fetch_commands(f"git -C {folder}", source.repository, source),
-            *([f'test "$(git -C {folder} rev-parse {ITS_TREE})" = {source.tree}'] if source.tree else []),
+            *([f'test "$(git -C {folder} rev-parse {TREE_OF_HEAD})" = {source.tree}'] if source.tree else []),
             f"(cd {folder} && {' && '.join(source.installation(lock.python))})",
             "",
         ]
@@ -81,7 +81,7 @@ def _asking_for(tools: Sequence[str]) -> str:
 
 
 def as_markdown(lock: CellLock) -> str:
-    """The table of a README."""
+    """Markdown tables for a README."""
     rows = [("base image", f"{lock.image} ({lock.image_digest or NO_DIGEST})")]
     rows += sorted(lock.axes.items())
     rows += [("build environment", f"{name}={value}") for name, value in sorted(lock.build_env.items())]
@@ -114,13 +114,13 @@ def as_conda(lock: CellLock) -> str:
 
     Comments name what conda cannot install: packages from source and patches. The script installs them.
     """
-    left = [
+    notes = [
         f"# not in here, see install.sh: {s.package} {s.version}, built from source" for s in lock.from_source
     ]
-    left += [f"# not in here, see install.sh: {patch.file} sha256:{patch.digest}" for patch in lock.patches]
+    notes += [f"# not in here, see install.sh: {patch.file} sha256:{patch.digest}" for patch in lock.patches]
     lines = [
         *_header(lock),
-        *left,
+        *notes,
         f"name: {lock.cell}",
         "dependencies:",
         f"  - python={lock.python}",
@@ -140,10 +140,9 @@ def as_json(lock: CellLock) -> str:
 
 
 def docker_context(lock: CellLock, root: Path) -> dict[str, bytes]:
-    """Files of a build context: the Dockerfile, one requirements file for each layer, the patches.
+    """The files of a build context: the Dockerfile, one requirements file for each layer, the patches.
 
-    `root` is the checkout with the template and the patches; InputError when a patch there is not the one
-    that was locked.
+    root: the checkout with the template and the patches. InputError if a patch there is not the locked one.
     """
     files = {"Dockerfile": _dockerfile(lock, root).encode()}
     for name, packages in lock.layers():

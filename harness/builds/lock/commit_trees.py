@@ -1,7 +1,7 @@
 """Adds git tree ids to the commits of a lock, from local mirrors or from the repositories themselves.
 
 A tree id identifies the content of a commit even when the history is rewritten. Upstream repositories are
-asked for commits only, without trees and files: a few hundred bytes for a full commit id or a tag.
+queried for commits only, without trees and files: a few hundred bytes for a full commit id or a tag.
 """
 
 from __future__ import annotations
@@ -85,20 +85,20 @@ def add_upstream_tree_ids(
 
 def _fetch_commit(source: LockedSource, environ: Mapping[str, str]) -> tuple[LockedSource, str]:
     with temporary_folder() as folder:
-        said = _git(folder, environ, "init", "-q", "--bare", "asked")
-        if said.returncode:
-            return source, _why(said)
-        place = folder / "asked"
+        done = _git(folder, environ, "init", "-q", "--bare", "upstream")
+        if done.returncode:
+            return source, _why(done)
+        clone = folder / "upstream"
         depth, refs = ([], EVERYTHING) if source.abbreviated else (["--depth=1"], (source.commit,))
-        said = _git(place, environ, "fetch", "-q", "--filter=tree:0", *depth, "--", source.repository, *refs)
-        if said.returncode:
-            return source, _why(said)
+        done = _git(clone, environ, "fetch", "-q", "--filter=tree:0", *depth, "--", source.repository, *refs)
+        if done.returncode:
+            return source, _why(done)
         # The commit contains the tree's id; the tree itself was not fetched.
         name = source.commit if source.abbreviated else "FETCH_HEAD"
-        said = _git(place, environ, "log", "-1", "--format=%H %T", f"{name}^{{commit}}", "--")
-        if said.returncode:
-            return source, _why(said)
-        commit, tree = said.stdout.split()
+        done = _git(clone, environ, "log", "-1", "--format=%H %T", f"{name}^{{commit}}", "--")
+        if done.returncode:
+            return source, _why(done)
+        commit, tree = done.stdout.split()
     return replace(source, tree=tree, commit=commit if source.abbreviated else source.commit), ""
 
 
@@ -119,6 +119,6 @@ def _git(folder: Path, environ: Mapping[str, str], *argv: str) -> subprocess.Com
         return subprocess.CompletedProcess(command, 1, "", str(error))
 
 
-def _why(said: subprocess.CompletedProcess[str]) -> str:
-    lines = [line.strip() for line in said.stderr.splitlines() if line.strip()]
-    return lines[-1] if lines else f"git ended with {said.returncode}"
+def _why(done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    return lines[-1] if lines else f"git ended with {done.returncode}"

@@ -1,7 +1,7 @@
 """Adds the requirements of packages from source to a lock, resolved together with the pins.
 
 Authors of a stack install such a package over their pins, which changes some of them; no resolver accepts
-both sets of requirements. Here the pins are kept, and the requirements that contradict them are listed.
+both sets of requirements. Here the pins stay unchanged, and the requirements that contradict them are listed.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def add_extra_requirements(lock: CellLock, mirrors: Path | None, environ: Mappin
     Only for those in `lock.unpinned_sources` whose commit is in a repository below `mirrors` and whose tree
     says what it requires. InfrastructureError when no index can be reached or the resolver fails.
     """
-    wanted = dict(_wanted(lock, mirrors))
-    if not wanted:
+    requirements = dict(_source_requirements(lock, mirrors))
+    if not requirements:
         return lock
     settings = index_environment(environ)
-    lines = [line for lines in wanted.values() for line in lines]
+    lines = [line for lines in requirements.values() for line in lines]
     try:
         resolved = _resolve(lock, _open(lock, lines), settings.with_indexes(lock.indexes))
     except InfrastructureError:
@@ -48,14 +48,14 @@ def add_extra_requirements(lock: CellLock, mirrors: Path | None, environ: Mappin
         # The index of a vendor may be unreachable and not be needed.
         resolved = _resolve(lock, _open(lock, lines), settings)
     pinned = {package.name for package in lock.packages}
-    own = tuple(sorted(wanted))
+    own = tuple(sorted(requirements))
     added = [replace(one, via=(*one.via, *own)) for one in resolved if one.name not in pinned]
     return replace(
         lock,
         packages=tuple(sorted((*lock.packages, *added), key=lambda package: package.name)),
-        unpinned_sources=tuple(name for name in lock.unpinned_sources if name not in wanted),
+        unpinned_sources=tuple(name for name in lock.unpinned_sources if name not in requirements),
         overruled={
-            name: tuple(overruled_requirements(lines, lock.packages)) for name, lines in wanted.items()
+            name: tuple(overruled_requirements(lines, lock.packages)) for name, lines in requirements.items()
         },
     )
 
@@ -64,13 +64,14 @@ def overruled_requirements(lines: Iterable[str], packages: Iterable[LockedPackag
     """Requirements that contradict the pins, as `numpy<2.0.0 (pinned 2.2.6)`."""
     versions = {package.name: package.version for package in packages}
     for line in lines:
-        wish = Requirement(line)
-        version = versions.get(normal_name(wish.name))
-        if version is not None and not wish.specifier.contains(version, prereleases=True):
-            yield f"{wish.name}{wish.specifier} (pinned {version})"
+        requirement = Requirement(line)
+        version = versions.get(normal_name(requirement.name))
+        if version is not None and not requirement.specifier.contains(version, prereleases=True):
+            yield f"{requirement.name}{requirement.specifier} (pinned {version})"
 
 
-def _wanted(lock: CellLock, mirrors: Path | None) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _source_requirements(lock: CellLock, mirrors: Path | None) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Package from source -> its requirements, if these can be read in a mirror."""
     if mirrors is None:
         return
     for source in lock.from_source:
@@ -97,11 +98,11 @@ def _pins(packages: Iterable[LockedPackage], lines: Iterable[str]) -> Iterator[s
     """Each package with its version and the required extras, which an override would remove."""
     extras: dict[str, set[str]] = {}
     for line in lines:
-        wish = Requirement(line)
-        extras.setdefault(normal_name(wish.name), set()).update(wish.extras)
+        requirement = Requirement(line)
+        extras.setdefault(normal_name(requirement.name), set()).update(requirement.extras)
     for package in packages:
-        asked = ",".join(sorted(extras.get(package.name, ())))
-        yield f"{package.name}{f'[{asked}]' if asked else ''}=={package.version}"
+        names = ",".join(sorted(extras.get(package.name, ())))
+        yield f"{package.name}{f'[{names}]' if names else ''}=={package.version}"
 
 
 def _resolve(lock: CellLock, lines: list[str], settings: IndexSettings) -> tuple[LockedPackage, ...]:
@@ -133,9 +134,9 @@ def _resolve(lock: CellLock, lines: list[str], settings: IndexSettings) -> tuple
         except subprocess.TimeoutExpired as error:
             raise _failed(lock, f"no result within {SECONDS:g} s") from error
         if done.returncode:
-            said = redact_text(done.stderr)
-            failure = fetch_failure(said)
-            raise failure.error() if failure else _failed(lock, said.strip()[-1000:])
+            output = redact_text(done.stderr)
+            failure = fetch_failure(output)
+            raise failure.error() if failure else _failed(lock, output.strip()[-1000:])
         return parse_lock(folder.joinpath("lock.txt").read_text("utf-8"))
 
 

@@ -12,7 +12,7 @@ PREFIX = "npu-matrix."
 RUN, CELL, TASK, KEY = (PREFIX + name for name in ("run", "cell", "task", "key"))
 OWNER, EXPIRES, PARENT = (PREFIX + name for name in ("owner", "expires", "parent"))
 BOOT_ID = "sys/kernel/random/boot_id"
-START_TIME = 19  # place of `starttime` behind the command in /proc/PID/stat (proc(5): field 22)
+START_TIME = 19  # index of `starttime` after the command in /proc/PID/stat (proc(5): field 22)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,10 @@ def has_owner_labels(labels: Mapping[str, str]) -> bool:
 
 
 def is_orphaned(labels: Mapping[str, str], view: ProcessView, now: float) -> tuple[bool, str]:
-    """Whether the owner of a container or network with these labels is dead or its time is over, and why."""
+    """Whether a container or network with these labels can be removed, and why or why not.
+
+    It can if its owner is dead, or if it has expired and its owner cannot be checked from this host.
+    """
     owner = ProcessOwner.parse(labels.get(OWNER, ""))
     if owner is None:
         return False, "its owner cannot be read"

@@ -22,9 +22,9 @@ ABANDONED_AFTER_S = 2 * 3600.0
 
 
 @contextlib.contextmanager
-def temporary_folder(place: Path | None = None, prefix: str = PREFIX) -> Iterator[Path]:
-    """A temporary folder, removed at the end, or by `cleanup` if a process still writes into it then."""
-    folder = make_temporary_folder(place, prefix)
+def temporary_folder(parent: Path | None = None, prefix: str = PREFIX) -> Iterator[Path]:
+    """A temporary folder that is removed at the end; if that fails, `cleanup` removes it later."""
+    folder = make_temporary_folder(parent, prefix)
     try:
         yield folder
     finally:
@@ -32,13 +32,13 @@ def temporary_folder(place: Path | None = None, prefix: str = PREFIX) -> Iterato
             remove_temporary_folder(folder)
 
 
-def make_temporary_folder(place: Path | None = None, prefix: str = PREFIX) -> Path:
+def make_temporary_folder(parent: Path | None = None, prefix: str = PREFIX) -> Path:
     """A new temporary folder with a file that names its owner; remove it with `remove_temporary_folder`.
 
-    place: parent folder, by default the system's. `cleanup` looks only there, so a caller that uses another
-    place has to remove leftover folders itself.
+    parent: by default the temporary folder of the system. `cleanup` searches only that one, so a caller that
+    uses another parent has to remove leftover folders itself.
     """
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     (folder / OWNER_FILE).write_text(str(this_process()), encoding="utf-8")
     return folder
 
@@ -47,15 +47,17 @@ def claim_temporary_folder(folder: Path, owner: ProcessOwner) -> Path:
     """Create `folder`, whose name starts with `PREFIX`, for `owner`. Safe with concurrent calls."""
     folder.mkdir(parents=True, exist_ok=True)
     if read_folder_owner(folder) is None:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as beside:
-            beside.write(str(owner))
-        Path(beside.name).replace(folder / OWNER_FILE)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as temporary:
+            temporary.write(str(owner))
+        Path(temporary.name).replace(folder / OWNER_FILE)
     return folder
 
 
-def list_temporary_folders(place: Path, prefix: str = PREFIX) -> tuple[Path, ...]:
-    """This user's temporary folders in `place`, in use or left over."""
-    return tuple(folder for folder in sorted(place.glob(f"{glob.escape(prefix)}*")) if _is_own_folder(folder))
+def list_temporary_folders(parent: Path, prefix: str = PREFIX) -> tuple[Path, ...]:
+    """This user's temporary folders in `parent`, whether in use or not."""
+    return tuple(
+        folder for folder in sorted(parent.glob(f"{glob.escape(prefix)}*")) if _is_own_folder(folder)
+    )
 
 
 def _is_own_folder(path: Path) -> bool:

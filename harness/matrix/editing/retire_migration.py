@@ -26,9 +26,9 @@ def retire_migration(text: str, migration: Migration, new_values: Mapping[str, s
     edited = _renamed(edited, migration)
     edited = remove_entries(edited, "migrations", {migration.name})
     before, after = parse_matrix(text, file), parse_matrix(edited, file)
-    wanted = {**before.stacks[migration.stack].axes, **changed}
+    expected = {**before.stacks[migration.stack].axes, **changed}
     rows = {name: stack.axes for name, stack in before.stacks.items() if name != migration.name}
-    if {name: stack.axes for name, stack in after.stacks.items()} != {**rows, migration.stack: wanted}:
+    if {name: stack.axes for name, stack in after.stacks.items()} != {**rows, migration.stack: expected}:
         raise InputError(
             "the stack cannot be edited automatically without changing something else",
             where=Location(file),

@@ -98,11 +98,9 @@ class NameResolver:
             axis = self.axis(at, name, key=True)
             if axis is None:
                 continue
-            places = [
-                (*at, index) if isinstance(options, list) else at for index in range(len(texts(options)))
-            ]
             specifiers = [
-                self.specifier(place, axis, word) for place, word in zip(places, texts(options), strict=True)
+                self.specifier((*at, index) if isinstance(options, list) else at, axis, option)
+                for index, option in enumerate(texts(options))
             ]
             conditions.append(Condition(axis=name, specifiers=tuple(one for one in specifiers if one)))
         return tuple(conditions)

@@ -50,13 +50,13 @@ def _products(matrix: Matrix) -> Iterator[Problem]:
     for profile in matrix.profiles.values():
         cell_set = matrix.cells(profile.name)
         used = {pair for cell in cell_set.cells if not cell.stack for pair in cell.axes.items()}
-        listed = {pair: where for part in profile.select for pair, where in part.provenance.items()}
-        if listed and not used:
+        positions = {pair: where for part in profile.select for pair, where in part.provenance.items()}
+        if positions and not used:
             yield Problem(
                 f"constraints exclude every cell of the products of profile {profile.name!r}", profile.where
             )
             continue
-        for (axis, value), where in listed.items():
+        for (axis, value), where in positions.items():
             if (axis, value) not in used:
                 rules = {part.constraint for part in cell_set.excluded if part.axes.get(axis) == value}
                 yield Problem(

@@ -28,16 +28,16 @@ def declared_requirements(tree: Tree) -> tuple[str, ...]:
     They come from `project.dependencies` in pyproject.toml or, if these are dynamic, from the literal list
     that setup.py assigns to `install_requires`. InputError if neither exists.
     """
-    found = _of_project(tree)
-    if found is None:
-        found = _of_setup(tree)
-    if found is None:
+    requirements = _of_project(tree)
+    if requirements is None:
+        requirements = _of_setup(tree)
+    if requirements is None:
         raise InputError(
             "the requirements of this source tree cannot be determined",
             where=Location(tree.label),
             why=f"no project.dependencies in {PROJECT}, no list {_ARGUMENT} in {SETUP}",
         )
-    return found
+    return requirements
 
 
 def _of_project(tree: Tree) -> tuple[str, ...] | None:
@@ -48,8 +48,8 @@ def _of_project(tree: Tree) -> tuple[str, ...] | None:
         raise InputError(
             "this file is not valid TOML", where=Location(f"{tree.label}:{PROJECT}"), why=str(error)
         ) from error
-    listed = project.get("dependencies")
-    return tuple(str(item) for item in listed) if isinstance(listed, list) else None
+    dependencies = project.get("dependencies")
+    return tuple(map(str, dependencies)) if isinstance(dependencies, list) else None
 
 
 def _of_setup(tree: Tree) -> tuple[str, ...] | None:
@@ -91,7 +91,7 @@ def source_requirements(tree: Tree, env: Mapping[str, str] | None = None) -> tup
     try:
         return declared_requirements(tree)
     except InputError:
-        setup = tree.read(SETUP).decode("utf-8", "replace") if tree.mode(SETUP) else ""
+        setup = _text(tree, SETUP)
         module = _parsed(setup)
         if (selected := _from_table(module)) is not None:
             return selected
@@ -113,8 +113,8 @@ def _parsed(setup: str) -> ast.Module:
 
 def _from_table(module: ast.Module) -> tuple[str, ...] | None:
     """The requirements in `install_requires = [deps["a"], ...]`, where `_deps` lists all requirements."""
-    listed = {target: node.value for target, node in _assignments(module)}
-    table, required = listed.get("_deps"), listed.get("install_requires")
+    values = dict(_assignments(module))
+    table, required = values.get("_deps"), values.get(_ARGUMENT)
     if not isinstance(table, ast.List) or not isinstance(required, ast.List):
         return None
     names = [
@@ -126,17 +126,18 @@ def _from_table(module: ast.Module) -> tuple[str, ...] | None:
         and isinstance(one.slice, ast.Constant)
         and isinstance(one.slice.value, str)
     ]
-    stated = [one.value for one in table.elts if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-    by_name = {found[0]: text for text in stated if (found := NAME.match(text))}
+    texts = [one.value for one in table.elts if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    by_name = {match[0]: text for text in texts if (match := NAME.match(text))}
     if len(names) != len(required.elts) or not by_name.keys() >= set(names):
         return None
     return tuple(by_name[name] for name in names)
 
 
-def _assignments(module: ast.Module) -> Iterator[tuple[str, ast.Assign]]:
+def _assignments(module: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """The names that the module assigns at its top level, and their values."""
     for node in module.body:
         if isinstance(node, ast.Assign):
-            yield from ((target.id, node) for target in node.targets if isinstance(target, ast.Name))
+            yield from ((target.id, node.value) for target in node.targets if isinstance(target, ast.Name))
 
 
 def _without_device(module: ast.Module) -> str:

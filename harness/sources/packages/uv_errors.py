@@ -116,8 +116,8 @@ def _only_error(output: str) -> str:
 
 def _no_solution(text: str, hints: tuple[str, ...]) -> UvFailure:
     body = HINT.sub("", text)
-    listed = ONE_OF.sub(lambda found: " " + " | ".join(found["items"].split()), MARKER.sub("", body))
-    flat = " ".join(listed.split())
+    joined = ONE_OF.sub(lambda found: " " + " | ".join(found["items"].split()), MARKER.sub("", body))
+    flat = " ".join(joined.split())
     start = flat.find("Because")
     steps = tuple(
         UvDerivation(facts=found["facts"].strip(), conclusion=found["conclusion"].strip())
