@@ -153,36 +153,36 @@ class CodeGraph:
     def digest(self, nodes: Iterable[Node]) -> ReachedCode:
         """The digest of pieces of code."""
         pieces: dict[str, list[str]] = {}
-        for kind, place, name in nodes:
+        for kind, location, name in nodes:
             if kind == WHOLE:
                 continue
-            content = self._content(kind, place, name)
+            content = self._content(kind, location, name)
             if content:
-                pieces.setdefault(place, []).append(f"{kind} {name} {content}")
+                pieces.setdefault(location, []).append(f"{kind} {name} {content}")
         modules = {
-            place: hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:32]
-            for place, lines in sorted(pieces.items())
+            location: hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:32]
+            for location, lines in sorted(pieces.items())
         }
         whole = hashlib.sha256(json.dumps(modules).encode()).hexdigest()
         return ReachedCode(
-            digest=whole, modules={place: digest[:MODULE_DIGITS] for place, digest in modules.items()}
+            digest=whole, modules={location: digest[:MODULE_DIGITS] for location, digest in modules.items()}
         )
 
-    def data_files(self, place: str) -> list[Path]:
-        """The files of package data. place: a folder or file, relative to the folder of the package."""
-        path = self.root / place
+    def data_files(self, location: str) -> list[Path]:
+        """The files of package data. location: a folder or file, relative to the folder of the package."""
+        path = self.root / location
         if path.is_file():
             return [path]
         return sorted(file for file in path.rglob("*") if file.is_file() and is_code(file))
 
-    def _content(self, kind: str, place: str, name: str) -> str:
+    def _content(self, kind: str, location: str, name: str) -> str:
         if kind == MISSING:
             return "missing"
         if kind == DATA:
-            if place not in self._digests:
-                self._digests[place] = hashlib.sha256((self.root / place).read_bytes()).hexdigest()
-            return self._digests[place]
-        facts = self.facts(place)
+            if location not in self._digests:
+                self._digests[location] = hashlib.sha256((self.root / location).read_bytes()).hexdigest()
+            return self._digests[location]
+        facts = self.facts(location)
         if facts is None:
             return "missing"
         if kind == ON_IMPORT:
@@ -208,29 +208,29 @@ class CodeGraph:
 
     def neighbours(self, node: Node) -> Iterator[tuple[bool, Node]]:
         """What a piece of code refers to directly. The flag marks what a check runs after planning."""
-        kind, place, name = node
+        kind, location, name = node
         if kind == MISSING:
             return
         if kind == DATA:
-            yield from ((False, reached) for reached in self._mentioned(place))
+            yield from ((False, reached) for reached in self._mentioned(location))
             return
-        facts = self.facts(place)
+        facts = self.facts(location)
         if facts is None:
-            yield False, (MISSING, place, "")
+            yield False, (MISSING, location, "")
             return
         if kind == WHOLE:
-            yield False, (AS_PROGRAM, place, "")
-            yield from ((False, (DEFINITION, place, definition)) for definition in facts.definitions)
+            yield False, (AS_PROGRAM, location, "")
+            yield from ((False, (DEFINITION, location, definition)) for definition in facts.definitions)
         if kind != ON_IMPORT:
-            yield False, (ON_IMPORT, place, "")
+            yield False, (ON_IMPORT, location, "")
         if kind == ON_IMPORT:
-            yield from ((False, reached) for reached in self._imported(place, facts))
+            yield from ((False, reached) for reached in self._imported(location, facts))
         piece = {ON_IMPORT: facts.on_import, AS_PROGRAM: facts.as_program}.get(kind)
         if kind == DEFINITION:
             piece = facts.definitions[name]
         for reference in piece.references if piece else ():
             is_run_later = reference.startswith("~")
-            nodes = self._referred(place, reference.lstrip("~"))
+            nodes = self._referred(location, reference.lstrip("~"))
             yield from ((is_run_later, reached) for reached in nodes)
 
     def _imported(self, module: str, facts: ModuleFacts) -> Iterator[Node]:
@@ -300,16 +300,16 @@ class CodeGraph:
         else:
             yield from self._resolve(module, reference.split("."))
 
-    def _data(self, module: str, place: str) -> Iterator[Node]:
-        files = self.data_files(place)
+    def _data(self, module: str, location: str) -> Iterator[Node]:
+        files = self.data_files(location)
         if not files:
-            yield MISSING, module, place
+            yield MISSING, module, location
         for file in files:
             yield DATA, file.relative_to(self.root).as_posix(), ""
 
-    def _mentioned(self, place: str) -> Iterator[Node]:
+    def _mentioned(self, location: str) -> Iterator[Node]:
         """Modules that a data file names, for example as an entry point."""
-        text = (self.root / place).read_bytes().decode("utf-8", "replace")
+        text = (self.root / location).read_bytes().decode("utf-8", "replace")
         for name in mentions(text):
             yield from self._named(name)
 

@@ -83,6 +83,7 @@ def _about_the_device(outcome: ActorOutcome) -> ActorOutcome:
 
 
 def _run_path(context: TaskContext, path: str) -> Measured[ActorOutcome]:
+    # Planning imports this module, but not numpy.
     from harness.numerics.actor.actor_case import DEFAULT_SEED
     from harness.numerics.actor.actor_reference import load_reference
 

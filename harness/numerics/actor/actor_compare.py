@@ -113,7 +113,7 @@ def packed_rows(tolerances: Mapping[str, float], labels: Sequence[str], packed: 
         first=first.split("/", 2)[2].rstrip("/") if wrong else "",
         kind=first.split("/")[0],
         worst_budget=max((budget for budget in budgets.values() if budget is not None), default=0.0),
-        fault_caught=bool(faulty) and faulty[0].split("/")[2] == GRADIENT_SIGN.place,
+        fault_caught=bool(faulty) and faulty[0].split("/")[2] == GRADIENT_SIGN.target,
     )
 
 
@@ -123,7 +123,7 @@ def _nearest_to_the_loss(wrong: list[str], labels: Sequence[str]) -> str:
     gradients = [label for label in wrong if label.startswith("gradient/0/")]
     if gradients and wrong[0].startswith("gradient/"):
         modules = dict.fromkeys(label.split("/")[2] for label in labels if label.startswith("forward/0/"))
-        called = {module: place for place, module in enumerate(modules)}
+        called = {module: index for index, module in enumerate(modules)}
         return max(gradients, key=lambda label: called.get(label.split("/")[2].rpartition(".")[0], -1))
     return wrong[0] if wrong else ""
 
@@ -151,13 +151,13 @@ def self_test(tolerances: Mapping[str, float], run: ActorDeviceRun) -> tuple[Loc
     for fault in ACTOR_FAULTS[run.compute]:
         if fault.matmul:
             first = next((matmul.name for matmul in run.matmuls.faults.get(fault.id, ())), "")
-            caught = first == fault.place
+            caught = first == fault.target
         else:
             budgets = _budgets(tolerances, run.faults.get(fault.id, {}))
             first = next((label for label, budget in budgets.items() if not _is_within(budget)), "")
-            caught = bool(first) and first.split("/")[2] == fault.place
+            caught = bool(first) and first.split("/")[2] == fault.target
         report.append(
-            LocatedFault(fault=fault.id, what=fault.what, place=fault.place, caught=caught, first=first)
+            LocatedFault(fault=fault.id, what=fault.what, place=fault.target, caught=caught, first=first)
         )
     return tuple(report)
 

@@ -39,6 +39,7 @@ from harness.numerics.actor.tensor_recorder import (
     distances,
     json_number,
 )
+from harness.numerics.actor.verl_workers import actor_class, finding
 from harness.numerics.arithmetic.precision_contract import BF16_IO
 from harness.serialisation import json_object
 
@@ -105,8 +106,6 @@ def measure_on_device(
 ) -> ActorDeviceRun:
     """Measure errors of every tensor on the device, repeatability and injected faults; write them to
     `out`."""
-    from harness.numerics.actor.verl_workers import actor_class, finding
-
     kind = name.split(":", maxsplit=1)[0]
     if kind != "npu":
         sys.modules.setdefault("torch_npu", None)  # type: ignore[arg-type]

@@ -15,31 +15,31 @@ class ActorFault:
 
     id: str
     what: str
-    place: str
-    breaks: Callable[[Any, str], Any]
+    target: str
+    install: Callable[[Any, str], Any]
     matmul: bool = False
 
     @contextmanager
-    def broken(self, model: Any) -> Iterator[None]:
+    def injected(self, model: Any) -> Iterator[None]:
         """Inject the fault into `model` for the duration of the block."""
-        handle = self.breaks(model, self.place)
+        handle = self.install(model, self.target)
         try:
             yield
         finally:
             handle.remove()
 
 
-def _gradient_sign(model: Any, place: str) -> Any:
-    return model.get_parameter(place).register_hook(lambda gradient: -gradient)
+def _gradient_sign(model: Any, target: str) -> Any:
+    return model.get_parameter(target).register_hook(lambda gradient: -gradient)
 
 
-def _in_bfloat16(model: Any, place: str) -> Any:
-    return model.get_submodule(place).register_forward_hook(
+def _in_bfloat16(model: Any, target: str) -> Any:
+    return model.get_submodule(target).register_forward_hook(
         lambda _module, _args, output: output.bfloat16().to(output.dtype)
     )
 
 
-def _summed_in_bfloat16(model: Any, place: str) -> Any:
+def _summed_in_bfloat16(model: Any, target: str) -> Any:
     def summed(module: Any, args: Any, output: Any) -> None:
         left, right = args[0].detach().bfloat16(), module.weight.detach().bfloat16()
         total = None
@@ -49,7 +49,7 @@ def _summed_in_bfloat16(model: Any, place: str) -> Any:
         # Not visible to autograd, so the matmuls of the backward pass stay correct.
         output.data.copy_(total)
 
-    return model.get_submodule(place).register_forward_hook(summed)
+    return model.get_submodule(target).register_forward_hook(summed)
 
 
 BLOCK = 16
@@ -58,8 +58,8 @@ BLOCK = 16
 GRADIENT_SIGN = ActorFault(
     id="gradient-sign",
     what="the gradient of one matrix has the wrong sign, its norm the right one",
-    place="model.layers.0.self_attn.k_proj.weight",
-    breaks=_gradient_sign,
+    target="model.layers.0.self_attn.k_proj.weight",
+    install=_gradient_sign,
 )
 
 ACTOR_FAULTS: Mapping[str, tuple[ActorFault, ...]] = {
@@ -68,8 +68,8 @@ ACTOR_FAULTS: Mapping[str, tuple[ActorFault, ...]] = {
         ActorFault(
             id="activation-bf16",
             what="the output of one normalisation is rounded to bf16",
-            place="model.layers.1.post_attention_layernorm",
-            breaks=_in_bfloat16,
+            target="model.layers.1.post_attention_layernorm",
+            install=_in_bfloat16,
         ),
     ),
     "bfloat16": (
@@ -77,8 +77,8 @@ ACTOR_FAULTS: Mapping[str, tuple[ActorFault, ...]] = {
         ActorFault(
             id="accumulation-bf16",
             what="the partial sums of one matmul are kept in bf16",
-            place="model.layers.1.mlp.down_proj",
-            breaks=_summed_in_bfloat16,
+            target="model.layers.1.mlp.down_proj",
+            install=_summed_in_bfloat16,
             matmul=True,
         ),
     ),

@@ -25,6 +25,7 @@ from harness.numerics.actor.tensor_recorder import (
     require_comparable,
     tolerances,
 )
+from harness.numerics.actor.verl_workers import actor_classes
 from harness.numerics.loss.cases.loss_case import read_npz, write_npz
 from harness.serialisation import json_object
 
@@ -52,7 +53,7 @@ def compute_reference(
     """Compute exact values and tolerances of every tensor and write them to `out`."""
     sys.modules["torch_npu"] = None  # type: ignore[assignment]
     torch = start_torch()
-    from harness.numerics.actor.verl_workers import actor_classes
+    # It imports torch, which the host does not have.
     from harness.numerics.arithmetic import stochastic_arithmetic
 
     started = time.monotonic()

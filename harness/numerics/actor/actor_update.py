@@ -20,6 +20,7 @@ from harness.numerics.actor.actor_case import ActorCase, Arrays
 from harness.numerics.actor.actor_faults import ActorFault
 from harness.numerics.actor.matmul_recorder import MatmulRecorder
 from harness.numerics.actor.tensor_recorder import GRADIENT, OUTPUT, PARAMETER, TensorRecorder
+from harness.numerics.actor.verl_workers import actor_class
 from harness.numerics.arithmetic.precision_contract import BF16_AUTOCAST, FP32, Contract
 
 CONTRACTS: Mapping[str, Contract] = {"float32": FP32, "bfloat16": BF16_AUTOCAST}
@@ -28,7 +29,7 @@ CONTRACTS: Mapping[str, Contract] = {"float32": FP32, "bfloat16": BF16_AUTOCAST}
 
 @dataclass(frozen=True, kw_only=True)
 class TensorPlacement:
-    """Where an update runs: device, dtype, and the mode (a context manager) in which every operation runs."""
+    """Where an update runs: the module `torch`, a device and a dtype."""
 
     torch: Any
     device: str
@@ -56,8 +57,6 @@ def run_update(
 
     Every tensor is passed to `recorder`, matmuls of linear layers to `matmuls`.
     """
-    from harness.numerics.actor.verl_workers import actor_class
-
     torch = placement.torch
     model = build_model(case, placement)
     optimizer = torch.optim.AdamW(model.parameters(), lr=case.update["lr"])
@@ -70,11 +69,11 @@ def run_update(
 
     optimizer.register_step_pre_hook(before_step)
     _keep_optimizer_in_fp32(optimizer, mode)
-    broken = fault.broken(model) if fault else nullcontext()
+    injected = fault.injected(model) if fault else nullcontext()
     watched = matmuls.watching(model) if matmuls else nullcontext()
     tokens = {name: placement.tensor(array) for name, array in case.tokens().items()}
     # The recorder comes first, because watching matmuls gives each layer an input tensor of its own.
-    with broken, recorder.watching(model), watched, mode:
+    with injected, recorder.watching(model), watched, mode:
         log_probs, entropy = actor.log_probs(tokens)
         valid = tokens["attention_mask"][:, -log_probs.shape[1] :].to(log_probs.device)
         # Masked before they are recorded, so that both contain only results of the model's operators.
@@ -113,6 +112,7 @@ def build_model(case: ActorCase, placement: TensorPlacement) -> Any:
 
 def tracing(torch: Any, names: list[str]) -> Any:
     """A mode that records every operator that computes; operators that only move numbers are omitted."""
+    # The host imports this module, too, and has no torch.
     from torch.utils._python_dispatch import TorchDispatchMode
 
     from harness.numerics.arithmetic.stochastic_arithmetic import EXACT

@@ -102,7 +102,7 @@ def interval_of_sum(contract: Contract, left: Array, right: Array) -> Interval:
     The gradient of the weight of a layer without bias is a batched matmul (`matmul_backward`): either one
     matmul, or one for each row of the batch, rounded to the io format and summed in fp32.
     """
-    parts = [interval(contract, one.T, other) for one, other in zip(left, right, strict=True)]
+    parts = [interval(contract, rows.T, other) for rows, other in zip(left, right, strict=True)]
     low, high, exact = interval(contract, rows(left).T, rows(right))
     bottom, top = (np.sum([part[side] for part in parts], axis=0) for side in (0, 1))
     largest = np.sum([np.maximum(np.abs(part[0]), np.abs(part[1])) for part in parts], axis=0)

@@ -126,8 +126,8 @@ class TensorRecorder:
         return hook
 
     def _passing(self, name: str, part: str, tensors: Iterator[Any]) -> None:
-        for place, tensor in enumerate(tensors, start=1):
-            which = part if place == 1 else f"{part} {place}"
+        for number, tensor in enumerate(tensors, start=1):
+            which = part if number == 1 else f"{part} {number}"
             self.note(FORWARD, name, tensor, which)
             if tensor.requires_grad:
                 tensor.register_hook(partial(self._arrived, name, which))

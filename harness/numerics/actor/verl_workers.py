@@ -200,7 +200,7 @@ class EngineActor:
         mask = tensors["attention_mask"].bool()
         jagged = {
             name: torch.nested.as_nested_tensor(
-                [row[kept] for row, kept in zip(tensors[name], mask, strict=True)], layout=torch.jagged
+                [row[valid] for row, valid in zip(tensors[name], mask, strict=True)], layout=torch.jagged
             )
             for name in ("input_ids", "position_ids")
         }

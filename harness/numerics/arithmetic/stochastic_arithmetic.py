@@ -90,9 +90,9 @@ class StochasticMode(TorchDispatchMode):  # type: ignore[misc]
         """The operands of a matmul, rounded up or down at random."""
         unit = FORMATS[self.contract.io].unit_roundoff
         given = list(args)
-        for place in MATMULS[name]:
-            direction = torch.rand(given[place].shape, generator=self.generator, dtype=torch.float64) * 2 - 1
-            given[place] = given[place] * (1 + unit * direction)
+        for index in MATMULS[name]:
+            direction = torch.rand(given[index].shape, generator=self.generator, dtype=torch.float64) * 2 - 1
+            given[index] = given[index] * (1 + unit * direction)
         return tuple(given)
 
     def _bound(self, name: str, args: tuple[Any, ...]) -> Any:
@@ -105,7 +105,7 @@ class StochasticMode(TorchDispatchMode):  # type: ignore[misc]
         if name in ROUNDED:
             return lambda result: unit * result.abs()
         if name in MATMULS:
-            left, right = (args[place] for place in MATMULS[name])
+            left, right = (args[index] for index in MATMULS[name])
             multiply = torch.mm if left.dim() == 2 and right.dim() == 2 else torch.matmul
             magnitude = multiply(left.abs(), right.abs()) * (self.growth(left.shape[-1]) * contract.unit_sum)
             return lambda result: magnitude + unit * result.abs()

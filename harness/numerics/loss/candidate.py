@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,19 +57,12 @@ def evaluate_one(candidate: Candidate, case: LossCase) -> CandidateResult:
     """Evaluate one case. KeyboardInterrupt and SystemExit are not caught."""
     started = time.monotonic()
     try:
-        result = candidate(case)
-        checked = _checked(result)
+        checked = _checked(candidate(case))
     except UnsupportedCaseError as error:
         checked = CandidateResult(unsupported=_shortened(str(error)) or "the candidate does not offer this")
     except Exception as error:  # noqa: BLE001 - whatever a candidate raises is a verdict on it
         checked = CandidateResult(error=f"raised {type(error).__name__}: {_shortened(str(error))}")
-    return CandidateResult(
-        value=checked.value,
-        gradient=checked.gradient,
-        error=checked.error,
-        unsupported=checked.unsupported,
-        seconds=time.monotonic() - started,
-    )
+    return replace(checked, seconds=time.monotonic() - started)
 
 
 def _checked(result: object) -> CandidateResult:

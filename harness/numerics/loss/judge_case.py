@@ -119,17 +119,17 @@ def _judge_gradient(
     known = np.where(finite, gradient, HUGE)
     leaks = expected.zero & finite & (gradient != 0)
     if leaks.any():
-        place = _worst(np.abs(known) * leaks)
+        worst = _worst(np.abs(known) * leaks)
         what = _counted(
             "gradient is not exactly 0 on padding or clipped tokens", int(leaks.sum()), gradient.size
         )
-        reasons.append(f"{what}: {gradient[place]:.3g} at {_place(place)}")
+        reasons.append(f"{what}: {gradient[worst]:.3g} at {_position(worst)}")
     outside = ((known < expected.low) | (known > expected.high)) & ~expected.zero & finite
     if outside.any():
-        place = _worst(np.where(outside, np.abs(known - expected.exact), 0.0))
+        worst = _worst(np.where(outside, np.abs(known - expected.exact), 0.0))
         what = _counted("gradient is outside its interval", int(outside.sum()), gradient.size)
-        exact = expected.exact[place]
-        reasons.append(f"{what}: {gradient[place]:.6g} at {_place(place)}, reference {exact:.6g}")
+        exact = expected.exact[worst]
+        reasons.append(f"{what}: {gradient[worst]:.6g} at {_position(worst)}, reference {exact:.6g}")
     if not reasons:
         reasons += _row_reasons(gradient, expected, contract)
     decided = ~expected.zero & ~expected.undecided
@@ -175,5 +175,5 @@ def _worst(error: NDArray[Any]) -> tuple[int, ...]:
     return tuple(int(axis) for axis in np.unravel_index(int(np.argmax(error)), error.shape))
 
 
-def _place(index: tuple[int, ...]) -> str:
+def _position(index: tuple[int, ...]) -> str:
     return "[" + ", ".join(str(axis) for axis in index) + "]"

@@ -31,6 +31,7 @@ REFERENCE_TIMEOUT_S = 120.0
 
 def run(context: TaskContext) -> Measured[LossMeasured | ProgramFailure]:
     """Write the battery, evaluate it in the cell, compute the reference in another process, and compare."""
+    # Planning imports this module, but not numpy.
     from harness.numerics.loss.cases.loss_battery import DEFAULT_SEED, default_battery
     from harness.numerics.loss.cases.loss_case import save_cases
     from harness.numerics.loss.loss_program import progress_file
@@ -61,6 +62,7 @@ def run(context: TaskContext) -> Measured[LossMeasured | ProgramFailure]:
 def _compare(
     context: TaskContext, seed: int, cases: Sequence[Any], battery: Path, results_file: Path, seconds: float
 ) -> Measured[LossMeasured | ProgramFailure]:
+    # Planning imports this module, but not numpy.
     from harness.numerics.loss.candidate import load_facts, load_results
     from harness.numerics.loss.expected_result import load_expected, load_reference_facts
     from harness.numerics.loss.loss_compare import compare

@@ -55,6 +55,7 @@ TwinOutcome = TwinMeasured | TwinRefused | ProgramFailure | Unsupported
 def run(context: TaskContext) -> Measured[TwinOutcome]:
     """Run the float64 copy on a CPU without torch_npu, then the steps on the device, with the same
     packages."""
+    # Planning imports this module, but not numpy.
     from harness.numerics.twin.twin_case import cannot_compare_reason
     from harness.numerics.twin.twin_program import case_of, load_twin_reference
 
@@ -170,6 +171,7 @@ def _worst_by_step(reference: TwinReference, twin: TwinErrors) -> tuple[float | 
 def self_test(reference: TwinReference, faults: Mapping[str, TwinErrors]) -> tuple[TwinInjectedFault, ...]:
     """For each injected fault within the horizon, whether it was detected in its step and module. A deviation
     within the contract must not be detected."""
+    # Planning imports this module, but not numpy.
     from harness.numerics.twin.twin_faults import TWIN_FAULTS
 
     report = []
@@ -177,14 +179,14 @@ def self_test(reference: TwinReference, faults: Mapping[str, TwinErrors]) -> tup
         if fault.id not in faults:
             continue
         found = _outside(reference, faults[fault.id])
-        located = bool(found) and found[0].step == fault.first + 1 and found[0].name == fault.place
+        located = bool(found) and found[0].step == fault.first + 1 and found[0].name == fault.target
         report.append(
             TwinInjectedFault(
                 fault=fault.id,
                 what=fault.what,
                 caught=not found if fault.legal else located,
                 legal=fault.legal,
-                place=fault.place,
+                place=fault.target,
                 step=fault.first + 1,
                 first=found[0] if found else None,
             )

@@ -17,7 +17,7 @@ class StepCounter:
 
 
 InjectTwinFault = Callable[[Any, Any, str, Callable[[], bool]], Any]
-"""Function of (model, optimizer, place, whether the fault is active) that installs a fault; returns a handle
+"""Function of (model, optimizer, target, whether the fault is active) that installs a fault; returns a handle
 that removes it."""
 
 
@@ -25,89 +25,89 @@ that removes it."""
 class TwinFault:
     """A defect that starts with step `first`. A run with this fault has `steps` steps.
 
-    place: the module or parameter with the defect. legal: it is within the contract, so it must not be
+    target: the module or parameter with the defect. legal: it is within the contract, so it must not be
         reported.
     """
 
     id: str
     what: str
-    place: str
+    target: str
     first: int
     steps: int
     legal: bool = False
-    breaks: InjectTwinFault
+    install: InjectTwinFault
 
     @contextmanager
-    def broken(self, model: Any, optimizer: Any, clock: StepCounter) -> Iterator[None]:
+    def injected(self, model: Any, optimizer: Any, clock: StepCounter) -> Iterator[None]:
         """Inject the fault into `model` or `optimizer`, active from its first step on."""
-        handle = self.breaks(model, optimizer, self.place, lambda: clock.step >= self.first)
+        handle = self.install(model, optimizer, self.target, lambda: clock.step >= self.first)
         try:
             yield
         finally:
             handle.remove()
 
 
-def _gradient_sign(model: Any, _optimizer: Any, place: str, due: Callable[[], bool]) -> Any:
-    return model.get_parameter(place).register_hook(lambda gradient: -gradient if due() else gradient)
+def _gradient_sign(model: Any, _optimizer: Any, target: str, is_active: Callable[[], bool]) -> Any:
+    return model.get_parameter(target).register_hook(lambda gradient: -gradient if is_active() else gradient)
 
 
-def _in_bfloat16(model: Any, _optimizer: Any, place: str, due: Callable[[], bool]) -> Any:
+def _in_bfloat16(model: Any, _optimizer: Any, target: str, is_active: Callable[[], bool]) -> Any:
     def rounded(_module: Any, _args: Any, output: Any) -> Any:
-        return output.bfloat16().to(output.dtype) if due() else output
+        return output.bfloat16().to(output.dtype) if is_active() else output
 
-    return model.get_submodule(place).register_forward_hook(rounded)
+    return model.get_submodule(target).register_forward_hook(rounded)
 
 
-def _moments_lost(model: Any, optimizer: Any, place: str, due: Callable[[], bool]) -> Any:
-    parameter = model.get_parameter(place)
+def _moments_lost(model: Any, optimizer: Any, target: str, is_active: Callable[[], bool]) -> Any:
+    parameter = model.get_parameter(target)
 
     def forget(*_: Any) -> None:
-        if due():
+        if is_active():
             optimizer.state[parameter]["exp_avg"].zero_()
 
     return optimizer.register_step_pre_hook(forget)
 
 
-def _one_ulp(model: Any, _optimizer: Any, place: str, due: Callable[[], bool]) -> Any:
+def _one_ulp(model: Any, _optimizer: Any, target: str, is_active: Callable[[], bool]) -> Any:
     def moved(_module: Any, _args: Any, output: Any) -> Any:
-        return output * (1 + 2.0**-23) if due() else output
+        return output * (1 + 2.0**-23) if is_active() else output
 
-    return model.get_submodule(place).register_forward_hook(moved)
+    return model.get_submodule(target).register_forward_hook(moved)
 
 
 TWIN_FAULTS = (
     TwinFault(
         id="gradient-sign",
         what="from step 3 on the gradient of one matrix has the wrong sign, its norm the right one",
-        place="model.layers.0.self_attn.k_proj.weight",
+        target="model.layers.0.self_attn.k_proj.weight",
         first=2,
         steps=3,
-        breaks=_gradient_sign,
+        install=_gradient_sign,
     ),
     TwinFault(
         id="moments-lost",
         what="from step 4 on the optimizer forgets the first moment of one matrix",
-        place="model.layers.1.mlp.up_proj.weight",
+        target="model.layers.1.mlp.up_proj.weight",
         first=3,
         steps=4,
-        breaks=_moments_lost,
+        install=_moments_lost,
     ),
     TwinFault(
         id="activation-bf16",
         what="from step 5 on the output of one normalisation is rounded to bf16",
-        place="model.layers.1.post_attention_layernorm",
+        target="model.layers.1.post_attention_layernorm",
         first=4,
         steps=5,
-        breaks=_in_bfloat16,
+        install=_in_bfloat16,
     ),
     TwinFault(
         id="one-ulp",
         what="the output of one normalisation is off by one ulp, which is within the contract",
-        place="model.layers.0.input_layernorm",
+        target="model.layers.0.input_layernorm",
         first=0,
         steps=6,
         legal=True,
-        breaks=_one_ulp,
+        install=_one_ulp,
     ),
 )
 """Three faults above the rounding errors, in different steps and modules, and one deviation below them."""

@@ -34,6 +34,7 @@ from harness.measurements import read_shape
 from harness.numerics.actor.actor_case import PROMPT, Arrays
 from harness.numerics.actor.actor_update import ProgramFacts, TensorPlacement, run_role, start_torch
 from harness.numerics.actor.tensor_recorder import PARAMETER, json_number, require_comparable, tolerances
+from harness.numerics.actor.verl_workers import actor_class
 from harness.numerics.loss.cases.loss_case import read_npz, write_npz
 from harness.numerics.twin.twin_case import CONTRACTS, UPDATE, TwinCase
 from harness.numerics.twin.twin_faults import TWIN_FAULTS, TwinFault
@@ -62,6 +63,7 @@ def compute_twin_reference(case: TwinCase, out: Path) -> TwinReferenceFacts:
     """Compute the exact run, tolerances and horizon, and write them to `out`."""
     sys.modules["torch_npu"] = None  # type: ignore[assignment]
     torch = start_torch()
+    # It imports torch, which the host does not have.
     from harness.numerics.arithmetic import stochastic_arithmetic
 
     started = time.monotonic()
@@ -205,7 +207,7 @@ def run_device_twin(case: TwinCase, name: str, reference_file: Path, out: Path) 
     run = TwinDeviceRun(
         device=device_facts(name),
         verl=version("verl"),
-        path=import_module("harness.numerics.actor.verl_workers").actor_class().name,
+        path=actor_class().name,
         steps=reached,
         twin=clean,
         faults={fault.id: errors(fault.steps, fault) for fault in TWIN_FAULTS if fault.steps <= reached},
@@ -222,8 +224,6 @@ def _differing(tokens: Arrays, expected: NDArray[np.int64], found: NDArray[np.in
 
 
 def _require_registry(case: TwinCase) -> None:
-    from harness.numerics.actor.verl_workers import actor_class
-
     actor_class()
     registry = getattr(import_module("verl.trainer.ppo.core_algos"), "POLICY_LOSS_REGISTRY", {})
     if case.update["loss_mode"] not in registry:

@@ -22,6 +22,7 @@ from harness.numerics.actor.tensor_recorder import (
     TensorEvent,
     TensorRecorder,
 )
+from harness.numerics.actor.verl_workers import actor_class
 from harness.numerics.twin.twin_case import EPSILON, TwinCase
 from harness.numerics.twin.twin_faults import StepCounter, TwinFault
 
@@ -58,16 +59,14 @@ def run_twin(
     sample: whether tokens are drawn one by one; otherwise all logits are computed at once over the script,
         which is enough to measure how far rounding moves them.
     """
-    from harness.numerics.actor.verl_workers import actor_class
-
     torch, run = placement.torch, TwinRun()
     model = build_model(case, placement)
     optimizer = torch.optim.AdamW(model.parameters(), lr=case.update["lr"], eps=EPSILON)
     actor = actor_class()(model, optimizer, case, placement.device.split(":", maxsplit=1)[0])
     clock = StepCounter()
-    broken = fault.broken(model, optimizer, clock) if fault else nullcontext()
+    injected = fault.injected(model, optimizer, clock) if fault else nullcontext()
     loss = watch_clip_decisions(case.update, partial(clip_margin, case), partial(_decide_clips, run))
-    with mode, loss, broken:
+    with mode, loss, injected:
         for step in range(case.steps if steps is None else steps):
             clock.step = step
             prompts = case.prompts(step)
@@ -114,8 +113,8 @@ def _sample(
         scores = logits(ids)[:, PROMPT - 1 : -1] + noise
         return scores, scores.argmax(axis=-1)
     ids, found = prompts, []
-    for place in range(RESPONSE):
-        found.append(logits(ids)[:, -1] + noise[:, place])
+    for index in range(RESPONSE):
+        found.append(logits(ids)[:, -1] + noise[:, index])
         ids = np.concatenate([ids, found[-1].argmax(axis=-1)[:, None]], axis=1)
     return np.stack(found, axis=1), ids[:, PROMPT:]
 
@@ -156,7 +155,7 @@ def _update(
 ) -> None:
     """Run verl's update and record the tensors of its forward passes, and gradients and parameters at each
     optimizer step, in the order of computation."""
-    called = {name: place for place, (_, name, _) in enumerate(recorder.calls)}
+    called = {name: index for index, (_, name, _) in enumerate(recorder.calls)}
     parameters = sorted(
         model.named_parameters(), key=lambda named: called.get(named[0].rpartition(".")[0], -1)
     )

@@ -45,12 +45,12 @@ def code_impact(checks: Iterable[Check], graph: CodeGraph | None = None) -> tupl
     by_definition: dict[tuple[str, str], set[str]] = {}
     by_module: dict[str, set[str]] = {}
     for name, found in nodes.items():
-        for kind, place, definition in found:
+        for kind, location, definition in found:
             if kind in {DATA, WHOLE}:
                 continue
-            by_module.setdefault(place, set()).add(name)
+            by_module.setdefault(location, set()).add(name)
             if kind == DEFINITION:
-                by_definition.setdefault((place, definition), set()).add(name)
+                by_definition.setdefault((location, definition), set()).add(name)
     return tuple(
         _row(package, modules, graph, by_definition, by_module)
         for package, modules in sorted(_packages(graph.modules()).items())

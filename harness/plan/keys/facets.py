@@ -212,11 +212,11 @@ def _rows(columns: Sequence[Sequence[Hashable]]) -> Sequence[Hashable]:
 
 def _requirements(pins: Sequence[tuple[Pin, ...]]) -> list[Hashable]:
     """The requirements of each cell as one text. Many cells share the same tuple, which is converted once."""
-    places = list(map(id, pins))
-    known = dict(zip(places, pins, strict=True))
+    identities = list(map(id, pins))
+    known = dict(zip(identities, pins, strict=True))
     # One text for each cell, because Python stores the hash of a text; no requirement contains a line break.
-    texts = {place: "\n".join([pin.requirement for pin in group]) for place, group in known.items()}
-    return list(map(texts.__getitem__, places))
+    texts = {identity: "\n".join([pin.requirement for pin in group]) for identity, group in known.items()}
+    return list(map(texts.__getitem__, identities))
 
 
 def facet_values(cell: Cell, names: tuple[str, ...], inputs: FacetInputs) -> Mapping[str, Any]:

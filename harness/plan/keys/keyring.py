@@ -43,8 +43,8 @@ class Keyring:
     def facets(self, cell: Cell) -> Mapping[str, Facet]:
         """Every facet that one of the checks reads; ValueError for the name of an undefined facet."""
         columns = Columns([cell])
-        places = {name: projections(name, columns, self._inputs)[0] for name in self._names}
-        return {name: self._facet(cell, name, place) for name, place in places.items()}
+        rows = {name: projections(name, columns, self._inputs)[0] for name in self._names}
+        return {name: self._facet(cell, name, row) for name, row in rows.items()}
 
     @gc_paused()
     def keys(self, cells: Sequence[Cell]) -> Mapping[str, Sequence[str]]:
@@ -53,9 +53,9 @@ class Keyring:
         members = {name: self._members(name, columns) for name in self._names}
         keys: dict[str, Sequence[str]] = {}
         for group in self._groups:
-            places = _rows([members[name] for name in group.facets], len(cells))
-            distinct, numbers = (places, None) if group.unshared else _numbered(places)
-            facets = [sha256(b"{%b}" % b",".join(place)).hexdigest().encode() for place in distinct]
+            rows = _rows([members[name] for name in group.facets], len(cells))
+            distinct, numbers = (rows, None) if group.unshared else _numbered(rows)
+            facets = [sha256(b"{%b}" % b",".join(row)).hexdigest().encode() for row in distinct]
             for check, question in group.questions.items():
                 mine = _joined(question, facets)
                 keys[check] = mine if numbers is None else [mine[number] for number in numbers]
@@ -66,21 +66,19 @@ class Keyring:
         text = f'{canonical_json(name)}:"%s"'
         if name == "versions":
             return [(text % self._versions(cell)).encode() for cell in columns.cells]
-        places = projections(name, columns, self._inputs)
-        cells = dict(zip(places, columns.cells, strict=True))
-        known = {
-            place: (text % self._facet(cell, name, place).digest).encode() for place, cell in cells.items()
-        }
-        return list(map(known.__getitem__, places))
+        rows = projections(name, columns, self._inputs)
+        cells = dict(zip(rows, columns.cells, strict=True))
+        known = {row: (text % self._facet(cell, name, row).digest).encode() for row, cell in cells.items()}
+        return list(map(known.__getitem__, rows))
 
-    def _facet(self, cell: Cell, name: str, place: Hashable) -> Facet:
-        known = self._facets[name].get(place)
+    def _facet(self, cell: Cell, name: str, row: Hashable) -> Facet:
+        known = self._facets[name].get(row)
         if known is None:
             value = FACETS[name](cell, self._inputs)
             known = Facet(value=value, digest=digest_json(value))
             # Cells do not share values of these facets: storing them would only cost memory.
             if name not in UNSHARED:
-                self._facets[name][place] = known
+                self._facets[name][row] = known
         return known
 
     def _versions(self, cell: Cell) -> str:
@@ -134,8 +132,8 @@ def _rows(columns: Sequence[Sequence[bytes]], count: int) -> Iterable[tuple[byte
     return zip(*columns, strict=True) if columns else itertools.repeat((), count)
 
 
-def _numbered(places: Iterable[tuple[bytes, ...]]) -> tuple[Iterable[tuple[bytes, ...]], Sequence[int]]:
-    """The distinct places in the order in which they first appear, and the index of each place among them."""
-    order = list(places)
-    numbers = {place: number for number, place in enumerate(dict.fromkeys(order))}
+def _numbered(rows: Iterable[tuple[bytes, ...]]) -> tuple[Iterable[tuple[bytes, ...]], Sequence[int]]:
+    """The distinct rows in the order in which they first appear, and the index of each row among them."""
+    order = list(rows)
+    numbers = {row: number for number, row in enumerate(dict.fromkeys(order))}
     return list(numbers), list(map(numbers.__getitem__, order))

@@ -52,13 +52,13 @@ EVENTS = [
     TensorEvent(kind="parameter", name="lm_head.weight"),
 ]
 PLACES = [
-    TensorEvent(kind="gradient", name=ACTOR_FAULTS["float32"][0].place),
-    TensorEvent(kind="forward", name=ACTOR_FAULTS["float32"][1].place, part="output"),
+    TensorEvent(kind="gradient", name=ACTOR_FAULTS["float32"][0].target),
+    TensorEvent(kind="forward", name=ACTOR_FAULTS["float32"][1].target, part="output"),
 ]
 PACKED = {event.label: 1e-6 for event in [*EVENTS, *PLACES] if event.kind not in {"forward", "backward"}}
 ENGINE = "FSDPEngineWithLMHead"
 MATMUL = Matmul(
-    name=ACTOR_FAULTS["bfloat16"][1].place, what="the output", call=0, elements=64, wrong=9, worst=1.5
+    name=ACTOR_FAULTS["bfloat16"][1].target, what="the output", call=0, elements=64, wrong=9, worst=1.5
 )
 DONE = Completed(argv=(), returncode=0, tail="", seconds=1.0)
 

@@ -48,7 +48,7 @@ LABELS = [
     f"{step}/{label}"
     for step in range(STEPS)
     for label in (
-        *(PLACES[fault.id].format(place=fault.place) for fault in reversed(TWIN_FAULTS)),
+        *(PLACES[fault.id].format(place=fault.target) for fault in reversed(TWIN_FAULTS)),
         "output/0/log_prob/",
         "loss/0/the loss/",
         "output/0/actor/pg_loss/",
@@ -60,7 +60,7 @@ DONE = Completed(argv=(), returncode=0, tail="", seconds=1.0)
 
 
 def label_of(fault: Any) -> str:
-    return f"{fault.first}/{PLACES[fault.id].format(place=fault.place)}"
+    return f"{fault.first}/{PLACES[fault.id].format(place=fault.target)}"
 
 
 @dataclass
@@ -167,7 +167,7 @@ def test_the_first_divergence_names_step_and_module(tmp_path: Path) -> None:
     )
     assert judgement.status is Status.FAIL
     assert judgement.reasons[0] == "3 tensors on npu:0 differ from the float64 copy."
-    assert judgement.reasons[1] == f"The first is the output of {TWIN_FAULTS[2].place} in step 7 of 10."
+    assert judgement.reasons[1] == f"The first is the output of {TWIN_FAULTS[2].target} in step 7 of 10."
 
 
 @pytest.mark.parametrize(

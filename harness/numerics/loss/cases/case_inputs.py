@@ -99,8 +99,8 @@ def row_drift(rng: np.random.Generator, batch: int, tokens: int, row: float, tok
 def recentred(drift: Array, mask: Array, means: Sequence[float]) -> Array:
     """Log-ratios whose mean over the valid tokens of row i is means[i % len(means)]."""
     lengths = np.maximum(mask.sum(axis=1, keepdims=True), 1.0)
-    wanted = np.resize(np.asarray(means), (mask.shape[0], 1))
-    return np.asarray(drift - (drift * mask).sum(axis=1, keepdims=True) / lengths + wanted)
+    targets = np.resize(np.asarray(means), (mask.shape[0], 1))
+    return np.asarray(drift - (drift * mask).sum(axis=1, keepdims=True) / lengths + targets)
 
 
 def for_device(contract: Contract, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

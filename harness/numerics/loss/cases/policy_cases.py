@@ -4,6 +4,7 @@ sizes."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,93 +66,26 @@ def _far_tokens(rng: np.random.Generator, batch: int, tokens: int) -> NDArray[np
 
 def gspo(build: CaseBuilder) -> Iterator[LossCase]:
     """GSPO at every distance from the policy, with the clip range of the paper and with wider ones."""
+    policy = partial(build.policy, capped=False)
+    paper = partial(policy, settings=PAPER_CLIP, row_means=PAPER_MEANS)
     narrow = {"clip_ratio_low": 0.03, "clip_ratio_high": 0.04}
-    yield from build.policy(
-        "gspo-on",
-        _rows(3e-4, 2e-3),
-        shape=(16, 128),
-        modes=(*FOUR_MODES, "token-sum"),
-        settings=PAPER_CLIP,
-        row_means=PAPER_MEANS,
-        capped=False,
-    )
-    yield from build.policy(
-        "gspo-near", _rows(1e-3, 0.02), settings=PAPER_CLIP, row_means=PAPER_MEANS, capped=False
-    )
-    yield from build.policy("gspo-off", _rows(0.25, 0.1), advantage="sequence", capped=False, adapts=True)
-    yield from build.policy(
-        "gspo-far", _far_rows, advantage="alternating", capped=False, settings={"clip_ratio_high": 0.2}
-    )
-    yield from build.policy(
-        "gspo-edge",
-        _rows(0.05, 0.1),
-        lengths="edge",
-        padding="finite",
-        advantage="sequence",
-        capped=False,
-        adapts=True,
-        settings=narrow,
-    )
-    yield from build.policy(
-        "gspo-skew",
-        _rows(0.02, 0.05),
-        lengths="skew",
-        shape=(16, 128),
-        capped=False,
-        adapts=True,
-        settings={"clip_ratio_low": 0.01, "clip_ratio_high": 0.01},
-    )
-    yield from build.policy(
-        "gspo-weighted",
-        _rows(0.05, 0.1),
-        weighted=True,
-        modes=GSPO_MODE,
-        capped=False,
-        adapts=True,
-        settings=narrow,
-    )
-    yield from build.policy(
-        "gspo-turns",
-        _rows(0.05, 0.1),
-        lengths="turns",
-        modes=GSPO_MODE,
-        capped=False,
-        adapts=True,
-        settings=narrow,
-    )
-    yield from build.policy(
-        "gspo-large",
-        _rows(5e-4, 0.02),
-        shape=(64, 512),
-        modes=TWO_MODES,
-        settings=PAPER_CLIP,
-        row_means=PAPER_MEANS,
-        capped=False,
-    )
-    yield from build.policy(
-        "gspo-token",
-        _rows(0.1, 0.1),
-        advantage="token",
-        modes=GSPO_MODE,
-        capped=False,
-        adapts=True,
-        settings={"clip_ratio_low": 0.1, "clip_ratio_high": 0.1},
-    )
-    yield from build.policy(
-        "gspo-global",
-        _rows(0.05, 0.1),
-        modes=TWO_MODES,
-        capped=False,
-        adapts=True,
-        settings={**narrow, **GLOBAL_BATCH},
-    )
-    yield from build.policy(
-        "gspo-padding-not-finite",
-        _rows(0.05, 0.1),
-        padding="not-finite",
-        modes=GSPO_MODE,
-        capped=False,
-        settings=narrow,
+    adapting = partial(policy, adapts=True, settings=narrow)
+    drift = _rows(0.05, 0.1)
+    yield from paper("gspo-on", _rows(3e-4, 2e-3), shape=(16, 128), modes=(*FOUR_MODES, "token-sum"))
+    yield from paper("gspo-near", _rows(1e-3, 0.02))
+    yield from policy("gspo-off", _rows(0.25, 0.1), advantage="sequence", adapts=True)
+    yield from policy("gspo-far", _far_rows, advantage="alternating", settings={"clip_ratio_high": 0.2})
+    yield from adapting("gspo-edge", drift, lengths="edge", padding="finite", advantage="sequence")
+    narrower = {"clip_ratio_low": 0.01, "clip_ratio_high": 0.01}
+    yield from adapting("gspo-skew", _rows(0.02, 0.05), lengths="skew", shape=(16, 128), settings=narrower)
+    yield from adapting("gspo-weighted", drift, weighted=True, modes=GSPO_MODE)
+    yield from adapting("gspo-turns", drift, lengths="turns", modes=GSPO_MODE)
+    yield from paper("gspo-large", _rows(5e-4, 0.02), shape=(64, 512), modes=TWO_MODES)
+    wide = {"clip_ratio_low": 0.1, "clip_ratio_high": 0.1}
+    yield from adapting("gspo-token", _rows(0.1, 0.1), advantage="token", modes=GSPO_MODE, settings=wide)
+    yield from adapting("gspo-global", drift, modes=TWO_MODES, settings={**narrow, **GLOBAL_BATCH})
+    yield from policy(
+        "gspo-padding-not-finite", drift, padding="not-finite", modes=GSPO_MODE, settings=narrow
     )
 
 
@@ -168,22 +102,8 @@ def production(build: CaseBuilder) -> Iterator[LossCase]:
     shape = (8, 1024)
     scaled = {"scale": 8 / 2048}
     grpo, gspo = _tokens(0.03), _rows(6e-4, 0.02)
+    gspo_policy = partial(build.policy, shape=shape, row_means=PAPER_MEANS, capped=False)
     yield from build.policy("grpo-production", grpo, shape=shape, settings=PRODUCTION)
-    yield from build.policy(
-        "gspo-production",
-        gspo,
-        shape=shape,
-        settings={**PRODUCTION, **PAPER_CLIP},
-        row_means=PAPER_MEANS,
-        capped=False,
-    )
+    yield from gspo_policy("gspo-production", gspo, settings={**PRODUCTION, **PAPER_CLIP})
     yield from build.policy("grpo-accumulated", grpo, shape=shape, modes=TWO_MODES, settings=scaled)
-    yield from build.policy(
-        "gspo-accumulated",
-        gspo,
-        shape=shape,
-        modes=GSPO_MODE,
-        settings={**scaled, **PAPER_CLIP},
-        row_means=PAPER_MEANS,
-        capped=False,
-    )
+    yield from gspo_policy("gspo-accumulated", gspo, modes=GSPO_MODE, settings={**scaled, **PAPER_CLIP})

@@ -41,11 +41,11 @@ def weights(case: LossCase) -> ExpectedResult:
 
 def _icepop(raw: Bounded, lower: float, upper: float, valid: Mask) -> ExpectedResult:
     margin = raw.contract.safety * raw.error + 3 * raw.contract.unit * np.maximum(np.abs(raw.value), 1.0)
-    kept = (raw.value >= lower) & (raw.value <= upper) & valid
+    is_inside = (raw.value >= lower) & (raw.value <= upper) & valid
     undecided = valid & ((np.abs(raw.value - lower) <= margin) | (np.abs(raw.value - upper) <= margin))
-    surely = expect_values(raw, kept | undecided)
+    surely = expect_values(raw, is_inside | undecided)
     return replace(
         surely,
-        value=np.where(kept, surely.value, 0.0),
+        value=np.where(is_inside, surely.value, 0.0),
         value_low=np.where(undecided, np.minimum(surely.value_low, 0.0), surely.value_low),
     )
