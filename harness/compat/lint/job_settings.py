@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from harness.compat.lint.rule_expression import UNKNOWN, UNSET
+from harness.compat.lint.shell_words import Expansion
 from harness.errors import Location
 
 FactValue: TypeAlias = "bool | int | float | str"
@@ -14,15 +15,10 @@ SPECIAL_WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScriptValue:
-    """The text of a setting and where it was set.
+class ScriptValue(Expansion):
+    """The value of a setting, and where it was set."""
 
-    unknown: the shell variable without a known value that the text contains, or "".
-    """
-
-    text: str
     where: Location
-    unknown: str = ""
 
     def parsed(self) -> Any:
         """The value as Hydra reads it: bool, number or string; UNSET for null, UNKNOWN when not known.

@@ -12,7 +12,6 @@ from harness.compat.lint.lint_measurements import ScriptNote
 from harness.compat.lint.shell_words import (
     ASSIGNMENT,
     MAX_SCRIPT_BYTES,
-    Expansion,
     ShellReader,
     ShellWord,
     expand,
@@ -41,8 +40,7 @@ class _ScriptState:
     """The variables that the script has set up to the current line, and what was found so far."""
 
     file: str
-    variables: dict[str, Expansion] = field(default_factory=dict)
-    locations: dict[str, Location] = field(default_factory=dict)
+    variables: dict[str, ScriptValue] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
     jobs: list[JobSettings] = field(default_factory=list)
     notes: list[ScriptNote] = field(default_factory=list)
@@ -118,12 +116,18 @@ def _read_command(state: _ScriptState, words: list[ShellWord]) -> None:
 
 def _assign(state: _ScriptState, word: ShellWord, match: re.Match[str]) -> ScriptValue:
     name = match["name"]
-    value = expand(_without_prefix(word, match.end()), state.variables)
+    value = _value(state, word, match.end())
     if match["append"] and name in state.variables:
         before = state.variables[name]
-        value = Expansion(text=before.text + value.text, unknown=before.unknown or value.unknown)
+        value = replace(value, text=before.text + value.text, unknown=before.unknown or value.unknown)
+    state.variables[name] = value
+    return value
+
+
+def _value(state: _ScriptState, word: ShellWord, start: int) -> ScriptValue:
+    """The expanded text of `word` after its first `start` characters."""
+    value = expand(_without_prefix(word, start), state.variables)
     where = Location(state.file, word.line, word.column)
-    state.variables[name], state.locations[name] = value, where
     return ScriptValue(text=value.text, where=where, unknown=value.unknown)
 
 
@@ -160,9 +164,7 @@ def _read_launch(state: _ScriptState, words: Sequence[ShellWord], prefixed: dict
         if match["prefix"] == "~":
             removed.add(key)
         elif match["equals"]:
-            value = expand(_without_prefix(word, match.end()), state.variables)
-            where = Location(state.file, word.line, word.column)
-            overrides[key] = ScriptValue(text=value.text, where=where, unknown=value.unknown)
+            overrides[key] = _value(state, word, match.end())
             added |= {key} if match["prefix"] else set()
             if raw == match[0] and _is_bare_word(rest[position + 1 : position + 2]):
                 missing_values[key] = overrides[key]
@@ -200,15 +202,7 @@ def _job_settings(
     overrides: dict[str, ScriptValue],
     prefixed: dict[str, ScriptValue],
 ) -> JobSettings:
-    exported = {
-        name: ScriptValue(
-            text=state.variables[name].text,
-            where=state.locations[name],
-            unknown=state.variables[name].unknown,
-        )
-        for name in sorted(state.exported)
-        if name in state.variables
-    }
+    exported = {name: state.variables[name] for name in sorted(state.exported) if name in state.variables}
     device = overrides["trainer.device"].text if "trainer.device" in overrides else "npu"
     model = overrides.get("actor_rollout_ref.model.path")
     return JobSettings(

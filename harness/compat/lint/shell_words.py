@@ -6,6 +6,7 @@ line.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,9 +20,7 @@ PARAMETER = re.compile(
 )
 SEPARATORS = ";&|\n"
 HEREDOC = re.compile(r"<<-?\s*(['\"]?)(?P<word>\w+)\1")
-ARITHMETIC = re.compile(
-    r"\s*(?:(?P<number>\d+)|(?P<name>\$?\{?[A-Za-z_]\w*\}?)|(?P<operator>\*\*|[-+*/%()]))"
-)
+VARIABLE = re.compile(r"\$(?:\{(?P<braced>[A-Za-z_]\w*)\}|(?P<plain>[A-Za-z_]\w*))")
 MAX_SCRIPT_BYTES = 1 << 20
 MAX_DEPTH = 40
 
@@ -272,89 +271,66 @@ def _substituted(piece: str, variables: Mapping[str, Expansion], depth: int) -> 
 def evaluate_arithmetic(text: str, variables: Mapping[str, Expansion]) -> Expansion:
     """Integer arithmetic as in bash; division rounds towards zero."""
     try:
-        return Expansion(text=str(_Arithmetic(text, variables).value()))
+        return Expansion(text=str(_arithmetic_value(text, variables)))
     except _UnknownValueError as error:
         return Expansion(text=f"$(({text}))", unknown=str(error))
+    except (RecursionError, ValueError):
+        return Expansion(text=f"$(({text}))", unknown="a number or expression that is too large")
 
 
 class _UnknownValueError(Exception):
     """An arithmetic expression with an unknown variable or unsupported syntax."""
 
 
-class _Arithmetic:
-    """Sums of products of powers, with parentheses."""
+def _arithmetic_value(text: str, variables: Mapping[str, Expansion], depth: int = 0) -> int:
+    """The value of an expression, which is parsed as Python: both languages write this arithmetic alike."""
+    if depth > MAX_DEPTH:
+        raise _UnknownValueError("too deeply nested")
+    try:
+        expression = ast.parse(f"({VARIABLE.sub(_variable_name, text)}\n)", mode="eval").body
+    except (SyntaxError, ValueError, MemoryError) as error:
+        raise _UnknownValueError(f"$(({text}))") from error
 
-    def __init__(self, text: str, variables: Mapping[str, Expansion], depth: int = 0) -> None:
-        if depth > MAX_DEPTH:
-            raise _UnknownValueError("too deeply nested")
-        self._depth = depth
-        self._variables = variables
-        self._tokens: list[str] = []
-        position, end = 0, len(text.rstrip())
-        while position < end:
-            match = ARITHMETIC.match(text, position)
-            if not match:
-                raise _UnknownValueError(f"$(({text}))")
-            self._tokens.append(match[0].strip())
-            position = match.end()
+    def value(node: ast.expr) -> int:
+        match node:
+            case ast.Constant(value=int(number)) if not isinstance(number, bool):
+                return number
+            case ast.Name(id=name):
+                known = variables.get(name)
+                if known is None or known.unknown:
+                    raise _UnknownValueError((known.unknown if known else "") or name)
+                return _arithmetic_value(known.text, variables, depth + 1)
+            # In bash the sign in `-2**2` belongs to the 2; in Python it does not.
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand) if not _is_power(operand):
+                return -value(operand) if isinstance(node.op, ast.USub) else value(operand)
+            case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() | ast.Mod() | ast.Pow()):
+                return _operation(node.op, value(node.left), value(node.right))
+        raise _UnknownValueError(f"$(({text}))")
 
-    def value(self) -> int:
-        result = self._sum(0)
-        if self._tokens:
-            raise _UnknownValueError(self._tokens[0])
-        return result
+    return value(expression)
 
-    def _accept(self, *operators: str) -> str:
-        return self._tokens.pop(0) if self._tokens and self._tokens[0] in operators else ""
 
-    def _sum(self, nested: int) -> int:
-        if nested > MAX_DEPTH:
-            raise _UnknownValueError("too deeply nested")
-        result = self._product(nested)
-        while operator := self._accept("+", "-"):
-            other = self._product(nested)
-            result = result + other if operator == "+" else result - other
-        return result
+def _variable_name(match: re.Match[str]) -> str:
+    return match["braced"] or match["plain"]
 
-    def _product(self, nested: int) -> int:
-        result = self._power(nested)
-        while operator := self._accept("*", "/", "%"):
-            other = self._power(nested)
-            if operator == "*":
-                result *= other
-                continue
-            if other == 0:
-                raise _UnknownValueError("division by zero")
-            quotient = abs(result) // abs(other) * (1 if (result < 0) == (other < 0) else -1)
-            result = quotient if operator == "/" else result - quotient * other
-        return result
 
-    def _power(self, nested: int) -> int:
-        base = self._atom(nested)
-        if not self._accept("**"):
-            return base
-        exponent = self._power(nested + 1)
-        if not 0 <= exponent <= 64:
-            raise _UnknownValueError("an exponent out of range")
-        return int(base**exponent)
+def _is_power(node: ast.expr) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow)
 
-    def _atom(self, nested: int) -> int:
-        if self._accept("-"):
-            return -self._atom(nested)
-        if self._accept("+"):
-            return self._atom(nested)
-        if self._accept("("):
-            result = self._sum(nested + 1)
-            if not self._accept(")"):
-                raise _UnknownValueError("an unbalanced parenthesis")
-            return result
-        if not self._tokens:
-            raise _UnknownValueError("an unfinished expression")
-        token = self._tokens.pop(0)
-        if token.isdigit():
-            return int(token)
-        name = token.strip("${}")
-        known = self._variables.get(name)
-        if known is None or known.unknown or not NAME.fullmatch(name):
-            raise _UnknownValueError((known.unknown if known else "") or name)
-        return _Arithmetic(known.text, self._variables, self._depth + 1).value()
+
+def _operation(operator: ast.operator, left: int, right: int) -> int:
+    match operator:
+        case ast.Add():
+            return left + right
+        case ast.Sub():
+            return left - right
+        case ast.Mult():
+            return left * right
+        case ast.Pow():
+            if not 0 <= right <= 64:
+                raise _UnknownValueError("an exponent out of range")
+            return int(left**right)
+    if right == 0:
+        raise _UnknownValueError("division by zero")
+    quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+    return quotient if isinstance(operator, ast.Div) else left - quotient * right

@@ -136,7 +136,7 @@ def find_changed_defaults(
         for call in uses.calls
         for change in changed.get(call.operator, ())
         if not _is_for_other_chip(call.file)
-        and not call.unpacks_keywords
+        and not call.arguments.unpacks_keywords
         and not _passes_argument(call, change.argument, torch_npu.operators)
     )
 
@@ -146,10 +146,10 @@ def _is_for_other_chip(file: str) -> bool:
 
 
 def _passes_argument(call: OperatorCall, argument: str, operators: OperatorSchemas) -> bool:
-    if argument in call.keywords or call.positional is None:
+    if argument in call.arguments.keywords or call.arguments.unpacks_positional:
         return True
     return any(
-        argument in [a.name for a in overload.arguments if not a.keyword_only][: call.positional]
+        argument in overload.signature.positional[: call.arguments.positional]
         for overload in operators.schemas.get(call.operator, ())
     )
 
@@ -164,10 +164,10 @@ def check_calls(
             if call.operator in operators.unsigned or not call.operator.startswith(OPERATOR_PREFIXES):
                 continue
             kind, text = "missing", f"{call.operator} is not in this torch_npu"
-        elif call.positional is None or call.unpacks_keywords:
+        elif call.arguments.unpacks_positional or call.arguments.unpacks_keywords:
             continue
         else:
-            problems = [overload.problem(call.positional, call.keywords) for overload in overloads]
+            problems = [overload.signature.problem(call.arguments) for overload in overloads]
             if not all(problems):
                 continue
             kind, text = "arguments", f"{call.operator} {problems[0]}"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from harness.compat.surface.call_signature import CallSignature
 from harness.errors import InputError, Location
 
 SCHEMA_FILES = ("npu_native_functions.yaml", "npu_native_functions_by_codegen.yaml")
@@ -50,21 +50,14 @@ class OperatorOverload:
     arguments: tuple[OperatorArgument, ...]
     returns: int
 
-    def problem(self, positional: int, keywords: Sequence[str]) -> str:
-        """Why a call with this number of positional arguments and these keywords does not fit, or ""."""
-        places = [argument for argument in self.arguments if not argument.keyword_only]
-        if positional > len(places):
-            return f"takes {len(places)} positional arguments, but {positional} are passed"
-        given = [argument.name for argument in places[:positional]]
-        names = {argument.name for argument in self.arguments}
-        for keyword in keywords:
-            if keyword not in names:
-                return f"has no argument {keyword!r}"
-            if keyword in given:
-                return f"gets {keyword!r} twice"
-        known = {*given, *keywords}
-        missing = [a.name for a in self.arguments if a.default is None and a.name not in known]
-        return f"misses {', '.join(missing)}" if missing else ""
+    @property
+    def signature(self) -> CallSignature:
+        """The signature as callers see it."""
+        return CallSignature(
+            positional=tuple(a.name for a in self.arguments if not a.keyword_only),
+            keyword_only=tuple(a.name for a in self.arguments if a.keyword_only),
+            needed=frozenset(a.name for a in self.arguments if a.default is None),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,24 +142,19 @@ class SchemaChange:
 
 def schema_changes(before: OperatorSchemas, after: OperatorSchemas) -> tuple[SchemaChange, ...]:
     """The differences between two torch_npu versions for callers of operators, sorted by name."""
-    return tuple(_changes(before.schemas, after.schemas))
-
-
-def _changes(
-    old: Mapping[str, tuple[OperatorOverload, ...]], new: Mapping[str, tuple[OperatorOverload, ...]]
-) -> list[SchemaChange]:
+    old, new = before.schemas, after.schemas
     changes = [SchemaChange(name=name, text="removed", breaking=True) for name in sorted(set(old) - set(new))]
     changes += [SchemaChange(name=name, text="added", breaking=False) for name in sorted(set(new) - set(old))]
     for name in sorted(set(old) & set(new)):
-        after = {overload.overload: overload for overload in new[name]}
-        for before in old[name]:
-            if before.overload not in after:
+        new_overloads = {overload.overload: overload for overload in new[name]}
+        for overload in old[name]:
+            if overload.overload not in new_overloads:
                 changes.append(
-                    SchemaChange(name=name, text=f"overload {before.overload!r} removed", breaking=True)
+                    SchemaChange(name=name, text=f"overload {overload.overload!r} removed", breaking=True)
                 )
             else:
-                changes += _overload_changes(before, after[before.overload])
-    return changes
+                changes += _overload_changes(overload, new_overloads[overload.overload])
+    return tuple(changes)
 
 
 def _overload_changes(before: OperatorOverload, after: OperatorOverload) -> Iterator[SchemaChange]:
@@ -191,7 +179,7 @@ def _overload_changes(before: OperatorOverload, after: OperatorOverload) -> Iter
         yield SchemaChange(name=before.name, text=text, breaking=True)
 
 
-def _overloads(data: Any) -> Iterator[OperatorOverload]:
+def _overloads(data: object) -> Iterator[OperatorOverload]:
     if not isinstance(data, dict):
         return
     for section in SECTIONS:

@@ -10,9 +10,9 @@ import ast
 import enum
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from harness.compat.surface.call_signature import CallArguments, CallSignature, arguments_of, signature_of
@@ -97,12 +97,12 @@ class ApiSurface:
         self._members = _modules(names)
         self._compiled = {_compiled_module(name) for name in names if name.endswith(COMPILED)}
         self._folders = {".".join(module.split(".")[:n]) for module in self._members for n in range(1, 20)}
-        self._sources: dict[str, bytes] = {}
-        self._names: dict[str, ModuleNames | None] = {}
-        self._attributes: dict[ast.ClassDef, set[str]] = {}
-        self._open: dict[ast.ClassDef, Openness] = {}
-        self._mentions: dict[str, PackageText] = {}
-        self._calls: dict[str, tuple[tuple[str, CallArguments], ...]] = {}
+        self._openness = cache(openness)
+        self._class_attributes = cache(class_attributes)
+        self._read_source = cache(self._read)
+        self._read_names = cache(self._parse_names)
+        self._package_text = cache(self._collect_text)
+        self._calls_of = cache(self._find_calls)
 
     @cached_property
     def packages(self) -> frozenset[str]:
@@ -115,19 +115,16 @@ class ApiSurface:
 
     def source(self, module: str) -> bytes:
         """The text of a module; empty when the module does not exist or cannot be read."""
-        if module not in self._sources:
-            member = self._members.get(module, "")
-            try:
-                self._sources[module] = (
-                    self._changes[member]
-                    if member in self._changes
-                    else self._zip.read(member)
-                    if member
-                    else b""
-                )
-            except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError):
-                self._sources[module] = b""
-        return self._sources[module]
+        return self._read_source(module)
+
+    def _read(self, module: str) -> bytes:
+        member = self._members.get(module, "")
+        if member in self._changes:
+            return self._changes[member]
+        try:
+            return self._zip.read(member) if member else b""
+        except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError):
+            return b""
 
     def has_module(self, module: str) -> bool:
         """Whether the module exists, as a source file, a folder or a compiled file."""
@@ -313,15 +310,14 @@ class ApiSurface:
 
     def names(self, module: str) -> ModuleNames | None:
         """The names that a module binds; None when it has no sources or they cannot be parsed."""
-        if module not in self._names:
-            self._names[module] = None
-            if module in self._members:
-                tree = parse(self.source(module))
-                package = self._members[module].endswith("/__init__.py")
-                self._names[module] = read_names(tree, module, package=package) if tree else None
-            elif module in self._folders:
-                self._names[module] = ModuleNames()
-        return self._names[module]
+        return self._read_names(module)
+
+    def _parse_names(self, module: str) -> ModuleNames | None:
+        if module not in self._members:
+            return ModuleNames() if module in self._folders else None
+        tree = parse(self.source(module))
+        package = self._members[module].endswith("/__init__.py")
+        return read_names(tree, module, package=package) if tree else None
 
     def _may_be_set(self, module: str, name: str) -> bool:
         """Whether other code of the package may set the name, or a parent module mentions it as a string."""
@@ -333,19 +329,18 @@ class ApiSurface:
 
     def mentions(self, module: str) -> PackageText:
         """The text of the top-level package that contains a module."""
-        top = module.partition(".")[0]
-        if top not in self._mentions:
-            inside = [other for other in self._members if other.partition(".")[0] == top]
-            self._mentions[top] = PackageText(lambda: map(self.source, inside))
-        return self._mentions[top]
+        return self._package_text(module.partition(".")[0])
+
+    def _collect_text(self, top: str) -> PackageText:
+        modules = [module for module in self._members if module.partition(".")[0] == top]
+        return PackageText(lambda: map(self.source, modules))
 
     def calls_of(self, method: str) -> tuple[tuple[str, CallArguments], ...]:
-        """Every `something.method(...)` in the package with its place, without `super().method(...)`."""
-        if method not in self._calls:
-            self._calls[method] = tuple(self._find_calls(method))
-        return self._calls[method]
+        """Every call `x.method(...)` in the package: its FILE:LINE and its arguments. super() is left out."""
+        return self._calls_of(method)
 
-    def _find_calls(self, method: str) -> Iterator[tuple[str, CallArguments]]:
+    def _find_calls(self, method: str) -> tuple[tuple[str, CallArguments], ...]:
+        found = []
         word = f".{method}(".encode()
         for module, file in self.files():
             tree = parse(self.source(module)) if word in self.source(module) else None
@@ -354,17 +349,8 @@ class ApiSurface:
                     holder = node.func.value
                     by_super = isinstance(holder, ast.Call) and dotted(holder.func) == "super"
                     if node.func.attr == method and not by_super:
-                        yield f"{file}:{node.lineno}", arguments_of(node)
-
-    def _openness(self, node: ast.ClassDef) -> Openness:
-        if node not in self._open:
-            self._open[node] = openness(node)
-        return self._open[node]
-
-    def _class_attributes(self, node: ast.ClassDef) -> set[str]:
-        if node not in self._attributes:
-            self._attributes[node] = class_attributes(node)
-        return self._attributes[node]
+                        found.append((f"{file}:{node.lineno}", arguments_of(node)))
+        return tuple(found)
 
 
 def _transparent(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

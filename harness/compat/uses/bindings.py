@@ -76,19 +76,16 @@ def assigned_once(body: Iterable[ast.stmt], counts: Mapping[str, int]) -> Iterat
                     yield from assigned_once(getattr(node, part, []), counts)
 
 
-def attributes_set_in_init(node: ast.ClassDef) -> dict[str, tuple[ast.expr, ast.FunctionDef]]:
-    """Attributes that `__init__` sets to a call or to a plain name: the value, and `__init__`."""
-    values: dict[str, tuple[ast.expr, ast.FunctionDef]] = {}
-    for method in node.body:
-        if not isinstance(method, ast.FunctionDef) or method.name != "__init__":
-            continue
-        for statement in method.body:
-            match statement:
-                case (
-                    ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=value)
-                    | ast.AnnAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=name), value=value)
-                ) if isinstance(value, ast.Call | ast.Name):
-                    values[name] = (value, method)
+def attributes_set_in(method: ast.FunctionDef) -> dict[str, ast.Call | ast.Name]:
+    """The attributes of `self` that a method sets to a call or to a plain name, with this value."""
+    values: dict[str, ast.Call | ast.Name] = {}
+    for statement in method.body:
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=value)
+                | ast.AnnAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=name), value=value)
+            ) if isinstance(value, ast.Call | ast.Name):
+                values[name] = value
     return values
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from harness.compat.surface.call_signature import CallArguments, arguments_of
 from harness.compat.surface.module_names import dotted
 from harness.compat.surface.syntax_walk import SyntaxVisitor, walk
 from harness.compat.uses.guards import caught_errors
@@ -18,17 +19,13 @@ GUARD_ERRORS = frozenset(
 class OperatorCall:
     """One call of an operator.
 
-    positional: the number of positional arguments, None when the call passes `*args`.
-    unpacks_keywords: whether the call passes `**kwargs`.
     guarded: whether the call is in a `try` that handles a missing operator, or below an `if hasattr(...)`.
     """
 
     operator: str
     file: str
     line: int
-    positional: int | None
-    keywords: tuple[str, ...]
-    unpacks_keywords: bool
+    arguments: CallArguments
     guarded: bool
 
 
@@ -83,9 +80,7 @@ class _OperatorVisitor(SyntaxVisitor, ast.NodeVisitor):
                     operator=operator,
                     file=self._file,
                     line=node.lineno,
-                    positional=None if any(isinstance(a, ast.Starred) for a in node.args) else len(node.args),
-                    keywords=tuple(keyword.arg for keyword in node.keywords if keyword.arg),
-                    unpacks_keywords=any(keyword.arg is None for keyword in node.keywords),
+                    arguments=arguments_of(node),
                     guarded=self._guards > 0,
                 )
             )

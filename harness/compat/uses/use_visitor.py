@@ -19,7 +19,7 @@ from harness.compat.uses.bindings import (
     assigned_once,
     assignment_counts,
     attribute_of,
-    attributes_set_in_init,
+    attributes_set_in,
     bound_names,
     class_names,
     concrete_names,
@@ -194,16 +194,17 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
     def _instance_fields(self, node: ast.ClassDef) -> dict[str, Binding]:
         """Attributes that hold an instance of a provider's class and are assigned only once."""
         fields: dict[str, Binding] = {}
-        values = attributes_set_in_init(node)
-        if not values:
-            return fields
-        method = next(iter(values.values()))[1]
-        self._open(method.body, all_parameters(method.args))
-        for name, (value, _method) in values.items():
-            binding = self._created_instance(value) if isinstance(value, ast.Call) else self._instance(value)
-            if binding:
-                fields[name] = binding
-        self._close()
+        for method in node.body:
+            if not isinstance(method, ast.FunctionDef) or method.name != "__init__":
+                continue
+            self._open(method.body, all_parameters(method.args))
+            for name, value in attributes_set_in(method).items():
+                binding = (
+                    self._created_instance(value) if isinstance(value, ast.Call) else self._instance(value)
+                )
+                if binding:
+                    fields[name] = binding
+            self._close()
         counts = assignment_counts(node) if fields else Counter()
         return {name: binding for name, binding in fields.items() if counts[name] == 1}
 

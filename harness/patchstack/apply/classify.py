@@ -281,7 +281,8 @@ def _other_line_endings(case: _FailedPatch) -> ClassifiedPatch | None:
         hunks=tuple(place for change in applied.changes for place in _places(change)) if case.explain else (),
         failures=case.failures,
         files=applied.files if case.explain else {},
-        candidate=render_patch(again) if case.explain else None,
+        candidate=case.explain,
+        candidate_data=render_patch(again) if case.explain else None,
     )
 
 
@@ -305,7 +306,8 @@ def _three_way(case: _FailedPatch) -> ClassifiedPatch | None:
         files={one.file.path: TreeFile(data=result.data, mode=one.ours.mode) for one, result in merged}
         if case.explain
         else {},
-        candidate=diff_files({one.file.path: (one.ours.data, result.data) for one, result in merged})
+        candidate=case.explain,
+        candidate_data=diff_files({one.file.path: (one.ours.data, result.data) for one, result in merged})
         if case.explain
         else None,
     )

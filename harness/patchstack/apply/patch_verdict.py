@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from harness.serialisation import JsonValue, json_object
 from harness.sources.tree import TreeFile
@@ -104,36 +104,20 @@ class MeasuredPatch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifiedPatch:
-    """The verdict on one patch and one tree, with its reasons.
+class ClassifiedPatch(MeasuredPatch):
+    """The verdict on one patch and one tree, with file contents.
 
     files: the new content of every file that the patch changes (None: removed); empty if it does not apply.
-    candidate: a patch that would apply, with converted line endings or from a three-way merge.
+    candidate_data: a patch that would apply, with converted line endings or from a three-way merge.
     """
 
-    patch: str
-    verdict: PatchVerdict
-    offset: int = 0
-    reasons: tuple[str, ...] = ()
-    remedies: tuple[str, ...] = ()
-    hunks: tuple[HunkPlace, ...] = ()
-    failures: tuple[HunkFailure, ...] = ()
     files: Mapping[str, TreeFile | None] = field(default_factory=dict, repr=False)
-    candidate: bytes | None = field(default=None, repr=False)
+    candidate_data: bytes | None = field(default=None, repr=False)
 
     @property
     def measured(self) -> MeasuredPatch:
         """The same without file contents."""
-        return MeasuredPatch(
-            patch=self.patch,
-            verdict=self.verdict,
-            offset=self.offset,
-            reasons=self.reasons,
-            remedies=self.remedies,
-            hunks=self.hunks,
-            failures=self.failures,
-            candidate=self.candidate is not None,
-        )
+        return MeasuredPatch(**{member.name: getattr(self, member.name) for member in fields(MeasuredPatch)})
 
     def to_json(self) -> dict[str, JsonValue]:
         """Everything except file contents."""

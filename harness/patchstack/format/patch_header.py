@@ -139,38 +139,24 @@ def parse_header(file: Path) -> tuple[PatchHeader | None, list[Problem]]:
     except (OSError, UnicodeDecodeError) as error:
         return None, [Problem("the header of this patch cannot be read", Location(file), why=str(error))]
     trailers, problems = parse_trailers(text, file)
-    problems += _shape(trailers, file)
+    checker = _HeaderChecker(file, problems)
+    checker.check_names(trailers)
     if problems:
         return None, problems
     first = {trailer.name: trailer for trailer in reversed(trailers)}
-    variants = [_variant(trailer, file, problems) for trailer in trailers if trailer.name == "Body"]
+    variants = [checker.variant(trailer) for trailer in trailers if trailer.name == "Body"]
     guards = tuple(first["Guarded-By"].value.replace(",", " ").split())
     for guard in guards:
         if not _GUARD.fullmatch(guard):
-            problems.append(
-                _bad(
-                    first["Guarded-By"],
-                    file,
-                    f"{guard!r} is not the name of a check or test",
-                    "write check, check:case or tests/FILE.py::TEST",
-                )
-            )
-    status = first["Upstream-Status"].value
-    if status.split(" ")[0] not in UPSTREAM_STATUS:
-        problems.append(
-            _bad(
-                first["Upstream-Status"],
-                file,
-                f"unknown status {status!r}",
-                f"one of {', '.join(UPSTREAM_STATUS)}",
-            )
-        )
+            what = f"{guard!r} is not the name of a check or test"
+            checker.report(first["Guarded-By"], what, "write check, check:case or tests/FILE.py::TEST")
+    status = first["Upstream-Status"]
+    if status.value.split(" ")[0] not in UPSTREAM_STATUS:
+        checker.report(status, f"unknown status {status.value!r}", f"one of {', '.join(UPSTREAM_STATUS)}")
     if not re.fullmatch(r"https?://\S+|none \(.+\)", first["Upstream-Url"].value):
-        problems.append(
-            _bad(first["Upstream-Url"], file, "this is not a URL", "give the URL, or `none (why)`")
-        )
-    review = _date(first["Review-By"], file, problems)
-    _specifier(first["Applies-To"], first["Applies-To"].value, file, problems)
+        checker.report(first["Upstream-Url"], "this is not a URL", "give the URL, or `none (why)`")
+    review_by = checker.review_date(first["Review-By"])
+    checker.is_range(first["Applies-To"], first["Applies-To"].value)
     if problems:
         return None, problems
     header = PatchHeader(
@@ -179,83 +165,77 @@ def parse_header(file: Path) -> tuple[PatchHeader | None, list[Problem]]:
         subject=first["Subject"].value,
         why=first["Why"].value,
         owner=first["Owner"].value,
-        upstream_status=status,
+        upstream_status=status.value,
         upstream_url=first["Upstream-Url"].value,
         applies_to=first["Applies-To"].value,
         guarded_by=guards,
-        review_by=review or date.max,
+        review_by=review_by,
         variants=tuple(variant for variant in variants if variant),
     )
     return header, []
 
 
-def _shape(trailers: list[Trailer], file: Path) -> list[Problem]:
-    names = [trailer.name for trailer in trailers]
-    problems = [
-        Problem(f"the trailer {name} is missing", Location(file, 1), fix=f"add a line `{name}: ...`")
-        for name in _REQUIRED
-        if name not in names
-    ]
-    for trailer in trailers:
-        if trailer.name not in _REQUIRED:
-            problems.append(
-                _bad(trailer, file, f"unknown trailer {trailer.name}", f"known: {', '.join(_REQUIRED)}")
+class _HeaderChecker:
+    """Checks the trailers of one header file and adds what is wrong to `problems`."""
+
+    def __init__(self, file: Path, problems: list[Problem]) -> None:
+        self._file = file
+        self._problems = problems
+
+    def report(self, trailer: Trailer, what: str, fix: str) -> None:
+        self._problems.append(Problem(what, Location(self._file, trailer.line), fix=fix))
+
+    def check_names(self, trailers: list[Trailer]) -> None:
+        """Check that every required trailer occurs, once and with a value, and no other one."""
+        names = [trailer.name for trailer in trailers]
+        self._problems += [
+            Problem(
+                f"the trailer {name} is missing", Location(self._file, 1), fix=f"add a line `{name}: ...`"
             )
-        elif not trailer.value:
-            problems.append(_bad(trailer, file, f"the trailer {trailer.name} is empty", "write its value"))
-        elif trailer.name != "Body" and names.index(trailer.name) != trailers.index(trailer):
-            problems.append(
-                _bad(trailer, file, f"the trailer {trailer.name} occurs twice", "keep one of them")
-            )
-    return problems
+            for name in _REQUIRED
+            if name not in names
+        ]
+        for trailer in trailers:
+            if trailer.name not in _REQUIRED:
+                self.report(trailer, f"unknown trailer {trailer.name}", f"known: {', '.join(_REQUIRED)}")
+            elif not trailer.value:
+                self.report(trailer, f"the trailer {trailer.name} is empty", "write its value")
+            elif trailer.name != "Body" and names.index(trailer.name) != trailers.index(trailer):
+                self.report(trailer, f"the trailer {trailer.name} occurs twice", "keep one of them")
 
+    def review_date(self, trailer: Trailer) -> date:
+        try:
+            return date.fromisoformat(trailer.value)
+        except ValueError:
+            self.report(trailer, f"{trailer.value!r} is not a date", "write YYYY-MM-DD")
+            return date.max
 
-def _bad(trailer: Trailer, file: Path, what: str, fix: str) -> Problem:
-    return Problem(what, Location(file, trailer.line), fix=fix)
-
-
-def _date(trailer: Trailer, file: Path, problems: list[Problem]) -> date | None:
-    try:
-        return date.fromisoformat(trailer.value)
-    except ValueError:
-        problems.append(_bad(trailer, file, f"{trailer.value!r} is not a date", "write YYYY-MM-DD"))
-        return None
-
-
-def _specifier(trailer: Trailer, value: str, file: Path, problems: list[Problem]) -> bool:
-    if OR in value:
-        good = [_specifier(trailer, part.strip(), file, problems) for part in value.split(OR)]
-        return all(good)
-    if _COMMIT.fullmatch(value):
+    def is_range(self, trailer: Trailer, versions: str) -> bool:
+        """Whether `versions` is a valid range; see `in_range`."""
+        if OR in versions:
+            parts_valid = [self.is_range(trailer, part.strip()) for part in versions.split(OR)]
+            return all(parts_valid)
+        if _COMMIT.fullmatch(versions):
+            return True
+        try:
+            SpecifierSet(versions)
+        except InvalidSpecifier as error:
+            what = f"{versions!r} is not a version range: {error}"
+            self.report(trailer, what, "write e.g. >=0.7.0,<=0.9.1")
+            return False
         return True
-    try:
-        SpecifierSet(value)
-    except InvalidSpecifier as error:
-        problems.append(
-            _bad(trailer, file, f"{value!r} is not a version range: {error}", "write e.g. >=0.7.0,<=0.9.1")
-        )
-        return False
-    return True
 
-
-def _variant(trailer: Trailer, file: Path, problems: list[Problem]) -> PatchVariant | None:
-    found = _BODY.fullmatch(trailer.value)
-    if not found:
-        problems.append(
-            _bad(
-                trailer,
-                file,
-                "a Body trailer has the form `file.patch RANGE`",
-                "write e.g. Body: 0.7.0.patch >=0.7.0,<0.7.1",
-            )
-        )
-        return None
-    if not _specifier(trailer, found[2], file, problems):
-        return None
-    variant = file.parent / found[1]
-    if not variant.is_file():
-        problems.append(
-            _bad(trailer, file, f"the file {found[1]} does not exist", "add it to the folder of this file")
-        )
-        return None
-    return PatchVariant(file=variant, versions=found[2], line=trailer.line)
+    def variant(self, trailer: Trailer) -> PatchVariant | None:
+        found = _BODY.fullmatch(trailer.value)
+        if not found:
+            what = "a Body trailer has the form `file.patch RANGE`"
+            self.report(trailer, what, "write e.g. Body: 0.7.0.patch >=0.7.0,<0.7.1")
+            return None
+        if not self.is_range(trailer, found[2]):
+            return None
+        file = self._file.parent / found[1]
+        if not file.is_file():
+            what = f"the file {found[1]} does not exist"
+            self.report(trailer, what, "add it to the folder of this file")
+            return None
+        return PatchVariant(file=file, versions=found[2], line=trailer.line)

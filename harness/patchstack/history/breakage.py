@@ -77,7 +77,7 @@ def _applicable(loaded: LoadedPatch, tree: GitTree) -> LoadedPatch | None:
     verdict = classify(loaded, tree, tree, explain=False).verdict
     if verdict is not PatchVerdict.LINE_ENDINGS:
         return loaded if verdict.applies else None
-    converted = classify(loaded, tree, tree).candidate
+    converted = classify(loaded, tree, tree).candidate_data
     return read_patch(loaded.name, converted) if converted else None
 
 

@@ -1,7 +1,7 @@
 """Monkey patches: code that replaces attributes of another package, found and checked without running it.
 
 Every `package.module.Class.name = replacement`, and every `setattr` with a constant name, is a runtime patch.
-`check_runtime` checks that its target exists in an upstream tree; `target_differences` compares two versions.
+`check_runtime` checks that its target exists in an upstream tree.
 """
 
 from __future__ import annotations
@@ -259,21 +259,3 @@ def _parameters(signature: str) -> ast.arguments | None:
     module = _parse(f"{signature.replace('(', 'def f(', 1)}: pass".encode())
     function = module.body[0] if module else None
     return function.args if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) else None
-
-
-def target_differences(
-    patches: Iterable[RuntimePatch], old: Tree, new: Tree, source: str = ""
-) -> tuple[str, ...]:
-    """Sentences on targets that differ between `old` and `new`; their patches need a review."""
-    found = []
-    for target in sorted({patch.target for patch in patches}):
-        before, after = find_target(old, target, source), find_target(new, target, source)
-        if before.state is TargetState.FOUND and after.state is not TargetState.FOUND:
-            found.append(f"{target} was removed: {after.reason}")
-        elif before.signature != after.signature:
-            found.append(
-                f"{target} took {before.signature or 'nothing'}, takes {after.signature or 'nothing'}"
-            )
-        elif before.digest != after.digest:
-            found.append(f"the implementation of {target} changed")
-    return tuple(found)

@@ -66,7 +66,7 @@ def test_other_code_reads_again(tmp_path: Path, parsed: list[bytes]) -> None:
 def test_one_parse_answers_every_question(tmp_path: Path) -> None:
     found = find_uses(ApiSurface(package(tmp_path / "1.zip", USER).file), {"torch", "torch_npu"})
     [call] = found.calls
-    assert (call.operator, call.keywords, call.guarded) == ("npu_cast", ("x",), True)
+    assert (call.operator, call.arguments.keywords, call.guarded) == ("npu_cast", ("x",), True)
     assert found.imports == {"user.a": ("user.b",), "user.b": (), "user.broken": ()}
     assert found.unparsed == ("user/broken.py",)
 

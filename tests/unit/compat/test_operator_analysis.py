@@ -90,8 +90,8 @@ def test_calls_that_fit_or_cannot_be_judged_are_left_in_peace(source: str, old: 
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("torch_npu.npu_swiglu(x, dims=1)", "has no argument 'dims'"),
-        ("torch_npu.npu_swiglu(self=x)", "has no argument 'self'"),
+        ("torch_npu.npu_swiglu(x, dims=1)", "has no parameter 'dims'"),
+        ("torch_npu.npu_swiglu(self=x)", "has no parameter 'self'"),
         ("torch_npu.npu_swiglu()", "misses input"),
         ("torch_npu.npu_swiglu(x, 1, dim=1)", "gets 'dim' twice"),
         ("torch_npu.npu_rotary(q, c, 'BSH')", "takes 2 positional arguments, but 3 are passed"),

@@ -58,7 +58,7 @@ def test_calls_that_fit_pass(stack: Any, context: Any) -> None:
     ("line", "said"),
     [
         ("torch_npu.npu_quant(x)", "verl/ops.py:3: npu_quant is not in this torch_npu"),
-        ("torch_npu.npu_swiglu(x, dims=1)", "npu_swiglu has no argument 'dims'"),
+        ("torch_npu.npu_swiglu(x, dims=1)", "npu_swiglu has no parameter 'dims'"),
         ("torch.npu.memory.trim()", "torch_npu.npu.memory has no trim"),
     ],
 )

@@ -70,8 +70,8 @@ def test_merged_when_only_the_context_changed() -> None:
     target = BASE.replace(b"    return b\n\n\ndef f4", b"    return -b\n\n\ndef f4")
     found = verdict(patch(), tree(mod=target), BASE)
     assert found.verdict is PatchVerdict.MERGED
-    assert found.candidate is not None
-    again = verdict(found.candidate, tree(mod=target))
+    assert found.candidate_data is not None
+    again = verdict(found.candidate_data, tree(mod=target))
     assert again.verdict is PatchVerdict.CLEAN
     assert again.files[PATH].data == FIXED.replace(b"    return b\n\n\ndef f4", b"    return -b\n\n\ndef f4")
 
@@ -97,8 +97,8 @@ def test_line_endings_and_the_patch_that_keeps_them() -> None:
     found = verdict(patch(), tree(mod=crlf))
     assert found.verdict is PatchVerdict.LINE_ENDINGS
     assert "CRLF" in found.reasons[0]
-    assert found.candidate is not None
-    again = verdict(found.candidate, tree(mod=crlf))
+    assert found.candidate_data is not None
+    again = verdict(found.candidate_data, tree(mod=crlf))
     assert again.verdict is PatchVerdict.CLEAN
     assert again.files[PATH].data == FIXED.replace(b"\n", b"\r\n")
 

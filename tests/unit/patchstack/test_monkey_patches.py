@@ -8,7 +8,6 @@ from harness.patchstack.runtime.monkey_patches import (
     check_runtime,
     find_runtime_patches,
     find_target,
-    target_differences,
 )
 from harness.sources.tree import MemoryTree, TreeFile
 
@@ -111,21 +110,6 @@ def test_re_exports_in_a_circle_end() -> None:
         }
     )
     assert find_target(circle, "a.x.f").state in TargetState
-
-
-def test_what_moved_between_two_versions_is_said_loudly() -> None:
-    found = find_runtime_patches(patches(), "va/patch", "vllm")
-    assert target_differences(found, tree(), tree()) == ()
-    comment = UPSTREAM["vllm/worker.py"] + b"# a comment\n"
-    assert target_differences(found, tree(), tree(vllm__worker_py=comment)) == ()
-    body = target_differences(found, tree(), tree(vllm__worker_py=b"def run(self, x):\n    return -x\n"))
-    assert body == ("the implementation of vllm.worker.run changed",)
-    signature = target_differences(
-        found, tree(), tree(vllm__worker_py=b"def run(self, x, y):\n    return x\n")
-    )
-    assert signature == ("vllm.worker.run took (self, x), takes (self, x, y)",)
-    gone = target_differences(found, tree(), tree(vllm__worker_py=None))
-    assert gone[0].startswith("vllm.worker.run was removed")
 
 
 @pytest.mark.parametrize(

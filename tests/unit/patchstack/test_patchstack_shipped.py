@@ -65,8 +65,8 @@ def test_a_crlf_body_on_a_file_that_was_made_lf_says_so_and_is_re_encoded(varian
     tree = MemoryTree(files={path: TreeFile(data=data) for path, data in files.items()})
     verdict = classify(loaded, tree)
     assert verdict.verdict is PatchVerdict.LINE_ENDINGS
-    assert verdict.candidate
-    again = classify(read_patch("again", verdict.candidate), tree)
+    assert verdict.candidate_data
+    again = classify(read_patch("again", verdict.candidate_data), tree)
     assert again.verdict is PatchVerdict.CLEAN
     assert all(changed and b"\r" not in changed.data for changed in again.files.values())
 
