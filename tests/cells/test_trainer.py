@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness.convergence.trainer import one_step_check
-from harness.convergence.trainer.trainer_check import PROGRAM, judge, read_run
 from harness.convergence.trainer.trainer_measurements import TrainerMeasurements
+from harness.convergence.trainer.trainer_runs import PROGRAM, judge, read_run
 from harness.outcome import Evidence, State, Status
 from harness.sources.git.mirrors import find_mirror, mirrors_folder
 from harness.verdict.verdict import judge_outcome

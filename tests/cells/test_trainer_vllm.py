@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from harness.convergence.trainer import vllm_check, vllm_one_step_check, vllm_rollout
-from harness.convergence.trainer.trainer_check import PROGRAM, read_run
 from harness.convergence.trainer.trainer_measurements import GapLimits, TrainerMeasurements
+from harness.convergence.trainer.trainer_runs import PROGRAM, read_run
 from harness.measurements import read_shape
 from harness.outcome import Evidence, State, Status
 from harness.sources.git.mirrors import find_mirror, mirrors_folder

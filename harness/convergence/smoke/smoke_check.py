@@ -1,14 +1,14 @@
-"""The checks `grpo` and `gspo`: does a short training with verl's loss functions learn like the reference?
+"""Runs and judges the checks `grpo` and `gspo`: does a short training learn like the reference?
 
 `run` trains in the cell, one seed after another until the decision rule can decide; `judge` applies the rule
-again to the recorded series. Planning imports this module, so its own imports are few.
+again to the recorded series.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from harness.cell_program.program_run import (
     ProgramFailure,
@@ -17,8 +17,29 @@ from harness.cell_program.program_run import (
     run_in_cell,
 )
 from harness.check import TaskContext
+from harness.convergence.decision.check_speed import REMEDY, TimedRun, compare_speed
+from harness.convergence.decision.decide import decide
+from harness.convergence.decision.decision import Decision
+from harness.convergence.decision.decision_curves import training_curves
+from harness.convergence.decision.reference_set import (
+    LEFT_OUT,
+    PERFORMANCE,
+    ReferenceSet,
+    by_digest,
+    for_recipe,
+)
 from harness.convergence.smoke import smoke_recipe
 from harness.convergence.smoke.smoke_measurements import SmokeHeader, SmokeMeasurements, SmokeRun
+from harness.convergence.smoke.smoke_recipe import CANDIDATE_SEEDS, RUN_TIMEOUT_S
+from harness.convergence.telemetry.live_reader import Watcher
+from harness.convergence.telemetry.series import (
+    RecordedRun,
+    Series,
+    decode_series,
+    encode,
+    encode_series,
+    read,
+)
 from harness.convergence.telemetry.training_records import EarlyStop
 from harness.errors import InfrastructureError
 from harness.evidence import DeviceFacts, evidence_of
@@ -26,18 +47,8 @@ from harness.measurements import OldMeasurementsError, read_shape
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.serialisation import to_json
 
-if TYPE_CHECKING:
-    from harness.convergence.decision.decision import Decision
-    from harness.convergence.decision.reference_set import ReferenceSet
-    from harness.convergence.telemetry.series import RecordedRun, Series
-
 PROGRAM = "harness.convergence.smoke.smoke_program"
-CANDIDATE_SEEDS = (1000, 1001, 1002)
-"""Reference sets use the seeds from 0 on; candidates use other seeds, to be independent of them."""
-RUN_TIMEOUT_S = 600.0
-"""A run takes 10 s of a core, and up to ten times that on a busy machine. The limit is for hung runs."""
-
-Trained = tuple[int, "RecordedRun"]
+Trained = tuple[int, RecordedRun]
 """A seed and its recorded run."""
 
 
@@ -46,9 +57,6 @@ def run(context: TaskContext) -> Measured[SmokeMeasurements]:
 
     Each run is read while it is written, and stopped once its remaining steps cannot change the decision.
     """
-    from harness.convergence.decision.reference_set import for_recipe
-    from harness.convergence.telemetry.live_reader import Watcher
-
     recipe = smoke_recipe.recipe(str(context.params["algorithm"]))
     reference = for_recipe(recipe.digest())
     trained: list[Trained] = []
@@ -75,8 +83,6 @@ def run(context: TaskContext) -> Measured[SmokeMeasurements]:
 
 def _series_so_far(context: TaskContext, seed: int) -> Series:
     """The series of the run that is training now."""
-    from harness.convergence.telemetry.series import read
-
     out = context.workdir / f"run-{seed}.jsonl"
     runs = read(out).runs if out.is_file() else ()
     return runs[-1].series if runs else {}
@@ -86,8 +92,6 @@ def _early_decision(
     trained: Sequence[Trained], seed: int, reference: ReferenceSet | None, series: Series
 ) -> str:
     """Why the run of `seed` can be stopped after the steps it has made so far, or ""."""
-    from harness.convergence.decision.decide import decide
-
     if reference is None:
         return ""
     seeds = [*(one for one, _ in trained), seed]
@@ -99,8 +103,6 @@ def _early_decision(
 def _train(
     context: TaskContext, algorithm: str, seed: int, *more: str
 ) -> tuple[list[Trained], ProgramFailure | None]:
-    from harness.convergence.telemetry.series import read
-
     out = context.workdir / f"run-{seed}.jsonl"
     device = cell_device(context)
     ended = run_in_cell(
@@ -125,8 +127,6 @@ def _train(
 
 
 def _decision(trained: Sequence[Trained], reference: ReferenceSet | None) -> Decision:
-    from harness.convergence.decision.decide import decide
-
     runs = [run.series for _, run in trained]
     if reference is None:
         return decide((), runs)
@@ -141,9 +141,6 @@ def _measured(
     stops: Mapping[int, EarlyStop],
     failure: ProgramFailure | None,
 ) -> Measured[SmokeMeasurements]:
-    from harness.convergence.decision.decision_curves import training_curves
-    from harness.convergence.telemetry.series import encode
-
     header = _header(trained[0][1]) if trained else None
     device = header.device if header else DeviceFacts(device=cell_device(context))
     seconds = sorted(second for _, run in trained for second in run.series.get("seconds", ()))
@@ -183,9 +180,6 @@ def _header(run: RecordedRun) -> SmokeHeader:
 
 
 def _smoke_run(seed: int, run: RecordedRun, stopped: EarlyStop | None) -> SmokeRun:
-    from harness.convergence.decision.reference_set import LEFT_OUT, PERFORMANCE
-    from harness.convergence.telemetry.series import encode_series
-
     header = _header(run)
     learning = {name: values for name, values in run.series.items() if name not in LEFT_OUT}
     performance = {name: run.series[name] for name in PERFORMANCE if name in run.series}
@@ -202,11 +196,6 @@ def _smoke_run(seed: int, run: RecordedRun, stopped: EarlyStop | None) -> SmokeR
 
 def judge(measured: SmokeMeasurements, _params: Mapping[str, Any]) -> Judgement:
     """Apply the decision rule to the recorded series and the reference set that the run was compared with."""
-    from harness.convergence.decision.check_speed import REMEDY, TimedRun, compare_speed
-    from harness.convergence.decision.decide import decide
-    from harness.convergence.decision.reference_set import by_digest, for_recipe
-    from harness.convergence.telemetry.series import decode_series
-
     if measured.state != "measured":
         return _judge_failure(measured)
     reference = by_digest(measured.reference) or for_recipe(measured.recipe_digest)

@@ -10,6 +10,10 @@ from harness.convergence.smoke.training_settings import TrainingSettings
 from harness.errors import InputError
 
 ALGORITHMS = ("grpo", "gspo")
+# Reference sets use the seeds from 0 on; candidate runs use other seeds, to be independent of them.
+CANDIDATE_SEEDS = (1000, 1001, 1002)
+# A run takes 10 s of a core, and up to ten times that on a busy machine. The limit is for hung runs.
+RUN_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.check import Check, TaskContext
+from harness.convergence.telemetry.series import decode_series
 from harness.convergence.trainer import trainer_check as trainer
+from harness.convergence.trainer.judging.failed_runs import TIMEOUT_S, notes
 from harness.convergence.trainer.recipe_twin_check import STEPS
 from harness.convergence.trainer.trainer_measurements import TRAINER_FORMAT, TrainerProgramFailure
 from harness.outcome import Judgement, Measured, Status, Tier
@@ -20,12 +22,13 @@ OLDEST = (0, 9)
 
 def run(context: TaskContext) -> Measured[trainer.Measurements]:
     """Train in the cell on two devices. A trainer that hangs or crashes is a measurement, not an error."""
-    return trainer.measure(context, ["--algorithm", ALGORITHM, "--one-step-off", "--steps", str(STEPS)])
+    from harness.convergence.trainer.trainer_runs import measure
+
+    return measure(context, ["--algorithm", ALGORITHM, "--one-step-off", "--steps", str(STEPS)])
 
 
 def judge(measured: trainer.Measurements, params: Mapping[str, Any]) -> Judgement:
     """Judge as `trainer_check.judge` does, and fail if the rollout's weights are more than one step old."""
-    from harness.convergence.telemetry.series import decode_series
     from harness.convergence.trainer.judging.weight_staleness import measure_staleness
 
     judgement = trainer.judge(measured, params)
@@ -38,7 +41,7 @@ def judge(measured: trainer.Measurements, params: Mapping[str, Any]) -> Judgemen
         more = judgement if judgement.status is Status.FAIL else None
         return Judgement(
             status=Status.FAIL,
-            reasons=(found.sentence(), *(more.reasons if more else trainer.notes(measured))),
+            reasons=(found.sentence(), *(more.reasons if more else notes(measured))),
             remedies=(_LOST_REMEDY, *(more.remedies if more else ())),
         )
     if judgement.status is not Status.PASS:
@@ -80,7 +83,7 @@ CHECK = Check(
     needs=("environment",),
     params={"algorithm": ALGORITHM, "steps": STEPS},
     device=True,
-    timeout_s=trainer.TIMEOUT_S + 60.0,
+    timeout_s=TIMEOUT_S + 60.0,
     expected_s=150.0,
     applies=applies,
 )

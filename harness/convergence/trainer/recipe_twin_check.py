@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.check import Check, TaskContext
 from harness.convergence.trainer import trainer_check as trainer
+from harness.convergence.trainer.judging.failed_runs import TIMEOUT_S
 from harness.convergence.trainer.trainer_measurements import TRAINER_FORMAT
 from harness.outcome import Measured, Tier
 
@@ -17,11 +18,13 @@ STEPS = 36
 
 def run(context: TaskContext) -> Measured[trainer.Measurements]:
     """Train the scaled-down recipe in the cell. A trainer that hangs or crashes is a measurement."""
+    # Every plan imports this module, and these two cost time.
     from harness.convergence.recipes.recipe_launch import twin_of
+    from harness.convergence.trainer.trainer_runs import measure
 
     twin = twin_of(context.facets["recipe"])
     assert twin is not None, "`applies` accepts only recipes that train"
-    return trainer.measure(context, [*twin.arguments, "--steps", str(STEPS)])
+    return measure(context, [*twin.arguments, "--steps", str(STEPS)])
 
 
 def applies(facets: Mapping[str, Any]) -> str:
@@ -44,7 +47,7 @@ CHECK = Check(
     judge=trainer.judge,
     needs=("environment",),
     device=True,
-    timeout_s=trainer.TIMEOUT_S + 60.0,
+    timeout_s=TIMEOUT_S + 60.0,
     expected_s=150.0,
     applies=applies,
 )

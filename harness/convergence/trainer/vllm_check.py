@@ -1,7 +1,4 @@
-"""The checks that run verl's trainer with vLLM as its rollout: do both compute the same probabilities?
-
-Planning imports this module, so its own imports are few.
-"""
+"""The checks that run verl's trainer with vLLM as its rollout: do both compute the same probabilities?"""
 
 from __future__ import annotations
 
@@ -15,8 +12,10 @@ from typing import Any
 
 from harness.cell_program.program_run import STORED_CHARACTERS
 from harness.check import Check, TaskContext
+from harness.convergence.telemetry.series import decode_series
 from harness.convergence.telemetry.verl_metrics import FIRST_STEP
 from harness.convergence.trainer import trainer_check, vllm_rollout
+from harness.convergence.trainer.judging.failed_runs import TIMEOUT_S, failed, judge_failure, notes
 from harness.convergence.trainer.trainer_measurements import (
     TRAINER_FORMAT,
     GapLimits,
@@ -24,6 +23,8 @@ from harness.convergence.trainer.trainer_measurements import (
     TrainerProgramFailure,
 )
 from harness.convergence.trainer.trainer_recipe import ALGORITHMS
+from harness.devices.sim.start.sim_environment import INTERPRET, TRITON, triton_environment
+from harness.errors import InfrastructureError
 from harness.measurements import read_shape
 from harness.outcome import Judgement, Measured, Status, Tier
 
@@ -50,11 +51,14 @@ def run(context: TaskContext) -> Measured[trainer_check.Measurements]:
 def measure(
     context: TaskContext, variables: Mapping[str, str], *more: str
 ) -> Measured[trainer_check.Measurements]:
-    """Do what `run` does, with these environment variables and further options of the program."""
+    """Run the trainer with these environment variables and further options of the program."""
+    # Every plan imports this module, and `trainer_runs` imports the decision rule with numpy.
+    from harness.convergence.trainer.trainer_runs import PROGRAM, measured_by, read_run
+
     out, folder = context.workdir / "run.json", context.workdir / "task"
     folder.mkdir()
     completed = context.in_cell(
-        trainer_check.PROGRAM,
+        PROGRAM,
         *("--algorithm", str(context.params["algorithm"]), "--steps", str(context.params["steps"]), *more),
         *("--device", "npu", "--folder", str(folder), "--out", str(out), *vllm_rollout.arguments()),
         env={
@@ -63,17 +67,17 @@ def measure(
             "VLLM_CACHE_ROOT": str(context.workdir / "vllm"),
             "HF_HOME": str(context.workdir / "huggingface"),
         },
-        timeout=trainer_check.TIMEOUT_S,
+        timeout=TIMEOUT_S,
     )
-    found = trainer_check.read_run(out, completed)
+    found = read_run(out, completed)
     if isinstance(found, TrainerMeasurements) and found.state == "measured":
         found = replace(found, limits=_limits(context, found.recipe.seed))
-    return trainer_check.measured_by(context, found)
+    return measured_by(context, found)
 
 
 @contextmanager
 def _device(context: TaskContext) -> Iterator[dict[str, str]]:
-    """Reserve a simulated device number that no other run on this host uses. Real devices are leased instead.
+    """Reserve a number of a simulated device that no other run on this host uses; real devices are leased.
 
     verl syncs weights through a socket in /tmp whose name contains only the device number.
     """
@@ -93,8 +97,6 @@ def _device(context: TaskContext) -> Iterator[dict[str, str]]:
                 "ASCEND_RT_VISIBLE_DEVICES": str(number),
             }
             return
-    from harness.errors import InfrastructureError
-
     raise InfrastructureError(
         f"all {SIMULATED_DEVICES} simulated devices are in use by other runs", fix="wait for them to end"
     )
@@ -107,8 +109,6 @@ def simulated(context: TaskContext) -> bool:
 
 def simulation(context: TaskContext) -> dict[str, str]:
     """The environment variables that this vllm-ascend needs in addition on a simulated device."""
-    from harness.devices.sim.start.sim_environment import INTERPRET, TRITON, triton_environment
-
     if not simulated(context):
         return {}
     version = str(context.facets["versions"]["vllm_ascend"])
@@ -120,8 +120,6 @@ def simulation(context: TaskContext) -> dict[str, str]:
 
 
 def _limits(context: TaskContext, seed: int) -> GapLimits:
-    from harness.errors import InfrastructureError
-
     out = context.workdir / "limits.json"
     done = context.in_cell(
         LIMITS_PROGRAM,
@@ -142,33 +140,31 @@ def judge(measured: trainer_check.Measurements, params: Mapping[str, Any]) -> Ju
 
     params: `compared` is the number of first steps in which both have the same weights; default: all.
     """
-    from harness.convergence.telemetry.series import decode_series
-
     if isinstance(measured, TrainerProgramFailure) or measured.state != "measured":
-        return trainer_check.judge_failure(measured)
+        return judge_failure(measured)
     assert measured.limits is not None, "`measure` adds them to every run that was measured"
     series = decode_series(measured.series)
     steps = measured.recipe.steps
     made = max((len(values) for values in series.values()), default=0)
     if made < steps or not measured.complete:
         reason = f"The trainer ended without an error, but after {made} of {steps} steps."
-        return trainer_check.failed(measured, reason, remedy="Read the end of the task's log.")
+        return failed(measured, reason, remedy="Read the end of the task's log.")
     compared = int(params.get("compared", steps))
     gaps = {name: tuple(series.get(name, ())[:compared]) for name in GAPS}
     wrong = [*_insane(series), *_apart(gaps, measured.limits)]
     if wrong:
-        return trainer_check.failed(measured, *wrong, *_meaning(measured), remedy=_REMEDY)
+        return failed(measured, *wrong, *_meaning(measured), remedy=_REMEDY)
     unsaid = [name for name, values in gaps.items() if len(values) < compared]
     if unsaid:
         reason = f"verl did not log {', '.join(unsaid)} in each of the first {compared} steps."
-        return Judgement(status=Status.INCONCLUSIVE, reasons=(reason, *trainer_check.notes(measured)))
+        return Judgement(status=Status.INCONCLUSIVE, reasons=(reason, *notes(measured)))
     return Judgement(
         status=Status.PASS,
         reasons=(
             _agreement(gaps, measured.limits),
             ONLY_PLUMBING,
             *_meaning(measured),
-            *trainer_check.notes(measured),
+            *notes(measured),
         ),
     )
 
@@ -253,7 +249,7 @@ def _check(algorithm: str) -> Check:
         needs=("environment",),
         params={"algorithm": algorithm, "steps": STEPS},
         device=True,
-        timeout_s=trainer_check.TIMEOUT_S + LIMITS_TIMEOUT_S + 60.0,
+        timeout_s=TIMEOUT_S + LIMITS_TIMEOUT_S + 60.0,
         expected_s=150.0,
         applies=applies,
     )

@@ -1,7 +1,4 @@
-"""The check `trainer-vllm-one-step-off`: one-step-off-policy training with vLLM on a second card.
-
-Planning imports this module, so its own imports are few.
-"""
+"""The check `trainer-vllm-one-step-off`: one-step-off-policy training with vLLM on a second card."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from typing import Any
 from harness.check import Check, TaskContext
 from harness.convergence.trainer import trainer_check as trainer
 from harness.convergence.trainer import vllm_check
+from harness.convergence.trainer.judging.failed_runs import TIMEOUT_S
 from harness.convergence.trainer.trainer_measurements import TRAINER_FORMAT
 from harness.outcome import Measured, Tier
 
@@ -64,7 +62,7 @@ CHECK = Check(
     needs=("environment",),
     params={"algorithm": ALGORITHM, "steps": STEPS, "compared": COMPARED},
     device=True,
-    timeout_s=trainer.TIMEOUT_S + vllm_check.LIMITS_TIMEOUT_S + 60.0,
+    timeout_s=TIMEOUT_S + vllm_check.LIMITS_TIMEOUT_S + 60.0,
     expected_s=150.0,
     applies=applies,
 )

@@ -21,6 +21,7 @@ from harness.measurements import read_shape
 from harness.numerics.checks import FACETS
 from harness.outcome import Evidence, M, Measured, Tier
 from harness.rollout.generation import generation_judge
+from harness.rollout.generation.generation_compare import compare_case
 from harness.rollout.generation.generation_measurements import (
     GENERATION_FORMAT,
     PLUMBING_FORMAT,
@@ -51,8 +52,6 @@ DEVICES = 2
 
 def run_generation(context: TaskContext) -> Measured[GenerationMeasurements]:
     """Generate in the cell, evaluate the same tokens on the CPU in another process, and compare."""
-    from harness.rollout.generation.generation_compare import compare_case
-
     folder = context.workdir / "checkpoints"
     cases: list[CaseResult] = []
     faults: list[FaultResult | UnmeasuredFault] = []
@@ -113,8 +112,6 @@ def _not_generated(case: CaseRun) -> SkippedCase | RaisedCase:
 
 def run_plumbing(context: TaskContext) -> Measured[PlumbingMeasurements]:
     """Sleep, wake up, reload and update the engine in the cell; compare its generations with the CPU."""
-    from harness.rollout.generation.generation_compare import compare_case
-
     folder = context.workdir / "checkpoints"
     out = context.workdir / "plumbing.json"
     failure = _in_engine(

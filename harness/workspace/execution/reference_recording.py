@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.cell_program.built_environment import is_built
 from harness.check import CellCommand, Completed
 from harness.convergence.decision.reference_set import write
-from harness.convergence.smoke.smoke_check import CANDIDATE_SEEDS
+from harness.convergence.smoke.smoke_recipe import CANDIDATE_SEEDS
 from harness.convergence.trainer.judging.reference_comparison import (
     REFERENCE_SEEDS,
     reference_set_content,

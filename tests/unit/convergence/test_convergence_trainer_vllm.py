@@ -13,6 +13,7 @@ from harness.check import Completed
 from harness.convergence.trainer import vllm_check, vllm_one_step_check, vllm_rollout
 from harness.convergence.trainer.trainer_measurements import TRAINER_FORMAT
 from harness.convergence.trainer.trainer_recipe import RECIPES, overrides
+from harness.convergence.trainer.trainer_runs import PROGRAM
 from harness.convergence.trainer.verl_extensions import vllm_plugin
 from harness.errors import InfrastructureError
 from harness.outcome import Evidence, Status
@@ -49,7 +50,7 @@ class Cell:
         self.workdir = folder
         self.params = {"algorithm": "gspo", "steps": 2}
         self.facets = {"device": {"kind": kind}, "versions": {"verl": "0.7.1", "vllm_ascend": vllm_ascend}}
-        self.written = {vllm_check.trainer_check.PROGRAM: written, vllm_check.LIMITS_PROGRAM: limits}
+        self.written = {PROGRAM: written, vllm_check.LIMITS_PROGRAM: limits}
         self.calls = []
 
     def log(self, text):

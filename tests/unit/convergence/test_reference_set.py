@@ -3,8 +3,7 @@ import json
 import pytest
 
 from harness.convergence.decision import reference_set
-from harness.convergence.smoke.smoke_check import CANDIDATE_SEEDS
-from harness.convergence.smoke.smoke_recipe import RECIPES, recipe
+from harness.convergence.smoke.smoke_recipe import CANDIDATE_SEEDS, RECIPES, recipe
 from harness.convergence.trainer import trainer_program
 from harness.convergence.trainer.judging import reference_comparison
 from harness.errors import InputError

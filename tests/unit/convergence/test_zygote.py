@@ -16,7 +16,7 @@ import pytest
 import harness
 from harness.convergence.trainer.supervision import process_stacks, zygote_client
 from harness.convergence.trainer.supervision.processes import Process
-from harness.convergence.trainer.verl_extensions.verl_plugin import STACK_SIGNAL
+from harness.convergence.trainer.trainer_environment import STACK_SIGNAL
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks hand over files as Linux does")
 

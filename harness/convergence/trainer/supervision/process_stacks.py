@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.convergence.trainer.supervision.processes import Process
+from harness.convergence.trainer.trainer_environment import STACK_SIGNAL
 from harness.convergence.trainer.trainer_measurements import StackFrame, ThreadStack
-from harness.convergence.trainer.verl_extensions.verl_plugin import STACK_SIGNAL
 
 SECONDS_PER_PROCESS = 15.0
 HANDLER_SECONDS = 1.0

@@ -12,7 +12,6 @@ import importlib.abc
 import importlib.util
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
@@ -20,10 +19,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from harness.convergence.trainer.trainer_environment import PROCESSES
+from harness.convergence.trainer.trainer_environment import PROCESSES, STACK_SIGNAL
 
 Action = Callable[[Any], None]
-STACK_SIGNAL = signal.SIGUSR2
 # verl 0.9 polls for finished responses every 2 s; responses of five tokens are finished much earlier.
 POLL_SECONDS = 0.05
 
