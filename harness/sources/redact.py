@@ -17,6 +17,14 @@ SECRET_SHAPES = re.compile(
 # User name and password at the start of a URL in text; a URL ends at white space or one of '"`,()<>.
 _CREDENTIALS = re.compile(r"""://(?P<user>[^\s'"`,()<>/]*)@""")
 
+# ECMA-48: control sequences, operating-system commands and strings, and other two-byte escapes. A string
+# without an end is cut at the end of its line, so that the following lines are not lost.
+ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"
+    r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?"
+    r"|\x1b[ -/]*[0-~]"
+)
+
 
 def mask_secrets(text: str) -> str:
     """`text` without tokens and keys of a known form."""

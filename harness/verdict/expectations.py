@@ -1,10 +1,11 @@
-"""The list of expected failures: what it covers, what is wrong with it, and edits that touch nothing else."""
+"""The expected failures in matrix.yaml: lists the cells they cover and their problems, and edits them."""
 
 from __future__ import annotations
 
 import datetime as dt
 import difflib
 import io
+import itertools
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -16,18 +17,18 @@ import yaml
 from harness.errors import InputError, Location
 from harness.matrix.editing.yaml_edit import WIDTH, end_line, find_section, remove_entries
 from harness.matrix.model.cell import Cell
+from harness.matrix.model.definitions import Expectation
 from harness.matrix.reading.load_matrix import parse_matrix
 from harness.matrix.version_matrix import Matrix
 from harness.outcome import Status
 from harness.verdict.verdict import Standing, Verdict
 
-FIELDS = ("cells", "check", "state", "because", "reason", "source", "owner", "until")
 SECTION = "expectations"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectationSurvey:
-    """One expectation: the cells it covers, and why it is an error to keep it ("" when it is not)."""
+    """One expectation with the cells that it covers. `fault`: why it must be changed or removed, or ""."""
 
     id: str
     where: str
@@ -43,22 +44,18 @@ class ExpectationSurvey:
 
 @dataclass(frozen=True, kw_only=True)
 class NewExpectation:
-    """An expectation to be written; `cells` is a glob over cell ids and stack names."""
+    """An expectation to be written. `cells` is a glob pattern for cell ids and stack names."""
 
     id: str
     cells: str
     check: str
     state: str
-    because: tuple[str, ...] = ()
-    reason: str
-    source: str
-    owner: str
-    until: str
+    details: ExpectationDetails
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectationsEdit:
-    """What an update does: ids that go, entries that come."""
+    """An edit of the list of expectations: the ids to remove, and the entries to add."""
 
     remove: tuple[str, ...] = ()
     add: tuple[NewExpectation, ...] = ()
@@ -66,7 +63,7 @@ class ExpectationsEdit:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectationDetails:
-    """What an addition needs to be told by a person."""
+    """The fields of an expectation that a person has to provide."""
 
     owner: str
     until: str
@@ -82,37 +79,42 @@ def survey_expectations(
     now = today or dt.datetime.now(tz=dt.UTC).date()
     cells = [(cell, matrix.versions(cell.axes)) for cell in matrix.all_cells]
     first: dict[tuple[str, str], str] = {}
-    found = []
-    for name, one in matrix.expectations.items():
-        covered = [cell for cell, versions in cells if one.covers(cell, versions)]
-        decided = [cell for cell in covered if first.setdefault((cell.id, one.check), name) == name]
+    surveys = []
+    for name, expectation in matrix.expectations.items():
+        covered = [cell for cell, versions in cells if expectation.covers(cell, versions)]
+        decided = [cell for cell in covered if first.setdefault((cell.id, expectation.check), name) == name]
         fault = ""
-        if one.expired(now):
-            fault = f"expired on {one.until_date}: mend the cell, or give a new reason and date"
-        elif one.check not in checks:
-            fault = f"is about {one.check!r}, which is no check"
+        if expectation.expired(now):
+            fault = f"expired on {expectation.until_date}: repair the cell, or set a new reason and date"
+        elif expectation.check not in checks:
+            fault = f"is about {expectation.check!r}, which is not a check"
         elif not covered:
             fault = "covers no cell: remove it"
         elif not decided:
-            other = first[covered[0].id, one.check]
-            fault = f"never decides: {other!r} covers its cells before it"
-        file = Path(one.where.file)
+            other = first[covered[0].id, expectation.check]
+            fault = f"has no effect: {other!r} comes first and covers the same cells"
+        where = expectation.where
+        file = Path(where.file)
         shown = Path(os.path.relpath(file, root)) if file.is_absolute() else file
-        found.append(
+        surveys.append(
             ExpectationSurvey(
                 id=name,
-                where=str(Location(shown, one.where.line, one.where.column)),
-                check=one.check,
-                state=one.state,
-                reason=one.reason,
-                source=one.source,
-                owner=one.owner,
-                until=str(one.until_date or one.until_version or ""),
+                where=str(Location(shown, where.line, where.column)),
+                check=expectation.check,
+                state=expectation.state,
+                reason=expectation.reason,
+                source=expectation.source,
+                owner=expectation.owner,
+                until=_until(expectation),
                 cells=tuple(cell.id for cell in covered),
                 fault=fault,
             )
         )
-    return tuple(found)
+    return tuple(surveys)
+
+
+def _until(expectation: Expectation) -> str:
+    return str(expectation.until_date or expectation.until_version or "")
 
 
 def plan_expectations_edit(
@@ -120,97 +122,88 @@ def plan_expectations_edit(
 ) -> ExpectationsEdit:
     """Remove expectations that passed unexpectedly; with `details`, add unexpected failures.
 
-    An expectation that covers several cells and still holds for some of them is replaced by one expectation
-    for each of those. With `details`, an expectation whose cell fails in another state is replaced as well.
-    Entries without an outcome are never added.
+    If an expectation covers several cells and only some of them pass, it is replaced by one expectation for
+    each cell that still fails. With `details`, an expectation whose cell fails in another state is replaced
+    as well. Entries without an outcome are never added.
     """
     remove: dict[str, None] = {}
     for verdict in verdicts:
-        other = details and verdict.standing is Standing.UNEXPECTED and verdict.status is not Status.BLOCKED
-        if (other or verdict.standing is Standing.UNEXPECTED_PASS) and verdict.cell_id in cells:
-            one = matrix.expectation_for(cells[verdict.cell_id], verdict.check)
-            if one is not None:
-                remove[one.id] = None
-    taken = set(matrix.expectations) - set(remove)
+        replaced = details is not None and _is_new_failure(verdict)
+        if (replaced or verdict.standing is Standing.UNEXPECTED_PASS) and verdict.cell_id in cells:
+            expectation = matrix.expectation_for(cells[verdict.cell_id], verdict.check)
+            if expectation is not None:
+                remove[expectation.id] = None
+    ids = set(matrix.expectations) - set(remove)
     add: list[NewExpectation] = []
     for verdict in verdicts:
         cell = cells.get(verdict.cell_id)
         if cell is None:
             continue
-        one = matrix.expectation_for(cell, verdict.check)
-        if verdict.standing is Standing.KNOWN and one is not None and one.id in remove:
-            kept = ExpectationDetails(
-                owner=one.owner,
-                until=str(one.until_date or one.until_version or ""),
-                reason=one.reason,
-                source=one.source,
-                because=one.because,
+        expectation = matrix.expectation_for(cell, verdict.check)
+        if verdict.standing is Standing.KNOWN and expectation is not None and expectation.id in remove:
+            same_details = ExpectationDetails(
+                owner=expectation.owner,
+                until=_until(expectation),
+                reason=expectation.reason,
+                source=expectation.source,
+                because=expectation.because,
             )
-            add.append(_entry(cell, verdict, one.state, kept, taken))
-        elif details and verdict.standing is Standing.UNEXPECTED and verdict.status is not Status.BLOCKED:
-            add.append(_entry(cell, verdict, verdict.state, details, taken))
+            add.append(_new_expectation(cell, verdict, expectation.state, same_details, ids))
+        elif details is not None and _is_new_failure(verdict):
+            add.append(_new_expectation(cell, verdict, verdict.state, details, ids))
     return ExpectationsEdit(remove=tuple(remove), add=tuple(add))
 
 
-def _entry(
-    cell: Cell, verdict: Verdict, state: str, details: ExpectationDetails, taken: set[str]
+def _is_new_failure(verdict: Verdict) -> bool:
+    return verdict.standing is Standing.UNEXPECTED and verdict.status is not Status.BLOCKED
+
+
+def _new_expectation(
+    cell: Cell, verdict: Verdict, state: str, details: ExpectationDetails, ids: set[str]
 ) -> NewExpectation:
-    base = (
-        re.sub(r"[^a-z0-9]+", "-", f"{cell.stack or cell.id}-{verdict.check}".lower())
-        .strip("-")[:56]
-        .rstrip("-")
-    )
-    name = next(
-        candidate
-        for number in range(1, len(taken) + 2)
-        if (candidate := base if number == 1 else f"{base}-{number}") not in taken
-    )
-    taken.add(name)
+    """An expectation for one cell, with an id that is not in `ids`, to which it is added."""
+    name = re.sub(r"[^a-z0-9]+", "-", f"{cell.stack or cell.id}-{verdict.check}".lower()).strip("-")
+    base = name[:56].rstrip("-")
+    numbered = (f"{base}-{number}" for number in itertools.count(2))
+    unique = next(candidate for candidate in itertools.chain([base], numbered) if candidate not in ids)
+    ids.add(unique)
     return NewExpectation(
-        id=name,
-        cells=cell.stack or cell.id,
-        check=verdict.check,
-        state=state,
-        because=details.because,
-        reason=details.reason,
-        source=details.source,
-        owner=details.owner,
-        until=details.until,
+        id=unique, cells=cell.stack or cell.id, check=verdict.check, state=state, details=details
     )
 
 
 def apply_edit(text: str, edit: ExpectationsEdit, file: Path | str = "matrix.yaml") -> str:
-    """The file with the edit made and every other byte as it was; InputError when that cannot be done.
+    """The text of the file with the edit. All other bytes stay the same.
 
-    What comes out is read again: nothing but the expectations named may differ.
+    The result is parsed again. InputError if anything else than these expectations has changed.
     """
     edited = remove_entries(text, SECTION, edit.remove)
     if edit.add:
-        edited = _with(edited, edit.add)
+        edited = _with_entries(edited, edit.add)
     before, after = parse_matrix(text, file), parse_matrix(edited, file)
-    wanted = [name for name in before.expectations if name not in edit.remove] + [one.id for one in edit.add]
-    if list(after.expectations) != wanted or _cells(after) != _cells(before):
+    ids = [name for name in before.expectations if name not in edit.remove] + [new.id for new in edit.add]
+    if list(after.expectations) != ids or _axes_by_cell(after) != _axes_by_cell(before):
         raise InputError(
-            "the list cannot be edited without touching something else",
+            "the expectations cannot be edited without changing something else",
             where=Location(file),
-            fix="make the edit by hand:\n" + "".join(_lines(one) for one in edit.add),
+            fix="make the edit by hand:\n" + "".join(_lines(new) for new in edit.add),
         )
     return edited
 
 
-def _cells(matrix: Matrix) -> dict[str, Mapping[str, str]]:
+def _axes_by_cell(matrix: Matrix) -> dict[str, Mapping[str, str]]:
     return {cell.id: cell.axes for cell in matrix.all_cells}
 
 
 def unified_difference(before: str, after: str, name: str) -> str:
-    """A unified diff, to be shown."""
+    """The unified diff of two texts."""
     return "".join(
         difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), name, name)
     )
 
 
-def _with(text: str, entries: Sequence[NewExpectation]) -> str:
-    block = "".join(_lines(one) for one in entries)
+def _with_entries(text: str, entries: Sequence[NewExpectation]) -> str:
+    block = "".join(_lines(entry) for entry in entries)
     text = text if text.endswith("\n") else f"{text}\n"
     found = find_section(text, SECTION)
     if found is None:
@@ -225,12 +218,20 @@ def _with(text: str, entries: Sequence[NewExpectation]) -> str:
 
 
 def _lines(entry: NewExpectation) -> str:
-    from ruamel.yaml import YAML
+    from ruamel.yaml import YAML  # slow to import, and only an update of matrix.yaml writes YAML
 
     writer = YAML()
     writer.width = WIDTH
     out = io.StringIO()
-    fields = {name: getattr(entry, name) for name in FIELDS}
-    shown = {name: list(value) if name == "because" else value for name, value in fields.items() if value}
-    writer.dump({entry.id: shown}, out)
+    fields = {
+        "cells": entry.cells,
+        "check": entry.check,
+        "state": entry.state,
+        "because": list(entry.details.because),
+        "reason": entry.details.reason,
+        "source": entry.details.source,
+        "owner": entry.details.owner,
+        "until": entry.details.until,
+    }
+    writer.dump({entry.id: {name: value for name, value in fields.items() if value}}, out)
     return "".join(f"  {line}\n" for line in out.getvalue().splitlines())

@@ -1,4 +1,4 @@
-"""The outcomes that a ledger has for a plan, whichever run recorded them, and the verdicts on them."""
+"""The outcomes of all runs that a ledger has for a plan, and the verdicts on them."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from harness.verdict.plan_verdicts import judge_plan
 from harness.verdict.verdict import ExpectedFailure, Verdict, judge_outcome
 
 HISTORY_LIMIT = 200
-#: What says something about a cell, and not about the machine that ran it.
+#: The states of tasks that were decided by the cell, not by the machine that ran them.
 DECIDED_STATES = frozenset({State.COMPLETED, State.TIMEOUT})
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedAttempts:
-    """All attempts on the keys of a plan, newest first, and the one that counts for each key."""
+    """All attempts on the keys of a plan, newest first, and the attempt that is judged for each key."""
 
     outcomes: Mapping[str, Outcome]
     attempts: Mapping[str, tuple[Outcome, ...]]
 
 
 def read_attempts(plan: Plan, ledger: Ledger) -> RecordedAttempts:
-    """The last decided attempt on a key counts; without one, the last that failed to run."""
-    attempts = {key: ledger.history(key=key, limit=HISTORY_LIMIT) for key in plan.tasks}
-    return RecordedAttempts(
-        outcomes={key: _decisive(found) for key, found in attempts.items() if found},
-        attempts={key: found for key, found in attempts.items() if found},
-    )
-
-
-def _decisive(attempts: Sequence[Outcome]) -> Outcome:
-    return next((outcome for outcome in attempts if outcome.state in DECIDED_STATES), attempts[0])
+    """The attempts in the ledger. Of a key, the last decided attempt is judged, else the last attempt."""
+    outcomes: dict[str, Outcome] = {}
+    attempts: dict[str, tuple[Outcome, ...]] = {}
+    for key in plan.tasks:
+        recorded = ledger.history(key=key, limit=HISTORY_LIMIT)
+        if recorded:
+            attempts[key] = recorded
+            decided = (outcome for outcome in recorded if outcome.state in DECIDED_STATES)
+            outcomes[key] = next(decided, recorded[0])
+    return RecordedAttempts(outcomes=outcomes, attempts=attempts)
 
 
 def verdicts_from_ledger(
     plan: Plan, outcomes: Mapping[str, Outcome], expected: Callable[[str, str], ExpectedFailure | None]
 ) -> dict[CellCheck, Verdict]:
-    """(cell, check) -> verdict for every entry of the plan; several runs may have recorded the outcomes."""
+    """(cell, check) -> verdict, for every entry of the plan. The outcomes may be from several runs."""
     verdicts = judge_plan(plan, outcomes, _blocked(plan, outcomes), expected)
     return {(verdict.cell_id, verdict.check): verdict for verdict in verdicts}
 
 
 def _blocked(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[Disposition]:
-    """Entries without an outcome behind one of their cell that did not pass, as a run leaves them."""
+    """The entries without an outcome that a run would block, as another entry of the cell did not pass."""
     if all(entry.skip is not None or entry.key in outcomes for entry in plan.entries):
         return []
     not_stopping = {key for key, task in plan.tasks.items() if not task.check.stops}
@@ -97,7 +97,7 @@ def _blocked(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[Disposition]:
 def flake_decisions(
     plan: Plan, recorded: RecordedAttempts, ledger: Ledger, *, now: float
 ) -> dict[CellCheck, FlakeDecision]:
-    """A decision for every entry whose key failed and was tried more than once; others need none."""
+    """A decision for every entry with several attempts on its key, of which at least one failed."""
     mixed: list[tuple[PlanEntry, list[Attempt]]] = []
     failing: dict[CellCheck, FlakeDecision] = {}
     for entry in plan.entries:
@@ -139,8 +139,8 @@ def _attempts(plan: Plan, outcomes: Sequence[Outcome], entry: PlanEntry) -> list
     ]
 
 
-def _earlier_keys(ledger: Ledger, wanted: set[CellCheck]) -> dict[CellCheck, list[str]]:
-    keys: dict[CellCheck, dict[str, None]] = {name: {} for name in wanted}
+def _earlier_keys(ledger: Ledger, names: set[CellCheck]) -> dict[CellCheck, list[str]]:
+    keys: dict[CellCheck, dict[str, None]] = {name: {} for name in names}
     for run in ledger.runs():
         for name, entry in run.plan.entries_by_name.items():
             if name in keys and entry.key:

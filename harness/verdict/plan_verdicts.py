@@ -28,8 +28,8 @@ def judge_plan(
     dispositions: Iterable[Disposition],
     expected: Callable[[str, str], ExpectedFailure | None],
 ) -> tuple[Verdict, ...]:
-    """One verdict per entry, in plan order; an entry without an outcome or a reason is an error."""
-    without_outcome = {(left.cell_id, left.check): left for left in dispositions}
+    """One verdict per entry, in plan order. An entry with neither outcome nor disposition is an error."""
+    without_outcome = {(entry.cell_id, entry.check): entry for entry in dispositions}
     judgements = {
         key: (judge_outcome(plan.tasks[key].check, outcome), outcome)
         for key, outcome in outcomes.items()
@@ -98,32 +98,32 @@ class RunSummary:
 
 
 def summarise_verdicts(verdicts: Iterable[Verdict]) -> RunSummary:
-    """The worst standing decides: unexpected, then incomplete, then as expected; no verdicts is code 3."""
-    found = list(verdicts)
-    standings = Counter(verdict.standing for verdict in found)
-    reasons: list[str] = []
-    if not found:
-        return RunSummary(
-            by_status={}, by_standing={}, exit_code=EXIT_NOTHING_SELECTED, reasons=("nothing was selected",)
-        )
-    if not standings.keys() - {Standing.AS_EXPECTED} and all(one.status in NOT_CHECKED for one in found):
-        return RunSummary(
-            by_status=dict(Counter(verdict.status.value for verdict in found)),
-            by_standing={standing.value: count for standing, count in standings.items()},
-            exit_code=EXIT_NOTHING_SELECTED,
-            reasons=("no selected check could run on this host, so nothing was proved",),
-        )
-    code = EXIT_OK
-    if standings[Standing.INCOMPLETE]:
-        code = EXIT_INCOMPLETE
-        reasons.append(f"{standings[Standing.INCOMPLETE]} planned without an answer")
+    """The worst standing determines the exit code: unexpected (1), incomplete (4), as expected (0).
+
+    The exit code is 3 if there are no verdicts, or if no check could run.
+    """
+    statuses, standings = Counter[Status](), Counter[Standing]()
+    for verdict in verdicts:
+        statuses[verdict.status] += 1
+        standings[verdict.standing] += 1
     unexpected = standings[Standing.UNEXPECTED] + standings[Standing.UNEXPECTED_PASS]
+    incomplete = standings[Standing.INCOMPLETE]
+    reasons: list[str] = []
     if unexpected:
-        code = EXIT_UNEXPECTED
-        reasons.insert(0, f"{unexpected} not as expected")
+        reasons.append(f"{unexpected} not as expected")
+    if incomplete:
+        reasons.append(f"{incomplete} planned, but without a verdict")
+    if not statuses:
+        code = EXIT_NOTHING_SELECTED
+        reasons.append("nothing was selected")
+    elif not standings.keys() - {Standing.AS_EXPECTED} and not statuses.keys() - NOT_CHECKED:
+        code = EXIT_NOTHING_SELECTED
+        reasons.append("no selected check could run on this host, so nothing was verified")
+    else:
+        code = EXIT_UNEXPECTED if unexpected else EXIT_INCOMPLETE if incomplete else EXIT_OK
     return RunSummary(
-        by_status=dict(Counter(verdict.status.value for verdict in found)),
+        by_status={status.value: count for status, count in statuses.items()},
         by_standing={standing.value: count for standing, count in standings.items()},
         exit_code=code,
-        reasons=tuple(reasons) or ("everything planned came out as expected",),
+        reasons=tuple(reasons) or ("all planned checks came out as expected",),
     )

@@ -12,7 +12,10 @@ from harness.serialisation import json_form
 
 
 class Standing(str, enum.Enum):
-    """How a status compares with the expectation for the entry."""
+    """How a judgement compares with the expectation for the entry.
+
+    `KNOWN`: it failed as expected. `INCOMPLETE`: planned, but not decided.
+    """
 
     AS_EXPECTED = "as-expected"
     KNOWN = "known"
@@ -26,7 +29,7 @@ class Standing(str, enum.Enum):
 class ExpectedFailure:
     """An expected failure: its state, its reason, where it is tracked, and when the expectation ends.
 
-    because: a failure with a reason that contains none of these texts is a new failure. Empty: any reason.
+    because: a reason that contains none of these texts makes the failure a new one. Empty: any reason.
     """
 
     state: str
@@ -42,8 +45,8 @@ class ExpectedFailure:
 class Verdict:
     """A check of a cell, judged and compared with its expectation.
 
-    `evidence` is None if there is none, `outcome` if the check has not run. `state` is the status, or more
-    precisely how it failed: one of `FINER_STATES`.
+    `evidence` and `outcome` are None if the check has not run. `state` is the status, or for some failures
+    "timeout", "crash" or "numeric-drift".
     """
 
     cell_id: str
@@ -59,30 +62,24 @@ class Verdict:
     outcome: Outcome | None = None
 
 
-#  How a program in a cell ended (`harness.cell_program.program_run.ProgramFailure`) -> the state of the
+# How a program in a cell ended (`harness.cell_program.program_run.ProgramFailure`) -> the state of the
 # failure.
 PROGRAM_FAILURE_STATES = {"hung": "timeout", "crashed": "crash"}
-#: How a failure is told apart more closely; an expectation of `fail` covers drift, and neither of the others.
-FAILURE_STATES = ("timeout", "crash", "numeric-drift")
-#: Tiers whose question is about numbers: a wrong answer there is drift.
+#: Tiers of checks that compare numbers: their failures have the state "numeric-drift".
 NUMERIC_TIERS = frozenset({Tier.NUMERICS, Tier.CONVERGENCE})
-#: Statuses that say nothing went wrong with the cell, whether or not anything was proved.
+#: Statuses without a failure, whether or not the check was run.
 NOT_FAILURES = frozenset({Status.PASS, Status.NOT_RUN, Status.UNSUPPORTED})
-#: Statuses of entries that were planned and have no answer.
+#: Statuses of entries that were planned and are not decided.
 UNDECIDED = frozenset({Status.ERROR, Status.STALE, Status.INCONCLUSIVE})
 
 
 def judge_outcome(check: Check, outcome: Outcome) -> Judgement:
-    """How `check` judges an outcome; an exception in the judge is an error, never a pass."""
+    """How `check` judges an outcome. An exception in the judge becomes the status `error`, never a pass."""
+    failure = outcome.failure
     if outcome.state is State.TIMEOUT:
-        message = (
-            outcome.failure.message
-            if outcome.failure
-            else f"exceeded its time limit of {check.timeout_s:g} s"
-        )
+        message = failure.message if failure else f"exceeded its time limit of {check.timeout_s:g} s"
         return Judgement(status=Status.FAIL, reasons=(f"timed out: {message}",))
     if outcome.state is not State.COMPLETED:
-        failure = outcome.failure
         reason = f"{failure.kind}: {failure.message}" if failure else outcome.state.value
         return Judgement(
             status=Status.ERROR, reasons=(reason,), remedies=(failure.fix,) if failure and failure.fix else ()
@@ -104,16 +101,19 @@ def judge_outcome(check: Check, outcome: Outcome) -> Judgement:
 
 
 def failure_state(check: Check, outcome: Outcome, judgement: Judgement) -> str:
-    """The status, or how it failed where the outcome says so: timeout, crash or numeric-drift."""
-    status: str = judgement.status.value
-    if judgement.status is not Status.FAIL:
-        return status
-    if outcome.state is State.TIMEOUT:
-        return "timeout"
-    ending = PROGRAM_FAILURE_STATES.get(str(outcome.measurements.get("state", "")))
-    if ending:
-        return ending
-    return "numeric-drift" if check.tier in NUMERIC_TIERS else status
+    """The status as text, or for some failures how the check failed: timeout, crash or numeric-drift.
+
+    An expectation with the state `fail` covers numeric-drift, but neither timeout nor crash.
+    """
+    if judgement.status is Status.FAIL:
+        if outcome.state is State.TIMEOUT:
+            return "timeout"
+        program_failure = PROGRAM_FAILURE_STATES.get(str(outcome.measurements.get("state", "")))
+        if program_failure:
+            return program_failure
+        if check.tier in NUMERIC_TIERS:
+            return "numeric-drift"
+    return str(judgement.status.value)
 
 
 def judge_against_expectation(
@@ -127,7 +127,10 @@ def judge_against_expectation(
     blocked_by_known: bool = False,
     state: str = "",
 ) -> Verdict:
-    """Compare a judgement with the expectation; an unexpected pass counts like a new failure."""
+    """Compare a judgement with the expectation. An unexpected pass is as bad as a new failure.
+
+    blocked_by_known: whether all failures that block this entry are expected.
+    """
     found = state or judgement.status.value
     new = _unexpected_reasons(judgement, found, expected)
     return Verdict(

@@ -42,8 +42,8 @@ from harness.run.executors.quarantine import Quarantine
 from harness.run.executors.shipment import Delivery, Parcel, pack, run_parcel, unpack
 from harness.run.jobs.execute import INFRASTRUCTURE, lost_job_outcome
 from harness.run.jobs.job import Job, JobSite
-from harness.run.programs.scrub import ESCAPES
 from harness.settings import load_settings
+from harness.sources.redact import ESCAPES
 
 NAMESPACE = "npu-matrix"
 NODES_REFRESH_SECONDS = 5.0

@@ -5,20 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from harness.sources.redact import MASK, mask_secrets
+from harness.sources.redact import ESCAPES, MASK, mask_secrets
 
 # Shorter values (`1`, `true`, `main`) occur in ordinary text too, and masking them would garble the log.
 MINIMUM_SECRET = 6
 
 SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|(^|_)KEY(_|$)|APIKEY|ACCESS_KEY", re.IGNORECASE
-)
-# ECMA-48: control sequences, operating-system commands and strings, and other two-byte escapes. A string
-# without an end is cut at the end of its line, so that the following lines are not lost.
-ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"
-    r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?"
-    r"|\x1b[ -/]*[0-~]"
 )
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
 # user:password@ and token@ in front of a host.

@@ -1,17 +1,15 @@
-"""One line of a log, freed of what multi-process launchers put around it, and made safe to show."""
+"""Parses one line of a log: removes the prefixes of multi-process launchers, and masks unsafe text."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from harness.sources.redact import MASK, mask_secrets
+from harness.sources.redact import ESCAPES, MASK, mask_secrets
 
-# ECMA-48: control sequences, operating-system commands and strings, other two-byte escapes.
-ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]")
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 PREFIXES = (
-    # The time a runner, docker or Kubernetes puts first.
+    # The time stamp of a CI runner, docker or Kubernetes.
     re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?[ \t]?"),
     # Ray and vLLM: (WorkerDict pid=288089, ip=172.16.0.134), (EngineCore_DP0 pid=77).
     re.compile(r"\((?P<name>[^\s()]{1,80}) pid=(?P<pid>\d{1,10})(?:, ip=(?P<ip>[^\s()]{1,60}))?\) ?"),
@@ -28,7 +26,8 @@ RANK = re.compile(r"(?:\brank[ =:]{1,2}|\bRankID:|_TP|_rank)(\d{1,6})\b", re.IGN
 REPEATED = re.compile(r" \[repeated (\d{1,9})x across cluster\]")
 RANK_WITHIN = 300
 
-# What a name, an option or a scheme in front of it gives away; a quoted value may have spaces.
+# Secrets after a name (`token=`), an option (`--password`) or a URL scheme. A quoted value may contain
+# spaces.
 SECRETS = re.compile(
     r"(?P<key>(?:(?:api|access|secret|account|private)[_-]?key|token|passw(?:or)?d|passphrase|secret|cookie"
     r"|credentials?|authorization)[\"']?\s*[=:]\s*[\"']?(?:(?:bearer|basic)\s+)?"
@@ -42,9 +41,9 @@ SHOWN = 400
 
 @dataclass(frozen=True, kw_only=True)
 class LogLine:
-    """`body` is the text without prefixes; `process` names who wrote it, "" for the main one.
+    """`body` is the text without prefixes. `process` names the process, "" for the main process.
 
-    more: how often Ray says it left the same line out.
+    more: how many equal lines of other processes Ray left out.
     """
 
     body: str
@@ -54,13 +53,13 @@ class LogLine:
 
 
 def plain(raw: bytes) -> str:
-    """The text of bytes in any encoding, without terminal escapes."""
+    """Bytes as text without terminal escapes; undecodable bytes are replaced."""
     text = raw.decode("utf-8", "replace")
     return ESCAPES.sub("", text) if "\x1b" in text else text
 
 
 def parse_line(raw: bytes) -> LogLine:
-    """A raw line in any encoding; of what carriage returns overwrote, the last state is taken."""
+    """Parse a line in any encoding. If it contains carriage returns, the text after the last one counts."""
     text = plain(raw).rstrip("\r\n").rpartition("\r")[2]
     process, rank, more = "", None, 0
     while True:
@@ -69,8 +68,8 @@ def parse_line(raw: bytes) -> LogLine:
             break
         parts = found.groupdict()
         if parts.get("pid"):
-            place = f"@{parts['ip']}" if parts.get("ip") else ""
-            process = f"{parts['name']}:{parts['pid']}{place}"
+            host = f"@{parts['ip']}" if parts.get("ip") else ""
+            process = f"{parts['name']}:{parts['pid']}{host}"
         elif parts.get("service"):
             process = process or parts["service"]
         if parts.get("rank"):
@@ -88,7 +87,7 @@ def parse_line(raw: bytes) -> LogLine:
 
 
 def masked(text: str) -> str:
-    """The text with everything that looks like a secret replaced."""
+    """The text with a mask for everything that looks like a secret."""
     return SECRETS.sub(
         lambda match: f"{match['key'] or ''}{MASK}" + ("@" if match[0].endswith("@") else ""),
         mask_secrets(text),
@@ -96,11 +95,12 @@ def masked(text: str) -> str:
 
 
 def shown(text: str, limit: int = SHOWN) -> str:
-    """A line fit for a terminal, a CI log and a page: no controls, no commands to a runner, no secrets."""
-    # An escape may hide a secret's name, and may stand in the middle of it: looked for before and after.
+    """A line that is safe in a terminal, a CI log and a page: no control characters, commands or secrets."""
+    # An escape can hide the name of a secret or be in the middle of it: mask before and after removing
+    # escapes.
     text = ESCAPES.sub("", masked(text))
     text = masked(CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text).replace("\n", " ").replace("\r", " "))
-    # GitHub's runner obeys `##[command]` anywhere in a line and `::command::` at its beginning.
+    # GitHub's runner executes `##[command]` anywhere in a line and `::command::` at its beginning.
     text = text.replace("##[", "# #[")
     if text.lstrip().startswith("::"):
         text = text.replace("::", ": :")

@@ -56,18 +56,17 @@ def text(*entries):
     return HEAD + ("expectations:\n" + "".join(entries) if entries else "") + TAIL
 
 
-def entry(name="added", **more):
-    values = {
-        "id": name,
-        "cells": "verl-0-6-1*",
-        "check": "patches",
-        "state": "fail",
+def entry(name="added", cells="verl-0-6-1*", **more):
+    details = {
         "reason": "it: fails # really",
         "source": "https://example.org/2",
         "owner": "me",
         "until": "2099-01-01",
+        **more,
     }
-    return NewExpectation(**{**values, **more})
+    return NewExpectation(
+        id=name, cells=cells, check="patches", state="fail", details=ExpectationDetails(**details)
+    )
 
 
 def test_an_addition_leaves_every_other_line_as_it_was():
@@ -166,8 +165,8 @@ def test_the_survey_names_cells_and_every_kind_of_fault():
     assert [cell[:10] for cell in found["good"].cells] == ["verl-0-9-1"]
     assert "expired" in found["old"].fault
     assert "covers no cell" in found["nothing"].fault
-    assert "no check" in found["unasked"].fault
-    assert "never decides" in found["shadowed"].fault
+    assert "not a check" in found["unasked"].fault
+    assert "has no effect" in found["shadowed"].fault
 
 
 SAID = ExpectationDetails(owner="me", until="2099-01-01", reason="it broke", source="https://example.org/3")
