@@ -12,7 +12,6 @@ from harness.plan.keys.code_impact import code_impact
 from harness.plan.tasks.task import Plan
 from harness.serialisation import as_object, dumps
 from harness.settings import Settings
-from harness.workspace.planning.covering_plan import choose_covering_cells
 from harness.workspace.planning.plan_estimates import cost_text, estimate_basis, estimate_plan, work_text
 from harness.workspace.planning.plan_history import PlanHistory, open_plan_with_history
 from harness.workspace.planning.plan_schedule import github_job_lines, task_order_rows
@@ -100,6 +99,9 @@ def command(
     if options["cards"] and not options["github"]:
         raise click.UsageError("--cards needs --github")
     if options["strength"]:
+        # It imports numpy, which takes longer than a plan without covering set.
+        from harness.workspace.planning.covering_plan import choose_covering_cells
+
         context, known, report, lines = choose_covering_cells(
             settings, only, checks, options["strength"], options["budget"], options["keep"]
         )

@@ -17,7 +17,8 @@ import pytest
 
 from harness.devices.sim.faults.fault_spec import parse_faults
 from harness.numerics.twin import twin_program
-from harness.numerics.twin.twin_check import compare, judge
+from harness.numerics.twin.twin_check import judge
+from harness.numerics.twin.twin_compare import compare
 from harness.numerics.twin.twin_measurements import TwinMeasured
 from harness.outcome import Judgement, Status
 

@@ -12,10 +12,13 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
 
 # The end token is also the padding and the unknown token. It is the only special token, so verl, which
 # removes special tokens from decoded responses, removes nothing before the end of a response.
@@ -45,7 +48,6 @@ INITIAL_STD = 0.08
 # All runs start from the same model; they differ in their prompts and samples.
 MODEL_SEED = 0
 
-Floats = NDArray[np.float32]
 JsonObject = dict[str, Any]
 
 
@@ -75,6 +77,9 @@ def write(folder: Path, *, seed: int, prompts: int) -> None:
 
 def examples(seed: int, number: int) -> list[JsonObject]:
     """Rows in verl's dataset format (verl docs, preparation/prepare_data): one prompt of two digits each."""
+    # Planning imports this module for its constants, but not numpy.
+    import numpy as np
+
     choices = [len(words) for words in PLACES]
     drawn = np.random.default_rng([seed, 0]).integers(0, choices, (number, ANSWER_DIGITS))
     rows = []
@@ -117,6 +122,8 @@ def model_config() -> JsonObject:
 
 def weights(seed: int) -> dict[str, Floats]:
     """Initial weights, by transformers' names: normally distributed, biases zero, norms one."""
+    import numpy as np
+
     rng = np.random.default_rng([seed, 1])
 
     def normal(*shape: int) -> Floats:
@@ -140,6 +147,8 @@ def weights(seed: int) -> dict[str, Floats]:
 
 def safetensors(tensors: Mapping[str, Floats]) -> bytes:
     """The safetensors file of float32 tensors (format: README of huggingface/safetensors, "Format")."""
+    import numpy as np
+
     header: JsonObject = {"__metadata__": {"format": "pt"}}
     data = b""
     for name, tensor in tensors.items():

@@ -26,7 +26,6 @@ from harness.cell_program.self_test import judge_self_test
 from harness.check import TaskContext
 from harness.evidence import evidence_of
 from harness.measurements import read_shape
-from harness.numerics.actor.actor_compare import compare
 from harness.numerics.actor.actor_measurements import ActorDeviceRun, ActorMeasured, OtherPath, PackedRows
 from harness.numerics.actor.gradient_resolution import (
     detectable_error,
@@ -85,6 +84,7 @@ def _about_the_device(outcome: ActorOutcome) -> ActorOutcome:
 def _run_path(context: TaskContext, path: str) -> Measured[ActorOutcome]:
     # Planning imports this module, but not numpy.
     from harness.numerics.actor.actor_case import DEFAULT_SEED
+    from harness.numerics.actor.actor_compare import compare
     from harness.numerics.actor.actor_reference import load_reference
 
     settings = [

@@ -17,7 +17,6 @@ import re
 from collections.abc import Mapping, Sequence
 
 from harness.numerics.actor.actor_measurements import ActorMeasured, ActorReference, GradientResolution
-from harness.numerics.arithmetic.precision_contract import CONTRACTS, FORMATS
 from harness.outcome import Judgement, Status
 
 MAX_NAMED = 10
@@ -30,6 +29,9 @@ def resolution(reference: ActorReference, labels: Sequence[str]) -> GradientReso
     Gradients that are zero in exact arithmetic, such as that of a bias that softmax cancels, do not count as
     unobservable: their rounding errors in float64 are below the share of float64 in the tolerance.
     """
+    # Planning imports this module, but not numpy.
+    from harness.numerics.arithmetic.precision_contract import CONTRACTS, FORMATS
+
     tolerances, norms = reference.tolerances, reference.norms
     exactness = FORMATS["fp64"].unit_roundoff / CONTRACTS[reference.facts.contract].unit
     hidden = [label for label in labels if exactness * tolerances[label] < norms[label] <= tolerances[label]]

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -11,6 +13,7 @@ from harness.digest import digest_json
 from harness.ledger.plan_record import CodeRecord, PlanRecord, TaskRecord
 from harness.ledger.run_record import Disposition
 from harness.outcome import Evidence, Outcome, State, Status, Tier
+from harness.package import IMPORT_ROOT
 from harness.plan.keys.code_digests import record_code
 from harness.plan.keys.facets import facet_values
 from harness.plan.keys.key import key_changes
@@ -255,3 +258,14 @@ def test_a_change_of_code_names_the_modules_that_changed():
     old = json.loads(dumps(before))
     del old["code"]
     assert load(PlanRecord, json.dumps(old)).code == CodeRecord()
+
+
+def test_the_checks_are_read_without_numpy():
+    code = (
+        "import sys; from harness.plan.tasks.check_registry import all_checks; all_checks(); "
+        "sys.exit('numpy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(IMPORT_ROOT)}, check=False)
+    assert done.returncode == 0, (
+        "numpy takes a fifth of the time of `npu-matrix plan`: import it where it is used"
+    )
