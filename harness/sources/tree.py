@@ -1,4 +1,4 @@
-"""Trees of files: the protocol `Tree`, with implementations in memory and for folders."""
+"""Trees of files: the protocol `Tree`, with implementations for changed trees and for folders."""
 
 from __future__ import annotations
 
@@ -100,33 +100,8 @@ class TreeFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryTree:
-    """Files in memory."""
-
-    files: Mapping[str, TreeFile]
-    label: str = "files in memory"
-
-    def paths(self) -> Iterator[str]:
-        """Every file's path."""
-        return iter(self.files)
-
-    def mode(self, path: str) -> str | None:
-        """The file's mode, or None."""
-        file = self.files.get(path)
-        return file.mode if file else None
-
-    def is_folder(self, path: str) -> bool:
-        """Whether there are files below `path`."""
-        return any(other.startswith(f"{path}/") for other in self.files)
-
-    def read(self, path: str) -> bytes:
-        """The file's bytes; KeyError if there is no such file."""
-        return self.files[path].data
-
-
-@dataclass(frozen=True, kw_only=True)
 class OverlayTree:
-    """A tree with some files replaced (`File`) or removed (None)."""
+    """A tree in which some files are replaced, or removed (None)."""
 
     base: Tree
     changes: Mapping[str, TreeFile | None]

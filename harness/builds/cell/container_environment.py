@@ -13,7 +13,7 @@ from pathlib import Path
 from harness.builds.cell.cell_probe import probe_cell
 from harness.builds.cell.disk_space import require_image_storage
 from harness.builds.cell.environment_build import EnvironmentBuild, environment_evidence, make_runtime
-from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec, environment_spec
+from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
 from harness.builds.engines.build_time_files import build_time_files
 from harness.builds.engines.engine import BuildError, Engine, Image
 from harness.builds.engines.image_build import BuiltImage, base_notices, build_image, find_base_image
@@ -47,16 +47,10 @@ def run(ctx: TaskContext) -> Measured[EnvironmentBuilt | EnvironmentNotBuilt]:
     A build that fails is a measurement. InfrastructureError when the engine, the network or this host failed.
     """
     build = EnvironmentBuild(device=read_cell_device(ctx.facets["device"]))
-    measured: EnvironmentBuilt | EnvironmentNotBuilt
     artifacts: dict[str, str] = {}
     engine = open_engine(build.device.engine)
     try:
-        build.spec = environment_spec(ctx)
-        _remove_orphaned_containers(engine, ctx)
-        measured = _build(ctx, engine, build.spec, build, artifacts)
-    except BuildStepError as error:
-        ctx.log(f"{error.step}: {error.reason}")
-        measured = build.failed(error)
+        measured = build.measure(ctx, lambda spec: _build(ctx, engine, spec, build, artifacts))
     finally:
         engine.close()
     return Measured(measurements=measured, evidence=environment_evidence(measured), artifacts=artifacts)
@@ -77,12 +71,12 @@ def holds(container: CellImage, runtime: str) -> str:
 
 def _remove_orphaned_containers(engine: Engine, ctx: TaskContext) -> None:
     """Remove containers whose owner is dead; `cleanup` handles those that cannot be removed now."""
-    for found in engine.resources():
-        orphaned, reason = is_orphaned(found.labels, ProcessView(), time.time())
-        if found.kind == "container" and orphaned:
-            ctx.log(f"removing container {found.name or found.id}: {reason}")
+    for resource in engine.resources():
+        orphaned, reason = is_orphaned(resource.labels, ProcessView(), time.time())
+        if resource.kind == "container" and orphaned:
+            ctx.log(f"removing container {resource.name or resource.id}: {reason}")
             try:
-                engine.remove(found)
+                engine.remove(resource)
             except HarnessError as error:
                 ctx.log(str(error))
 
@@ -94,6 +88,7 @@ def _build(
     build: EnvironmentBuild,
     artifacts: dict[str, str],
 ) -> EnvironmentBuilt:
+    _remove_orphaned_containers(engine, ctx)
     lock = _lock(ctx, spec)
     reference = spec.device.base_image or lock.base
     base = find_base_image(engine, reference, lock.arch)
@@ -138,6 +133,7 @@ def _build(
     with build.step("probe"):
         probe = probe_cell(ctx, spec, location, Path(site_packages))
     measured = build.finished(
+        spec,
         location,
         probe,
         site_packages=site_packages,

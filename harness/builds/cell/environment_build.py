@@ -1,14 +1,14 @@
-"""What both kinds of build share: the state of a build, the simulated runtime, and the evidence."""
+"""The parts that both kinds of builds share: the state of a build, the simulated runtime, the evidence."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
+from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec, environment_spec
 from harness.cell_program.built_environment import (
     CellDevice,
     CellImage,
@@ -42,6 +42,17 @@ class EnvironmentBuild:
     runtime: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
 
+    def measure(
+        self, ctx: TaskContext, build: Callable[[EnvironmentSpec], EnvironmentBuilt]
+    ) -> EnvironmentBuilt | EnvironmentNotBuilt:
+        """Determine the spec and call `build`; a step of the build that fails is a measurement too."""
+        try:
+            self.spec = environment_spec(ctx)
+            return build(self.spec)
+        except BuildStepError as error:
+            ctx.log(f"{error.step}: {error.reason}")
+            return self._failed(error)
+
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Measure the duration of a step."""
@@ -53,6 +64,7 @@ class EnvironmentBuild:
 
     def finished(
         self,
+        spec: EnvironmentSpec,
         location: EnvironmentLocation,
         probe: EnvironmentProbe,
         *,
@@ -62,8 +74,6 @@ class EnvironmentBuild:
         image: CellImage | None = None,
     ) -> EnvironmentBuilt:
         """The measurements of a build that succeeded."""
-        if self.spec is None:
-            raise AssertionError("an environment was built without a spec")
         return EnvironmentBuilt(
             requested_device=location.requested_device,
             python=location.python,
@@ -73,15 +83,15 @@ class EnvironmentBuild:
             site_packages=str(site_packages),
             digest=digest,
             reused=reused,
-            expected=self.spec.expected,
-            left_out=self.spec.omitted,
-            built_here=self.spec.built,
-            patched=self.spec.patched_digests,
+            expected=spec.expected,
+            left_out=spec.omitted,
+            built_here=spec.built,
+            patched=spec.patched_digests,
             probe=probe,
             seconds=self.seconds,
         )
 
-    def failed(self, error: BuildStepError) -> EnvironmentNotBuilt:
+    def _failed(self, error: BuildStepError) -> EnvironmentNotBuilt:
         """The measurements of a build that failed; InfrastructureError when this host caused the failure."""
         if failure := machine_failure(error.tail):
             raise failure from error

@@ -39,8 +39,8 @@ def judge(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _params: Mapping
         return _judge_not_built(measurements)
     probe = measurements.probe
     reasons = [
-        *_package_reasons(measurements.expected, probe.packages, measurements.built_here),
-        *_file_reasons(measurements.patched, probe.files),
+        *package_reasons(measurements.expected, probe.packages, measurements.built_here),
+        *file_reasons(measurements.patched, probe.files),
         *_import_reasons(probe.patched or ()),
         *_module_reasons(probe.modules, measurements.site_packages),
         *_device_reasons(measurements.requested_device, probe.device),
@@ -73,9 +73,10 @@ def _by_reason(omitted: Mapping[str, str]) -> list[str]:
     return [f"{', '.join(group)} ({reason})" for reason, group in names.items()]
 
 
-def _package_reasons(
+def package_reasons(
     expected: Mapping[str, str], found: Mapping[str, str], built: Collection[str]
 ) -> list[str]:
+    """How the installed packages differ from the expected ones. built: packages that were built here."""
     installed = {str(canonicalize_name(name)): version for name, version in found.items()}
     reasons = []
     for name, version in expected.items():
@@ -100,7 +101,8 @@ def _same_version(left: str, right: str) -> bool:
         return left == right
 
 
-def _file_reasons(patched: Mapping[str, str], on_disk: Mapping[str, str]) -> list[str]:
+def file_reasons(patched: Mapping[str, str], on_disk: Mapping[str, str]) -> list[str]:
+    """Which files are not the patched ones. Both mappings: path -> digest, "" for a missing file."""
     return [
         f"{name} is not the patched file{'' if on_disk.get(name) else ': it is missing'}."
         for name, digest in patched.items()

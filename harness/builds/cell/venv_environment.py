@@ -20,7 +20,8 @@ import filelock
 from harness.builds.cell.cell_probe import probe_cell
 from harness.builds.cell.disk_space import require_disk_space
 from harness.builds.cell.environment_build import EnvironmentBuild, environment_evidence, make_runtime
-from harness.builds.cell.environment_spec import LAYOUT, BuildStepError, EnvironmentSpec, environment_spec
+from harness.builds.cell.environment_judge import file_reasons, package_reasons
+from harness.builds.cell.environment_spec import LAYOUT, BuildStepError, EnvironmentSpec
 from harness.builds.cell.patched_files import MismatchError, install_patched
 from harness.cell_program.built_environment import (
     EnvironmentBuilt,
@@ -53,13 +54,8 @@ def run(ctx: TaskContext) -> Measured[EnvironmentBuilt | EnvironmentNotBuilt]:
     A build that fails is a measurement. InfrastructureError when the network or this host failed.
     """
     build = EnvironmentBuild(device=read_cell_device(ctx.facets["device"]))
-    measured: EnvironmentBuilt | EnvironmentNotBuilt
     try:
-        build.spec = environment_spec(ctx)
-        measured = _build(ctx, build.spec, build)
-    except BuildStepError as error:
-        ctx.log(f"{error.step}: {error.reason}")
-        measured = build.failed(error)
+        measured = build.measure(ctx, lambda spec: _build(ctx, spec, build))
     except OSError as error:
         raise machine_failure(str(error)) or InfrastructureError(
             "the environment could not be stored",
@@ -150,7 +146,9 @@ def _build_locked(
         return _build_locked(ctx, spec, home, build, fresh=True)
     if not reused:
         _write_atomically(home / FINISHED, {"lock": digest_file(spec.lock), "layout": LAYOUT})
-    return build.finished(location, probe, site_packages=site_packages, digest=spec.digest, reused=reused)
+    return build.finished(
+        spec, location, probe, site_packages=site_packages, digest=spec.digest, reused=reused
+    )
 
 
 def _install(ctx: TaskContext, spec: EnvironmentSpec, prefix: Path, build: EnvironmentBuild) -> None:
@@ -268,13 +266,10 @@ def _patch(spec: EnvironmentSpec, site_packages: Path) -> None:
 
 def _is_damaged(spec: EnvironmentSpec, probe: EnvironmentProbe) -> bool:
     """Whether a file or a package of a reused environment differs from what was built."""
-    installed = {
-        # A package built here appends the target of its build to the version.
-        name: version.partition("+")[0] if name in spec.built else version
-        for name, version in ((normal_name(name), v) for name, v in probe.packages.items())
-    }
-    changed = any(probe.files[name] != digest for name, digest in spec.patched_digests.items())
-    return changed or installed != spec.expected
+    return bool(
+        package_reasons(spec.expected, probe.packages, spec.built)
+        or file_reasons(spec.patched_digests, probe.files)
+    )
 
 
 def _write_atomically(path: Path, value: Any) -> None:

@@ -229,7 +229,10 @@ def index_environment(
         f"pip's setting {name!r} ({origin}) is not used for cells: only the matrix defines their pins"
         for name, origin in sorted(ignored.items())
     ]
-    return _settings(values, origins, notices, environ, cwd or Path.cwd())
+    pip_values = _PipValues(
+        values=values, origins=origins, notices=notices, environ=environ, cwd=cwd or Path.cwd()
+    )
+    return pip_values.settings()
 
 
 _UV_LOOKUP_LOCK = threading.Lock()
@@ -259,116 +262,105 @@ def local_path(location: str) -> Path | None:
     return Path(location)
 
 
-def _settings(
-    values: Mapping[str, str],
-    origins: Mapping[str, str],
-    notices: list[str],
-    environ: Mapping[str, str],
-    cwd: Path,
-) -> IndexSettings:
-    home = Path(environ.get("HOME") or Path.home())
+@dataclass(frozen=True, kw_only=True)
+class _PipValues:
+    """The values of pip's settings, and the file or variable that each comes from."""
 
-    def existing(option: str, location: str) -> str | None:
-        return _existing(location, option, origins, notices, home, cwd)
+    values: Mapping[str, str]
+    origins: Mapping[str, str]
+    notices: list[str]
+    environ: Mapping[str, str]
+    cwd: Path
 
-    index_url = values.get("index-url")
-    extras = [
-        url for raw in values.get("extra-index-url", "").split() if (url := existing("extra-index-url", raw))
-    ]
-    links = [url for raw in values.get("find-links", "").split() if (url := existing("find-links", raw))]
-    no_index = _boolean(values, origins, "no-index")
-    if index_url is not None:
-        index_url = existing("index-url", index_url)
-        if index_url is None and extras:
-            # Without an index URL uv would use the default index, which the user has replaced.
-            index_url = extras.pop(0)
-        elif index_url is None:
-            no_index = True
-    return IndexSettings(
-        index_url=index_url,
-        extra_index_urls=tuple(extras),
-        find_links=tuple(link.replace(",", "%2C") for link in links),
-        no_index=no_index,
-        trusted_hosts=tuple(values.get("trusted-host", "").split()),
-        cert=_certificate(values, origins, environ, notices, home),
-        client_cert=_expanded(values.get("client-cert", ""), home),
-        timeout_s=_number(values, origins, "timeout"),
-        retries=_number(values, origins, "retries"),
-        proxy=_proxy(values.get("proxy", "")),
-        keyring=values.get("keyring-provider", "") if values.get("keyring-provider") == "subprocess" else "",
-        inherited=_inherited(environ),
-        origins=dict(origins),
-        notices=tuple(notices),
-    )
-
-
-def _existing(
-    location: str, option: str, origins: Mapping[str, str], notices: list[str], home: Path, cwd: Path
-) -> str | None:
-    path = local_path(_expanded(location, home))
-    if path is None:
-        return location
-    absolute = path if path.is_absolute() else cwd / path
-    if not absolute.exists():
-        # pip warns and continues; uv would stop.
-        notices.append(
-            f"{option} {location} ({origins.get(option, '')}) does not exist and is ignored, as by pip"
+    def settings(self) -> IndexSettings:
+        index_url = self.values.get("index-url")
+        extras = self._existing_locations("extra-index-url")
+        no_index = self._boolean("no-index")
+        if index_url is not None:
+            index_url = self._existing("index-url", index_url)
+            if index_url is None and extras:
+                # Without an index URL uv would use the default index, which the user has replaced.
+                index_url = extras.pop(0)
+            elif index_url is None:
+                no_index = True
+        proxy = self.values.get("proxy", "")
+        keyring = self.values.get("keyring-provider", "")
+        return IndexSettings(
+            index_url=index_url,
+            extra_index_urls=tuple(extras),
+            find_links=tuple(link.replace(",", "%2C") for link in self._existing_locations("find-links")),
+            no_index=no_index,
+            trusted_hosts=tuple(self.values.get("trusted-host", "").split()),
+            cert=self._certificate(),
+            client_cert=self._expanded(self.values.get("client-cert", "")),
+            timeout_s=self._number("timeout"),
+            retries=self._number("retries"),
+            proxy=proxy if not proxy or "://" in proxy else f"http://{proxy}",
+            keyring=keyring if keyring == "subprocess" else "",
+            inherited=_inherited(self.environ),
+            origins=dict(self.origins),
+            notices=tuple(self.notices),
         )
-        return None
-    return "file://" + quote(str(absolute))
 
+    def _existing_locations(self, option: str) -> list[str]:
+        locations = (self._existing(option, text) for text in self.values.get(option, "").split())
+        return [location for location in locations if location is not None]
 
-def _certificate(
-    values: Mapping[str, str],
-    origins: Mapping[str, str],
-    environ: Mapping[str, str],
-    notices: list[str],
-    home: Path,
-) -> str:
-    # pip uses its own setting first, then the variables of the requests library.
-    candidates = [(values.get("cert", ""), origins.get("cert", ""))]
-    candidates += [(environ.get(name, ""), name) for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")]
-    for value, origin in candidates:
-        if not value:
-            continue
-        path = _expanded(value, home)
-        if Path(path).exists():
-            return path
-        notices.append(f"the certificate bundle {value} ({origin}) does not exist and is ignored")
-    return ""
+    def _existing(self, option: str, location: str) -> str | None:
+        """The URL of a location, or None for a local path that does not exist."""
+        path = local_path(self._expanded(location))
+        if path is None:
+            return location
+        absolute = path if path.is_absolute() else self.cwd / path
+        if not absolute.exists():
+            # pip warns and continues; uv would stop.
+            origin = self.origins.get(option, "")
+            self.notices.append(f"{option} {location} ({origin}) does not exist and is ignored, as by pip")
+            return None
+        return "file://" + quote(str(absolute))
 
+    def _certificate(self) -> str:
+        # pip uses its own setting first, then the variables of the requests library.
+        candidates = [(self.values.get("cert", ""), self.origins.get("cert", ""))]
+        candidates += [
+            (self.environ.get(name, ""), name) for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+        ]
+        for value, origin in candidates:
+            if not value:
+                continue
+            path = self._expanded(value)
+            if Path(path).exists():
+                return path
+            self.notices.append(f"the certificate bundle {value} ({origin}) does not exist and is ignored")
+        return ""
 
-def _expanded(location: str, home: Path) -> str:
-    return str(home) + location[1:] if location == "~" or location.startswith("~/") else location
+    def _expanded(self, location: str) -> str:
+        """The location with `~` replaced by the home folder."""
+        home = self.environ.get("HOME") or str(Path.home())
+        return home + location[1:] if location == "~" or location.startswith("~/") else location
 
+    def _boolean(self, option: str) -> bool:
+        value = self.values.get(option, "")
+        if value and value.lower() not in (*TRUE_WORDS, "n", "no", "f", "false", "off", "0"):
+            raise InputError(
+                f"pip's setting {option} is {value!r}, not a boolean",
+                why=f"set by {self.origins[option]}",
+                fix="use true or false",
+            )
+        return value.lower() in TRUE_WORDS
 
-def _proxy(value: str) -> str:
-    return value if not value or "://" in value else f"http://{value}"
-
-
-def _boolean(values: Mapping[str, str], origins: Mapping[str, str], option: str) -> bool:
-    value = values.get(option, "")
-    if value and value.lower() not in (*TRUE_WORDS, "n", "no", "f", "false", "off", "0"):
-        raise InputError(
-            f"pip's setting {option} is {value!r}, not a boolean",
-            why=f"set by {origins[option]}",
-            fix="use true or false",
-        )
-    return value.lower() in TRUE_WORDS
-
-
-def _number(values: Mapping[str, str], origins: Mapping[str, str], option: str) -> int | None:
-    value = values.get(option)
-    if value is None:
-        return None
-    try:
-        return max(0, math.ceil(float(value)))
-    except (ValueError, OverflowError) as error:
-        raise InputError(
-            f"pip's setting {option} is {value!r}, not a number",
-            why=f"set by {origins[option]}",
-            fix="use whole seconds or a count",
-        ) from error
+    def _number(self, option: str) -> int | None:
+        value = self.values.get(option)
+        if value is None:
+            return None
+        try:
+            return max(0, math.ceil(float(value)))
+        except (ValueError, OverflowError) as error:
+            raise InputError(
+                f"pip's setting {option} is {value!r}, not a number",
+                why=f"set by {self.origins[option]}",
+                fix="use whole seconds or a count",
+            ) from error
 
 
 def _inherited(environ: Mapping[str, str]) -> dict[str, str]:

@@ -135,8 +135,7 @@ def open_remote(url: str, settings: IndexSettings) -> IO[bytes]:
     path = local_path(url)
     if path is not None:
         return Path(path).open("rb")
-    if not url.startswith(("http://", "https://")):
-        raise OSError(f"{url.partition(':')[0]} is not a protocol of a package index")
+    _require_http(url)
     return RemoteFile(url, settings)  # type: ignore[return-value]
 
 
@@ -146,13 +145,17 @@ def download(url: str, settings: IndexSettings, limit: int) -> bytes:
     if path is not None:
         data = Path(path).read_bytes()
     else:
-        if not url.startswith(("http://", "https://")):
-            raise OSError(f"{url.partition(':')[0]} is not a protocol of a package index")
+        _require_http(url)
         with _opener(settings).open(url, timeout=TIMEOUT_S) as response:
             data = response.read(limit + 1)
     if len(data) > limit:
         raise OSError(f"{TOO_LARGE} {limit >> 20} MiB")
     return data
+
+
+def _require_http(url: str) -> None:
+    if not url.startswith(("http://", "https://")):
+        raise OSError(f"{url.partition(':')[0]} is not a protocol of a package index")
 
 
 def _opener(settings: IndexSettings) -> urllib.request.OpenerDirector:

@@ -7,11 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from memory_tree import MemoryTree
 
 from harness.builds.cell.commit_package import CommitPackage, find_commit_package
 from harness.errors import InputError
 from harness.matrix.model.environment_facets import PinnedSource
-from harness.sources.tree import MemoryTree, TreeFile
+from harness.sources.tree import TreeFile
 
 FILES = {
     "verl/__init__.py": "ANSWER = 1\n",

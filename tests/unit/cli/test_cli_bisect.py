@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from memory_tree import MemoryTree
 
 from harness.check import Check
 from harness.cli.app import main
@@ -23,7 +24,7 @@ from harness.errors import (
 from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 from harness.patchstack.apply.classify import read_patch
 from harness.patchstack.apply.stack_apply import apply_stack
-from harness.sources.tree import MemoryTree, TreeFile
+from harness.sources.tree import TreeFile
 
 MATRIX = """\
 format: 1

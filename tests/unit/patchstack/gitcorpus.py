@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pygit2
 import pytest
+from memory_tree import MemoryTree
 
-from harness.sources.tree import MemoryTree, TreeFile
+from harness.sources.tree import TreeFile
 
 NAME = "pkg/mod.py"
 #: Few distinct lines: hunks then have several possible places, which is where appliers differ.

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 
+from memory_tree import MemoryTree
+
 from harness.patchstack.apply.classify import read_patch
 from harness.patchstack.format.diff_writer import diff_files
 from harness.patchstack.python_source.source_outline import outline
@@ -11,7 +13,7 @@ from harness.patchstack.stacks.change_summary import (
     summarise_changes,
     summarise_file,
 )
-from harness.sources.tree import MemoryTree, TreeFile
+from harness.sources.tree import TreeFile
 
 OLD = b'''\
 import os

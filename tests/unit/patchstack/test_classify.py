@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from memory_tree import MemoryTree
 
 from harness.patchstack.apply.classify import classify, read_patch
 from harness.patchstack.apply.patch_verdict import MEANING, ClassifiedPatch, PatchVerdict
 from harness.patchstack.format.diff_writer import diff_files
-from harness.sources.tree import SYMLINK, MemoryTree, TreeFile, blob_id
+from harness.sources.tree import SYMLINK, TreeFile, blob_id
 
 PATH = "pkg/mod.py"
 BASE = b"".join(b"def f%d(x):\n    a = x + %d\n    b = a * 2\n    return b\n\n\n" % (n, n) for n in range(6))

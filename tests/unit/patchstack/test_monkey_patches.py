@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from memory_tree import MemoryTree
 
 from harness.patchstack.runtime.monkey_patches import (
     TargetState,
@@ -9,7 +10,7 @@ from harness.patchstack.runtime.monkey_patches import (
     find_runtime_patches,
     find_target,
 )
-from harness.sources.tree import MemoryTree, TreeFile
+from harness.sources.tree import TreeFile
 
 PATCHES = b"""\
 import vllm.v1.core as core

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 from gitcorpus import NAME, GitBox, GitSays, Pair, mutated, random_pair
+from memory_tree import MemoryTree
 
 from harness.patchstack.apply.classify import classify, read_patch
 from harness.patchstack.apply.patch_apply import Applied, apply_patch
 from harness.patchstack.apply.patch_verdict import PatchVerdict
-from harness.sources.tree import MemoryTree, TreeFile
+from harness.sources.tree import TreeFile
 
 CHUNKS = range(10)
 PAIRS = 100

@@ -10,13 +10,14 @@ import pytest
 from gitcorpus import GitBox
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from memory_tree import MemoryTree
 
 from harness.patchstack.apply.classify import classify, read_patch
 from harness.patchstack.apply.patch_verdict import PatchVerdict
 from harness.patchstack.apply.stack_apply import apply_stack
 from harness.patchstack.format.diff_writer import diff_files
 from harness.patchstack.stacks.stack_export import canonical
-from harness.sources.tree import EXECUTABLE, SYMLINK, MemoryTree, TreeFile, path_problem
+from harness.sources.tree import EXECUTABLE, SYMLINK, TreeFile, path_problem
 
 OLD = b"".join(b"line %d\n" % number for number in range(30))
 NEW = OLD.replace(b"line 7\n", b"line seven\n").replace(b"line 25\n", b"")

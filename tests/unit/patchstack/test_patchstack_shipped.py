@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from memory_tree import MemoryTree
 
 from harness.patchstack.apply.classify import classify, read_patch
 from harness.patchstack.apply.patch_verdict import PatchVerdict
 from harness.patchstack.format.diff import ChangeKind, Patch
 from harness.patchstack.stacks.patch_selection import all_variants
-from harness.sources.tree import MemoryTree, TreeFile
+from harness.sources.tree import TreeFile
 
 PATCHES = Path(__file__).parents[3] / "patches"
 BODIES = sorted(PATCHES.glob("*/*/*.patch"))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from histories import History
+from memory_tree import MemoryTree
 
 from harness.errors import InputError
 from harness.outcome import Status
@@ -17,7 +18,7 @@ from harness.patchstack.rebase.rebase_kit import KIT, finish_kit
 from harness.patchstack.rebase.rebase_stack import rebase_stack, rebased_files
 from harness.patchstack.stacks.ablation import DEAD, NEEDED, UNKNOWN, ablate_statically, judge_ablation
 from harness.sources.git.git_repository import Repository
-from harness.sources.tree import MemoryTree, TreeFile
+from harness.sources.tree import TreeFile
 
 PATH = "pkg/mod.py"
 BASE = b"".join(b"line %d\n" % number for number in range(60))

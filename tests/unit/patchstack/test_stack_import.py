@@ -4,6 +4,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from memory_tree import MemoryTree
 
 from harness.errors import InputError, Problem
 from harness.patchstack.apply.classify import read_patch
@@ -13,7 +14,7 @@ from harness.patchstack.stacks.patch_stack import lint_stack, load_stack
 from harness.patchstack.stacks.stack_export import canonical, export_stack, write_imported
 from harness.patchstack.stacks.stack_import import PLAIN, PLUGIN, QUILT, RECIPE, ImportedStack, import_patches
 from harness.patchstack.stacks.summary_claims import disagreements, read_claims
-from harness.sources.tree import MemoryTree, TreeFile
+from harness.sources.tree import TreeFile
 
 OLD = b"class A:\n    def f(self):\n        return 1\n\n\ndef g():\n    return 2\n"
 NEW = b"class A:\n    def f(self):\n        return 10\n\n    def h(self):\n        return 3\n\n\ndef g():\n    return 20\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from gitcorpus import NAME, GitBox, content, edited, git_environment, random_lines
 from histories import History
+from memory_tree import MemoryTree
 
 from harness.errors import InfrastructureError, InputError
 from harness.patchstack.apply.classify import LoadedPatch, classify, read_patch
@@ -20,7 +21,7 @@ from harness.patchstack.history.survival import LEGEND, survival_of_commits, sur
 from harness.patchstack.stacks.patch_selection import VariantGroup, collect_patches
 from harness.sources.git.commit_history import commits_in
 from harness.sources.git.git_repository import Repository
-from harness.sources.tree import MemoryTree, TreeFile
+from harness.sources.tree import TreeFile
 
 BASE = b"".join(b"line %d\n" % number for number in range(40))
 FIXED = BASE.replace(b"line 20\n", b"line twenty, as our patch has it\n")

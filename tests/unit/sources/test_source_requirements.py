@@ -5,10 +5,11 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_tree import MemoryTree
 
 from harness.errors import InputError
 from harness.sources.packages.source_requirements import declared_requirements, source_requirements
-from harness.sources.tree import REGULAR, MemoryTree, TreeFile
+from harness.sources.tree import REGULAR, TreeFile
 
 EMPTY = {"VLLM_TARGET_DEVICE": "empty"}
 TABLE = """

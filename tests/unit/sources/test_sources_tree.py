@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pygit2
 import pytest
+from memory_tree import MemoryTree
 
 from harness.errors import InputError
 from harness.sources.git.git_repository import Repository
@@ -13,7 +14,6 @@ from harness.sources.tree import (
     REGULAR,
     SYMLINK,
     DirectoryTree,
-    MemoryTree,
     OverlayTree,
     TreeFile,
     blob_id,
