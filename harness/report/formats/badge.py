@@ -1,4 +1,4 @@
-"""SVG badges. A badge never lets a simulated or static pass look like one on hardware."""
+"""SVG badges. Passes on hardware are solid; simulated, CPU and static passes have a dashed frame."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.report.model.visible_text import clip, visible
 HEIGHT = 20
 LETTER = 6.6
 PAD = 8
-# Filled green is for hardware alone; other passes keep a light ground with a dashed frame.
+# Solid green is only for passes on hardware; other passes have a light background and a dashed frame.
 GREEN, RED, AMBER, GREY, LABEL = "#14713f", "#c22a1d", "#8f5300", "#5f6772", "#30363d"
 HOLLOW = "#eef1f4"
 
@@ -32,7 +32,7 @@ class Badge:
 
 
 def badges(model: ReportModel) -> dict[str, Badge]:
-    """One badge for each kind of evidence and one for the whole, by file name."""
+    """A badge for each kind of evidence and one for the whole report, by file name."""
     found = {"status": _overall(model)}
     for evidence in EVIDENCE:
         found[evidence.value] = evidence_badge(model, evidence)
@@ -40,7 +40,7 @@ def badges(model: ReportModel) -> dict[str, Badge]:
 
 
 def evidence_badge(model: ReportModel, evidence: Evidence) -> Badge:
-    """`simulated: 4/4`: expected outcomes of all that ran with this kind of evidence."""
+    """A badge such as `simulated: 4/4`: passes among all checks that ran with this kind of evidence."""
     marks = Counter(model.by_evidence[evidence])
     ran = marks.total()
     label = EVIDENCE[evidence].label

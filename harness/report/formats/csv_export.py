@@ -1,4 +1,4 @@
-"""Every result as a row of CSV, for spreadsheets and scripts."""
+"""All results as CSV, one row each, for spreadsheets and scripts."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ TAIL = (
 
 
 def results_csv(model: ReportModel, by_row: Iterable[bytes] | None = None) -> bytes:
-    """One row per (cell, check), a column per axis (`axis:verl`). Text a spreadsheet would run as a formula
-    gets an apostrophe in front. by_row: the lines of each cell, where they are known already."""
+    """A row per check of a cell, a column per axis (`axis:verl`).
+
+    An apostrophe precedes text that a spreadsheet would execute as a formula. by_row: the lines of each
+    cell if they were made before.
+    """
     axes = model.all_axes
     head = _lines([list(map(_cell, [*HEAD, *(f"axis:{axis}" for axis in axes), *TAIL]))])
     if by_row is None:

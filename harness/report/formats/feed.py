@@ -1,4 +1,4 @@
-"""The changes of the remembered runs as an Atom feed: one entry for each run with a change."""
+"""The changes in the stored runs as an Atom feed: one entry for each run with a change."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from harness.report.model.visible_text import clip, iso, visible
 MAX_ENTRIES = 50
 MAX_LINES = 200
 EPOCH = "1970-01-01T00:00:00Z"
-#: What XML 1.0 cannot hold and `visible` leaves as it is.
+#: Characters that XML 1.0 does not allow and that `visible` does not replace.
 _NO_XML = re.compile("[\ufffe\uffff]")
 
 
 class FeedItem(NamedTuple):
-    """A verdict that changed between pass and fail, or was lost, in a run that started at `when`."""
+    """A verdict that changed between pass and fail, or was lost, in the run that started at `when`."""
 
     run_id: str
     when: float
@@ -39,7 +39,7 @@ class FeedItem(NamedTuple):
 
 
 def row_events(row: ReportRow, run_id: str, now: float) -> list[FeedItem]:
-    """Every change in the history of a cell's checks; `run_id`, `now`: of the run that is reported."""
+    """Every change in the history of a cell's checks; run_id, now: id and time of the reported run."""
     name = row.cell.title or row.cell.id
     return [
         FeedItem(
@@ -57,9 +57,9 @@ def row_events(row: ReportRow, run_id: str, now: float) -> list[FeedItem]:
 
 
 def atom(model: ReportModel, by_row: Iterable[Sequence[FeedItem]] | None = None) -> str:
-    """The feed as XML. Ids depend on run ids alone: a reader sees an entry once, however often it is made.
+    """The feed as XML. The ids of entries depend only on run ids, so that a new report repeats no entry.
 
-    by_row: the events of each row, where they are known already.
+    by_row: the events of each row if they were made before.
     """
     now = model.run.started or model.generated
     if by_row is None:
@@ -86,7 +86,7 @@ def _profile(model: ReportModel) -> str:
 
 
 def _turns(result: ReportResult, run_id: str, now: float) -> Iterator[tuple[str, float, RunChangeKind]]:
-    """(run, time, kind) of every change in the history of a check."""
+    """Run, time and kind of every change in the history of a check."""
     answered, fresh = None, False
     for stretch in result.past.stretches:
         turn, answered, fresh = _turned(stretch.status, answered, fresh)
@@ -100,7 +100,8 @@ def _turns(result: ReportResult, run_id: str, now: float) -> Iterator[tuple[str,
 def _turned(
     status: Status, answered: Status | None, fresh: bool
 ) -> tuple[RunChangeKind | None, Status | None, bool]:
-    """The change that a verdict makes, the last outcome including it, and whether losing it is a change."""
+    """The change that a verdict makes (or None), the last status with an outcome, and whether a following
+    verdict without an outcome would be a change."""
     if status not in RAN_BEFORE:
         return (RunChangeKind.LOST if fresh else None), answered, False
     bad, was_bad = status is not Status.PASS, answered is not Status.PASS
@@ -124,7 +125,7 @@ def _entry(run_id: str, when: float, events: list[FeedItem]) -> str:
 
 @lru_cache(maxsize=2 * MAX_ENTRIES)
 def _written(run_id: str, when: float, title: str, lines: tuple[str, ...]) -> str:
-    """The entry as XML. Entries of earlier runs stay as they are while a report follows its run."""
+    """The entry as XML; cached, because the entries of earlier runs do not change while a run is followed."""
     body = "\n".join(_text(line, 400) for line in lines)
     return (
         f"<entry>\n<title>{_text(title, 200)} (run {_text(run_id, 60) or 'unknown'})</title>\n"

@@ -15,10 +15,10 @@ from harness.report.model.failure_patterns import FailurePattern
 from harness.report.model.logs import stored_name
 from harness.report.model.marks import Mark
 from harness.report.model.report_inputs import (
-    CheckInput,
-    DiagnosisInput,
-    ExcludedInput,
-    PublishedInput,
+    CheckColumn,
+    DiagnosisCard,
+    ExcludedCombination,
+    PublishedStatement,
     ReportResult,
     RunFacts,
 )
@@ -108,7 +108,7 @@ class ResultItem:
     reused: bool
     reproduce: str
     expectation: ReportedExpectation | None
-    diagnosis: DiagnosisInput | None
+    diagnosis: DiagnosisCard | None
     artifacts: tuple[ReportedFile, ...]
     mark: Mark
     change: str
@@ -135,7 +135,7 @@ class CellItem:
     exports: tuple[str, ...]
     page: str
     worst: Mark | None
-    published: tuple[PublishedInput, ...]
+    published: tuple[PublishedStatement, ...]
     results: tuple[ResultItem, ...]
 
 
@@ -150,7 +150,7 @@ class Report:
     proof: str
     complete: bool
     run: RunFacts
-    checks: tuple[CheckInput, ...]
+    checks: tuple[CheckColumn, ...]
     counts: Mapping[Mark, int]
     passed_by_evidence: Mapping[Evidence, int]
     planned: int
@@ -160,7 +160,7 @@ class Report:
     since: Since | None
     changes: tuple[RunChange, ...]
     strangers: tuple[CellCheck, ...]
-    excluded: tuple[ExcludedInput, ...]
+    excluded: tuple[ExcludedCombination, ...]
     host: Mapping[str, str]
     notes: tuple[str, ...]
     cells: tuple[CellItem, ...] = ()
@@ -184,12 +184,12 @@ def report_schema() -> dict[str, Any]:
 def report_json(model: ReportModel, by_row: Iterable[bytes] | None = None) -> bytes:
     """The report as JSON. Numbers that JSON does not have become "NaN", "Infinity", "-Infinity".
 
-    by_row: the line of each cell (`cell_line`), where they are known already.
+    by_row: the line of each cell (`cell_line`) if they were made before.
     """
     # One line per cell can be read with line tools; the fast encoder of the standard library does not indent.
     cells = list(by_row if by_row is not None else (cell_line(model, row) for row in model.rows)) or [b""]
     head = json_line(_report(model)).removesuffix(b"]}")
-    # Joined once: the lines of a large matrix are a hundred megabytes.
+    # Joined only once: the lines of a large matrix are a hundred megabytes.
     cells[0] = head + b"\n" + cells[0]
     cells[-1] += b"\n]}\n"
     return b",\n".join(cells)
@@ -200,7 +200,7 @@ def json_line(value: object) -> bytes:
     try:
         return _dump(value).encode()
     except ValueError:
-        # A number that is not finite, or half of a surrogate pair.
+        # A number is not finite, or a text contains a lone surrogate.
         return _dump(_representable(json.loads(json.dumps(value, default=as_object)))).encode()
 
 
@@ -209,7 +209,7 @@ def _dump(value: object) -> str:
 
 
 def _representable(value: JsonValue) -> JsonValue:
-    """JSON with texts in place of numbers that are not finite, and escapes in place of half characters."""
+    """JSON in which texts replace numbers that are not finite, and escapes replace lone surrogates."""
     if isinstance(value, str):
         return as_bytes(value).decode()
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""The model as Markdown: a job's summary, and a table for a README."""
+"""The report as Markdown: a summary for the page of a CI job, and a table for a README."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]#|~$])")
 
 
 def summary(model: ReportModel) -> str:
-    """What a job page shows: the headline, what needs attention, and the grid."""
+    """The summary of a CI job: the headline, what needs attention, and the grid."""
     lines = [f"### {escape(model.headline)}", "", escape(model.proof), ""]
     facts = [("profile", model.run.profile), ("revision", model.run.revision), ("run", model.run.run_id)]
     details = " · ".join(f"{name} {escape(value)}" for name, value in facts if value)
@@ -48,14 +48,14 @@ def summary(model: ReportModel) -> str:
 
 
 def table(model: ReportModel, *, max_rows: int = MAX_ROWS) -> str:
-    """Cells and checks as a Markdown table; every verdict carries its evidence in words."""
+    """Cells and checks as a Markdown table; every verdict names its evidence."""
     names = [check.name for check in model.checks]
     head = ["cell", *model.axes, *names]
     lines = [_line(head), "|" + "---|" * len(head)]
     lines += [_row(row, model.axes, names) for row in model.rows[:max_rows]]
     text = "\n".join(lines)
-    left = len(model.rows) - max_rows
-    return text + (f"\n\n{left} more cells in the report." if left > 0 else "")
+    more = len(model.rows) - max_rows
+    return text + (f"\n\n{more} more cells in the report." if more > 0 else "")
 
 
 def _row(row: ReportRow, axes: tuple[str, ...], names: list[str]) -> str:
@@ -72,7 +72,7 @@ def _verdict(result: ReportResult | None) -> str:
 
 
 def legend() -> str:
-    """What the marks mean, in one line."""
+    """The meaning of the marks, in two lines."""
     marks = " · ".join(
         f"{style.glyph} {style.label}" for mark, style in STYLES.items() if mark is not Mark.PASS
     )
@@ -85,6 +85,6 @@ def _line(cells: list[str]) -> str:
 
 
 def escape(text: str) -> str:
-    """Text as text: no markup, link, mention or table break comes out of it."""
+    """Escaped text: it contains no markup, link, mention or end of a table cell."""
     flat = without_mentions(" ".join(visible(clip(text, 400)).split()))
     return _SPECIAL.sub(r"\\\1", flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))

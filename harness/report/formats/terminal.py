@@ -1,4 +1,4 @@
-"""The grid in a terminal: with rich where there is one, as plain columns otherwise."""
+"""The grid for a terminal, with colours, and for logs, as plain columns."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ NOTHING = "·"
 
 
 def plain_grid(model: ReportModel, selection: GridSelection | None = None) -> str:
-    """The grid and what needs attention as text that also a log file or a screen reader can take.
+    """The grid and what needs attention as plain text, for log files and screen readers.
 
-    Of a selection only its rows; checks that do not match the query are in brackets.
+    With a selection only its rows are shown; checks that do not match the query are in brackets.
     """
     names = [check.name for check in model.checks]
     head = ["cell", *(visible(clip(name, 40)) for name in names)]
@@ -38,9 +38,9 @@ def plain_grid(model: ReportModel, selection: GridSelection | None = None) -> st
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
     summary = [visible(model.headline), model.proof]
-    found = _found(model, selection)
-    if found:
-        return "\n".join([*lines, "", found, *summary]) + "\n"
+    selected = _selected(model, selection)
+    if selected:
+        return "\n".join([*lines, "", selected, *summary]) + "\n"
     return "\n".join([*lines, "", *_attention(model), *summary]) + "\n"
 
 
@@ -50,8 +50,8 @@ def _rows(model: ReportModel, selection: GridSelection | None) -> list[tuple[Rep
     return list(selection.rows)
 
 
-def _found(model: ReportModel, selection: GridSelection | None) -> str:
-    """How much is selected, "" when that is everything."""
+def _selected(model: ReportModel, selection: GridSelection | None) -> str:
+    """How much is selected, or "" if everything is."""
     if selection is None or (len(selection.rows), selection.checks) == (len(model.rows), model.planned):
         return ""
     if not selection.rows:
@@ -87,9 +87,9 @@ def _attention(model: ReportModel) -> list[str]:
 def rich_grid(
     model: ReportModel, width: int | None = None, selection: GridSelection | None = None
 ) -> RenderableType:
-    """The grid for a terminal of `width` columns; narrow ones drop the versions and the words.
+    """The grid for a terminal of `width` columns; a narrow one shows neither versions nor words.
 
-    Of a selection only its rows; checks that do not match the query are dim.
+    With a selection only its rows are shown; checks that do not match the query are dim.
     """
     from rich.console import Group
     from rich.table import Table
@@ -112,8 +112,8 @@ def rich_grid(
                 for check in model.checks
             ),
         )
-    found = _found(model, selection)
-    items = [Text(line) for line in ([found] if found else _attention(model))]
+    selected = _selected(model, selection)
+    items = [Text(line) for line in ([selected] if selected else _attention(model))]
     legend = Text("  ".join(f"{STYLES[mark].glyph} {STYLES[mark].word}" for mark in Mark), style="dim")
     return Group(grid, legend, Text(), *items, Text(visible(model.headline), style="bold"), Text(model.proof))
 
@@ -133,7 +133,7 @@ def _rich_mark(result: ReportResult | None, *, wide: bool, lit: bool) -> Rendera
 
 
 def print_grid(model: ReportModel, console: Console, selection: GridSelection | None = None) -> None:
-    """Print the grid, or what is selected of it, the way the console can show it."""
+    """Print the grid, or the selected part, with colours if the console can show them."""
     if console.is_terminal and console.encoding.lower().startswith("utf"):
         console.print(rich_grid(model, console.width, selection))
     else:

@@ -1,4 +1,4 @@
-"""What changed between two runs: a pure function of their verdicts on every (cell, check)."""
+"""Compares the verdicts of two runs, check by check, and says what kind of change each difference is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Pair = tuple[str, str]
 
 
 class RunChangeKind(str, enum.Enum):
-    """How the verdict on a (cell, check) changed since an earlier run; most urgent first."""
+    """How the verdict on a check of a cell changed since an earlier run; most urgent first."""
 
     BROKEN = "newly broken"
     LOST = "newly not run"
@@ -41,10 +41,10 @@ MEANINGS: dict[RunChangeKind, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RunChange:
-    """A (cell, check) whose verdict changed, or that still does not pass.
+    """A check of a cell whose verdict changed, or that still does not pass.
 
-    before, after: None where it was not planned in the earlier run or is not in this one. causes: which
-    inputs differ; empty when they are the same or cannot be compared.
+    before, after: None if the check was not planned in the earlier run, or is not planned in this one.
+    causes: which inputs differ; empty if they are the same or cannot be compared.
     """
 
     turn: RunChangeKind
@@ -56,7 +56,7 @@ class RunChange:
 
     @property
     def same_inputs(self) -> bool:
-        """Whether the key is the same: then the machine or chance made the difference, not an input."""
+        """Whether the key is the same: then the machine or chance caused the change, not an input."""
         return bool(self.before and self.after and self.before.key and self.before.key == self.after.key)
 
 
@@ -66,11 +66,11 @@ def compare(
     causes: Mapping[Pair, tuple[str, ...]] | None = None,
 ) -> tuple[RunChange, ...]:
     """Every change, most urgent kind first. Equal verdicts are left out, unless neither run passes."""
-    found = []
+    changes = []
     for pair in dict.fromkeys([*after, *before]):
         turn = run_change_kind(before.get(pair), after.get(pair))
         if turn is not None:
-            found.append(
+            changes.append(
                 RunChange(
                     turn=turn,
                     cell=pair[0],
@@ -80,12 +80,12 @@ def compare(
                     causes=(causes or {}).get(pair, ()),
                 )
             )
-    urgency = {turn: place for place, turn in enumerate(RunChangeKind)}
-    return tuple(sorted(found, key=lambda change: urgency[change.turn]))
+    urgency = {turn: rank for rank, turn in enumerate(RunChangeKind)}
+    return tuple(sorted(changes, key=lambda change: urgency[change.turn]))
 
 
 def run_change_kind(before: EarlierVerdict | None, after: EarlierVerdict | None) -> RunChangeKind | None:
-    """The kind of change between two verdicts on one (cell, check), None for no change."""
+    """The kind of change between two verdicts on one check of one cell, or None if nothing changed."""
     if before is None or after is None:
         return RunChangeKind.ADDED if before is None else RunChangeKind.REMOVED
     if after.status in BAD:

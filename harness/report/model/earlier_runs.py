@@ -1,7 +1,7 @@
-"""The verdicts of earlier runs on the cells and checks of a plan, also where their inputs were different.
+"""The verdicts of earlier runs on the cells and checks of a plan, also if their inputs were different.
 
-A key changes with every input, so a history belongs to a (cell, check). Its key in an earlier run is in that
-run's plan; the outcome of that key is judged again by the current version of the check.
+A key changes with every input, so a history belongs to a check of a cell and not to a key. The plan that an
+earlier run stored has the key of that time; the outcome of this key is judged by the current check.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status
 from harness.plan.keys.key import KeyChange, key_changes
 from harness.plan.tasks.task import Plan
-from harness.report.model.report_inputs import EarlierInput, RunInput
+from harness.report.model.report_inputs import ComparisonRun, RememberedRun
 from harness.report.model.streak import EarlierVerdict, HistoryEntry
 from harness.report.model.trend import figures_of
 from harness.verdict.verdict import judge_outcome
 
 HISTORY_LENGTH = 50
-#: Runs looked through for those before a run that is not among the last ones.
+#: How many runs are searched for the predecessors of a run that is not among the last ones.
 FURTHER_BACK = 500
 MAX_CAUSES = 12
 _DIGEST = re.compile(r"\b[0-9a-f]{32,64}\b")
@@ -39,7 +39,7 @@ class _JudgedOutcome(HistoryEntry):
 
 
 class EarlierRuns:
-    """The runs before one run. Each key is read and judged once, however many runs and cells share it."""
+    """The runs before a given run. Each key is read and judged once, however many runs and cells share it."""
 
     def __init__(self, plan: Plan, ledger: Ledger, run_id: str) -> None:
         self._plan = plan
@@ -52,23 +52,24 @@ class EarlierRuns:
         self._without_outcome = [_dispositions(ledger, run) for run in self._runs]
 
     @property
-    def runs(self) -> tuple[RunInput, ...]:
+    def runs(self) -> tuple[RememberedRun, ...]:
         """The runs before this one, newest first."""
         return tuple(
-            RunInput(run_id=run.run_id, started=run.started, revision=revision_of(run)) for run in self._runs
+            RememberedRun(run_id=run.run_id, started=run.started, revision=revision_of(run))
+            for run in self._runs
         )
 
     @property
     def previous(self) -> str | None:
         """The last earlier run that planned at least half of this plan, or None."""
-        wanted = {(entry.cell_id, entry.check) for entry in self._plan.entries}
+        planned = {(entry.cell_id, entry.check) for entry in self._plan.entries}
         for run, entries in zip(self._runs, self._entries, strict=True):
-            if 2 * len(wanted & entries.keys()) >= len(wanted) > 0:
+            if 2 * len(planned & entries.keys()) >= len(planned) > 0:
                 return run.run_id
         return None
 
     def history(self, entry: PlanEntry) -> tuple[HistoryEntry, ...]:
-        """The verdicts of earlier runs on one (cell, check), oldest first, at most `HISTORY_LENGTH`."""
+        """The verdicts of earlier runs on one check of one cell, oldest first, at most `HISTORY_LENGTH`."""
         pair = (entry.cell_id, entry.check)
         found = [
             self._entry_of(run, entries[pair], without_outcome.get(pair))
@@ -82,8 +83,8 @@ class EarlierRuns:
         ]
         return tuple(sorted(found, key=lambda past: past.time)[-HISTORY_LENGTH:])
 
-    def earlier(self, run_id: str) -> EarlierInput | None:
-        """An earlier run to compare with: its verdicts on its whole plan, and which inputs differ."""
+    def earlier(self, run_id: str) -> ComparisonRun | None:
+        """An earlier run to compare with: the verdicts on its whole plan, and which inputs differ."""
         run = next((run for run in self._runs if run.run_id == run_id), None) or self._ledger.run(run_id)
         if run is None:
             return None
@@ -93,7 +94,7 @@ class EarlierRuns:
             pair: self._entry_of(run, entry, without_outcome.get(pair)).verdict
             for pair, entry in entries.items()
         }
-        return EarlierInput(
+        return ComparisonRun(
             run_id=run.run_id,
             started=run.started,
             revision=revision_of(run),
@@ -103,19 +104,19 @@ class EarlierRuns:
 
     def _causes(self, run: RunRecord, entries: Mapping[Pair, PlanEntry]) -> dict[Pair, tuple[str, ...]]:
         before, after = run.plan.tasks_by_key, self._plan.tasks
-        explained: dict[tuple[str, str], tuple[str, ...]] = {}
+        explanations: dict[tuple[str, str], tuple[str, ...]] = {}
         causes: dict[Pair, tuple[str, ...]] = {}
         for entry in self._plan.entries:
             old = entries.get((entry.cell_id, entry.check))
             if old is None or old.key == entry.key or old.key not in before or entry.key not in after:
                 continue
             both = (old.key, entry.key)
-            if both not in explained:
+            if both not in explanations:
                 changes = key_changes(
                     before[old.key], after[entry.key].record(), run.plan.code, self._plan.code
                 )
-                explained[both] = tuple(_cause(change) for change in changes[:MAX_CAUSES])
-            causes[entry.cell_id, entry.check] = explained[both]
+                explanations[both] = tuple(_cause(change) for change in changes[:MAX_CAUSES])
+            causes[entry.cell_id, entry.check] = explanations[both]
         return causes
 
     def _entry_of(
@@ -149,7 +150,7 @@ class EarlierRuns:
         reused = next((judged for judged in outcomes if judged.completed and judged.time <= end), None)
         if reused is not None:
             return reused.verdict, reused
-        reason = "this run left no outcome that could still be read"
+        reason = "this run has no outcome that can still be read"
         return EarlierVerdict(status=Status.NOT_RUN, reason=reason, key=entry.key), None
 
     def _outcomes(self, key: str, check: str) -> tuple[_JudgedOutcome, ...]:
@@ -162,7 +163,7 @@ class EarlierRuns:
 
 
 def _cause(change: KeyChange) -> str:
-    """A change of a key in a line, with digests shortened."""
+    """One line that describes how a key changed, with shortened digests."""
     return _DIGEST.sub(lambda digest: f"{digest[0][:10]}…", str(change).removeprefix("facets."))
 
 
@@ -183,12 +184,12 @@ def _judge(check: Check, outcome: Outcome) -> _JudgedOutcome:
 
 
 def revision_of(run: RunRecord) -> str:
-    """The commit of the checkout a run was made in, with a `+` where files differed; "" when not recorded."""
+    """The commit of the checkout of a run, with a `+` if files differed from it; "" if not recorded."""
     return str(run.host.get("revision", ""))
 
 
 def _runs_before(ledger: Ledger, run_id: str) -> tuple[RunRecord, ...]:
-    """The runs before `run_id`, newest first; the last ones when there is no such run."""
+    """The runs before `run_id`, newest first; if there is no such run, the last runs."""
     runs = ledger.runs(HISTORY_LENGTH + 1)
     places = {run.run_id: place for place, run in enumerate(runs)}
     if run_id not in places and (this := ledger.run(run_id)) is not None:

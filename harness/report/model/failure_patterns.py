@@ -1,4 +1,4 @@
-"""What failing cells have in common: a condition on one axis that no passing cell meets."""
+"""Finds what failing cells have in common: a condition on one axis that no passing cell meets."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class FailurePattern:
 
 
 def find_patterns(rows: Sequence[tuple[Mapping[str, str], Mapping[str, Mark]]]) -> tuple[FailurePattern, ...]:
-    """For each check a condition on one axis that splits failing from passing cells without a remainder.
+    """For each check a condition on one axis that holds for all failing cells and for no passing cell.
 
-    A condition is one value, or all versions from one on, or up to one. `rows` are (axes, marks by check).
-    Two cells must fail and one pass, otherwise everything is a pattern.
+    A condition is one value, all versions from a version on, or all versions up to a version. `rows` are
+    (axes, marks by check). At least two cells must fail and one must pass, or any condition would do.
     """
     found = []
     for check in dict.fromkeys(name for _, marks in rows for name in marks):
@@ -69,7 +69,7 @@ def _condition(axis: str, ran: Sequence[tuple[Mapping[str, str], Mark]]) -> str:
     fails: dict[str, bool] = {}
     for axes, mark in ran:
         value, failing = axes.get(axis, ""), mark in FAILING
-        # Most axes part nothing, and say so within a few cells.
+        # Most axes separate nothing, which shows within a few cells.
         if not value or fails.setdefault(value, failing) is not failing:
             return ""
     ordered = sorted(fails, key=natural)
@@ -83,9 +83,9 @@ def _condition(axis: str, ran: Sequence[tuple[Mapping[str, str], Mark]]) -> str:
 
 
 def natural(version: str) -> list[tuple[int, int, str]]:
-    """Sorts 0.9 before 0.10, 1.0rc1 before 1.0, and 1.0 before 1.0+local before 1.0.post1; enough for ranges.
+    """A sort key: 0.9 before 0.10, 1.0rc1 before 1.0, and 1.0 before 1.0+local before 1.0.post1.
 
-    The page's script has the same order under the same name.
+    The script of the page has a function of the same name with the same order.
     """
     public, _, local = version.partition("+")
     parts = re.findall(r"[0-9]+|[A-Za-z]+", public)

@@ -1,4 +1,4 @@
-"""Joins plan, verdicts and ledger into what a report is made of."""
+"""Joins a plan, its verdicts and the ledger into `ReportInputs`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from harness.report.model.lock_files import exports_of
 from harness.report.model.patch_facts import PatchFacts
 from harness.report.model.relative_paths import KnownFolders
 from harness.report.model.report_inputs import (
-    CheckInput,
-    ExcludedInput,
-    PublishedInput,
+    CheckColumn,
+    ExcludedCombination,
+    PublishedStatement,
     ReportInputs,
     ReportResult,
     RunFacts,
@@ -31,26 +31,27 @@ from harness.report.model.triage_card import card_of, diagnosed
 from harness.verdict.triage.diagnosis_text import in_short
 from harness.verdict.verdict import Standing, Verdict
 
-#: More outcomes than any run records.
+#: A limit that is larger than the number of outcomes of any run.
 MANY = 10_000_000
-#: Locks are long: of a larger matrix the report names the command that exports one.
+#: Locks are long: for more cells the report only shows the command that exports a lock.
 MOST_EXPORTED = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportContext:
-    """What `gather` needs beyond plan, verdicts and ledger; `generated` is Unix seconds.
+    """The inputs of a report besides plan, verdicts and ledger; `generated` is Unix seconds.
 
-    since: the run to compare this one with; by default the last earlier run that planned at least half of
-    the same checks. folders: name -> folder of this machine; the report shows the names instead of the paths.
+    executed: keys of the tasks that this run executed. since: the run to compare with, by default the last
+    earlier run that planned at least half of the same checks. folders: name -> folder of this machine; the
+    report shows the names instead of the paths.
     """
 
     generated: float
     run: RunFacts
     executed: Collection[str] = ()
     host: Mapping[str, str]
-    excluded: tuple[ExcludedInput, ...] = ()
-    published: tuple[PublishedInput, ...] = ()
+    excluded: tuple[ExcludedCombination, ...] = ()
+    published: tuple[PublishedStatement, ...] = ()
     folders: Mapping[str, str] = field(default_factory=dict)
     since: str | None = None
     survival: SurvivalFacts | None = None
@@ -58,21 +59,21 @@ class ReportContext:
 
 
 def outcomes_of_run(ledger: Ledger, keys: Iterable[str], run_id: str) -> dict[str, Outcome]:
-    """Key -> outcome as the run saw it: what it recorded itself, else what it could reuse.
+    """Key -> the outcome that the run recorded, otherwise the stored outcome that it reused.
 
-    An outcome that the run tried to make again but did not get is not reused, even if the ledger has one.
+    If the run tried to execute a task again and failed, an older outcome of the task is not used.
     """
-    wanted = list(keys)
+    planned = list(keys)
     recorded = {outcome.key: outcome for outcome in reversed(ledger.history(run_id=run_id, limit=MANY))}
-    left = {one.key for one in ledger.dispositions(run_id)}
-    reused = ledger.get_many(key for key in wanted if key not in left)
-    return {**reused, **{key: recorded[key] for key in wanted if key in recorded}}
+    without_outcome = {disposition.key for disposition in ledger.dispositions(run_id)}
+    reused = ledger.get_many(key for key in planned if key not in without_outcome)
+    return {**reused, **{key: recorded[key] for key in planned if key in recorded}}
 
 
 def join_report_inputs(
     plan: Plan, verdicts: Iterable[Verdict], ledger: Ledger, more: ReportContext
 ) -> ReportInputs:
-    """The report's inputs; an outcome's files that are gone are left out, not an error."""
+    """The inputs of the report. Files of outcomes that no longer exist are left out; this is no error."""
     by_entry = {(verdict.cell_id, verdict.check): verdict for verdict in verdicts}
     outcomes = {verdict.key: verdict.outcome for verdict in by_entry.values() if verdict.outcome}
     past = EarlierRuns(plan, ledger, more.run.run_id)
@@ -114,7 +115,7 @@ def join_report_inputs(
 
 
 def junit_cases(inputs: ReportInputs) -> tuple[JUnitCase, ...]:
-    """The results as JUnit cases: a suite per cell, a case per check."""
+    """The results as JUnit cases: one suite per cell, one case per check."""
     return tuple(map(_junit_case, inputs.results))
 
 
@@ -145,7 +146,7 @@ def junit_suites(inputs: ReportInputs) -> dict[str, dict[str, str]]:
 
 
 def _junit_status(verdict: Verdict) -> Status:
-    """JUnit has no expected failures: one must not turn a build red, an unexpected pass must."""
+    """JUnit has no expected failures: they are reported as skipped, and an unexpected pass as a failure."""
     if verdict.standing is Standing.KNOWN:
         return Status.NOT_RUN
     return Status.FAIL if verdict.standing is Standing.UNEXPECTED_PASS else verdict.status
@@ -159,9 +160,9 @@ def _junit_reasons(verdict: Verdict) -> tuple[str, ...]:
     return verdict.reasons
 
 
-def _columns(entries: tuple[PlanEntry, ...]) -> tuple[CheckInput, ...]:
+def _columns(entries: tuple[PlanEntry, ...]) -> tuple[CheckColumn, ...]:
     columns = {
-        entry.check: CheckInput(name=entry.check, tier=entry.tier, question=entry.question)
+        entry.check: CheckColumn(name=entry.check, tier=entry.tier, question=entry.question)
         for entry in entries
     }
     return tuple(sorted(columns.values(), key=lambda column: column.tier.rank))
@@ -203,7 +204,7 @@ def _result(
         reproduce=command if entry.key else "",
         log=log,
         files={digest: path for digest, path in paths.items() if path},
-        # The log of a static check is its own report: a line of it that no signature matches is no mystery.
+        # The log of a static check lists its own findings, so that a line without a signature needs no card.
         diagnosis=(
             card_of(diagnosis) if diagnosis and (diagnosis.known or entry.tier is not Tier.STATIC) else None
         ),

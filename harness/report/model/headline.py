@@ -1,4 +1,4 @@
-"""What a report says first: what needs a person, and what was proved."""
+"""The first sentences of a report: what needs attention, and how much passed on what evidence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.report.model.streak import NOT_RUN
 
 
 def headline(counts: Mapping[Mark, int], missing: Sequence[tuple[str, str]], known: int) -> str:
-    """What needs a person."""
+    """What somebody has to look at. known: how many of these verdicts are expected failures."""
     bad = [f"{counts[mark]} {_plural(mark, counts[mark])}" for mark in NEEDS_ATTENTION if counts[mark]]
     if missing:
         bad.append(f"{len(missing)} planned without an outcome")
@@ -23,7 +23,7 @@ def headline(counts: Mapping[Mark, int], missing: Sequence[tuple[str, str]], kno
 
 
 def proof(counts: Mapping[Mark, int], passed: Mapping[Evidence, int]) -> str:
-    """What passed and on what evidence, then what was not run."""
+    """How many checks passed, on what evidence, and how many did not run."""
     ran = sum(counts[mark] for mark in RAN)
     idle = sum(counts[mark] for mark in NOT_RUN)
     if not ran:

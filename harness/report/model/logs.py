@@ -1,4 +1,4 @@
-"""Logs and artifacts of a result, brought into the report's folder without swallowing it."""
+"""Excerpts of logs and copies of small artifacts for the report's folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BAD = re.compile(r"\b\w*(error|fatal|traceback|exception|panic|segfault|failed)
 
 @dataclass(frozen=True)
 class ExcerptLine:
-    """A numbered line; `bad` when it reads like an error."""
+    """A numbered line; `bad` if it contains a word such as error or traceback."""
 
     number: int
     text: str
@@ -28,7 +28,7 @@ class ExcerptLine:
 
 @dataclass(frozen=True, kw_only=True)
 class LogExcerpt:
-    """The end of a log, and the text of a separate file ("" when the page holds all of it)."""
+    """The end of a log. whole: the text of a separate file, "" if the page shows the whole log."""
 
     lines: tuple[ExcerptLine, ...] = ()
     total: int = 0
@@ -38,7 +38,7 @@ class LogExcerpt:
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactFile:
-    """An artifact as listed: its content to copy, or a note why it is not copied."""
+    """An artifact in the list of files: its content, or a note why the report does not contain it."""
 
     name: str
     size: int
@@ -54,17 +54,17 @@ def read_log(file: Path | None) -> LogExcerpt:
         return LogExcerpt()
     lines = plain_log(text).rstrip("\n").split("\n")
     first = max(0, len(lines) - INLINE_LINES)
-    room = INLINE_CHARACTERS
-    kept: list[ExcerptLine] = []
+    remaining = INLINE_CHARACTERS
+    shown: list[ExcerptLine] = []
     for number in range(len(lines), first, -1):
         line = lines[number - 1]
-        room -= min(len(line), 2000)
-        if room < 0 and kept:
+        remaining -= min(len(line), 2000)
+        if remaining < 0 and shown:
             break
-        kept.append(ExcerptLine(number, line, bool(_BAD.search(line[:2000]))))
-    skipped = len(lines) - len(kept)
+        shown.append(ExcerptLine(number, line, bool(_BAD.search(line[:2000]))))
+    skipped = len(lines) - len(shown)
     return LogExcerpt(
-        lines=tuple(reversed(kept)),
+        lines=tuple(reversed(shown)),
         total=len(lines),
         skipped=skipped,
         whole="\n".join(lines) if skipped or len(text) > INLINE_CHARACTERS else "",
@@ -89,7 +89,7 @@ def read_artifact(artifact: ArtifactRef, file: Path | None) -> ArtifactFile:
     """The content of an artifact if it is small enough for the report, otherwise a note."""
     name = artifact.name
     if file is None:
-        return ArtifactFile(name=name, size=artifact.size, note="not kept")
+        return ArtifactFile(name=name, size=artifact.size, note="no longer stored")
     if artifact.size > ARTIFACT_BYTES:
         return ArtifactFile(
             name=name, size=artifact.size, note="too large for the report; it is in the ledger"
@@ -111,7 +111,7 @@ def read_artifact(artifact: ArtifactRef, file: Path | None) -> ArtifactFile:
 
 
 def stored_name(name: str) -> str:
-    """A name a browser shows as text and never runs: pages, images and scripts get `.txt`."""
+    """A file name that browsers show as text and never execute: pages, images and scripts get `.txt`."""
     base = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(name).name)[-60:].lstrip(".-") or "file"
     safe = SAFE_NAME.fullmatch(base) and base.endswith((".txt", ".json", ".npz", ".log", ".patch", ".csv"))
     return base if safe else f"{base}.txt"

@@ -1,4 +1,4 @@
-"""How verdicts and evidence look: a shape, a word and a colour each, so that no two can be confused."""
+"""How verdicts and evidence are shown: each has a shape, a word and a colour of its own."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from harness.verdict.verdict import Standing
 
 
 class Mark(str, enum.Enum):
-    """What a reader sees of a verdict: its status and whether that was expected."""
+    """A verdict as readers see it: its status, and whether an expectation covers it."""
 
-    # As equal texts have; what enumerations have of their own is slow, and looked up a million times.
+    # The hash of the text: the one of enumerations is slow, and large reports look up a million marks.
     __hash__ = str.__hash__
 
     FAIL = "fail"
@@ -29,7 +29,8 @@ class Mark(str, enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class MarkStyle:
-    """label: in sentences. word: in a tile. code: in the grid's data. glyph, plain: in terminals."""
+    """How a mark is shown. label: in sentences. word: in a tile. code: in the data of the grid. glyph,
+    plain: in terminals that can show symbols, and in others."""
 
     label: str
     word: str
@@ -48,7 +49,7 @@ STYLES: dict[Mark, MarkStyle] = {
         glyph="✗",
         plain="FAIL",
         colour="bold red",
-        meaning="ran, is wrong, and nobody expected it",
+        meaning="ran and failed, and no expectation in matrix.yaml covers the failure",
     ),
     Mark.UNEXPECTED_PASS: MarkStyle(
         label="unexpected pass",
@@ -57,7 +58,7 @@ STYLES: dict[Mark, MarkStyle] = {
         glyph="★",
         plain="XPASS",
         colour="bold blue",
-        meaning="listed as a known failure, but it passes now: take it off the list",
+        meaning="expected to fail, but passes now: remove the expectation from matrix.yaml",
     ),
     Mark.ERROR: MarkStyle(
         label="infrastructure error",
@@ -84,7 +85,7 @@ STYLES: dict[Mark, MarkStyle] = {
         glyph="⊠",
         plain="known",
         colour="dark_orange",
-        meaning="fails as the list of expectations says, with a reason",
+        meaning="fails as an expectation in matrix.yaml declares, with a reason",
     ),
     Mark.STALE: MarkStyle(
         label="stale",
@@ -93,7 +94,7 @@ STYLES: dict[Mark, MarkStyle] = {
         glyph="◔",
         plain="stale",
         colour="cyan",
-        meaning="an older outcome whose inputs have changed since; not evidence for today",
+        meaning="another version stored this outcome, or its inputs have changed: it proves nothing today",
     ),
     Mark.BLOCKED: MarkStyle(
         label="blocked",
@@ -102,7 +103,7 @@ STYLES: dict[Mark, MarkStyle] = {
         glyph="⊟",
         plain="blocked",
         colour="bright_black",
-        meaning="not run, because a check it needs did not pass",
+        meaning="not run, because a check that it depends on did not pass",
     ),
     Mark.NOT_RUN: MarkStyle(
         label="not run",
@@ -120,7 +121,7 @@ STYLES: dict[Mark, MarkStyle] = {
         glyph="⊘",
         plain="n/a",
         colour="bright_black",
-        meaning="the stack itself says it does not do this",
+        meaning="the stack declares that it does not support this",
     ),
     Mark.PASS: MarkStyle(
         label="pass",
@@ -129,18 +130,21 @@ STYLES: dict[Mark, MarkStyle] = {
         glyph="✓",
         plain="pass",
         colour="green",
-        meaning="ran, and came out right",
+        meaning="ran and passed",
     ),
 }
 
-SEVERITY: dict[Mark, int] = {mark: place for place, mark in enumerate(Mark)}
+SEVERITY: dict[Mark, int] = {mark: rank for rank, mark in enumerate(Mark)}
 NEEDS_ATTENTION = (Mark.FAIL, Mark.UNEXPECTED_PASS, Mark.ERROR, Mark.INCONCLUSIVE)
 RAN = (Mark.FAIL, Mark.UNEXPECTED_PASS, Mark.INCONCLUSIVE, Mark.KNOWN_FAIL, Mark.PASS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceStyle:
-    """tag: the short text that is always shown next to a verdict."""
+    """How a kind of evidence is shown.
+
+    tag: the short text next to a verdict. code: in the data of the grid.
+    """
 
     label: str
     tag: str
@@ -155,7 +159,10 @@ EVIDENCE: dict[Evidence, EvidenceStyle] = {
     ),
     Evidence.CPU: EvidenceStyle(label="cpu", tag="cpu", code="c", meaning="ran on the CPU"),
     Evidence.STATIC: EvidenceStyle(
-        label="static", tag="static", code="t", meaning="concluded from files, nothing of the stack was run"
+        label="static",
+        tag="static",
+        code="t",
+        meaning="derived from files; no code of the stack was executed",
     ),
 }
 
@@ -164,7 +171,10 @@ _PLAIN = {status: Mark(status.value) for status in Status}
 
 
 def mark_of(status: Status, standing: Standing = Standing.AS_EXPECTED) -> Mark:
-    """The mark of a verdict; only a failure can be known and only a pass can be unexpected."""
+    """The mark of a verdict.
+
+    Only a failure can be an expected failure, and only a pass an unexpected pass.
+    """
     if status is Status.FAIL and standing is Standing.KNOWN:
         return Mark.KNOWN_FAIL
     if status is Status.PASS and standing is Standing.UNEXPECTED_PASS:
@@ -173,5 +183,5 @@ def mark_of(status: Status, standing: Standing = Standing.AS_EXPECTED) -> Mark:
 
 
 def worst(marks: list[Mark]) -> Mark | None:
-    """The mark a reader should see first, None of an empty list."""
+    """The most urgent mark; None for an empty list."""
     return min(marks, key=SEVERITY.__getitem__, default=None)

@@ -1,4 +1,4 @@
-"""What `npu-matrix patches (forecast|check|summary|rebase) --json` printed, for the page of patches."""
+"""Reads the output of `npu-matrix patches (forecast|check|summary|rebase) --json` for the page of patches."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ FORECASTS = ("patch-forecast", "patch-check")
 SUMMARY, REBASE = "patch-summary", "patch-rebase"
 KINDS = (*FORECASTS, SUMMARY, REBASE)
 MOST_CHANGES = 12
-#: The verdict on a patch that is for older versions only.
+#: The verdict on a patch whose variants are all for older versions.
 ENDED = "ended"
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadVerdict:
-    """A patch on the head of an upstream. broke: the commit that broke it, in words, or ""."""
+    """A patch on the newest commit of an upstream. broke: the commit that broke it, in words, or ""."""
 
     where: str
     patch: str
@@ -34,7 +34,7 @@ class HeadVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchSummary:
-    """What a patch changes: one line for each symbol, `more` of them left out."""
+    """What a patch changes: one line for each symbol; `more` is the number of lines left out."""
 
     patch: str
     tree: str
@@ -45,7 +45,7 @@ class PatchSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class MovedPatch:
-    """A patch moved to another base; `kit` is the folder for the person who resolves the rest, or ""."""
+    """A patch rebased to another commit; `kit` is the folder of the rebase kit for its conflicts, or ""."""
 
     patch: str
     to: str
@@ -57,7 +57,7 @@ class MovedPatch:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchFacts:
-    """The contents of all files, in their order."""
+    """The contents of all files, in the order in which they were named."""
 
     heads: tuple[HeadVerdict, ...] = ()
     summaries: tuple[PatchSummary, ...] = ()
@@ -65,7 +65,7 @@ class PatchFacts:
 
 
 def read_patch_facts(files: tuple[Path, ...]) -> PatchFacts:
-    """The files, each by its own schema; InputError when one is something else."""
+    """Read the files, each by its own schema; InputError for a file with another schema."""
     heads: list[HeadVerdict] = []
     summaries: list[PatchSummary] = []
     kits: list[MovedPatch] = []

@@ -1,4 +1,4 @@
-"""Replaces paths of this machine by the names of its folders: a report is read on other machines."""
+"""Replaces folders of this machine by names such as `{cache}`, because reports are read on other machines."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class KnownFolders:
 
     def __init__(self, folders: Mapping[str, str]) -> None:
         self._names = {path: f"{{{name}}}" for name, path in folders.items() if len(path) > 1}
-        # The longest first: a state folder may lie in the checkout.
+        # The longest first, because the state folder may be inside the checkout.
         paths = sorted(self._names, key=len, reverse=True)
         pattern = "|".join(map(re.escape, paths))
         self._paths = re.compile(rf"(?:{pattern})(?![\w.-])") if paths else None
 
     def replace_paths(self, value: Any) -> Any:
-        """`value` with the known folders replaced by their names in all its strings, however deep."""
+        """`value` with the known folders replaced by their names in all strings, at any depth."""
         if isinstance(value, str):
             if self._paths is None or "/" not in value:
                 return value

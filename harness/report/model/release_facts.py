@@ -1,4 +1,4 @@
-"""Which objective each verl release computes: what is known of releases, and what was measured here."""
+"""The objective that each verl release computes: known differences, and what this run measured."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ CAPABILITY = "no-"
 class ObjectiveChange:
     """One way in which releases differ from the standard objective.
 
-    until: the releases that differ. measured: for each column what was seen there, as (word, kind); kind is
-    `differs`, `standard`, or `unknown` where nothing was measured that would tell.
+    until: the releases that differ. measured: for each column (word, kind); the kind is `differs`,
+    `standard`, or `unknown` if the measurements cannot tell.
     """
 
     id: str
@@ -28,9 +28,9 @@ class ObjectiveChange:
 
 
 def objective_changes(measured: Sequence[LossMeasured]) -> list[ObjectiveChange]:
-    """The table: known differences of releases, then interfaces that releases lack, then other findings.
+    """The rows of the table: known differences of releases, interfaces that releases lack, other findings.
 
-    `measured`: one per column.
+    measured: the loss measurements of each column.
     """
     found = [{finding.id: finding for finding in one.findings} for one in measured]
     changes = [

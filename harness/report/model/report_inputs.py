@@ -1,4 +1,4 @@
-"""The data of a report before it is arranged: `gather` joins plan, ledger and verdicts into it."""
+"""The data from which `report_model.build_model` makes a report; `gather` collects it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """The run a report was made after.
+    """The run that a report is about.
 
-    `started` is Unix seconds; `exit_code` None means still running. `revision`: the commit of the checkout,
-    with a `+` where files differed from it. `options`: command-line options that select this ledger.
+    started: Unix seconds. exit_code: None while the run is in progress. revision: the commit of the checkout,
+    with a `+` if files differed from it. options: command-line options that select this ledger.
     """
 
     run_id: str = ""
@@ -47,7 +47,7 @@ class RunFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckInput:
+class CheckColumn:
     """A column of the grid."""
 
     name: str
@@ -56,8 +56,8 @@ class CheckInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishedInput:
-    """A result that others published for a cell, with its source. Never shown as an outcome."""
+class PublishedStatement:
+    """A statement that others published about a cell, with its source. It is never shown as an outcome."""
 
     cell_id: str
     what: str
@@ -66,8 +66,8 @@ class PublishedInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExcludedInput:
-    """A combination the matrix rules out, and why."""
+class ExcludedCombination:
+    """A combination of versions that matrix.yaml excludes, and why."""
 
     axes: Mapping[str, str]
     reason: str
@@ -75,10 +75,10 @@ class ExcludedInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EarlierInput:
-    """The earlier run that a report is compared with, its verdicts, and which inputs differ since (`causes`).
+class ComparisonRun:
+    """The earlier run that a report is compared with, and its verdicts.
 
-    revision: the commit of the checkout then, or "".
+    causes: (cell, check) -> which inputs differ since that run. revision: the commit of its checkout, or "".
     """
 
     run_id: str
@@ -89,7 +89,7 @@ class EarlierInput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiagnosisInput:
+class DiagnosisCard:
     """The root cause that triage found in a log; `known`: whether a failure signature describes it.
 
     line: counted from 1. excerpt: that line. also: ids of what else was found.
@@ -124,7 +124,7 @@ class ReportResult:
     log: Path | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
     history: tuple[HistoryEntry, ...] = ()
-    diagnosis: DiagnosisInput | None = None
+    diagnosis: DiagnosisCard | None = None
     missing: bool = False
 
     @property
@@ -174,8 +174,8 @@ class ReportResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunInput:
-    """An earlier run that a reader can choose for a comparison. `revision`: its commit, or ""."""
+class RememberedRun:
+    """An earlier run that readers can choose for a comparison; `revision` is its commit, or ""."""
 
     run_id: str
     started: float
@@ -195,14 +195,14 @@ class ReportInputs:
     cells: tuple[CellFacts, ...]
     planned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     exports: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    checks: tuple[CheckInput, ...] = ()
+    checks: tuple[CheckColumn, ...] = ()
     results: tuple[ReportResult, ...] = ()
     run: RunFacts = field(default_factory=RunFacts)
     host: Mapping[str, str] = field(default_factory=dict)
-    excluded: tuple[ExcludedInput, ...] = ()
-    published: tuple[PublishedInput, ...] = ()
+    excluded: tuple[ExcludedCombination, ...] = ()
+    published: tuple[PublishedStatement, ...] = ()
     notes: tuple[str, ...] = ()
-    earlier: EarlierInput | None = None
-    runs: tuple[RunInput, ...] = ()
+    earlier: ComparisonRun | None = None
+    runs: tuple[RememberedRun, ...] = ()
     survival: SurvivalFacts | None = None
     patches: PatchFacts | None = None

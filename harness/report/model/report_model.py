@@ -1,4 +1,4 @@
-"""The one model behind every rendering: cells, checks, what needs attention, what is missing."""
+"""The model that every format renders: cells, their results, what needs attention, what is missing."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from harness.report.model.failure_patterns import FailurePattern, find_patterns
 from harness.report.model.headline import headline, proof
 from harness.report.model.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLES, Mark, worst
 from harness.report.model.report_inputs import (
-    CheckInput,
-    EarlierInput,
-    ExcludedInput,
-    PublishedInput,
+    CheckColumn,
+    ComparisonRun,
+    ExcludedCombination,
+    PublishedStatement,
+    RememberedRun,
     ReportInputs,
     ReportResult,
     RunFacts,
-    RunInput,
 )
 from harness.report.model.streak import BROKEN, EarlierVerdict, Streak, streak_of
 from harness.report.model.visible_text import file_name
@@ -61,7 +61,7 @@ class ReportRow:
     exports: Mapping[str, str]
     results: Mapping[str, ReportResult]
     worst: Mark | None
-    published: tuple[PublishedInput, ...] = ()
+    published: tuple[PublishedStatement, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class TierColumns:
     """A tier and its checks, in order."""
 
     tier: Tier
-    checks: tuple[CheckInput, ...]
+    checks: tuple[CheckColumn, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +87,13 @@ class Attention:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportModel:
-    """What every rendering shows.
+    """The content of a report.
 
-    counts: results by mark. by_evidence: of the checks that ran, by kind of evidence. headline: what a
-    person has to look at. proof: how many checks passed and on what evidence. missing: planned checks that
-    have no result, as (cell, check). strangers: results of cells that the matrix does not have. earlier: the
-    run that `changes` compares with, None when there is none. runs: the earlier runs, newest first.
+    counts: results by mark. by_evidence: the marks of the checks that ran, by kind of evidence. headline:
+    what a person has to look at. proof: how many checks passed and on what evidence. missing: planned
+    checks that have no result, as (cell, check). strangers: results of cells that are not in the matrix.
+    earlier: the run that `changes` compares with, None when there is none. runs: the earlier runs, newest
+    first.
     """
 
     generated: float
@@ -109,12 +110,12 @@ class ReportModel:
     headline: str
     proof: str
     strangers: tuple[ReportResult, ...] = ()
-    excluded: tuple[ExcludedInput, ...] = ()
+    excluded: tuple[ExcludedCombination, ...] = ()
     host: Mapping[str, str]
     notes: tuple[str, ...] = ()
-    earlier: EarlierInput | None = None
+    earlier: ComparisonRun | None = None
     changes: tuple[RunChange, ...] = ()
-    runs: tuple[RunInput, ...] = ()
+    runs: tuple[RememberedRun, ...] = ()
     survival: SurvivalFacts | None = None
     patches: PatchFacts | None = None
 
@@ -135,7 +136,7 @@ class ReportModel:
         return {turn: counts[turn] for turn in RunChangeKind if counts[turn]}
 
     @property
-    def checks(self) -> tuple[CheckInput, ...]:
+    def checks(self) -> tuple[CheckColumn, ...]:
         """All columns, in order."""
         return tuple(check for tier in self.tiers for check in tier.checks)
 
@@ -148,12 +149,12 @@ class ReportModel:
 
     @cached_property
     def all_axes(self) -> tuple[str, ...]:
-        """The axes of all cells, in the order in which they are met."""
+        """The axes of all cells, in the order of the cells."""
         return tuple(dict.fromkeys(axis for row in self.rows for axis in row.cell.axes))
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was planned has a result and nothing ended in an infrastructure error."""
+        """Whether every planned check has a result and none ended with an infrastructure error."""
         return not self.missing and not self.counts.get(Mark.ERROR, 0)
 
     def streak(self, result: ReportResult) -> Streak | None:
@@ -181,23 +182,23 @@ class ReportModel:
 
 
 def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> ReportModel:
-    """Join cells and results into the report's model. Pure: equal inputs give equal models.
+    """Arrange cells and results as the model of a report. Pure: equal inputs give equal models.
 
-    before: a model of earlier inputs; rows whose cell and results are the same objects are taken from it.
+    before: the model of earlier inputs. Its rows are reused if their cell and results are the same objects.
     """
-    known = {cell.id for cell in inputs.cells}
+    cell_ids = {cell.id for cell in inputs.cells}
     by_cell: dict[str, dict[str, ReportResult]] = defaultdict(dict)
     for result in inputs.results:
-        if result.cell_id in known:
+        if result.cell_id in cell_ids:
             by_cell[result.cell_id][result.check] = result
-    published: dict[str, list[PublishedInput]] = defaultdict(list)
+    published: dict[str, list[PublishedStatement]] = defaultdict(list)
     for fact in inputs.published:
         published[fact.cell_id].append(fact)
     tiers = _columns(inputs)
     older = {row.cell.id: row for row in before.rows} if before else {}
     rows = tuple(
-        kept
-        if (kept := _unchanged(older.get(cell.id), cell, by_cell[cell.id]))
+        unchanged
+        if (unchanged := _unchanged(older.get(cell.id), cell, by_cell[cell.id]))
         else _row(cell, by_cell[cell.id], tuple(published[cell.id]), tiers, inputs)
         for cell in inputs.cells
     )
@@ -227,7 +228,7 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         ),
         headline=headline(counts, missing, sum(_is_known(result) for result in results)),
         proof=proof(counts, passed),
-        strangers=tuple(result for result in inputs.results if result.cell_id not in known),
+        strangers=tuple(result for result in inputs.results if result.cell_id not in cell_ids),
         excluded=inputs.excluded,
         host=inputs.host,
         notes=inputs.notes,
@@ -240,7 +241,7 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
 
 
 def _unchanged(row: ReportRow | None, cell: CellFacts, found: Mapping[str, ReportResult]) -> ReportRow | None:
-    """`row` when it was made of this very cell and these very results."""
+    """`row` if it was made from these same objects, otherwise None."""
     if row is None or row.cell is not cell:
         return None
     same = all(
@@ -250,7 +251,7 @@ def _unchanged(row: ReportRow | None, cell: CellFacts, found: Mapping[str, Repor
     return row if same and found.keys() <= row.results.keys() else None
 
 
-def _changes(earlier: EarlierInput | None, results: Sequence[ReportResult]) -> tuple[RunChange, ...]:
+def _changes(earlier: ComparisonRun | None, results: Sequence[ReportResult]) -> tuple[RunChange, ...]:
     if earlier is None:
         return ()
     now = {
@@ -270,10 +271,10 @@ def _columns(inputs: ReportInputs) -> tuple[TierColumns, ...]:
     for result in inputs.results:
         if result.check not in checks:
             entry = result.entry
-            checks[entry.check] = CheckInput(name=entry.check, tier=entry.tier, question=entry.question)
+            checks[entry.check] = CheckColumn(name=entry.check, tier=entry.tier, question=entry.question)
     for planned in inputs.planned.values():
         for name in planned:
-            checks.setdefault(name, CheckInput(name=name, tier=Tier.STATIC))
+            checks.setdefault(name, CheckColumn(name=name, tier=Tier.STATIC))
     return tuple(
         TierColumns(tier=tier, checks=tuple(check for check in checks.values() if check.tier is tier))
         for tier in Tier
@@ -284,7 +285,7 @@ def _columns(inputs: ReportInputs) -> tuple[TierColumns, ...]:
 def _row(
     cell: CellFacts,
     found: Mapping[str, ReportResult],
-    published: tuple[PublishedInput, ...],
+    published: tuple[PublishedStatement, ...],
     tiers: Sequence[TierColumns],
     inputs: ReportInputs,
 ) -> ReportRow:
@@ -306,7 +307,7 @@ def _row(
     )
 
 
-def _no_result(cell_id: str, check: CheckInput) -> ReportResult:
+def _no_result(cell_id: str, check: CheckColumn) -> ReportResult:
     return ReportResult(
         entry=PlanEntry(cell_id=cell_id, check=check.name, tier=check.tier, question=""),
         verdict=Verdict(

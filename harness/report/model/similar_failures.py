@@ -1,4 +1,4 @@
-"""Context of a failure: cells that fail for the same reason, their common axis, the nearest passing cell."""
+"""The context of a failure: cells with the same reason, a common condition, the most similar passing cell."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from harness.report.model.report_inputs import ReportResult
 from harness.report.model.report_model import ReportModel, ReportRow
 
 MAX_ALIKE = 12
-#: In a larger matrix the nearest passing cell is not looked for: it costs cells times failures.
+#: In a larger matrix the most similar passing cell is not searched: the time is cells times failures.
 MAX_CELLS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class AxisDifference:
-    """An axis on which two cells differ: here and there; "" where a cell does not have it."""
+    """An axis on which two cells differ; "" if a cell does not have the axis."""
 
     axis: str
     here: str
@@ -26,11 +26,11 @@ class AxisDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class Siblings:
-    """Of one failing check of one cell.
+    """The context of one failing check of one cell.
 
-    statement: the condition on one axis that separates failing from passing cells, or "". alike:
-    cells that fail for the same first reason; `others` of them are not listed. nearest: the passing cell
-    that differs least, with how.
+    statement: the condition on one axis that separates failing from passing cells, or "". alike: cells that
+    fail with the same first reason; others: how many more there are. nearest: the passing cell
+    that differs on the fewest axes; steps: these axes.
     """
 
     statement: str = ""

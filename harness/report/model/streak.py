@@ -45,7 +45,7 @@ class HistoryEntry:
 class Streak:
     """How many earlier runs in a row have the same verdict, since which run, and the verdict before that.
 
-    `runs` 0 means that this run is the first. `since`, `until` are Unix seconds; `before` is None when the
+    runs: 0 if this run is the first with this verdict. since, until: Unix seconds. before: None if the
     history has no other verdict.
     """
 
@@ -82,12 +82,12 @@ class CondensedHistory:
     turned: tuple[int, ...] = ()
 
 
-#: run, its time, status, evidence, and the number of its key among the keys of this history, -1 without one.
+#: Run id, time, status, evidence, and the index of the key among the keys of this history (-1 without a key).
 _StoredVerdict = tuple[str, float, str, str, int]
 
 
 def condensed_history(history: Sequence[HistoryEntry]) -> CondensedHistory:
-    """The combined history; cached, because most checks of a large report have the same history."""
+    """The condensed history; cached, because many checks of a large report have the same history."""
     keys: dict[str, int] = {}
     number = keys.setdefault
     return _past(
@@ -137,7 +137,7 @@ def _stretch(status: str, evidence: str, runs: Sequence[_StoredVerdict]) -> Stre
 
 
 def change_of(earlier: Sequence[HistoryEntry], now: Mark) -> str:
-    """The change since the last run that had an outcome; runs without one in between do not count."""
+    """The change since the last run that had an outcome; runs without an outcome do not count."""
     if not earlier:
         return ""
     if now in NOT_RUN:
@@ -153,7 +153,7 @@ def change_of(earlier: Sequence[HistoryEntry], now: Mark) -> str:
 
 
 def streak_of(earlier: Sequence[HistoryEntry], status: Status, *, this_run: str, now: float) -> Streak | None:
-    """The streak of a verdict; None without an outcome or an earlier one."""
+    """The streak of a verdict; None if this run or all earlier runs have no outcome."""
     if status not in RAN_BEFORE:
         return None
     alike, first, before = 0, None, None

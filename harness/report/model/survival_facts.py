@@ -1,4 +1,4 @@
-"""Patches over upstream history, as `npu-matrix patches survival --json` prints it, drawn for the report."""
+"""Reads the output of `npu-matrix patches survival --json` and draws the heat map of patches and commits."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SCHEMA = "npu-matrix/survival"
 MAX_BYTES = 100_000_000
 ROW = 22
 LABEL = 250
-#: Letters of a patch's name that the label has room for.
+#: How many letters of a patch's name fit into the label.
 NAME = 33
 WIDTH = 800
 SHARE = 50
-ROOM_FOR_A_LETTER = 14
-ROOM_FOR_A_NAME = 150
+MIN_WIDTH_OF_LETTER = 14
+MIN_WIDTH_OF_NAME = 150
 COMMIT = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{4,28}\b")
 KNOWN = {verdict.value: verdict for verdict in PatchVerdict}
 
@@ -34,14 +34,14 @@ class _StoredPart(BaseModel):
 
 
 class SurvivalSchema(_StoredPart):
-    """Which schema a file has."""
+    """The name and version of the file's schema."""
 
     name: str
     version: int
 
 
 class CommitFacts(_StoredPart):
-    """A commit of upstream."""
+    """A commit of the upstream."""
 
     commit: str
     date: str
@@ -55,8 +55,8 @@ class TurnFacts(CommitFacts):
     to: str
 
 
-class BodyFacts(_StoredPart):
-    """A body of a patch, the versions it is for, and one index into the legend for each commit."""
+class VariantSurvival(_StoredPart):
+    """A patch variant, its range of versions, and one index into the legend for each commit."""
 
     file: str
     versions: str = ""
@@ -64,18 +64,18 @@ class BodyFacts(_StoredPart):
 
 
 class PatchSurvival(_StoredPart):
-    """A patch: one index into the legend for each commit, newest first."""
+    """A patch; verdicts: one index into the legend for each commit, newest first."""
 
     id: str
     verdicts: tuple[int, ...]
     applies_to: float
     breaks: tuple[TurnFacts, ...] = ()
     fixes: tuple[TurnFacts, ...] = ()
-    bodies: tuple[BodyFacts, ...] = ()
+    bodies: tuple[VariantSurvival, ...] = ()
 
 
 class SurvivalFacts(_StoredPart):
-    """The file. Commits are listed newest first."""
+    """The content of the file; the newest commit comes first."""
 
     schema_: SurvivalSchema = Field(alias="schema")
     range: str
@@ -97,7 +97,7 @@ class SurvivalFacts(_StoredPart):
 
 
 def read_survival(file: Path) -> SurvivalFacts:
-    """The survival of patches from a file; InputError when it is something else."""
+    """Read the file; InputError if it has another schema."""
     try:
         if file.stat().st_size > MAX_BYTES:
             raise InputError(
@@ -112,7 +112,7 @@ def read_survival(file: Path) -> SurvivalFacts:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise InputError(
-            "this is no patch survival",
+            "this file does not contain patch survival data",
             where=Location(file),
             why=f"{place}: {first['msg']}" if place else first["msg"],
             fix="write it with `npu-matrix patches survival --json`",
@@ -120,11 +120,11 @@ def read_survival(file: Path) -> SurvivalFacts:
 
 
 def heat_map(survival: SurvivalFacts) -> Markup:
-    """One row per patch, oldest commit left; every stretch of equal verdicts is one titled rectangle."""
+    """One row per patch, the oldest commit on the left, a rectangle for each stretch of equal verdicts."""
     height = len(survival.patches) * ROW + 22
     parts = [part for row, patch in enumerate(survival.patches) for part in _row(survival, patch, row * ROW)]
     scale = WIDTH / len(survival.commits)
-    if scale >= ROOM_FOR_A_NAME:
+    if scale >= MIN_WIDTH_OF_NAME:
         names = [
             (LABEL + (place + 0.5) * scale, "middle", c) for place, c in enumerate(survival.commits[::-1])
         ]
@@ -156,7 +156,7 @@ def _row(survival: SurvivalFacts, patch: PatchSurvival, top: int) -> Iterator[Ma
         yield Markup(
             '<rect class="v v-{}" x="{:.2f}" y="{}" width="{:.2f}" height="{}"><title>{}</title></rect>'
         ).format(kind, left, top + 2, max(wide, 0.4), ROW - 4, title)
-        if wide > ROOM_FOR_A_LETTER:
+        if wide > MIN_WIDTH_OF_LETTER:
             yield Markup('<text class="letter" x="{:.1f}" y="{}">{}</text>').format(
                 left + 4, top + 15, letter(verdict)
             )
@@ -174,11 +174,11 @@ def letter(verdict: str) -> str:
 
 
 def _stretches(verdicts: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    place = 0
+    start = 0
     for verdict, group in groupby(verdicts):
         count = sum(1 for _ in group)
-        yield verdict, place, place + count
-        place += count
+        yield verdict, start, start + count
+        start += count
 
 
 def _text(at: float, down: int, text: str, anchor: str) -> Markup:
@@ -186,7 +186,7 @@ def _text(at: float, down: int, text: str, anchor: str) -> Markup:
 
 
 def turning_points(survival: SurvivalFacts) -> list[dict[str, object]]:
-    """For each patch the commits that last broke and mended it, and what holds on the newest commit."""
+    """For each patch the commits that last broke and fixed it, and its verdict on the newest commit."""
     return [
         {
             "patch": patch.id,
@@ -200,9 +200,9 @@ def turning_points(survival: SurvivalFacts) -> list[dict[str, object]]:
     ]
 
 
-def _body(survival: SurvivalFacts, body: BodyFacts) -> str:
-    """A body, the versions it is for, and the part of the commits it goes into."""
-    goes_in = [KNOWN[word].applies if word in KNOWN else False for word in survival.legend]
-    share = sum(goes_in[index] for index in body.verdicts) / len(body.verdicts)
+def _body(survival: SurvivalFacts, body: VariantSurvival) -> str:
+    """A patch variant in words: its file, its range of versions, and the share of commits it applies to."""
+    applies = [KNOWN[word].applies if word in KNOWN else False for word in survival.legend]
+    share = sum(applies[index] for index in body.verdicts) / len(body.verdicts)
     versions = COMMIT.sub(r"\1", body.versions)
     return f"{body.file} {versions} {share:.0%}"

@@ -1,4 +1,4 @@
-"""Numbers that are followed from run to run, because they change before the verdict does."""
+"""Numbers that the report follows from run to run, because they change before the verdict does."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SECONDS = "seconds per step"
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """One number over runs, oldest first, this run last; nan where a run did not measure it."""
+    """One number over runs, oldest first, this run last; nan for a run that did not measure it."""
 
     name: str
     values: tuple[float, ...]
 
 
 def figures_of(check: str, measurements: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-    """Name and value of each number of `check` that is followed over runs; none for most checks."""
+    """Name and value of each number of `check` that is followed over runs; most checks have none."""
     typed = typed_measurements(check, measurements)
     found: dict[str, float | None] = {BUDGET: _budget(typed)}
     if isinstance(typed, (SmokeMeasurements, TrainerMeasurements)):
@@ -41,7 +41,7 @@ def figures_of(check: str, measurements: Mapping[str, Any]) -> tuple[tuple[str, 
 
 
 def trends(result: ReportResult) -> tuple[Trend, ...]:
-    """The numbers of a result with their values in earlier runs; only numbers that at least two runs have."""
+    """The numbers of a result with their values in earlier runs, if at least two runs measured them."""
     now = dict(figures_of(result.check, result.measurements))
     before = [dict(past.figures) for past in result.history]
     lines = [
@@ -72,7 +72,7 @@ def _last_reward(training: SmokeMeasurements | TrainerMeasurements) -> float | N
 
 
 def as_float(value: Any) -> float | None:
-    """A JSON value as a number; the words nan, inf and -inf are numbers too; None for anything else."""
+    """A JSON value as a number, also the words nan, inf and -inf; None for anything else."""
     if is_number(value):
         return float(value)
     return float(value) if isinstance(value, str) and value.lower() in NOT_FINITE else None
@@ -82,5 +82,5 @@ NOT_FINITE = frozenset({"nan", "inf", "-inf", "infinity", "-infinity"})
 
 
 def is_number(value: Any) -> bool:
-    """Whether a JSON value is a number; true and false are not."""
+    """Whether a JSON value is a number; true and false are no numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,11 +1,11 @@
-"""What the catalogue of known failures says of the log of a failed task, as a card of its cell's page."""
+"""The diagnosis of a failed task's log, as a card for the page of its cell."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from harness.outcome import Status
-from harness.report.model.report_inputs import DiagnosisInput
+from harness.report.model.report_inputs import DiagnosisCard
 from harness.verdict.triage.diagnosis import Diagnosis, triage_file
 from harness.verdict.verdict import Verdict
 
@@ -13,19 +13,19 @@ MOST_ALSO = 8
 
 
 def diagnosed(verdict: Verdict, log: Path | None) -> Diagnosis | None:
-    """The diagnosis of the log of what failed; None of what did not, and of what left no log."""
+    """The diagnosis of a failed task's log; None if the task did not fail or has no log."""
     if log is None or verdict.status not in {Status.FAIL, Status.ERROR}:
         return None
     return triage_file(log)
 
 
-def card_of(found: Diagnosis) -> DiagnosisInput | None:
-    """The card: the root cause, or that nobody has described it yet; None when the log shows no failure."""
+def card_of(found: Diagnosis) -> DiagnosisCard | None:
+    """The card: the root cause, with its signature if there is one. None if the log shows no failure."""
     root = found.root
     if root is None:
         return None
     known = root.signature
-    return DiagnosisInput(
+    return DiagnosisCard(
         id=root.id,
         known=found.known,
         line=root.line,

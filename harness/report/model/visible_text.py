@@ -1,4 +1,4 @@
-"""Text from anywhere, safe to look at: hidden characters become visible, length is bounded."""
+"""Makes untrusted text safe to show: hidden characters become visible, and the length is limited."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEXT_LIMIT = 2_000
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 
 # Bidirectional overrides and isolates, zero-width characters, controls, lone surrogates, line separators:
-# what can make a reader see something else than what is written.
+# with these a text can look different from what it contains.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
@@ -29,16 +29,16 @@ def visible(text: str) -> str:
 
 
 def as_bytes(text: str) -> bytes:
-    """`text` as UTF-8; half characters are written as escapes."""
+    """`text` as UTF-8; lone surrogates are written as escapes."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def clip(text: str, limit: int = TEXT_LIMIT) -> str:
-    """At most `limit` characters of `text`, and how many are missing."""
+    """At most `limit` characters of `text`, and a note how many more there are."""
     if len(text) <= limit:
         return text
     note = f"… ({len(text) - limit:,} more characters)"
-    # A note that is longer than the text it replaces saves nothing.
+    # The note may be longer than the text that it replaces.
     return text if len(text) <= limit + len(note) else text[:limit] + note
 
 
@@ -49,7 +49,7 @@ def plain_log(text: str) -> str:
 
 
 def file_name(identity: str) -> str:
-    """A file name for an identity: itself where that is safe, otherwise its letters and a digest."""
+    """A file name for an id: the id if that is safe, otherwise its safe letters and a digest."""
     if SAFE_NAME.fullmatch(identity) and identity == identity.lower():
         return identity
     folded = unicodedata.normalize("NFKD", identity).encode("ascii", "ignore").decode()
@@ -58,7 +58,7 @@ def file_name(identity: str) -> str:
 
 
 def moment(seconds: float) -> str:
-    """Unix seconds as `2026-11-20 07:31 UTC`; what is no time at all is shown as a dash."""
+    """Unix seconds as `2026-11-20 07:31 UTC`; a dash if they are no valid time."""
     try:
         when = datetime.fromtimestamp(seconds, tz=timezone.utc)
     except (OverflowError, ValueError, OSError):
@@ -67,7 +67,7 @@ def moment(seconds: float) -> str:
 
 
 def iso(seconds: float) -> str:
-    """Unix seconds as `2026-11-20T07:31:00Z`, or "" for what is no time."""
+    """Unix seconds as `2026-11-20T07:31:00Z`; "" if they are no valid time."""
     try:
         when = datetime.fromtimestamp(seconds, tz=timezone.utc)
     except (OverflowError, ValueError, OSError):
@@ -76,7 +76,7 @@ def iso(seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A wall time as people say it: `12 ms`, `3.4 s`, `5 min 10 s`, `2 h 5 min`."""
+    """A duration in words: `12 ms`, `3.4 s`, `5 min 10 s`, `2 h 5 min`."""
     if not 0 < seconds < float("inf"):
         return "—"
     if seconds < 1:
@@ -90,7 +90,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes as people say them."""
+    """A number of bytes in words: `512 B`, `3.4 MB`."""
     value = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000 or unit == "GB":
@@ -100,7 +100,7 @@ def size(count: int) -> str:
 
 
 def number(value: float) -> str:
-    """A number with as many digits as are worth reading."""
+    """A number with three or four significant digits; whole numbers with all digits."""
     if not math.isfinite(value):
         return str(value)
     if isinstance(value, int) or float(value).is_integer():

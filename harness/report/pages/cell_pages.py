@@ -1,4 +1,4 @@
-"""The page of a cell: its versions, and each check with everything that led to its verdict."""
+"""The page of a cell: its versions, and each check with its verdict, measurements, log and history."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from harness.report.pages.timeline import since_words
 from harness.settings import DEFAULT_PROFILE
 
 OPEN_LOGS = (Mark.FAIL, Mark.ERROR, Mark.INCONCLUSIVE)
-#: Rendered lists of facets that are cached.
-MOST_KEPT = 5_000
+#: How many rendered lists of facets are cached.
+MAX_CACHED = 5_000
 LOCK_FORMAT = ("--format", "dockerfile")
-#: Letters of a cell's name in the title of its page.
+#: How many letters of a cell's name the title of its page shows.
 NAME = 120
 
 
 def _shell(page: Template, model: ReportModel) -> tuple[bytes, bytes, bytes, bytes]:
-    """The parts that all cell pages share: up to the name, up to the name again, up to the
-    content, and after it."""
-    # Printed texts are escaped, so these markers occur nowhere else.
+    """The parts that all pages of cells share: before the name, up to its second place, up to the content,
+    and after the content."""
+    # All other texts are escaped, so that these markers cannot occur elsewhere.
     name, content = Markup("<!--name-->"), Markup("<!--content-->")
     text = page.render(model=model, name=name, content=content)
     first, second, rest = text.split(name)
@@ -42,7 +42,7 @@ def _shell(page: Template, model: ReportModel) -> tuple[bytes, bytes, bytes, byt
 
 
 class CellPages:
-    """Renders the pages of cells; what repeats from page to page is rendered once."""
+    """Renders the pages of cells; parts that are equal on many pages are rendered once."""
 
     def __init__(self, model: ReportModel, writer: PageWriter) -> None:
         self._model = model
@@ -101,7 +101,7 @@ class CellPages:
         return tiers
 
     def _tile(self, result: ReportResult) -> Markup:
-        # Without the reasons, which the section below shows: so many pages share the tile.
+        # The section below shows the reasons. Without them many pages share a tile.
         key = (result.check, result.mark, result.verdict.evidence, result.change)
         if key not in self._tiles:
             bare = replace(result, verdict=replace(result.verdict, reasons=()))
@@ -138,10 +138,10 @@ class CellPages:
         return self._openings[key]
 
     def _facets_of(self, facets: Mapping[str, Any]) -> Markup:
-        """Cells that share a task share its facets."""
+        """The list of facets; cached, because cells that share a task have the same facets."""
         key = repr(facets)
         if key not in self._facet_lists:
-            if len(self._facet_lists) > MOST_KEPT:
+            if len(self._facet_lists) > MAX_CACHED:
                 self._facet_lists.clear()
             self._facet_lists[key] = self._facets(facets)
         return self._facet_lists[key]

@@ -1,4 +1,4 @@
-"""The page of changes between two runs, and the summary of changes above the grid."""
+"""The page with the changes between two runs, and the summary of changes above the grid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUNTED = (
 
 @dataclass(frozen=True, kw_only=True)
 class ChangesSinceRun:
-    """How many changes of each kind there are, since which run, made when."""
+    """How many changes of each kind there are since an earlier run, its id, and when it started."""
 
     counts: str
     run: str
@@ -32,7 +32,7 @@ class ChangesSinceRun:
 
 
 def change_summary(model: ReportModel) -> ChangesSinceRun | None:
-    """`2 newly broken, 1 fixed, 3 still broken`, or None when there is nothing to compare with."""
+    """The summary, such as `2 newly broken, 1 fixed, 3 still broken`; None without an earlier run."""
     if model.earlier is None:
         return None
     return ChangesSinceRun(

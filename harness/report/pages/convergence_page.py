@@ -1,4 +1,4 @@
-"""The page of convergence: trainings over the reference's band, the tests of the rule, and the cost."""
+"""The page of convergence: trainings with their reference band, tests of the decision rule, and cost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LookRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSection:
-    """A training that was measured. decision, cost: names and values, in words."""
+    """A measured training. decision, cost: names and values, in words."""
 
     title: str
     href: str
@@ -61,7 +61,7 @@ def convergence_page(model: ReportModel, writer: PageWriter) -> str:
         .render(
             model=model,
             trainings=trainings[:MAX_SHOWN],
-            left=max(0, len(trainings) - MAX_SHOWN),
+            more=max(0, len(trainings) - MAX_SHOWN),
         )
     )
 
@@ -91,7 +91,7 @@ def _sections(model: ReportModel) -> Iterator[TrainingSection]:
 
 
 def _looks(decision: Decision, steps: Sequence[int]) -> Iterator[LookRow]:
-    """The tests that were made; `steps`: where the rule can look."""
+    """The tests that the decision rule made. steps: the steps at which it can test."""
     fractions = sorted({look.fraction for look in decision.looks})
     for look in decision.looks:
         statistic = look.statistic

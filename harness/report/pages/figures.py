@@ -1,7 +1,7 @@
-"""The blocks that a page shows of a result's measurements.
+"""Chooses the blocks that show the measurements of a result.
 
-The typed measurements of a check are drawn as what they are (patches, loss cases, findings, trainings); all
-others, among them those that another version stored, are shown member by member.
+Patches, loss cases, lint findings and trainings have blocks of their own. All other measurements, and those
+that another version stored, are shown member by member.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from harness.serialisation import JsonValue, json_object
 
 
 def figures(measurements: Mapping[str, Any], check: str = "") -> tuple[Block, ...]:
-    """The blocks of what `check` measured: what decides the verdict first, the rest after it."""
-    left = {name: value for name, value in measurements.items() if name != VERSION_FIELD}
+    """The blocks for the measurements of `check`; those that decide the verdict come first."""
+    others = {name: value for name, value in measurements.items() if name != VERSION_FIELD}
     typed = typed_measurements(check, measurements)
     found: list[Block] = []
     if isinstance(typed, PatchesMeasured) and typed.verdicts:
         found += _patches(typed.verdicts)
-        del left["verdicts"]
+        del others["verdicts"]
     elif isinstance(typed, LossMeasured):
         found += _cases(typed)
-        del left["cases"]
+        del others["cases"]
     elif isinstance(typed, LintMeasured) and typed.findings:
         found.append(_findings(typed.findings))
-        del left["findings"]
+        del others["findings"]
     elif isinstance(typed, (SmokeMeasurements, TrainerMeasurements)) and typed.curves.candidate:
         found += training_charts(typed)
-        del left["curves"]
+        del others["curves"]
         if isinstance(typed, SmokeMeasurements):
-            left["runs"] = [_without_series(run) for run in typed.runs]
-    return (*found, *blocks(left))
+            others["runs"] = [_without_series(run) for run in typed.runs]
+    return (*found, *blocks(others))
 
 
 def _without_series(run: SmokeRun) -> dict[str, JsonValue]:
@@ -109,7 +109,7 @@ def _banded(
 
 
 def _cases(measured: LossMeasured) -> list[Block]:
-    """Loss cases with the share of their tolerance: the wrong ones in sight, all of them on request."""
+    """Loss cases with the share of their tolerance: the wrong ones first, then a folded table of all."""
     wrong = [case for case in measured.cases if case.status is LossStatus.FAIL]
     found = (
         ("cases that are wrong", [case for case in wrong if case.is_required]),
@@ -122,7 +122,7 @@ def _cases(measured: LossMeasured) -> list[Block]:
 
 
 def _patches(patches: Sequence[MeasuredPatch]) -> list[Block]:
-    """Patches with the place of each hunk, and the hunks that do not apply."""
+    """Patches with the position of each hunk, and the hunks that do not apply."""
     rows = [
         {
             "patch": patch.patch,
@@ -142,7 +142,7 @@ def _patches(patches: Sequence[MeasuredPatch]) -> list[Block]:
 
 
 def _findings(findings: Sequence[LintFinding]) -> Block:
-    """What the lint of a recipe found, by place."""
+    """The lint findings of a recipe, with file and line."""
     rows = [
         {
             "where": f"{finding.file}:{finding.line}:{finding.column}",

@@ -1,4 +1,4 @@
-"""The grid's data for the page's script: as small as ten thousand cells need it to be."""
+"""The data of the grid for the script of the page, in a compact form for ten thousand cells."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ CHANGES = {"": "-", "broken": "b", "fixed": "f", "lost": "l"}
 
 
 class GridRow(NamedTuple):
-    """A row of the grid as it is shown. why: check -> first reason, by the check's place.
+    """A row of the grid. why: index of a check -> the first reason of its verdict.
 
-    axes: a value, or None where the cell does not have the axis. changes: "" when there are none.
+    axes: a value, or None if the cell does not have the axis. changes: "" if there are none.
     """
 
     id: str
@@ -35,7 +35,7 @@ class GridRow(NamedTuple):
 
 
 def grid_script(model: ReportModel, rows: Iterable[GridRow]) -> str:
-    """A script that gives the grid's data to the page; `fetch` does not work from `file:`, script tags do."""
+    """A script with the data of the grid: in a page from `file:` script tags work and `fetch` does not."""
     text = json.dumps(grid_data(model, rows), separators=(",", ":"), allow_nan=False)
     return f"window.NPU_MATRIX={text.replace('<', chr(92) + 'u003c')};\n"
 
@@ -70,7 +70,7 @@ def grid_data(model: ReportModel, rows: Iterable[GridRow] | None = None) -> dict
 
 
 class _Pool:
-    """Texts by number, each once."""
+    """A list of distinct texts, and the index of each."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.items: list[str] = []
@@ -78,7 +78,7 @@ class _Pool:
         self._limit = limit
 
     def number(self, text: str) -> int:
-        """The number of a text, -1 when the pool is full."""
+        """The index of a text, or -1 if the pool is full."""
         found = self._numbers.get(text)
         if found is None:
             if self._limit is not None and len(self.items) >= self._limit:
@@ -89,7 +89,7 @@ class _Pool:
 
 
 def grid_row(row: ReportRow, checks: Sequence[str], axes: Sequence[str]) -> GridRow:
-    """What the grid shows of a cell; `axes`: of all cells."""
+    """The row of a cell; axes: the axes of all cells."""
     cell = row.cell
     verdicts, changes = [], []
     why: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""The report as pages that open from a folder: one grid, one page per cell, no network, hardly any script."""
+"""The overview pages of the report. They open from a folder, without a network."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ ASSETS = ("report.css", "query.js", "help.js", "report.js", "runs.js")
 
 
 def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
-    """Write all pages but those of cells, with what they load, into `folder`; OSError when it cannot be.
+    """Write all pages except those of cells, with their styles and scripts, into `folder`.
 
-    The pages of cells are made with the other texts of a cell (`rows`).
+    `publish.cell_rows` writes the pages of cells. OSError if a file cannot be written.
     """
     writer = PageWriter(folder)
     for name in ASSETS:

@@ -17,9 +17,9 @@ FOLD_FACTS = 24
 MAX_DEPTH = 4
 MIN_CURVE = 4
 INLINE_TEXT = 240
-# Stored JSON is sorted by name; these say what a row is about and come first.
+# Stored JSON is sorted by name; these columns identify a row and come first.
 FIRST = ("", "name", "fault", "id", "patch", "package", "rule", "seed", "what", "status", "version")
-# (value, limit) columns that are read as a share of a budget.
+# Pairs of columns (value, limit) that are shown as a share of a budget.
 BUDGETS = (
     ("error", "budget"),
     ("max_error", "budget"),
@@ -45,9 +45,10 @@ class FactList:
 
 @dataclass(frozen=True, kw_only=True)
 class TableBlock:
-    """Rows of text. shares: the part of its budget each row uses, or None. dropped: rows left out.
+    """Rows of text. shares: the share of its budget that each row uses, or None. dropped: number of rows
+    left out.
 
-    folded: the reader has to open it.
+    folded: whether the table is closed until the reader opens it.
     """
 
     title: str
@@ -89,14 +90,14 @@ class Multiples:
     charts: tuple[Chart, ...]
 
 
-# Digests are shortened; report.json has all of their digits.
+# Pages show shortened digests; report.json has the whole ones.
 _DIGEST = re.compile(r"(sha256:)?[0-9a-f]{64}")
 
 Block = FactList | TableBlock | Chart | Multiples
 
 
 def blocks(measurements: Mapping[str, Any], title: str = "", depth: int = 0) -> tuple[Block, ...]:
-    """Every value of `measurements` in exactly one block, in order, plain values first."""
+    """Blocks that show every value of `measurements` once, in order, plain values first."""
     pairs: list[tuple[str, str]] = []
     found: list[Block] = []
     chart = _chart(measurements, title)
@@ -156,7 +157,7 @@ def _block(value: Any, title: str) -> Block | None:
 
 
 def table(title: str, rows: Sequence[Mapping[str, Any]], *, share: str = "") -> TableBlock:
-    """Rows of mappings as a table, what names them first; column `share` is drawn as a used budget."""
+    """Mappings as a table; columns that identify a row come first. share: the column with the used budget."""
     columns = sorted(
         dict.fromkeys(str(name) for row in rows for name in row if name != share),
         key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST),
@@ -189,7 +190,7 @@ def _share(value: Any, limit: Any) -> float | None:
 
 
 def _chart(value: Mapping[str, Any], title: str) -> Chart | None:
-    """Curves that belong into one chart: a candidate with its reference or band, named so."""
+    """A chart of a candidate with its reference or band, or None if the names of the curves are others."""
     curves = {str(name): floats(item) for name, item in value.items() if is_curve(item)}
     low = next((curves.pop(name) for name in ("low", "lower", "band_low") if name in curves), ())
     high = next((curves.pop(name) for name in ("high", "upper", "band_high") if name in curves), ())
@@ -228,7 +229,7 @@ def is_curve(value: Any) -> bool:
 
 
 def floats(values: Sequence[Any]) -> tuple[float, ...]:
-    """A series as numbers; what is none becomes nan."""
+    """A series as numbers; anything else becomes nan."""
     numbers = (as_float(value) for value in values)
     return tuple(math.nan if value is None else value for value in numbers)
 

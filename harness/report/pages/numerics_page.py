@@ -18,11 +18,11 @@ from harness.report.model.typed_measurements import typed_measurements
 from harness.report.pages.measurement_blocks import Chart, ChartLine
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment
 
-#: More columns than this are not compared by eye; the rest stands in report.json.
+#: Nobody compares more columns than these by eye; report.json has the others.
 MAX_COLUMNS = 12
 MAX_CASES = 600
 MAX_TRENDS = 48
-#: How shares are coloured; the number stands in every field.
+#: Limits of the colours of shares.
 LOW, HALF = 0.1, 0.5
 
 
@@ -31,7 +31,7 @@ M = TypeVar("M", LossMeasured, ActorMeasured, TwinMeasured)
 
 @dataclass(frozen=True, kw_only=True)
 class Column(Generic[M]):
-    """A measured result: `title` is its cell's, `version` verl's, `where` the device it reports."""
+    """A measured result: the title of its cell, the version of verl, and the device (`where`)."""
 
     title: str
     href: str
@@ -46,9 +46,9 @@ AnyColumn = Column[LossMeasured] | Column[ActorMeasured] | Column[TwinMeasured]
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetShare:
-    """What one case used of its budget in one column; `share` None where there is no number.
+    """The share of its budget that one case uses in one column; None if there is no number.
 
-    required: whether the verdict hangs on it; a case beyond what verl promises is measured all the same.
+    required: whether the case counts for the verdict; cases beyond what verl promises are measured too.
     """
 
     share: float | None = None
@@ -58,7 +58,7 @@ class BudgetShare:
 
     @property
     def level(self) -> str:
-        """A class by which shares are told apart at a glance."""
+        """The CSS class of the colour."""
         if self.status == "fail" or (self.share is not None and self.share > 1):
             return "over" if self.required else "beyond"
         if self.share is None:
@@ -68,7 +68,10 @@ class BudgetShare:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseGroup:
-    """Cases of one kind: the worst share per column, and each case; `wrong` of them fail somewhere."""
+    """Cases of one kind: the worst share in each column, and each case.
+
+    wrong: how many fail in some column.
+    """
 
     name: str
     worst: tuple[BudgetShare, ...]
@@ -120,7 +123,7 @@ def numerics_page(model: ReportModel, writer: PageWriter) -> str:
 def _columns(
     results: Sequence[tuple[ReportRow, ReportResult, object]], shape: type[M]
 ) -> tuple[list[Column[M]], int]:
-    """One column for each task that measured a `shape` (cells may share one), and how many more there are."""
+    """One column for each task that measured a `shape`, and how many more columns there are."""
     found: dict[str, Column[M]] = {}
     for row, result, measured in results:
         if isinstance(measured, shape):
@@ -142,7 +145,7 @@ def _column(row: ReportRow, result: ReportResult, measured: M) -> Column[M]:
 
 
 def _groups(columns: Sequence[Column[LossMeasured]]) -> Iterator[CaseGroup]:
-    """Cases of all columns by kind, the kinds in the order in which they were measured."""
+    """The cases of all columns by kind, in the order of the measurements."""
     by_kind: dict[str, dict[str, list[BudgetShare]]] = {}
     for place, column in enumerate(columns):
         for case in column.measured.cases:
@@ -163,7 +166,7 @@ def _groups(columns: Sequence[Column[LossMeasured]]) -> Iterator[CaseGroup]:
 
 def _share(case: LossCaseOutcome) -> BudgetShare:
     return BudgetShare(
-        # Where nothing was compared there is no share, whatever the budget is.
+        # A case that was not compared has no share.
         share=case.budget if case.status in {LossStatus.PASS, LossStatus.FAIL} else None,
         status=case.status.value,
         required=case.is_required,
@@ -179,7 +182,7 @@ def _worst(shares: Iterable[BudgetShare]) -> BudgetShare:
 def _modules(
     columns: Sequence[Column[ActorMeasured]],
 ) -> Iterator[tuple[str, tuple[GradientError | None, ...]]]:
-    """Each parameter's gradient: of all steps the one with the largest error."""
+    """The gradient of each parameter, in the step with the largest error."""
     found: dict[str, list[GradientError | None]] = {}
     for place, column in enumerate(columns):
         for gradient in column.measured.gradients:
@@ -196,7 +199,7 @@ def _infinite(budget: float | None) -> float:
 
 
 def _kinds(columns: Sequence[Column[ActorMeasured]]) -> list[tuple[str, tuple[BudgetShare, ...]]]:
-    """Kinds of tensors of the actor's update: the worst share of each."""
+    """The worst share of each kind of tensors of the actor's update."""
     names = dict.fromkeys(name for column in columns for name in column.measured.kinds)
     return [
         (name, tuple(_kind_share(column.measured.kinds.get(name)) for column in columns)) for name in names
@@ -214,7 +217,7 @@ def _kind_share(kind: TensorKindSummary | None) -> BudgetShare:
 
 
 def _steps(columns: Sequence[Column[TwinMeasured]]) -> list[tuple[int, tuple[BudgetShare, ...]]]:
-    """Each step of the twin runs, from 1: the worst share of its tensors in each column."""
+    """For each step of the twin runs, from 1, the worst share of its tensors in each column."""
     lists = [column.measured.worst_by_step for column in columns]
     return [
         (step + 1, tuple(_step_share(worst[step]) if step < len(worst) else BudgetShare() for worst in lists))
@@ -255,7 +258,7 @@ def _trends(columns: Sequence[AnyColumn]) -> Iterator[tuple[AnyColumn, Chart, in
 
 
 def trend_charts(result: ReportResult) -> Iterator[tuple[Chart, int]]:
-    """A small chart for each number that is followed, with how many runs it was measured in."""
+    """A small chart for each number that is followed over runs, and how many runs measured it."""
     for line in trends(result):
         known = tuple(value for value in line.values if value == value)
         curve = ChartLine(name=line.name, values=known, role="candidate")

@@ -1,4 +1,4 @@
-"""What all pages are made with: templates that escape, files named by content, links that hold."""
+"""The templates of all pages, which escape every text, and the writer of their files."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ TOOLTIP = 200
 
 
 class PageWriter:
-    """Writes files below one folder and remembers them; texts and files are stored once, by content."""
+    """Writes files below a folder and remembers their names; equal texts and files are stored once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: Of every file, below the folder, in the order in which they were written.
+        #: The names of the files, relative to the folder, in the order of writing.
         self.names: list[str] = []
         self._stored: set[str] = set()
         self._made: set[str] = set()
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Write one file; parents are made as needed."""
+        """Write a file and create its parent folders."""
         parent = name.rpartition("/")[0]
         if parent not in self._made:
             (self.folder / parent).mkdir(parents=True, exist_ok=True)
@@ -61,14 +61,14 @@ class PageWriter:
         return [self.folder / name for name in self.names]
 
     def store(self, name: str, content: str | bytes) -> str:
-        """Write a file named by its content, unless it is there already, and return its name."""
+        """Write a file that is named by its content, unless it was written before; returns its name."""
         if name not in self._stored:
             self._stored.add(name)
             self.write(name, content)
         return name
 
     def spill(self, text: str, up: str) -> str:
-        """Store a text too long for a page and return the link to it."""
+        """Store a text that is too long for a page; returns the link to it."""
         digest = digest_bytes(as_bytes(text))[:16]
         return up + self.store(f"text/{digest}.txt", text)
 
@@ -99,7 +99,7 @@ def anchor_of(check: str) -> str:
 
 
 def environment(writer: PageWriter, *, up: str) -> jinja2.Environment:
-    """Templates with autoescape; whatever is printed has its hidden characters made visible first."""
+    """The templates, which escape every value and make hidden characters visible."""
     env = Templates(jinja2.FunctionLoader(partial(resource, "templates")), _compiled())
 
     def long(value: Any, limit: int = 1500) -> Any:
@@ -149,7 +149,7 @@ def environment(writer: PageWriter, *, up: str) -> jinja2.Environment:
 
 
 def tooltip(result: ReportResult) -> str:
-    """One line that says what a tile says, and the first reason of what is not a pass."""
+    """The text of a tile, and the first reason of a verdict that is not a pass."""
     style = STYLES[result.mark]
     tooltip = f"{result.check}: {style.label}"
     if result.shown_evidence:

@@ -1,4 +1,4 @@
-"""The page of patches: every patch on every cell and, where it was measured, over upstream's history."""
+"""The page of patches: every patch on every cell and, if measured, over the history of the upstream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_ROWS = 500
 APPLICABLE = (PatchVerdict.CLEAN.value, PatchVerdict.OFFSET.value, PatchVerdict.ALREADY_UPSTREAM.value, ENDED)
 REBASED = "rebased.json"
 REBASE = ("--repo", "CLONE", "--to", "HEAD", "--out", "rebased")
-#: How a verdict on a patch is drawn; the text next to it is the verdict itself.
+#: The mark of a verdict on a patch; the page shows the verdict itself next to it.
 DRAWN = {
     PatchVerdict.CLEAN: Mark.PASS,
     PatchVerdict.OFFSET: Mark.PASS,
@@ -35,7 +35,7 @@ DRAWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class PatchTile:
-    """One patch on one cell. `verdict` is "not checked" if the upstream tree was not available."""
+    """A patch on a cell. verdict: "not checked" if the tree of the upstream was not available."""
 
     verdict: str
     mark: Mark
@@ -46,7 +46,7 @@ class PatchTile:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchRow:
-    """The patches of one cell by name; `href` leads to its check."""
+    """The patches of a cell by name; href: the link to the check."""
 
     title: str
     href: str
@@ -66,7 +66,7 @@ def patches_page(model: ReportModel, writer: PageWriter) -> str:
             model=model,
             names=names,
             rows=rows[:MAX_ROWS],
-            left=max(0, len(rows) - MAX_ROWS),
+            more=max(0, len(rows) - MAX_ROWS),
             totals=[_total(name, rows) for name in names],
             meanings=[
                 (DRAWN.get(verdict, Mark.FAIL), verdict.value, MEANING[verdict]) for verdict in PatchVerdict
@@ -91,7 +91,7 @@ def _rebases(facts: PatchFacts) -> tuple[str, ...]:
 
 
 def _row(cell: ReportRow, result: ReportResult) -> PatchRow | None:
-    """The patches that a result is about; None if it is not about patches, or the cell has none."""
+    """The patches in a result; None if it is of another check, or the cell has no patches."""
     measured = typed_measurements(result.check, result.measurements)
     if not isinstance(measured, PatchesMeasured):
         return None
@@ -119,7 +119,7 @@ def _tile(patch: MeasuredPatch) -> PatchTile:
 
 
 def _mark(word: str) -> Mark:
-    """How a verdict is drawn; a verdict that this version does not know is inconclusive."""
+    """The mark of a verdict; inconclusive for a verdict that this version does not know."""
     if word == ENDED:
         return Mark.UNSUPPORTED
     verdict = next((verdict for verdict in PatchVerdict if verdict.value == word), None)
@@ -127,7 +127,7 @@ def _mark(word: str) -> Mark:
 
 
 def _total(name: str, rows: list[PatchRow]) -> dict[str, Any]:
-    """A patch over all cells: verdicts counted, and the first reason why it does not apply."""
+    """A patch over all cells: the number of each verdict, and the first reason why it does not apply."""
     tiles = [row.tiles[name] for row in rows if name in row.tiles]
     looked = [tile for tile in tiles if tile.mark is not Mark.NOT_RUN]
     wrong = next((tile for tile in looked if tile.mark is not Mark.PASS), None)

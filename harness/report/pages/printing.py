@@ -1,7 +1,7 @@
-"""What templates print, made safe: one function for hidden characters, length and markup.
+"""Makes every value that templates print safe: hidden characters, length and markup, in one function.
 
-Jinja asks two functions for every value, `finalize` and `escape`. A large report prints millions of values,
-most of them names and numbers that were printed before.
+Jinja calls two functions for every value, `finalize` and `escape`. A large report prints millions of values,
+most of them repeated names and numbers, so that one cached function is much faster.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from markupsafe import Markup, escape
 from harness.report.model.visible_text import clip, visible
 
 HARD_LIMIT = 20_000
-#: Longer texts do not repeat.
-REMEMBERED = 120
+#: Longer texts are not cached, because they rarely repeat.
+MAX_CACHED = 120
 
 
 def finalize(value: Any) -> Any:
-    """`value` with its hidden characters made visible, and cut; Jinja escapes it."""
+    """`value` with visible hidden characters and limited length; Jinja escapes it."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return visible(clip(value, HARD_LIMIT))
 
 
 def printed(value: Any) -> str:
-    """`value` as HTML: what is Markup stays as it is, all else is escaped."""
+    """`value` as HTML: Markup stays unchanged, everything else is escaped."""
     if type(value) is str:
-        return _remembered(value) if len(value) <= REMEMBERED else _escaped(value)
+        return _cached(value) if len(value) <= MAX_CACHED else _escaped(value)
     return value if type(value) is Markup else str(escape(finalize(value)))
 
 
@@ -38,11 +38,11 @@ def _escaped(text: str) -> str:
     return str(escape(finalize(text)))
 
 
-_remembered = lru_cache(maxsize=16_384)(_escaped)
+_cached = lru_cache(maxsize=16_384)(_escaped)
 
 
 class _Generator(CodeGenerator):
-    """Has compiled templates call `printed` where they would call `escape(finalize(...))`."""
+    """Makes compiled templates call `printed` instead of `escape(finalize(...))`."""
 
     def _output_child_pre(self, node: Any, frame: Any, finalize: Any) -> None:
         if frame.eval_ctx.volatile or not frame.eval_ctx.autoescape:
@@ -58,7 +58,7 @@ class _Generator(CodeGenerator):
 
 
 class Templates(jinja2.Environment):
-    """Templates with autoescape, in which `printed` is what every value goes through."""
+    """Templates with autoescape that pass every value to `printed`."""
 
     code_generator_class = _Generator
     printed = staticmethod(printed)

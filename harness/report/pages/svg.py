@@ -1,4 +1,4 @@
-"""Curves and bars as inline SVG: no scripts, no style attributes, colours by class so that themes work."""
+"""Curves and bars as inline SVG, without scripts and style attributes; themes set the colours of classes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGEST = 1e200
 
 
 def chart_svg(chart: Chart, *, small: bool = False) -> Markup:
-    """The chart as one `<svg>` with a text alternative; "" when there is no finite point."""
+    """The chart as an `<svg>` with a text alternative; "" if no point is finite."""
     width, height = (SMALL_WIDTH, SMALL_HEIGHT) if small else (WIDTH, HEIGHT)
     values = [v for s in chart.series for v in s.values] + [*chart.low, *chart.high]
     finite = [value for value in values if _drawable(value)]
@@ -61,12 +61,12 @@ def chart_svg(chart: Chart, *, small: bool = False) -> Markup:
 
 
 def _drawable(value: float) -> bool:
-    # Beyond this the span of a scale is no number any more.
+    # The span of a scale with larger values is not finite.
     return math.isfinite(value) and abs(value) < LARGEST
 
 
 def describe(chart: Chart) -> str:
-    """What the chart says, in words, for readers who cannot see it."""
+    """The chart in words, for readers who cannot see it."""
     texts = []
     for series in chart.series:
         finite = [value for value in series.values if _drawable(value)]
@@ -76,7 +76,7 @@ def describe(chart: Chart) -> str:
             )
             lost = len(series.values) - len(finite)
             texts.append(text + (f", {lost} not finite" if lost else ""))
-    band = ", with a band of what is expected" if chart.low and chart.high else ""
+    band = ", with the band of expected values" if chart.low and chart.high else ""
     return visible(clip(f"{chart.title}. {'; '.join(texts)}{band}", 400))
 
 
@@ -99,7 +99,7 @@ def _tick(value: float, digits: int) -> str:
 
 
 def _scale(low: float, high: float, count: int) -> tuple[list[float], int]:
-    """Round values from below `low` to above `high`, about `count` of them, and the decimals they need."""
+    """About `count` round values from below `low` to above `high`, and how many decimals they need."""
     if high - low <= abs(high) * 1e-9:
         pad = abs(high) * 0.1 or 1.0
         low, high = low - pad, high + pad
@@ -112,17 +112,17 @@ def _scale(low: float, high: float, count: int) -> tuple[list[float], int]:
 
 
 def _thin(values: Sequence[float]) -> list[tuple[int, float]]:
-    """At most about `MAX_POINTS` points, keeping the lowest and highest of each stretch."""
+    """At most about `MAX_POINTS` points: the lowest and the highest of each stretch."""
     numbered = list(enumerate(values))
     if len(numbered) <= MAX_POINTS:
         return numbered
     stretch = math.ceil(len(numbered) / (MAX_POINTS / 2))
-    kept: set[tuple[int, float]] = set()
+    extremes: set[tuple[int, float]] = set()
     for start in range(0, len(numbered), stretch):
         part = [point for point in numbered[start : start + stretch] if _drawable(point[1])]
         if part:
-            kept |= {min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])}
-    return sorted(kept)
+            extremes |= {min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])}
+    return sorted(extremes)
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
@@ -138,7 +138,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def legend(chart: Chart) -> Markup:
-    """Names of the curves next to samples of their lines; "" for a single curve without a band."""
+    """The names of the curves with samples of their lines; "" for a single curve without a band."""
     entries = []
     for place, series in enumerate(chart.series):
         role = series.role if series.role in {"candidate", "reference"} else f"other o{place % 6}"
@@ -148,12 +148,12 @@ def legend(chart: Chart) -> Markup:
     if len(entries) < 2:
         return Markup()
     if chart.looks:
-        entries.append(_legend_entry('<path class="look" d="M12 0V12"/>', "the rule looks"))
+        entries.append(_legend_entry('<path class="look" d="M12 0V12"/>', "test of the decision rule"))
     return Markup('<p class="chart-legend">{}</p>').format(Markup().join(entries))
 
 
 def percent(share: float) -> str:
-    """A share of a budget in words a column can hold; a share far over the budget is given as a multiple."""
+    """A share of a budget as a short text; a share far over the budget is given as a multiple."""
     if math.isnan(share):
         return "—"
     if share >= 100:
@@ -162,7 +162,7 @@ def percent(share: float) -> str:
 
 
 def share_bar(share: float | None) -> Markup:
-    """How much of a budget is used, as a bar and a percentage; over 100 % the bar is full and marked."""
+    """The used share of a budget as a bar and a percentage; over 100 % the bar is full and marked."""
     if share is None or math.isnan(share):
         return Markup("—")
     text = f"{share:.0%}" if share < 100 else "over 100 times"

@@ -1,4 +1,4 @@
-"""A check's past as a strip of runs, oldest left, and since when it is as it is, in words."""
+"""The history of a check as a strip of runs, oldest on the left, and in words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ THEN = {Status.PASS: "passed", Status.FAIL: "failed", Status.INCONCLUSIVE: "was 
 
 
 def timeline_svg(result: ReportResult) -> Markup:
-    """One bar per stretch of equal verdicts, a tick below where an input changed; "" without a past."""
+    """One bar per stretch of equal verdicts, and a tick where an input changed; "" without a history."""
     if not result.history:
         return Markup()
     before, now = result.history[-1].verdict.key, result.entry.key
@@ -34,7 +34,7 @@ def timeline_svg(result: ReportResult) -> Markup:
 
 @lru_cache(maxsize=16_384)
 def _drawn(past: CondensedHistory, mark: Mark, evidence: Evidence | None, now: int | None) -> Markup:
-    """now: the place of this run in the row of runs when an input changed with it."""
+    """The strip; now: the index of this run if an input changed with it."""
     parts, left = [], 0
     bars = _bars(past.stretches, mark, evidence)
     changed = past.turned if now is None else (*past.turned, now)
@@ -54,7 +54,7 @@ def _drawn(past: CondensedHistory, mark: Mark, evidence: Evidence | None, now: i
 
 @dataclass(frozen=True, kw_only=True)
 class _Bar:
-    """Runs in a row that look the same; the last bar holds this run."""
+    """Consecutive runs with the same mark and evidence; the last bar contains this run."""
 
     mark: Mark
     evidence: Evidence | None
@@ -92,7 +92,7 @@ def _drawn_bar(bar: _Bar, left: int) -> Markup:
 
 
 def _say(bar: _Bar) -> str:
-    # A past failure may have been known then; the list of expectations of that day is not kept.
+    # An earlier failure may have been expected; the expectations of that time are not stored.
     label = "failure" if bar.mark is Mark.FAIL else STYLES[bar.mark].label
     proof = f" ({EVIDENCE[bar.evidence].label})" if bar.evidence else ""
     runs = f", {bar.runs} runs" if bar.runs > 1 else ""
@@ -108,7 +108,10 @@ def _aloud(bars: Sequence[_Bar], changed: int) -> str:
 
 
 def since_words(streak: Streak | None, status: Status) -> str:
-    """`It fails since run X (date), 3 runs in a row; it passed in run Y (date).`; "" of what has no past."""
+    """A sentence such as `It fails since run X (date), 3 runs in a row; it passed in run Y (date).`
+
+    "" without a history.
+    """
     if streak is None:
         return ""
     before = (

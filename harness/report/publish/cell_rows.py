@@ -1,6 +1,7 @@
-"""What a report says of each cell: its page, its line of JSON, its lines of CSV, its entries in the feed.
+"""Renders each cell: its page, its line of JSON, its lines of CSV, its entries in the feed.
 
-Most of a large report. Cells do not depend on each other, so processes share them out.
+This takes most of the time of a large report. Cells do not depend on each other, so several processes render
+them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from harness.report.publish.remembered_runs import RowHistory, row_history, run_
 
 PARALLEL_FROM = 2_000
 MAX_WORKERS = 8
-#: Things a worker makes before it looks for garbage.
+#: How many objects a worker creates before Python searches for garbage.
 GARBAGE = 100_000
 
 
 class RowTexts(NamedTuple):
-    """What of a row goes into the files that all rows share."""
+    """The parts of the shared files that belong to one row."""
 
     line: bytes
     sheet: bytes
@@ -42,14 +43,14 @@ class RowTexts(NamedTuple):
 
 @dataclass(kw_only=True)
 class RenderedRows:
-    """Rows in order, and the names of the files that were written for them."""
+    """The texts of the rows in order, and the names of the files that were written for them."""
 
     texts: list[RowTexts] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
 
 
 class RowRenderer:
-    """Renders cells one by one; what repeats from cell to cell is rendered once."""
+    """Renders cells one by one; parts that are equal in many cells are rendered once."""
 
     def __init__(self, model: ReportModel, folder: Path) -> None:
         self.writer = PageWriter(folder)
@@ -72,7 +73,7 @@ class RowRenderer:
         )
 
     def render_all(self, rows: Sequence[ReportRow]) -> RenderedRows:
-        """Rows with the names of the files that are new with them."""
+        """Render these rows; the names are those of the files that were written for them."""
         known = len(self.writer.names)
         texts = [self.render(row) for row in rows]
         return RenderedRows(texts=texts, names=self.writer.names[known:])
@@ -84,10 +85,10 @@ def render_rows(model: ReportModel, folder: Path, rows: Sequence[ReportRow] | No
 
 
 class RowsInBackground:
-    """`render_rows` of all rows in forked processes, which have the model without copying it.
+    """Renders all rows in forked processes, which share the memory of the model.
 
-    While they work, the caller can. Files that are named by their content may be written by several of them;
-    the content is the same.
+    The caller can work meanwhile. Several processes may write the same file if it is named by its content;
+    the content is then the same.
     """
 
     def __init__(self, model: ReportModel, folder: Path, workers: int | None = None) -> None:
@@ -102,7 +103,7 @@ class RowsInBackground:
             self._pool = ProcessPoolExecutor(
                 workers, mp_context=context, initializer=_inherit, initargs=(model, folder)
             )
-            # More parts than workers: they end at about the same time, however long a part takes.
+            # More parts than workers, so that all workers end at about the same time.
             size = -(-len(model.rows) // (workers * 4))
             self._parts = [
                 self._pool.submit(_inherited_rows, first, first + size)
@@ -131,13 +132,13 @@ class RowsInBackground:
         return whole
 
 
-#: Of a worker: the model it was forked with, and what renders its rows.
+#: In a worker: the model that it was forked with, and the renderer of its rows.
 _inherited: list[tuple[ReportModel, RowRenderer]] = []
 
 
 def _inherit(model: ReportModel, folder: Path) -> None:
-    # What came with the fork is not searched for garbage, and what is made is made of text: to search took as
-    # long as rendering, and copied what the processes share.
+    # Without this, searching the inherited objects for garbage took as long as rendering, and copied the
+    # memory that the processes share.
     gc.freeze()
     gc.set_threshold(GARBAGE)
     _inherited.append((model, RowRenderer(model, folder)))

@@ -1,4 +1,4 @@
-"""A report that follows its run: what changed is written anew, the rest stays as it is."""
+"""A report that follows its run: only the files that changed are written again."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from harness.report.publish.publish import live_prefix, real_folder, render_repo
 
 
 class LiveReport:
-    """A report on disk, with the texts of its cells kept: one outcome costs one page and the overviews.
+    """A report on disk whose texts stay in memory: a new outcome rewrites one page and the overviews.
 
-    Files are replaced one by one, each as a whole. `run`'s own facts and the cells stay those of `inputs`.
+    Files are replaced one by one, each atomically.
     """
 
     def __init__(self, inputs: ReportInputs, folder: Path) -> None:
@@ -28,17 +28,18 @@ class LiveReport:
         self._model = build_model(inputs)
         self._texts = render_report(self._model, folder)
         self._places = {row.cell.id: place for place, row in enumerate(self._model.rows)}
-        # All of this stays: to search it for garbage at every update would take as long as the update.
+        # These objects live as long as the report; searching them for garbage would double the time of an
+        # update.
         gc.collect()
         gc.freeze()
 
     @property
     def model(self) -> ReportModel:
-        """What the report says now."""
+        """The model of the report on disk."""
         return self._model
 
     def take(self, inputs: ReportInputs) -> list[Path]:
-        """Show `inputs`, of the same cells: results that are equal to what is shown are left as they are."""
+        """Update the report to `inputs`, which have the same cells; returns the files that were written."""
         shown = {(result.cell_id, result.check): result for result in self._inputs.results}
         results = tuple(
             old if (old := shown.get((new.cell_id, new.check))) == new and old is not None else new
@@ -54,7 +55,7 @@ class LiveReport:
         before = {row.cell.id: row for row in self._model.rows}
         changed = [row for row in model.rows if before.get(row.cell.id) is not row]
         try:
-            # Beside the report, so that each file gets its place by a rename.
+            # Next to the report, so that a rename can replace each file.
             with temporary_folder(self._folder.parent, live_prefix(self._folder)) as fresh:
                 names = self._write(model, fresh, changed)
                 targets = [self._folder / name for name in names]

@@ -1,4 +1,4 @@
-"""All renderings into one folder, which changes as a whole or not at all."""
+"""Writes all formats into one folder, which is replaced as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from harness.report.publish.cell_rows import RowsInBackground, RowTexts
 from harness.report.publish.remembered_runs import runs_script
 
 MARKER = "report.json"
-# The schema comes first in the file; the rest can be large.
+# The schema is at the beginning of the file, which can be large.
 HEAD_BYTES = 200
 
 
 def render_all(
     model: ReportModel, folder: Path, extra: Mapping[str, str | bytes] | None = None
 ) -> list[Path]:
-    """`render_report`; returns the files that are in the folder afterwards."""
+    """Write the report (`render_report`); returns all files of the folder."""
     render_report(model, folder, extra)
     folder = real_folder(folder)
     return sorted(path for path in folder.rglob("*") if path.is_file())
@@ -40,11 +40,11 @@ def render_all(
 def render_report(
     model: ReportModel, folder: Path, extra: Mapping[str, str | bytes] | None = None
 ) -> list[RowTexts]:
-    """Write every rendering, and `extra` files by relative name, into `folder`; return the texts of its rows.
+    """Write every format, and `extra` files by relative name, into `folder`; returns the texts of the rows.
 
-    The new report is written next to the old one and replaces it only when it is complete. InputError when
-    `folder` holds something that is not a report; InfrastructureError when it cannot be written, and then the
-    old report is still there.
+    The new report is written next to the old one and replaces it only when it is complete. InputError if
+    `folder` contains something that is not a report; InfrastructureError if the report cannot be written, and
+    the old report is then still there.
     """
     folder = real_folder(folder)
     _refuse_foreign(folder)
@@ -74,12 +74,12 @@ def render_report(
 
 
 def real_folder(folder: Path) -> Path:
-    """Where the folder is, links followed; InputError when they lead in a circle or the name is too long."""
+    """The folder with links resolved; InputError if the links form a circle or the name is too long."""
     try:
         return folder.resolve()
     except (OSError, RuntimeError) as error:
         raise InputError(
-            "this folder cannot be followed to where it is",
+            "the links in the path of this folder cannot be resolved",
             where=Location(folder),
             why=str(error),
             fix="choose another folder with --reports",
@@ -87,15 +87,15 @@ def real_folder(folder: Path) -> Path:
 
 
 def ensure_writable(folder: Path) -> None:
-    """Say before a long run what would keep its report from being written; errors as of `render_all`."""
+    """Fail before a long run if its report could not be written, with the same errors as `render_report`."""
     folder = real_folder(folder)
     _refuse_foreign(folder)
-    place = folder if folder.is_mount() else folder.parent
+    parent = folder if folder.is_mount() else folder.parent
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        if not os.access(place, os.W_OK) and folder.is_dir():
-            place = folder
-        with tempfile.TemporaryFile(dir=place):
+        parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(parent, os.W_OK) and folder.is_dir():
+            parent = folder
+        with tempfile.TemporaryFile(dir=parent):
             pass
     except OSError as error:
         raise InfrastructureError(
@@ -122,7 +122,7 @@ def _render(model: ReportModel, folder: Path, extra: Mapping[str, str | bytes]) 
 
 
 def shared_files(model: ReportModel, rows: Sequence[RowTexts]) -> dict[str, bytes]:
-    """The files that hold all cells, by name."""
+    """The files that contain all cells, by name."""
     return {
         MARKER: report_json(model, (row.line for row in rows)),
         "summary.md": as_bytes(summary(model)),
@@ -139,7 +139,7 @@ def _old(folder: Path) -> Path:
 
 
 def _swap(fresh: Path, folder: Path) -> None:
-    """Put `fresh` in the place of `folder`; a crash in between is undone by `_recover`."""
+    """Replace `folder` by `fresh`; `_recover` undoes this if the process is killed meanwhile."""
     old = _old(folder)
     if folder.exists():
         folder.rename(old)
@@ -153,7 +153,7 @@ def _swap(fresh: Path, folder: Path) -> None:
 
 
 def _exchange(fresh: Path, folder: Path) -> None:
-    """Put what is in `fresh`, a folder inside `folder`, in the place of all else that is there."""
+    """Replace the content of `folder` by that of `fresh`, which is a folder inside `folder`."""
     old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old-", dir=folder))
     moved: list[tuple[Path, Path]] = []
     try:
@@ -172,16 +172,16 @@ def _exchange(fresh: Path, folder: Path) -> None:
 
 
 def _recover(folder: Path) -> None:
-    """Undo what a killed process left: bring an old report back, remove half-written ones."""
+    """Clean up after a killed process: restore the old report, remove incomplete ones."""
     old = _old(folder)
     if old.exists():
         if folder.exists():
             shutil.rmtree(old)
         else:
             old.rename(folder)
-    for place in (folder.parent, folder):
-        for left in place.glob(f".{folder.name}.new-*"):
-            shutil.rmtree(left, ignore_errors=True)
+    for parent in (folder.parent, folder):
+        for incomplete in parent.glob(f".{folder.name}.new-*"):
+            shutil.rmtree(incomplete, ignore_errors=True)
     remove_orphaned_folders(folder.parent, live_prefix(folder))
 
 
@@ -191,7 +191,7 @@ def live_prefix(folder: Path) -> str:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """A folder is replaced only when a report is what is in it."""
+    """InputError unless the folder is empty, is missing, or contains a report."""
     if folder.exists() and not folder.is_dir():
         raise InputError(
             f"{folder.name!r} is not a folder",
@@ -204,7 +204,7 @@ def _refuse_foreign(folder: Path) -> None:
         if f'"{SCHEMA_NAME}"'.encode() in stream.read(HEAD_BYTES):
             return
     raise InputError(
-        "this folder holds something that is not a report",
+        "this folder contains something that is not a report",
         where=Location(folder),
         why="writing a report replaces the whole folder",
         fix="choose another folder with --reports, or empty this one",

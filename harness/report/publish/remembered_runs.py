@@ -17,13 +17,13 @@ _CODES = {status: STYLES[mark_of(status)].code for status in Status}
 
 
 def run_ids(model: ReportModel) -> tuple[str, ...]:
-    """The remembered runs, oldest first, the one that is reported last."""
+    """The ids of the earlier runs, oldest first, and of the reported run."""
     return (*(run.run_id for run in reversed(model.runs)), model.run.run_id)
 
 
 class RowHistory(NamedTuple):
-    """The verdicts of all runs on a cell: for each check a letter per run (`marks.STYLES`), `-` where it was
-    not planned."""
+    """The verdicts of all runs on a cell: for each check one letter per run (the code in `marks.STYLES`),
+    or `-` if the run did not plan the check."""
 
     name: str
     page: str
@@ -31,7 +31,7 @@ class RowHistory(NamedTuple):
 
 
 def row_history(row: ReportRow, places: dict[str, int], count: int) -> RowHistory:
-    """places: run id -> place; the reported run is the last of `count`."""
+    """The history of a row. places: run id -> index; the reported run is the last of `count` runs."""
     found = {}
     for check, result in row.results.items():
         letters = [ABSENT] * count
@@ -39,14 +39,14 @@ def row_history(row: ReportRow, places: dict[str, int], count: int) -> RowHistor
             place = places.get(past.run_id)
             if place is not None:
                 letters[place] = _CODES[past.verdict.status]
-        # Expected failures of earlier runs are not stored, so those of this run do not count either.
+        # Earlier runs do not store which failures were expected, so the marks of this run ignore it too.
         letters[-1] = _CODES[result.verdict.status]
         found[check] = "".join(letters)
     return RowHistory(name=visible(clip(row.cell.title or row.cell.id, 120)), page=row.slug, verdicts=found)
 
 
 def runs_script(model: ReportModel, by_row: Iterable[RowHistory]) -> str:
-    """A script that hands runs and verdicts to the page of changes; repeated texts are stored once."""
+    """A script with the data for the page of changes; repeated texts are stored once."""
     pool: dict[str, int] = {}
     checks = [check.name for check in model.checks]
     rows = []

@@ -1,11 +1,11 @@
-"""The query language of the grid, in Python: the same words and the same results as on the page.
+"""The query language of the grid: the same words and the same results as in the script of the page.
 
     or  := and ("|" and)*
     and := not ("&"? not)*
     not := "!" not | "(" or ")" | term
 
 A query is evaluated for every (row, check); a row is selected when one of its checks matches. The page's
-script takes its words from `WORDS`, and tests compare the two.
+script gets its words from `WORDS`; tests compare the two implementations.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ Test = Callable[[ReportRow, str | None], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class GridSelection:
-    """What a query selects: rows in order, and of each the checks that matched."""
+    """The rows that a query selects, in order, each with the checks that match."""
 
     rows: tuple[tuple[ReportRow, frozenset[str]], ...]
 
     @property
     def checks(self) -> int:
-        """How many checks answered yes."""
+        """How many checks match."""
         return sum(len(hits) for _, hits in self.rows)
 
 
@@ -66,7 +66,7 @@ class _Token:
 
 
 def select(model: ReportModel, text: str) -> GridSelection:
-    """The rows and checks a query selects; an empty one selects all. InputError of what is no query."""
+    """The rows and checks that a query selects; an empty query selects all. InputError if it is invalid."""
     test = compile_query(model, text)
     rows = []
     for row in model.rows:
@@ -77,7 +77,7 @@ def select(model: ReportModel, text: str) -> GridSelection:
 
 
 def compile_query(model: ReportModel, text: str) -> Test | None:
-    """The query as a function of (row, check), None when it asks nothing."""
+    """The query as a function of row and check; None for an empty query."""
     if len(text) > MAX_LENGTH:
         raise InputError(f"The query is longer than {MAX_LENGTH} characters.")
     tokens = _tokens(text)
@@ -85,9 +85,9 @@ def compile_query(model: ReportModel, text: str) -> Test | None:
         return None
     parser = _Parser(tokens, _Terms(model))
     test = parser.either()
-    left = parser.peek()
-    if left is not None:
-        raise InputError(f"{left.text} at {left.at} is not expected here.")
+    extra = parser.peek()
+    if extra is not None:
+        raise InputError(f"{extra.text} at {extra.at} is not expected here.")
     return test
 
 
@@ -206,16 +206,16 @@ class _Terms:
         )
 
 
-def _same_version(value: str, wanted: str) -> bool:
-    """`0.9` is 0.9 and 0.9.1 but not 0.90; words match anywhere."""
-    if not wanted[:1].isdigit():
-        return wanted in value
-    following = value[len(wanted) : len(wanted) + 1]
-    return value.startswith(wanted) and not (wanted[-1].isdigit() and following.isdigit())
+def _same_version(value: str, version: str) -> bool:
+    """Whether a version matches: `0.9` matches 0.9 and 0.9.1 but not 0.90; words match anywhere."""
+    if not version[:1].isdigit():
+        return version in value
+    following = value[len(version) : len(version) + 1]
+    return value.startswith(version) and not (version[-1].isdigit() and following.isdigit())
 
 
 def _ordered(holds: Callable[[Any, Any], bool]) -> Callable[[str, str], bool]:
-    """A comparison of versions; a commit or a dash is neither before nor after any."""
+    """A comparison of versions; commits and dashes are neither before nor after any version."""
     return lambda value, wanted: bool(_VERSION.match(value)) and holds(natural(value), natural(wanted))
 
 
@@ -274,7 +274,7 @@ def _near(word: str, words: Sequence[str]) -> str:
 
 
 def _distance(a: str, b: str) -> int:
-    """Levenshtein's."""
+    """Levenshtein distance."""
     row = list(range(len(b) + 1))
     for i, letter in enumerate(a, 1):
         following = [i]

@@ -13,7 +13,7 @@ from harness.plan.tasks.task import Plan
 from harness.report.model.earlier_runs import revision_of
 from harness.report.model.gather import ReportContext, join_report_inputs, junit_cases, junit_suites
 from harness.report.model.patch_facts import PatchFacts, read_patch_facts
-from harness.report.model.report_inputs import ExcludedInput, PublishedInput, ReportInputs, RunFacts
+from harness.report.model.report_inputs import ExcludedCombination, PublishedStatement, ReportInputs, RunFacts
 from harness.report.model.report_model import build_model
 from harness.report.model.survival_facts import SurvivalFacts, read_survival
 from harness.settings import Settings
@@ -58,7 +58,7 @@ def gather_report_inputs(
     )
     known = plan.profile in matrix.profiles
     excluded = tuple(
-        ExcludedInput(
+        ExcludedCombination(
             axes=out.axes,
             reason=f"{out.reason} ({out.constraint}, {relative_location(out.where, settings.root)})",
             source=out.source,
@@ -90,17 +90,19 @@ def gather_report_inputs(
     )
 
 
-def _published(matrix: Matrix, plan: Plan) -> tuple[PublishedInput, ...]:
+def _published(matrix: Matrix, plan: Plan) -> tuple[PublishedStatement, ...]:
     """Published statements about stacks and recipes in the matrix; they are never outcomes."""
     found = []
     for cell in plan.cells:
         stack, recipe = matrix.stacks.get(cell.stack), matrix.recipes.get(cell.recipe)
         if stack:
             statements = ("these versions are what its source states", *stack.notes)
-            found += [PublishedInput(cell_id=cell.id, what=what, source=stack.source) for what in statements]
+            found += [
+                PublishedStatement(cell_id=cell.id, what=what, source=stack.source) for what in statements
+            ]
         if recipe:
             found += [
-                PublishedInput(cell_id=cell.id, what=note, source=recipe.source) for note in recipe.notes
+                PublishedStatement(cell_id=cell.id, what=note, source=recipe.source) for note in recipe.notes
             ]
     return tuple(found)
 

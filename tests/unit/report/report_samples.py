@@ -62,15 +62,15 @@ from harness.outcome import ArtifactRef, Evidence, Outcome, State, Status, Tier
 from harness.patchstack.apply.patch_verdict import HunkPlace, MeasuredPatch, PatchVerdict
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
 from harness.report.model.report_inputs import (
-    CheckInput,
-    DiagnosisInput,
-    EarlierInput,
-    ExcludedInput,
-    PublishedInput,
+    CheckColumn,
+    ComparisonRun,
+    DiagnosisCard,
+    ExcludedCombination,
+    PublishedStatement,
+    RememberedRun,
     ReportInputs,
     ReportResult,
     RunFacts,
-    RunInput,
 )
 from harness.report.model.streak import EarlierVerdict, HistoryEntry
 from harness.report.model.survival_facts import SurvivalFacts
@@ -80,15 +80,15 @@ from harness.verdict.verdict import ExpectedFailure, Standing, Verdict
 NOW = 1_795_161_600.0
 DAY = 86_400.0
 CHECKS = (
-    CheckInput(name="resolve", tier=Tier.STATIC, question="Do the pins resolve together?"),
-    CheckInput(name="patches", tier=Tier.STATIC, question="Do our patches still apply?"),
-    CheckInput(name="lint", tier=Tier.STATIC, question="Does the recipe fit this verl?"),
-    CheckInput(
+    CheckColumn(name="resolve", tier=Tier.STATIC, question="Do the pins resolve together?"),
+    CheckColumn(name="patches", tier=Tier.STATIC, question="Do our patches still apply?"),
+    CheckColumn(name="lint", tier=Tier.STATIC, question="Does the recipe fit this verl?"),
+    CheckColumn(
         name="environment", tier=Tier.BUILD, question="Can the environment be built, and is it what it says?"
     ),
-    CheckInput(name="loss", tier=Tier.NUMERICS, question="Are verl's policy losses right on this device?"),
-    CheckInput(name="grpo", tier=Tier.CONVERGENCE, question="Does GRPO learn?"),
-    CheckInput(name="gspo", tier=Tier.CONVERGENCE, question="Does GSPO learn?"),
+    CheckColumn(name="loss", tier=Tier.NUMERICS, question="Are verl's policy losses right on this device?"),
+    CheckColumn(name="grpo", tier=Tier.CONVERGENCE, question="Does GRPO learn?"),
+    CheckColumn(name="gspo", tier=Tier.CONVERGENCE, question="Does GSPO learn?"),
 )
 TIER = {check.name: check.tier for check in CHECKS}
 NAMES = tuple(check.name for check in CHECKS)
@@ -616,7 +616,7 @@ def past(*statuses: Status, evidence: Evidence = Evidence.SIMULATED) -> tuple[Hi
     )
 
 
-def earlier_run(results: list[ReportResult]) -> EarlierInput:
+def earlier_run(results: list[ReportResult]) -> ComparisonRun:
     """Yesterday's run: verdicts from the history where there is one, otherwise those of today, with four differences."""
     verdicts = {
         (item.cell_id, item.check): item.history[-1].verdict
@@ -631,7 +631,7 @@ def earlier_run(results: list[ReportResult]) -> EarlierInput:
     )
     verdicts["verl-0.7.1-a2", "environment"] = EarlierVerdict(status=Status.PASS, evidence=Evidence.HARDWARE)
     verdicts["removed-cell", "resolve"] = EarlierVerdict(status=Status.PASS, evidence=Evidence.STATIC)
-    return EarlierInput(
+    return ComparisonRun(
         run_id="20261119-0200",
         started=NOW - DAY,
         revision="9e1d2c3b4a5f60718293a4b5c6d7e8f901234567",
@@ -750,7 +750,7 @@ def sample_inputs() -> ReportInputs:
                 "Compare the sign of the advantages in verl/trainer/ppo/core_algos.py with 0.6.1.",
                 "npu-matrix bisect --check gspo --good 0.8.0 --bad 0.9.1",
             ),
-            diagnosis=DiagnosisInput(
+            diagnosis=DiagnosisCard(
                 id="nccl",
                 known=True,
                 line=261,
@@ -919,7 +919,7 @@ def sample_inputs() -> ReportInputs:
         },
         earlier=earlier_run(results),
         runs=tuple(
-            RunInput(
+            RememberedRun(
                 run_id=night_of(days),
                 started=NOW - days * DAY,
                 revision=f"{days:040x}",
@@ -944,14 +944,14 @@ def sample_inputs() -> ReportInputs:
         ),
         host={"machine": "x86_64, 2 cores", "NPUs": "none", "python": "3.11.7", "driver": "—"},
         excluded=(
-            ExcludedInput(
+            ExcludedCombination(
                 axes={"torch_npu": "2.9.0", "cann": "8.3.RC1"},
                 reason="torch_npu 2.9.0 asks for CANN 8.5.0 or later.",
                 source="vllm-ascend release notes",
             ),
         ),
         published=(
-            PublishedInput(
+            PublishedStatement(
                 cell_id="gspo-qwen25-3b",
                 what="The reward rises on A2 over 300 steps.",
                 source="seeds/004",
@@ -980,7 +980,7 @@ def many_inputs(cells: int, checks: int = 8, history: int = 0) -> ReportInputs:
     nights = [past(*_night(pasts)) for _ in range(200)]
     columns = (
         *CHECKS,
-        *(CheckInput(name=f"extra{i}", tier=Tier.CONVERGENCE) for i in range(checks - len(CHECKS))),
+        *(CheckColumn(name=f"extra{i}", tier=Tier.CONVERGENCE) for i in range(checks - len(CHECKS))),
     )
     statuses = (
         [Status.PASS] * 6 + [Status.NOT_RUN] * 3 + [Status.FAIL, Status.BLOCKED, Status.STALE, Status.ERROR]
@@ -1028,7 +1028,9 @@ def many_inputs(cells: int, checks: int = 8, history: int = 0) -> ReportInputs:
         checks=columns[:checks],
         results=tuple(results),
         runs=tuple(
-            RunInput(run_id=night_of(50 - night), started=NOW - (50 - night) * DAY, revision=f"{night:040x}")
+            RememberedRun(
+                run_id=night_of(50 - night), started=NOW - (50 - night) * DAY, revision=f"{night:040x}"
+            )
             for night in reversed(range(min(history, 50)))
         ),
     )

@@ -198,6 +198,27 @@ def test_files_and_modules_of_ours_that_a_page_names_exist(file: Path) -> None:
         assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
 
 
+@pytest.mark.parametrize("page", ["read-red-numerics", "read-red-generation"])
+def test_reasons_that_a_page_quotes_are_given_by_the_checks(page: str) -> None:
+    """The quotes are in the table of reasons and at the beginning of list items; both languages have the same."""
+    english, chinese = (
+        re.findall(
+            r"^(?:\| |- )`([A-Za-z][^`]* [^`]*|Not run:)`",
+            (DOCS / language / f"{page}.md").read_text("utf-8"),
+            re.MULTILINE,
+        )
+        for language in ("en", "zh")
+    )
+    assert english == chinese
+    assert len(english) >= 4
+    files = itertools.chain(
+        *(ROOT.glob(f"harness/{name}/**/*.py") for name in ("cell_program", "numerics", "rollout"))
+    )
+    # Texts that Python joins because they are written one after the other.
+    code = re.sub(r'"\s*\n\s*f?"', "", "\n".join(file.read_text("utf-8") for file in files))
+    assert [quote for quote in english if quote not in code] == []
+
+
 @pytest.mark.parametrize("file", READMES, ids=lambda file: file.stem)
 def test_links_of_the_readme_lead_to_files(file: Path) -> None:
     links = re.findall(r"\]\(([^)]+)\)", file.read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from harness.ledger.plan_record import CellFacts
 from harness.outcome import Evidence, Status, Tier
 from harness.report.model.failure_patterns import find_patterns
 from harness.report.model.marks import EVIDENCE, STYLES, Mark, mark_of
-from harness.report.model.report_inputs import CheckInput, ReportInputs
+from harness.report.model.report_inputs import CheckColumn, ReportInputs
 from harness.report.model.report_model import build_model
 from harness.report.model.streak import EarlierVerdict, HistoryEntry
 from harness.report.model.visible_text import clip, file_name, visible
@@ -59,7 +59,10 @@ def test_a_planned_check_without_a_result_makes_the_report_incomplete() -> None:
         generated=NOW,
         cells=(CellFacts(id="cell"),),
         planned={"cell": ("loss", "grpo")},
-        checks=(CheckInput(name="loss", tier=Tier.NUMERICS), CheckInput(name="grpo", tier=Tier.CONVERGENCE)),
+        checks=(
+            CheckColumn(name="loss", tier=Tier.NUMERICS),
+            CheckColumn(name="grpo", tier=Tier.CONVERGENCE),
+        ),
         results=(result("cell", "loss", Status.PASS),),
     )
     model = build_model(inputs)
