@@ -42,6 +42,7 @@ SECTIONS = {
     ),
     "explanation": ("evidence", "keys", "error-model", "decision-rule"),
     "reference": ("glossary", *reference.PAGES),
+    "project": ("architecture", "contributing", "security", "releasing"),
 }
 LANGUAGES = {
     "en": {
@@ -51,6 +52,7 @@ LANGUAGES = {
         "how-to": "How to",
         "explanation": "Explanation",
         "reference": "Reference",
+        "project": "Work on npu-matrix",
         "generated": "This page is made from the code.",
         "skip": "Skip to the content",
     },
@@ -61,6 +63,7 @@ LANGUAGES = {
         "how-to": "操作指南",
         "explanation": "原理",
         "reference": "参考",
+        "project": "参与开发",
         "generated": "本页由代码生成；帮助文本、字段说明、规则和特征等来自代码的内容保持英文。",  # noqa: RUF001 - Chinese punctuation
         "skip": "跳到正文",
     },
@@ -68,6 +71,8 @@ LANGUAGES = {
 _TITLE = re.compile(r"# (.+)")
 _WIDE = re.compile("[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]")
 _LINK = re.compile(r'href="([^"]+)"')
+_MARKDOWN_LINK = re.compile(r"\[([^\]]*)\]\(([^)#]+)(#[^)]*)?\)")
+_COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +94,26 @@ def pages() -> Iterator[Page]:
         yield _page(language, "index", "", (HERE / language / "index.md").read_text(encoding="utf-8"))
         for section, names in SECTIONS.items():
             for name in names:
-                text = made.get(name) or (HERE / language / f"{name}.md").read_text(encoding="utf-8")
+                text = made.get(name) or _text(language, section, name)
                 yield _page(language, name, section, text, generated=name in made)
+
+
+def _text(language: str, section: str, name: str) -> str:
+    """The Markdown of a page. Those of the section `project` are files of the repository's root, in English."""
+    if section != "project":
+        return (HERE / language / f"{name}.md").read_text(encoding="utf-8")
+    text = (HERE.parent / f"{name.upper()}.md").read_text(encoding="utf-8")
+    return _MARKDOWN_LINK.sub(_site_link, _COMMENT.sub("", text))
+
+
+def _site_link(link: re.Match[str]) -> str:
+    """A link of a file in the repository's root as a link of the site, or as text if the site has no such page."""
+    label, target, place = link.groups("")
+    if "://" in target:
+        return link[0]
+    page = target.removeprefix("docs/en/") if target.startswith("docs/en/") else target.lower()
+    names = {f"{name}.md" for names in SECTIONS.values() for name in names} | {"index.md"}
+    return f"[{label}]({page}{place})" if page in names else label
 
 
 def _page(language: str, name: str, section: str, text: str, *, generated: bool = False) -> Page:

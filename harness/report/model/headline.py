@@ -34,7 +34,7 @@ def proof(counts: Mapping[Mark, int], passed: Mapping[Evidence, int]) -> str:
     text += "." if passed[Evidence.HARDWARE] else "; none on hardware."
     return (
         text
-        + (f" {counts[Mark.KNOWN_FAIL]} fail as known." if counts[Mark.KNOWN_FAIL] else "")
+        + (f" {counts[Mark.KNOWN_FAIL]} known failures." if counts[Mark.KNOWN_FAIL] else "")
         + (f" {idle} did not run." if idle else "")
     )
 

@@ -192,7 +192,7 @@ def turning_points(survival: SurvivalFacts) -> list[dict[str, object]]:
             "patch": patch.id,
             "applies": f"{patch.applies_to:.0%}",
             "broke": patch.breaks[-1] if patch.breaks else None,
-            "mended": patch.fixes[-1] if patch.fixes else None,
+            "fixed": patch.fixes[-1] if patch.fixes else None,
             "newest": survival.legend[patch.verdicts[0]],
             "bodies": [_body(survival, body) for body in patch.bodies],
         }

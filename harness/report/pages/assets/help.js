@@ -31,7 +31,7 @@
 <tr><th scope="row"><kbd>/</kbd></th><td>筛选</td></tr>
 <tr><th scope="row"><kbd>←</kbd> <kbd>↑</kbd> <kbd>↓</kbd> <kbd>→</kbd></th><td>在表格中移动</td></tr>
 <tr><th scope="row"><kbd>Home</kbd> <kbd>End</kbd></th><td>行首，行尾</td></tr>
-<tr><th scope="row"><kbd>Enter</kbd></th><td>打开检查项</td></tr>
+<tr><th scope="row"><kbd>Enter</kbd></th><td>打开检查</td></tr>
 <tr><th scope="row"><kbd>Esc</kbd></th><td>清除筛选，关闭本窗口</td></tr>
 <tr><th scope="row"><kbd>t</kbd></th><td>浅色、深色、跟随系统</td></tr>
 <tr><th scope="row"><kbd>?</kbd></th><td>本帮助</td></tr>
