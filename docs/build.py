@@ -99,7 +99,7 @@ def pages() -> Iterator[Page]:
 
 
 def _text(language: str, section: str, name: str) -> str:
-    """The Markdown of a page. Those of the section `project` are files of the repository's root, in English."""
+    """The Markdown of a page; the section `project` has files of the repository's root, in English."""
     if section != "project":
         return (HERE / language / f"{name}.md").read_text(encoding="utf-8")
     text = (HERE.parent / f"{name.upper()}.md").read_text(encoding="utf-8")
@@ -107,7 +107,7 @@ def _text(language: str, section: str, name: str) -> str:
 
 
 def _site_link(link: re.Match[str]) -> str:
-    """A link of a file in the repository's root as a link of the site, or as text if the site has no such page."""
+    """A link of such a file as a link of the site, or as plain text if the site does not have the page."""
     label, target, place = link.groups("")
     if "://" in target:
         return link[0]

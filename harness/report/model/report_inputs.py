@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.ledger.plan_record import CellFacts, PlanEntry
 from harness.outcome import Evidence, Tier
@@ -18,6 +18,7 @@ from harness.report.model.streak import (
     change_of,
     condensed_history,
 )
+from harness.serialisation import JsonValue
 from harness.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class ReportResult:
 
     entry: PlanEntry
     verdict: Verdict
-    facets: Mapping[str, Any] = field(default_factory=dict)
+    facets: Mapping[str, JsonValue] = field(default_factory=dict)
     reused: bool = False
     reproduce: str = ""
     log: Path | None = None
@@ -148,7 +149,7 @@ class ReportResult:
         return self.verdict.remedies[0] if self.verdict.remedies else ""
 
     @property
-    def measurements(self) -> Mapping[str, Any]:
+    def measurements(self) -> Mapping[str, JsonValue]:
         """The stored measurements; empty without an outcome."""
         return self.verdict.outcome.measurements if self.verdict.outcome else {}
 

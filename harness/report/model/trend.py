@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeGuard
 
 from harness.convergence.smoke.smoke_measurements import SmokeMeasurements
 from harness.convergence.telemetry.training_records import StoredNumber
@@ -15,6 +15,7 @@ from harness.numerics.loss.loss_measurements import LossMeasured
 from harness.numerics.twin.twin_measurements import TwinMeasured
 from harness.report.model.report_inputs import ReportResult
 from harness.report.model.typed_measurements import typed_measurements
+from harness.serialisation import JsonValue
 
 BUDGET = "share of the error budget"
 REWARD = "last reward"
@@ -29,7 +30,7 @@ class Trend:
     values: tuple[float, ...]
 
 
-def figures_of(check: str, measurements: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+def figures_of(check: str, measurements: Mapping[str, JsonValue]) -> tuple[tuple[str, float], ...]:
     """Name and value of each number of `check` that is followed over runs; most checks have none."""
     typed = typed_measurements(check, measurements)
     found: dict[str, float | None] = {BUDGET: _budget(typed)}
@@ -71,7 +72,7 @@ def _last_reward(training: SmokeMeasurements | TrainerMeasurements) -> float | N
     return sum(known) / len(known) if known else None
 
 
-def as_float(value: Any) -> float | None:
+def as_float(value: object) -> float | None:
     """A JSON value as a number, also the words nan, inf and -inf; None for anything else."""
     if is_number(value):
         return float(value)
@@ -81,6 +82,6 @@ def as_float(value: Any) -> float | None:
 NOT_FINITE = frozenset({"nan", "inf", "-inf", "infinity", "-infinity"})
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     """Whether a JSON value is a number; true and false are no numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -8,9 +8,10 @@ from typing import Any
 
 from harness.measurements import MeasurementFormat, OldMeasurementsError
 from harness.plan.tasks.check_registry import all_checks
+from harness.serialisation import JsonValue
 
 
-def typed_measurements(check: str, stored: Mapping[str, Any]) -> object | None:
+def typed_measurements(check: str, stored: Mapping[str, JsonValue]) -> object | None:
     """An instance of one of the check's measurement classes; use `isinstance` to distinguish them.
 
     None when the check is unknown, has no measurements, or another version stored them.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from jinja2 import Template
 from markupsafe import Markup, escape
@@ -137,7 +136,7 @@ class CellPages:
             self._openings[key] = self._opening(result, anchor_of(result.check))
         return self._openings[key]
 
-    def _facets_of(self, facets: Mapping[str, Any]) -> Markup:
+    def _facets_of(self, facets: Mapping[str, object]) -> Markup:
         """The list of facets; cached, because cells that share a task have the same facets."""
         key = repr(facets)
         if key not in self._facet_lists:
@@ -146,7 +145,7 @@ class CellPages:
             self._facet_lists[key] = self._facets(facets)
         return self._facet_lists[key]
 
-    def _file(self, file: ArtifactFile) -> dict[str, Any]:
+    def _file(self, file: ArtifactFile) -> dict[str, object]:
         href = (
             "../" + self._writer.store(f"files/{file.stored}", file.content)
             if file.content is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from harness.report.model.changes import MEANINGS, RunChange, RunChangeKind
 from harness.report.model.report_inputs import ReportResult
@@ -75,7 +74,7 @@ def _counts(model: ReportModel) -> str:
     return visible(clip(", ".join(counts))) if counts else "Nothing broke and nothing was fixed"
 
 
-def _shown(change: RunChange, title: str, result: ReportResult | None, href: str) -> dict[str, Any]:
+def _shown(change: RunChange, title: str, result: ReportResult | None, href: str) -> dict[str, object]:
     verdict = change.before if change.turn in {RunChangeKind.FIXED, RunChangeKind.REMOVED} else change.after
     reason = verdict.reason if verdict else ""
     return {

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from harness.compat.lint.lint_measurements import LintFinding, LintMeasured
 from harness.convergence.smoke.smoke_measurements import SmokeMeasurements, SmokeRun
 from harness.convergence.telemetry.training_records import CurveBand, StoredNumber, StoredSeries
+from harness.convergence.trainer.record_trainer import recorded
 from harness.convergence.trainer.trainer_measurements import TrainerMeasurements
 from harness.measurements import VERSION_FIELD
 from harness.numerics.loss.loss_measurements import LossMeasured, LossStatus
@@ -33,7 +33,7 @@ from harness.report.pages.measurement_blocks import (
 from harness.serialisation import JsonValue, json_object
 
 
-def figures(measurements: Mapping[str, Any], check: str = "") -> tuple[Block, ...]:
+def figures(measurements: Mapping[str, JsonValue], check: str = "") -> tuple[Block, ...]:
     """The blocks for the measurements of `check`; those that decide the verdict come first."""
     others = {name: value for name, value in measurements.items() if name != VERSION_FIELD}
     typed = typed_measurements(check, measurements)
@@ -85,8 +85,6 @@ def training_charts(training: SmokeMeasurements | TrainerMeasurements) -> list[B
 
 def _recorded(training: TrainerMeasurements) -> StoredSeries:
     """The series of the recorded run that has the same settings, empty when there is none."""
-    from harness.convergence.trainer.record_trainer import recorded
-
     found = recorded(training.digest, training.versions.get("verl", ""))
     return found.series if found else {}
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeGuard
 
 from harness.report.model.trend import as_float, is_number
 from harness.report.model.visible_text import number
@@ -96,7 +96,7 @@ _DIGEST = re.compile(r"(sha256:)?[0-9a-f]{64}")
 Block = FactList | TableBlock | Chart | Multiples
 
 
-def blocks(measurements: Mapping[str, Any], title: str = "", depth: int = 0) -> tuple[Block, ...]:
+def blocks(measurements: Mapping[str, object], title: str = "", depth: int = 0) -> tuple[Block, ...]:
     """Blocks that show every value of `measurements` once, in order, plain values first."""
     pairs: list[tuple[str, str]] = []
     found: list[Block] = []
@@ -118,12 +118,12 @@ def blocks(measurements: Mapping[str, Any], title: str = "", depth: int = 0) -> 
     return tuple(facts + found)
 
 
-def label(name: Any) -> str:
+def label(name: object) -> str:
     """A key as a heading."""
     return str(name).replace("_", " ")
 
 
-def scalar(value: Any) -> str:
+def scalar(value: object) -> str:
     """Any JSON value as one line of text."""
     if value is None:
         return "—"
@@ -141,7 +141,7 @@ def scalar(value: Any) -> str:
     return str(value)
 
 
-def _block(value: Any, title: str) -> Block | None:
+def _block(value: object, title: str) -> Block | None:
     if is_curve(value):
         return Chart(title=title, series=(ChartLine(name=title, values=floats(value), role="candidate"),))
     if isinstance(value, Sequence) and not isinstance(value, str) and value:
@@ -149,14 +149,15 @@ def _block(value: Any, title: str) -> Block | None:
             return table(title, value)
         return None
     if isinstance(value, Mapping) and len(value) > 1:
-        if all(is_curve(item) for item in value.values()):
-            return _chart(value, title) or _multiples(title, value)
+        curves = {str(name): item for name, item in value.items() if is_curve(item)}
+        if len(curves) == len(value):
+            return _chart(value, title) or _multiples(title, curves)
         if all(isinstance(item, Mapping) and item and _flat(item) for item in value.values()):
             return table(title, [{"": name, **item} for name, item in value.items()])
     return None
 
 
-def table(title: str, rows: Sequence[Mapping[str, Any]], *, share: str = "") -> TableBlock:
+def table(title: str, rows: Sequence[Mapping[str, object]], *, share: str = "") -> TableBlock:
     """Mappings as a table; columns that identify a row come first. share: the column with the used budget."""
     columns = sorted(
         dict.fromkeys(str(name) for row in rows for name in row if name != share),
@@ -176,20 +177,20 @@ def table(title: str, rows: Sequence[Mapping[str, Any]], *, share: str = "") -> 
     )
 
 
-def _shares(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[float | None, ...]:
+def _shares(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> tuple[float | None, ...]:
     pair = next(((value, limit) for value, limit in BUDGETS if value in columns and limit in columns), None)
     if pair is None:
         return ()
     return tuple(_share(row.get(pair[0]), row.get(pair[1])) for row in rows)
 
 
-def _share(value: Any, limit: Any) -> float | None:
+def _share(value: object, limit: object) -> float | None:
     if not (is_number(value) and is_number(limit)):
         return None
     return abs(value) / limit if limit > 0 else (0.0 if value == 0 else float("inf"))
 
 
-def _chart(value: Mapping[str, Any], title: str) -> Chart | None:
+def _chart(value: Mapping[str, object], title: str) -> Chart | None:
     """A chart of a candidate with its reference or band, or None if the names of the curves are others."""
     curves = {str(name): floats(item) for name, item in value.items() if is_curve(item)}
     low = next((curves.pop(name) for name in ("low", "lower", "band_low") if name in curves), ())
@@ -204,7 +205,7 @@ def _chart(value: Mapping[str, Any], title: str) -> Chart | None:
     return Chart(title=title, series=series, low=low, high=high)
 
 
-def _multiples(title: str, value: Mapping[str, Any]) -> Multiples:
+def _multiples(title: str, curves: Mapping[str, Sequence[object]]) -> Multiples:
     return Multiples(
         title=title,
         charts=tuple(
@@ -212,12 +213,12 @@ def _multiples(title: str, value: Mapping[str, Any]) -> Multiples:
                 title=label(name),
                 series=(ChartLine(name=label(name), values=floats(curve), role="candidate"),),
             )
-            for name, curve in value.items()
+            for name, curve in curves.items()
         ),
     )
 
 
-def is_curve(value: Any) -> bool:
+def is_curve(value: object) -> TypeGuard[Sequence[object]]:
     """Whether a JSON value is a series of numbers, with gaps, nan and inf allowed."""
     return (
         isinstance(value, Sequence)
@@ -228,15 +229,15 @@ def is_curve(value: Any) -> bool:
     )
 
 
-def floats(values: Sequence[Any]) -> tuple[float, ...]:
+def floats(values: Sequence[object]) -> tuple[float, ...]:
     """A series as numbers; anything else becomes nan."""
     numbers = (as_float(value) for value in values)
     return tuple(math.nan if value is None else value for value in numbers)
 
 
-def _flat(value: Mapping[str, Any]) -> bool:
+def _flat(value: Mapping[str, object]) -> bool:
     return not any(isinstance(item, Mapping) or is_curve(item) for item in value.values())
 
 
-def _small(value: Mapping[str, Any]) -> bool:
+def _small(value: Mapping[str, object]) -> bool:
     return len(value) <= 2 and _flat(value) and len(scalar(value)) < INLINE_TEXT

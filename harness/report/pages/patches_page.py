@@ -6,7 +6,6 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from harness.patchstack.apply.patch_verdict import MEANING, MeasuredPatch, PatchVerdict
 from harness.patchstack.patch_measurements import PatchesMeasured
@@ -126,7 +125,7 @@ def _mark(word: str) -> Mark:
     return DRAWN.get(verdict, Mark.FAIL) if verdict else Mark.INCONCLUSIVE
 
 
-def _total(name: str, rows: list[PatchRow]) -> dict[str, Any]:
+def _total(name: str, rows: list[PatchRow]) -> dict[str, object]:
     """A patch over all cells: the number of each verdict, and the first reason why it does not apply."""
     tiles = [row.tiles[name] for row in rows if name in row.tiles]
     looked = [tile for tile in tiles if tile.mark is not Mark.NOT_RUN]

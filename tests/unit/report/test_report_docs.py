@@ -159,7 +159,12 @@ def test_the_site_is_built_with_links_that_hold(tmp_path: Path) -> None:
     build = load("build")
     written = build.build(tmp_path / "site")
     names = {path.relative_to(tmp_path / "site").as_posix() for path in written}
-    assert {"en/first-report.html", "zh/first-report.html", "en/commands.html", "zh/contributing.html"} <= names
+    assert {
+        "en/first-report.html",
+        "zh/first-report.html",
+        "en/commands.html",
+        "zh/contributing.html",
+    } <= names
     commands = (tmp_path / "site" / "en" / "commands.html").read_text(encoding="utf-8")
     assert all(f"Usage: npu-matrix {name}" in commands for name in COMMANDS)
     codes = (tmp_path / "site" / "en" / "exit-codes.html").read_text(encoding="utf-8")
