@@ -98,9 +98,9 @@ class ResultItem:
     remedies: tuple[str, ...]
     evidence: Evidence | None
     key: str
-    facets: Mapping[str, JsonValue]
-    measurements: Mapping[str, JsonValue]
-    environment: Mapping[str, JsonValue]
+    facets: Mapping[str, Any]
+    measurements: Mapping[str, Any]
+    environment: Mapping[str, Any]
     started: float
     seconds: float
     attempt: int

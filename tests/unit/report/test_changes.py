@@ -146,7 +146,7 @@ def test_survival_is_read_from_what_the_command_prints(tmp_path: Path) -> None:
     assert "v-conflict" in page
     assert "[trainer] change 12" in page
     without = pages(build_model(replace(sample_inputs(), survival=None)), tmp_path)["patches.html"]
-    assert "Not measured: there was no history" in without
+    assert "Not measured, because no clone of an upstream" in without
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_a_half_written_artifact_is_said_to_be_gone(bench: Bench) -> None:
     assert bench.ask("report") == 0
     page = next((bench.root / "reports" / "cells").glob("first-*.html")).read_text(encoding="utf-8")
     assert "patched.json" in page
-    assert "not kept" in page
+    assert "no longer stored" in page
     assert "all of" not in page
 
 

@@ -146,7 +146,7 @@ def test_a_log_or_artifact_that_is_gone_is_said_to_be_gone(tmp_path: Path) -> No
     gone = tmp_path / "gone"
     assert "gone" in read_log(gone).lines[0].text
     assert "gone" in read_artifact(ArtifactRef(name="lock.txt", digest="", size=1), gone).note
-    assert read_artifact(ArtifactRef(name="lock.txt", digest="", size=1), None).note == "not kept"
+    assert read_artifact(ArtifactRef(name="lock.txt", digest="", size=1), None).note == "no longer stored"
 
 
 def test_a_log_of_bytes_and_colours_becomes_text(tmp_path: Path) -> None:
