@@ -43,7 +43,8 @@ from harness.patchstack.history.heatmap import heatmap_page, heatmap_svg, heatma
 from harness.patchstack.history.survival import survival_of_commits as follow
 from harness.patchstack.stacks.change_summary import summarise_changes
 from harness.patchstack.stacks.patch_selection import all_variants, choose_upstream
-from harness.patchstack.stacks.patch_stack import lint_stack, upstreams
+from harness.patchstack.stacks.patch_stack import upstreams
+from harness.patchstack.stacks.stack_lint import lint_stack
 from harness.patchstack.stacks.upstream_tree import UpstreamTree
 from harness.settings import Settings
 from harness.sources.git.commit_history import Commit

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from harness.measurements import measurement_format
 from harness.patchstack.apply.patch_verdict import FileDigests, MeasuredPatch
-from harness.patchstack.stacks.upstream_tree import TreeSource
+from harness.patchstack.stacks.tree_source import TreeSource
 
 #: Values of `PatchesMeasured.tree` where no tree was patched.
 TREE_NOT_NEEDED, TREE_UNAVAILABLE = "not needed", "unavailable"

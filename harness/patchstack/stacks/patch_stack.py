@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 from harness.digest import digest_bytes
 from harness.errors import InputError, Location, Problem
-from harness.patchstack.format.patch_header import FILE_NAME, ID, PatchHeader, in_range, parse_header
+from harness.patchstack.format.patch_header import FILE_NAME, ID, PatchHeader, parse_header
 from harness.serialisation import JsonValue
 
 SERIES = "series"
@@ -98,7 +97,7 @@ def load_stack(patches: Path, upstream: str) -> PatchStack:
 
     InputError with every problem, each with file and line.
     """
-    stack, problems = _load(patches, upstream)
+    stack, problems = read_stack(patches, upstream)
     if problems:
         raise InputError.of(problems)
     return stack
@@ -120,44 +119,6 @@ def upstreams(patches: Path) -> tuple[str, ...]:
     )
 
 
-def lint_stack(
-    patches: Path, upstream: str, versions: Iterable[str] = (), *, today: date | None = None
-) -> list[Problem]:
-    """All problems of a stack: in headers, in variants, and in ranges over the `versions` of the matrix."""
-    from harness.patchstack.apply.classify import read_patch
-
-    stack, problems = _load(patches, upstream)
-    known = sorted(set(versions))
-    for patch in stack.patches:
-        problems += _range_problems(patch, known)
-        problems += _guard_problems(patch, patches.parent)
-        if today and patch.review_by < today:
-            problems.append(
-                Problem(
-                    f"the review date of {patch.id} has passed: {patch.review_by}",
-                    Location(patch.file),
-                    why="without review, patches that are no longer needed stay in the stack",
-                    fix="check whether the patch is still needed, then set a new Review-By date",
-                )
-            )
-        for variant in patch.variants:
-            data = read_patch_file(variant.file)
-            loaded = read_patch(patch.id, data)
-            if loaded.error:
-                problems.append(Problem(loaded.error.why, Location(variant.file, loaded.error.line)))
-            if loaded.patch:
-                problems += [
-                    Problem(
-                        "this change comes after the end of its hunk and would be ignored",
-                        Location(variant.file, line),
-                        fix="correct the line counts in the hunk's header",
-                    )
-                    for line in loaded.patch.stray
-                ]
-            problems += _text_problems(variant.file, data)
-    return problems
-
-
 def read_patch_file(file: Path) -> bytes:
     """The content of a patch file; InputError if it cannot be read."""
     try:
@@ -175,7 +136,8 @@ def patch_files(folder: Path) -> list[Path]:
     )
 
 
-def _load(patches: Path, upstream: str) -> tuple[PatchStack, list[Problem]]:
+def read_stack(patches: Path, upstream: str) -> tuple[PatchStack, list[Problem]]:
+    """The stack of one upstream without damaged patches, and the problems of its series and headers."""
     folder = patches / upstream
     series = folder / SERIES
     empty = PatchStack(upstream=upstream, folder=folder, patches=())
@@ -229,67 +191,3 @@ def _load(patches: Path, upstream: str) -> tuple[PatchStack, list[Problem]]:
                 )
             )
     return PatchStack(upstream=upstream, folder=folder, patches=tuple(headers)), problems
-
-
-def _guard_problems(patch: PatchHeader, root: Path) -> list[Problem]:
-    """Guards that name a test which does not exist."""
-    problems = []
-    for guard in patch.guarded_by:
-        file, colons, test = guard.partition("::")
-        if not colons:
-            continue
-        try:
-            text = (root / file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            text = ""
-        if f"def {test}(" not in text:
-            problems.append(
-                Problem(
-                    f"{patch.id} is guarded by {guard}, which does not exist",
-                    Location(patch.file),
-                    fix="name a test that fails without the patch",
-                )
-            )
-    return problems
-
-
-def _range_problems(patch: PatchHeader, versions: list[str]) -> list[Problem]:
-    problems = []
-    for version in versions:
-        covering = [variant for variant in patch.variants if variant.covers(version)]
-        inside = in_range(patch.applies_to, version)
-        if inside and not covering:
-            problems.append(
-                Problem(
-                    f"{patch.id} applies to {version}, but has no variant for it",
-                    Location(patch.file),
-                    why=f"Applies-To is {patch.applies_to}",
-                    fix="widen the range of a variant, or narrow Applies-To",
-                )
-            )
-        what = (
-            f"{version} is in the ranges of {len(covering)} variants"
-            if inside
-            else f"{version} is outside Applies-To"
-        )
-        problems += [
-            Problem(what, Location(patch.file, variant.line), fix="make the ranges adjacent, without overlap")
-            for variant in covering
-            if len(covering) > 1 or not inside
-        ]
-    return problems
-
-
-def _text_problems(file: Path, data: bytes) -> list[Problem]:
-    problems = []
-    if data.startswith(b"\xef\xbb\xbf"):
-        problems.append(
-            Problem("the patch starts with a byte order mark", Location(file, 1), fix="remove it")
-        )
-    if data and not data.endswith(b"\n"):
-        problems.append(
-            Problem(
-                "the patch does not end with a newline", Location(file, data.count(b"\n") + 1), fix="add it"
-            )
-        )
-    return problems

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from harness.errors import InputError, Location
-
-if TYPE_CHECKING:
-    from harness.sources.git.git_repository import Repository
-    from harness.sources.packages.pip_download import RunCommand
-    from harness.sources.tree import HasBlobs, Tree
+from harness.patchstack.stacks.tree_source import TreeSource
+from harness.sources.git.git_repository import Repository
+from harness.sources.git.mirrors import find_mirror
+from harness.sources.packages.archive import open_archive
+from harness.sources.packages.pip_download import ReleaseNotFoundError, RunCommand, fetch_release
+from harness.sources.tree import DirectoryTree, HasBlobs, Tree
 
 _VERSION_FILES = ("{package}/version/version", "PKG-INFO")
 
@@ -23,20 +22,6 @@ _REPOSITORY_FIX = "give a repository that has it: --repo PATH --ref REF"
 
 class TreeNotFoundError(InputError):
     """The upstream tree is not available: the index has no such release, or no local clone has the commit."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TreeSource:
-    """The source of an upstream tree: the release of a package, or a commit after this release."""
-
-    package: str
-    version: str
-    commit: str = ""
-
-    @classmethod
-    def from_facet(cls, facet: Mapping[str, Any]) -> TreeSource:
-        """The source that a facet such as `verl_tree` names."""
-        return cls(package=facet["package"], version=facet["version"], commit=facet.get("commit", ""))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +41,6 @@ def folder_target(path: Path, package: str, version: str = "") -> UpstreamTree:
 
 def open_folder(path: Path) -> Tree:
     """The tree of a folder, a wheel or an sdist; InputError if it does not exist."""
-    from harness.sources.packages.archive import open_archive
-    from harness.sources.tree import DirectoryTree
-
     if not path.exists():
         raise InputError(
             "this tree does not exist", where=Location(path), fix="give a folder, a wheel or an sdist"
@@ -92,16 +74,11 @@ def upstream_tree(
 ) -> UpstreamTree:
     """The tree that `source` names; TreeNotFoundError when no index or local clone has it."""
     if not source.commit:
-        from harness.sources.packages.archive import open_archive
-        from harness.sources.packages.pip_download import ReleaseNotFoundError, fetch_release
-
         try:
             wheel = fetch_release(source.package, source.version, cache=cache, command=command)
         except ReleaseNotFoundError as error:
             raise TreeNotFoundError(error.problems[0].what, fix=_REPOSITORY_FIX) from error
         return UpstreamTree(tree=open_archive(wheel), version=source.version)
-    from harness.sources.git.mirrors import find_mirror
-
     repository = find_mirror(mirrors, source.commit) if mirrors else None
     if repository is None:
         raise TreeNotFoundError(

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from harness.errors import InputError
 from harness.patchstack.format.patch_header import parse_header
-from harness.patchstack.stacks.patch_stack import lint_stack, load_stack, selected_patches, upstreams
+from harness.patchstack.stacks.patch_stack import load_stack, selected_patches, upstreams
+from harness.patchstack.stacks.stack_lint import lint_stack
 
 ROOT = Path(__file__).parents[3]
 BODY = b"--- a/m.py\n+++ b/m.py\n@@ -1 +1 @@\n-a\n+b\n"

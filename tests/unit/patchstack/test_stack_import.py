@@ -10,9 +10,10 @@ from harness.errors import InputError, Problem
 from harness.patchstack.apply.classify import read_patch
 from harness.patchstack.format.diff_writer import diff_files
 from harness.patchstack.stacks.change_summary import summarise_changes
-from harness.patchstack.stacks.patch_stack import lint_stack, load_stack
+from harness.patchstack.stacks.patch_stack import load_stack
 from harness.patchstack.stacks.stack_export import canonical, export_stack, write_imported
 from harness.patchstack.stacks.stack_import import PLAIN, PLUGIN, QUILT, RECIPE, ImportedStack, import_patches
+from harness.patchstack.stacks.stack_lint import lint_stack
 from harness.patchstack.stacks.summary_claims import disagreements, read_claims
 from harness.sources.tree import TreeFile
 

@@ -1,0 +1,99 @@
+"""Runs the check `patches`: applies the patches selected for a cell to the cell's upstream trees."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.check import TaskContext
+from harness.outcome import Evidence, Measured
+from harness.patchstack.apply.classify import read_patch
+from harness.patchstack.apply.stack_apply import StackResult, apply_stack
+from harness.patchstack.patch_measurements import TREE_NOT_NEEDED, TREE_UNAVAILABLE, PatchesMeasured
+from harness.patchstack.stacks.patch_stack import SelectedPatch
+from harness.patchstack.stacks.tree_source import TreeSource
+from harness.patchstack.stacks.upstream_tree import TreeNotFoundError, UpstreamTree, upstream_tree
+from harness.serialisation import to_json
+from harness.sources.git.mirrors import mirrors_folder
+
+PATCHED_FILES = "patched.zip"
+PATCHED_DIGESTS = "patched.json"
+#: The earliest time a zip archive can hold. It makes equal contents give equal archives.
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def run(ctx: TaskContext) -> Measured[PatchesMeasured]:
+    """Apply the selected patches of every upstream to its tree, in memory.
+
+    Artifacts: `patched.zip` has the new content of every changed file by its path below site-packages;
+    `patched.json` has its SHA-256 before (`pre`) and after (`post`). Both are empty when nothing changes, and
+    are not written when a stack does not apply.
+    """
+    selected: list[str] = []
+    trees: dict[str, str] = {}
+    results: list[StackResult] = []
+    missing: tuple[TreeSource, str] | None = None
+    for patches, source in _stacks(ctx):
+        selected += [patch.id for patch in patches]
+        try:
+            tree = upstream_tree(source, cache=ctx.cache, command=ctx.command, mirrors=mirrors_folder())
+        except TreeNotFoundError as error:
+            missing = missing or (source, error.problems[0].what)
+            continue
+        trees[source.package] = tree.tree.label
+        results.append(_apply(ctx, tree, patches))
+    applies = all(result.applies for result in results) and missing is None
+    tree_name = TREE_UNAVAILABLE if missing else ", ".join(trees.values()) or TREE_NOT_NEEDED
+    # No path is in two upstreams.
+    digests = {path: found for result in results for path, found in result.digests().items()}
+    return Measured(
+        measurements=PatchesMeasured(
+            selected=tuple(selected),
+            tree=tree_name,
+            trees=trees,
+            applies=applies,
+            verdicts=tuple(verdict.measured for result in results for verdict in result.verdicts),
+            relations=tuple(sentence for result in results for sentence in result.relations),
+            files=digests,
+            source=missing[0] if missing else None,
+            reason=missing[1] if missing else "",
+        ),
+        evidence=Evidence.STATIC,
+        artifacts=_write_artifacts(ctx.workdir, results) if applies else {},
+    )
+
+
+def _stacks(ctx: TaskContext) -> list[tuple[list[SelectedPatch], TreeSource]]:
+    """The selected patches of each upstream that has some, and the tree they are for."""
+    verl, ascend = ctx.facets["patches[verl]"], ctx.facets["patches[vllm_ascend]"]
+    facets = [(verl, ctx.facets["verl_tree"]), (ascend, ascend[0]["tree"] if ascend else {})]
+    return [
+        ([SelectedPatch.from_facet(patch, ctx.root) for patch in patches], TreeSource.from_facet(source))
+        for patches, source in facets
+        if patches
+    ]
+
+
+def _apply(ctx: TaskContext, target: UpstreamTree, patches: Sequence[SelectedPatch]) -> StackResult:
+    ctx.log(f"applying {len(patches)} patches to {target.tree.label}")
+    loaded = [read_patch(patch.id, patch.data) for patch in patches]
+    result = apply_stack(target.tree, loaded, target.blobs)
+    for verdict in result.verdicts:
+        ctx.log(f"  {verdict.patch}: {verdict.verdict} {'; '.join(verdict.reasons)}".rstrip())
+    return result
+
+
+def _write_artifacts(folder: Path, results: Sequence[StackResult]) -> dict[str, str]:
+    contents = {path: content for result in results for path, content in result.files.items()}
+    with zipfile.ZipFile(folder / PATCHED_FILES, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, content in sorted(contents.items()):
+            if content is not None:
+                info = zipfile.ZipInfo(path, date_time=_EPOCH)
+                info.external_attr = int(content.mode, 8) << 16
+                archive.writestr(info, content.data)
+    digests = {path: found for result in results for path, found in result.digests().items()}
+    text = json.dumps(to_json(digests), indent=1, sort_keys=True)
+    (folder / PATCHED_DIGESTS).write_text(text, encoding="utf-8")
+    return {PATCHED_FILES: PATCHED_FILES, PATCHED_DIGESTS: PATCHED_DIGESTS}
