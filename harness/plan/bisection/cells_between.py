@@ -1,4 +1,4 @@
-"""The cells between a good and a bad one: what changed, in which steps, and which mixtures are valid."""
+"""The cells between a good and a bad cell: the axes that differ, their steps, and the valid mixtures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.plan.bisection.search import Culprit, StepCounts, possible_probes
 from harness.plan.keys.variant import RECIPE, variant_id
 from harness.sources.git.git_repository import Repository
 
-#: Our patches are no axis either.
+#: Name of the step sequence of our patches, which are not an axis of the matrix.
 PATCHES = "patches"
 #: Versions of the axes -> the ids of the patches for them, in the order in which they are applied.
 PatchSeriesOf = Callable[[Mapping[str, str]], Sequence[str]]
@@ -21,9 +21,10 @@ PatchSeriesOf = Callable[[Mapping[str, str]], Sequence[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class AxisSteps:
-    """An axis, the recipe or the patches that differ: values from the good cell's to the bad one's.
+    """An axis on which two cells differ (or their recipe, or their patches), with the values from good to
+    bad.
 
-    None is no value. labels: what each step is called where its two values say it badly.
+    None means no value. labels: a name for each step, if its two values do not describe it well.
     """
 
     axis: str
@@ -36,7 +37,7 @@ class AxisSteps:
         return len(self.values) - 1
 
     def step(self, number: int) -> str:
-        """`verl 0.6.1 -> 0.7.0`: what step `number` (from 1) changes."""
+        """The change of step `number` (from 1) as text, for example `verl 0.6.1 -> 0.7.0`."""
         if self.labels:
             return self.labels[number - 1]
         return f"{self.axis} {self.values[number - 1] or 'none'} -> {self.values[number] or 'none'}"
@@ -44,7 +45,7 @@ class AxisSteps:
 
 @dataclass(frozen=True, kw_only=True)
 class BisectionCells:
-    """All that can be asked between two cells. probes[i] is the mixture of which cells[i] is the cell."""
+    """The cells that can be probed between two cells. cells[i] has the step counts probes[i]."""
 
     good: Cell
     bad: Cell
@@ -53,13 +54,13 @@ class BisectionCells:
     cells: tuple[Cell, ...]
 
     def name(self, culprit: Culprit) -> str:
-        """What a culprit is, for people."""
+        """A culprit as text."""
         if culprit.span < 0:
             return "the good cell fails as well" if culprit.step else "the bad cell does not fail"
         return self.spans[culprit.span].step(culprit.step)
 
     def with_probes(self, probes: Collection[int]) -> BisectionCells:
-        """With these probes alone."""
+        """The same search space with only these probes."""
         numbers = sorted(probes)
         return replace(
             self,
@@ -75,11 +76,11 @@ def bisection_cells(
     commits: Mapping[str, Sequence[str]] | None = None,
     series: PatchSeriesOf = lambda _axes: (),
 ) -> BisectionCells:
-    """Mixtures of two cells that break no rule which both of them keep.
+    """The mixtures of two cells that break no rules except those that one of the two cells breaks.
 
-    commits: axis -> values from the good cell's to the bad one's, both included; other axes step through the
-    values that cells of the matrix have between the two. series: patches by version; those that only one of
-    the two cells has change one by one, in that order, wherever a version has them.
+    commits: axis -> values from the good to the bad cell, both included; other axes step through the values
+    that cells of the matrix have in between. series: versions -> the patches for them. Patches that only one
+    of the two cells has are switched one by one in this order, in versions that have them.
     """
     spans = tuple(
         AxisSteps(axis=axis, values=tuple((commits or {}).get(axis) or _values(matrix, axis, good, bad)))
@@ -103,9 +104,10 @@ def bisection_cells(
 
 
 class _Patches:
-    """The patches that only one of two cells has: taken off last first, then put on as the series has them.
+    """The patches that only one of two cells has, removed in reverse series order, then added in series
+    order.
 
-    A patch stands on those before it, so each stage is one that applies wherever the whole does.
+    A patch builds on the patches before it, so each stage applies wherever the complete series applies.
     """
 
     def __init__(self, good: Cell, bad: Cell, series: PatchSeriesOf) -> None:
@@ -130,12 +132,12 @@ class _Patches:
 
     @property
     def span(self) -> AxisSteps:
-        """Its values are the moving patches that are on."""
+        """The steps of the patches; each value lists the applied patches that differ between the cells."""
         values = tuple(",".join(state) or None for state in self._states)
         return AxisSteps(axis=PATCHES, values=values, labels=self.stages)
 
     def without(self, axes: Mapping[str, str], stage: int) -> tuple[str, ...] | None:
-        """What a mixture leaves out; None where its versions lack a patch that is on at this stage."""
+        """The patches to leave out; None if there is no patch of this stage for these versions."""
         available, state = self._series(axes), self._states[stage]
         if not set(state) <= set(available):
             return None
@@ -144,7 +146,7 @@ class _Patches:
 
 
 def _values(matrix: Matrix, axis: str, good: Cell, bad: Cell) -> list[str | None]:
-    """From the good value to the bad one, through known values of the same kind in between."""
+    """The values from the good to the bad one, through values of the matrix in between."""
     first, last = good.axes.get(axis), bad.axes.get(axis)
     if first is None or last is None:
         return [first, last]
@@ -154,7 +156,7 @@ def _values(matrix: Matrix, axis: str, good: Cell, bad: Cell) -> list[str | None
         return [first, last]
     ends = sorted((low, high))
     known = {cell.axes[axis] for cell in matrix.all_cells if axis in cell.axes}
-    # Commits stand for their nominal version only, so their place among releases is not exact.
+    # Commits are left out: they have only a nominal version, so their order among releases is not exact.
     inside: list[Version] = sorted(
         version
         for version in map(parse, known)
@@ -182,7 +184,7 @@ def _broken(matrix: Matrix, axes: Mapping[str, str]) -> set[str]:
 def _cell(
     matrix: Matrix, axes: Mapping[str, str], recipe: str, without: tuple[str, ...], ends: tuple[Cell, Cell]
 ) -> Cell:
-    """One of the two cells, or one that no profile names; its id tells recipes and patches apart as well."""
+    """One of the two cells, or a new cell whose id also depends on its recipe and patches."""
     for end in ends:
         if dict(end.axes) == dict(axes) and end.recipe == recipe and set(end.without) == set(without):
             return end
@@ -201,10 +203,10 @@ def _cell(
 
 
 def commit_values(repository: Repository, good: Version, bad: Version) -> list[str]:
-    """Values of every commit on the line of first parents from the good commit to the bad one.
+    """Axis values of every commit from the good to the bad one, following first parents.
 
-    Commits in between carry the nominal version of the bad end. [] when the good commit is not on that line,
-    or not here: then the ends are all there is.
+    Commits in between have the nominal version of the bad end. [] if the good commit is not a first-parent
+    ancestor, or not in this repository.
     """
     if not repository.has(good.commit):
         return []
@@ -216,5 +218,5 @@ def commit_values(repository: Repository, good: Version, bad: Version) -> list[s
         if not at.parent_ids:
             return []
         at = objects[at.parent_ids[0]]
-    # The ends keep the spelling of their cells, so that these are the cells probed there.
+    # The ends keep the spelling of their cells, so that these cells themselves are probed.
     return [str(good), *reversed(found[1:]), str(bad)]

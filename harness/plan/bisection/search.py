@@ -1,13 +1,13 @@
-"""Which change made it fail: a search that believes no single outcome more than it deserves.
+"""Finds the change that makes a check fail, also when the check is flaky: a Bayesian bisection.
 
-Between a good and a bad cell some things changed, each in steps (commits of an upstream, versions of an
-axis). One step of one of them is guilty. A probe is a cell between the two; it fails exactly when the guilty
-step is in it, but its outcome may be wrong: a flaky check fails on a good cell, or passes on a bad one. The
-search keeps the probability of every step, asks the probe that tells most for its cost, and stops when sure.
+A good and a bad cell differ on some axes, here called spans. Each span consists of steps, for example the
+commits of an upstream, and one step of one span is the culprit. A probe is a cell between the two. It fails
+exactly if it contains the culprit, except that a flaky check may fail on a good cell or pass on a bad one.
+The search keeps a probability for every step, runs the probe with the most information for its cost, and
+stops when one step is probable enough.
 
-The choice is greedy in expected information for the cost; the update is Bayes' rule, as in the probabilistic
-bisection of Horstein (1963). No method can do with fewer probes on average than the bits of the question
-divided by the capacity of the probe as a channel (Shannon 1948); see `least_probes`.
+The choice is greedy in expected information per cost, and the update is Bayes' rule, as in the probabilistic
+bisection of Horstein (1963).
 """
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 StepCounts = tuple[int, ...]
-#: That the good cell is bad as well, or that the bad one only failed by chance, is unlikely but possible.
+#: Prior probability that the good cell fails as well, or that the bad cell failed only by chance.
 ENDPOINT_DOUBT = 0.01
-#: Above this many combinations of steps, a probe moves one thing and leaves the others at either end.
+#: With more combinations of steps than this, a probe varies one span and has the others at one of their ends.
 MAX_GRID = 4096
 MAX_CORNERS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlakeRates:
-    """How often one outcome is wrong: a failure of a good cell, a pass of a bad one. Each below 0.5."""
+    """The probabilities that a good cell fails and that a bad cell passes, each below 0.5."""
 
     false_fail: float = 0.0
     false_pass: float = 0.0
 
     def __post_init__(self) -> None:
         if not (0 <= self.false_fail < 0.5 and 0 <= self.false_pass < 0.5):
-            raise ValueError("an outcome that is wrong half of the time tells nothing")
+            raise ValueError("an outcome that is wrong half of the time has no information")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Culprit:
-    """Step `step` (from 1) of the thing `span`: with it, cells fail. span -1: nothing here is guilty.
+    """The step (from 1) of a span that makes cells fail.
 
-    step 1 with span -1: the good cell fails as well; step 0: the bad cell does not fail.
+    span -1: no step does. Then step 1 means that the good cell fails as well, step 0 that the bad cell does
+    not fail.
     """
 
     span: int
@@ -55,7 +56,7 @@ class Culprit:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """The culprit, or several that no probe there is can tell apart, and how sure that is."""
+    """The culprit, or several that no probe can distinguish, and its probability."""
 
     culprits: tuple[Culprit, ...]
     probability: float
@@ -63,7 +64,7 @@ class SearchResult:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchForecast:
-    """What a search is expected to take: means over simulated searches, and how often they were right."""
+    """Means over simulated searches: probes, distinct cells, cost, and the share that found the culprit."""
 
     probes: float
     distinct: float
@@ -73,7 +74,7 @@ class SearchForecast:
 
 
 def possible_probes(lengths: Sequence[int]) -> tuple[StepCounts, ...]:
-    """Probes over things with so many steps: every combination, or if too many, one thing at a time."""
+    """The probes over spans with these lengths: every combination, or if too many, one span at a time."""
     if math.prod(length + 1 for length in lengths) <= MAX_GRID:
         return tuple(itertools.product(*(range(length + 1) for length in lengths)))
     found: dict[StepCounts, None] = {}
@@ -90,12 +91,12 @@ def possible_probes(lengths: Sequence[int]) -> tuple[StepCounts, ...]:
 
 
 class Bisection:
-    """One search. Things are numbered; `lengths[i]` is how many steps thing `i` took from good to bad.
+    """One search. `lengths[i]` is the number of steps of span `i` from good to bad.
 
-    probes: the cells that can be probed, as the number of steps of each thing in them; all by default. prior:
-    for each thing the weights of its steps, equal by default; each thing is suspected as much as any other.
-    confidence: the probability at which to stop. doubt: that neither end is what it seems to be.
-    ValueError when there is nothing to search.
+    probes: the cells that can be probed, as their number of steps in each span; all by default. prior: for
+    each span the weights of its steps, equal by default; all spans together have the same weight. confidence:
+    the probability at which to stop. doubt: the prior probability that no step is the culprit.
+    ValueError if the two cells do not differ.
     """
 
     def __init__(
@@ -122,17 +123,18 @@ class Bisection:
         guilty = np.array([(one.span, one.step) for one in steps], dtype=np.int64)
         fails = at[:, guilty[:, 0]] >= guilty[:, 1]
         weights = np.concatenate([_weights(length, prior, span) for span, length in enumerate(lengths)])
-        # Nothing guilty: the bad cell is fine, or the good cell is bad.
+        # The last two columns: no step is the culprit, because the bad cell passes or the good cell fails.
         fails = np.hstack([fails, np.zeros((len(at), 1), bool), np.ones((len(at), 1), bool)])
         weights = np.concatenate([weights / weights.sum() * (1 - doubt), [doubt / 2, doubt / 2]])
         self.culprits, failing_groups, self._belief = _group_indistinguishable(
             (*steps, Culprit(span=-1, step=0), Culprit(span=-1, step=1)), fails, weights
         )
-        # One where a probe fails with that culprit. Beliefs below float32's reach decide nothing.
+        # (probe, culprit) -> 1 if the probe fails with this culprit. float32 is precise enough for gains.
         self._fails: NDArray[np.float32] = failing_groups.astype(np.float32)
 
     def observe(self, probe: int, *, failed: bool) -> None:
-        """Take in an outcome of a probe; ValueError when outcomes without noise contradict each other."""
+        """Update the probabilities with an outcome; ValueError if outcomes without noise contradict each
+        other."""
         bad, good = (
             (1 - self.noise.false_pass, self.noise.false_fail)
             if failed
@@ -156,7 +158,8 @@ class Bisection:
         return information
 
     def best(self, costs: Sequence[float] | NDArray[np.float64] | None = None) -> int | None:
-        """The probe that tells most for its cost; None when the search is over or no probe tells anything."""
+        """The probe with the most information for its cost; None if the search is over or no probe has
+        any."""
         if self.finding is not None:
             return None
         gains = self.gains()
@@ -167,19 +170,19 @@ class Bisection:
 
     @property
     def leading(self) -> SearchResult:
-        """What is most probable now."""
+        """The most probable culprit now."""
         index = int(self._belief.argmax())
         return SearchResult(culprits=self.culprits[index], probability=float(self._belief[index]))
 
     @property
     def finding(self) -> SearchResult | None:
-        """The answer, once it is sure enough."""
+        """The culprit, once it is probable enough."""
         leading = self.leading
         return leading if leading.probability >= self.confidence else None
 
     @property
     def bits(self) -> float:
-        """What is still unknown."""
+        """The entropy of the culprit in bits."""
         belief = self._belief[self._belief > 0]
         return max(0.0, float(-(belief * np.log2(belief)).sum()))
 
@@ -191,9 +194,9 @@ class Bisection:
         seed: int = 0,
         limit: int = 1000,
     ) -> SearchForecast:
-        """Simulate searches from here on: culprits drawn from what is believed, outcomes as noisy as assumed.
+        """Simulate the rest of the search, with culprits and outcomes drawn from the current probabilities.
 
-        costs: probes probed before -> the cost of each probe; 1 each by default. The search stays as it is.
+        costs: earlier probes -> the cost of each probe, by default 1. The state of the search is not changed.
         """
         chance = random.Random(seed)  # noqa: S311 - a simulation
         belief = self._belief
@@ -225,7 +228,7 @@ class Bisection:
         costs: Callable[[frozenset[int]], Sequence[float]] | None,
         limit: int,
     ) -> list[tuple[int, float]]:
-        """One search with a known culprit: (probe, cost) in the order probed."""
+        """One search with a known culprit: each probe with its cost, in order."""
         probed: list[tuple[int, float]] = []
         while len(probed) < limit:
             prices = costs(frozenset(probe for probe, _ in probed)) if costs else None
@@ -239,29 +242,15 @@ class Bisection:
         return probed
 
 
-def minimum_probes(choices: int, noise: FlakeRates) -> float:
-    """Bits in one of `choices` over the capacity of a probe: on average no method can do with fewer.
-
-    The capacity is that of a binary channel with these error rates, found on a grid of input shares.
-    """
-    capacity = max(
-        _entropy_of(share * (1 - noise.false_pass) + (1 - share) * noise.false_fail)
-        - share * _entropy_of(noise.false_pass)
-        - (1 - share) * _entropy_of(noise.false_fail)
-        for share in (number / 1000 for number in range(1, 1000))
-    )
-    return math.log2(choices) / capacity
-
-
 def _weights(length: int, prior: Sequence[Sequence[float]] | None, span: int) -> Any:
     weights = np.array(prior[span], dtype=float) if prior is not None else np.ones(length)
     if len(weights) != length or (length and not weights.sum() > 0):
-        raise ValueError(f"thing {span} has {length} steps, not {len(weights)} weights")
+        raise ValueError(f"span {span} has {length} steps, but {len(weights)} weights")
     return weights / weights.sum() if length else weights
 
 
 def _group_indistinguishable(steps: Sequence[Culprit], fails: Any, weights: Any) -> tuple[Any, Any, Any]:
-    """Culprits that every probe answers alike are one; their weights are added."""
+    """Merge culprits with which every probe has the same outcome; their weights are added."""
     packed = np.packbits(fails, axis=0)
     place: dict[bytes, int] = {}
     groups: list[list[int]] = []

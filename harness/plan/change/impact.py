@@ -1,4 +1,4 @@
-"""What a change touches: the tasks whose key differs between two plans, and for each the reason."""
+"""The impact of a change: the tasks whose key differs between two plans, each with the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.plan.tasks.task import Plan
 
 
 class Effect(str, enum.Enum):
-    """What a change does to a task. Unchanged is proved: the key, and so every input, is the same."""
+    """What a change does to a task. UNCHANGED is proved: the key and so every input is the same."""
 
     CHANGED = "changed"
     NEW = "new"
@@ -20,9 +20,10 @@ class Effect(str, enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskImpact:
-    """One distinct task of today's plan.
+    """One distinct task of the current plan.
 
-    cells: the cells it answers for. changes: against the earlier task of one of them (`compared_with`).
+    cells: the cells that share the task. changes: the differences from the earlier task of one of these
+    cells, whose key is `compared_with`.
     """
 
     key: str
@@ -34,38 +35,38 @@ class TaskImpact:
 
     @property
     def reason(self) -> str:
-        """One line: what changed, or why there is nothing to compare with."""
+        """One line: the changes, or why there is no earlier task to compare with."""
         if self.effect is Effect.UNCHANGED:
             return "its code, parameters and facets are the same"
-        return "; ".join(str(change) for change in self.changes) or "no cell asked for it before"
+        return "; ".join(str(change) for change in self.changes) or "no cell had this task before"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Impact:
-    """Today's tasks in plan order, and the (cell, check) pairs of the earlier plan that are gone."""
+    """The current tasks in plan order, and the (cell, check) pairs that only the earlier plan has."""
 
     tasks: tuple[TaskImpact, ...]
     gone: tuple[tuple[str, str], ...]
 
     def of(self, effect: Effect) -> tuple[TaskImpact, ...]:
-        """The tasks a change has this effect on."""
+        """The tasks on which the change has this effect."""
         return tuple(task for task in self.tasks if task.effect is effect)
 
 
 def compare_plans(plan: Plan, before: PlanRecord) -> Impact:
-    """Compare today's plan with an earlier one.
+    """Compare the current plan with an earlier one.
 
-    A task is compared with what answered the same check of the same cell; where the cell has another id now
-    (its versions were edited), with the cell of the same stack.
+    A task is compared with the earlier task of the same check and cell. If no earlier cell has this id,
+    because its versions were edited, the earlier cell of the same stack is used.
     """
     earlier = before.tasks_by_key
     planned = {name: entry.key for name, entry in before.entries_by_name.items() if entry.key}
     stacks = {cell.stack: cell.id for cell in before.cells if cell.stack}
     stack_of = {cell.id: cell.stack for cell in plan.cells}
-    wanted: dict[str, list[str]] = {}
+    cells_of_key: dict[str, list[str]] = {}
     for entry in plan.entries:
         if entry.key:
-            wanted.setdefault(entry.key, []).append(entry.cell_id)
+            cells_of_key.setdefault(entry.key, []).append(entry.cell_id)
 
     def predecessor(cell_id: str, check: str) -> str:
         same = planned.get((cell_id, check))
@@ -73,7 +74,7 @@ def compare_plans(plan: Plan, before: PlanRecord) -> Impact:
 
     tasks = []
     for key, task in plan.tasks.items():
-        cells = tuple(wanted.get(key, ()))
+        cells = tuple(cells_of_key.get(key, ()))
         if key in earlier:
             tasks.append(TaskImpact(key=key, check=task.check.name, effect=Effect.UNCHANGED, cells=cells))
             continue

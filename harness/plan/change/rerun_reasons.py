@@ -1,4 +1,4 @@
-"""Why tasks run again: changed keys, and stored outcomes that were built on an earlier outcome of a need."""
+"""Why tasks run again: a changed key, or a new outcome of a dependency."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from harness.plan.tasks.task import Plan, Task
 
 @dataclass(frozen=True, kw_only=True)
 class Rerun:
-    """One check of a cell: whether a stored outcome answers it; if not, what changed since it was planned."""
+    """One check of a cell: whether its stored outcome is reused, and if not, what changed since it was
+    planned."""
 
     check: str
     reused: bool
@@ -28,51 +29,51 @@ def rerun_reasons(
     known: Collection[str],
     outdated: Mapping[str, str],
 ) -> tuple[Rerun, ...]:
-    """One answer per check of the cell.
+    """One entry per check of the cell.
 
-    earlier: a stored plan. known: keys with a reusable outcome. outdated: keys whose outcome answered nothing
-    and could now be another, with the reason.
+    earlier: a stored plan. known: keys with a reusable outcome. outdated: key -> why its stored outcome is
+    not reused.
     """
     before = earlier.tasks_by_name if earlier else {}
-    answers: list[Rerun] = []
+    reasons: list[Rerun] = []
     for entry in plan.entries:
         if entry.cell_id != cell_id:
             continue
         if entry.skip is not None:
-            answers.append(
+            reasons.append(
                 Rerun(check=entry.check, reused=False, reason=f"not run here: {entry.skip.reason}")
             )
         elif entry.key in known:
-            answers.append(Rerun(check=entry.check, reused=True, reason="its key has an outcome"))
+            reasons.append(Rerun(check=entry.check, reused=True, reason="its key has an outcome"))
         elif entry.key in outdated:
-            answers.append(Rerun(check=entry.check, reused=False, reason=outdated[entry.key]))
+            reasons.append(Rerun(check=entry.check, reused=False, reason=outdated[entry.key]))
         elif (cell_id, entry.check) not in before:
-            answers.append(Rerun(check=entry.check, reused=False, reason="it was not planned before"))
+            reasons.append(Rerun(check=entry.check, reused=False, reason="it was not planned before"))
         else:
             was, now = before[cell_id, entry.check], plan.tasks[entry.key].record()
             changes = key_changes(was, now, earlier.code if earlier else CodeRecord(), plan.code)
             reason = "its key changed" if changes else "the same key, but it did not complete"
-            answers.append(Rerun(check=entry.check, reused=False, reason=reason, changes=changes))
-    return tuple(answers)
+            reasons.append(Rerun(check=entry.check, reused=False, reason=reason, changes=changes))
+    return tuple(reasons)
 
 
 def changed_input_reason(task: Task, outcome: Outcome, outcomes: Mapping[str, Outcome]) -> str:
-    """Why a stored outcome of the task is not built on what `outcomes` (by key) holds now, or "".
+    """Why a stored outcome of the task was not made from the current `outcomes` (by key), or "".
 
-    A need without an outcome says nothing, nor does an outcome that recorded no inputs.
+    Dependencies without an outcome and outcomes that recorded no inputs are ignored.
     """
     for key in task.needs:
         need = outcomes.get(key)
         if need is not None and outcome.inputs.get(need.check, need.content_digest) != need.content_digest:
-            return f"{need.check} has a new answer since"
+            return f"{need.check} has a new outcome since then"
     return ""
 
 
 def outdated_outcomes(tasks: Mapping[str, Task], outcomes: Mapping[str, Outcome]) -> dict[str, str]:
-    """Key -> why its outcome is to be made again, of all that were built on an earlier answer of a need.
+    """Key -> reason, for outcomes that were made from an earlier outcome of a dependency.
 
-    What is built on one of those is not among them: whether it has to be made again is known when that has
-    its new answer.
+    Outcomes that depend on these are not included: whether they are outdated is known only after the
+    dependency has run again.
     """
     found = {
         key: changed_input_reason(tasks[key], outcome, outcomes)

@@ -1,4 +1,4 @@
-"""The files of an earlier revision of this checkout, laid out in a folder so that they can be planned."""
+"""Revisions of this checkout: resolves their names, and extracts their files for planning."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from pathlib import Path
 from harness.code_graph.reachable_code import CodeGraph, is_code
 from harness.errors import InfrastructureError, InputError, Location
 
-#: Where planning begins. What it reaches decides keys, in addition to the code that a check runs: with other
-#: code there, another plan may come out.
+#: Where planning starts. The code that is reachable from here decides which cells, checks and keys a plan
+#: has.
 PLANNING_ROOTS = ("harness.workspace.planning.open_plan:open_plan",)
 PACKAGE = "harness"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-#: Variables of one repository (`git rev-parse --local-env-vars`): a hook that runs us sets those of its own.
+#: Variables that select a repository (`git rev-parse --local-env-vars`). A git hook sets those of its own
+#: repository for the programs it starts.
 GIT_REPOSITORY_VARIABLES = frozenset(
     {
         "GIT_ALTERNATE_OBJECT_DIRECTORIES",
@@ -41,13 +42,13 @@ GIT_REPOSITORY_VARIABLES = frozenset(
         "GIT_WORK_TREE",
     }
 )
-#: A git command that hangs (on a lock, on a lazily fetched object) must not hang the plan.
+#: Time limit of a git command, which may wait for a lock or fetch an object.
 GIT_TIMEOUT_SECONDS = 120
 
 
 @dataclass(frozen=True, kw_only=True)
 class Revision:
-    """A commit of this checkout: the name it was asked for by, and its full id."""
+    """A commit of this checkout: the name that the user gave, and its full id."""
 
     name: str
     commit: str
@@ -57,7 +58,7 @@ class Revision:
 
 
 def checkout_revision(root: Path) -> str:
-    """The commit of a checkout, with a `+` where files differ from it; "" where there is none to tell."""
+    """The commit of a checkout, with a `+` if tracked files were changed; "" if there is no commit."""
     head = _git(root, "rev-parse", "--verify", "--quiet", "HEAD")
     if head.returncode != 0:
         return ""
@@ -66,9 +67,9 @@ def checkout_revision(root: Path) -> str:
 
 
 def resolve_revision(root: Path, name: str) -> Revision:
-    """The commit called `name`; InputError says how to fetch one that is not here."""
+    """The commit with this name; the InputError for a missing one says how to fetch it."""
     if name.startswith("-"):
-        raise InputError(f"{name!r} is no revision", fix="name a branch, a tag or a commit")
+        raise InputError(f"{name!r} is not a revision", fix="name a branch, a tag or a commit")
     found = _git(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
     if found.returncode == 0:
         return Revision(name=name, commit=found.stdout.decode().strip())
@@ -83,28 +84,29 @@ def resolve_revision(root: Path, name: str) -> Revision:
         raise InputError(
             f"revision {name!r} is not in this checkout",
             why="the checkout is shallow: it was cloned without its history",
-            fix=f"git fetch --depth=1 origin {_wanted(name)}, or git fetch --unshallow; "
+            fix=f"git fetch --depth=1 origin {_refspec(name)}, or git fetch --unshallow; "
             "on GitHub Actions: actions/checkout with fetch-depth: 0",
         )
     raise InputError(
         f"revision {name!r} is not in this checkout",
         why="git knows no branch, tag or commit of this name",
-        fix=f"check the spelling, or git fetch origin {_wanted(name)}",
+        fix=f"check the spelling, or git fetch origin {_refspec(name)}",
     )
 
 
-def _wanted(name: str) -> str:
-    """What to fetch so that `name` is here afterwards: a commit by its id, a branch with the name it gets."""
+def _refspec(name: str) -> str:
+    """The argument of `git fetch` that makes `name` available: a commit id, or a branch with its local
+    name."""
     branch = name.removeprefix("refs/remotes/").removeprefix("origin/")
-    # git allows `$(...)`, `;` and a dash in front in a branch's name; this line is there to be copied.
-    there = f"refs/heads/{branch}" if branch.startswith("-") else branch
-    return name if _COMMIT.fullmatch(name) else shlex.quote(f"{there}:refs/remotes/origin/{branch}")
+    # Users copy this command, and git allows `$(...)`, `;` and a leading dash in the name of a branch.
+    source = f"refs/heads/{branch}" if branch.startswith("-") else branch
+    return name if _COMMIT.fullmatch(name) else shlex.quote(f"{source}:refs/remotes/origin/{branch}")
 
 
 def extract_revision(root: Path, revision: Revision, paths: Sequence[str], folder: Path) -> Path:
-    """Write `paths` of the revision (those it has) into `folder`, and return it.
+    """Write those of `paths` that the revision has into `folder`, and return the folder.
 
-    InfrastructureError when git cannot read them.
+    InfrastructureError if git cannot read them.
     """
     listed = _git(root, "ls-tree", "--name-only", "-z", revision.commit, *paths)
     present = [name for name in listed.stdout.decode(errors="replace").split("\0") if name]
@@ -124,7 +126,8 @@ def extract_revision(root: Path, revision: Revision, paths: Sequence[str], folde
 
 
 def has_same_code(root: Path, revision: Revision) -> bool:
-    """Whether this program's files in the checkout are those of the revision, none added, none missing."""
+    """Whether the code of npu-matrix in the checkout is that of the revision, without added or missing
+    files."""
     compared = _git(root, "diff", "--quiet", revision.commit, "--", PACKAGE)
     untracked = _git(root, "ls-files", "--others", "-z", "--", PACKAGE)
     if compared.returncode != 0 or untracked.returncode != 0:
@@ -134,7 +137,8 @@ def has_same_code(root: Path, revision: Revision) -> bool:
 
 
 def planning_digest(package_root: Path) -> str:
-    """Digest of the code that decides keys in the tree whose folder `harness` this is; "" if it lacks any."""
+    """Digest of the planning code in a folder `harness`; "" if a module in which planning starts is
+    missing."""
     graph = CodeGraph(package_root)
     if any(graph.facts(root.partition(":")[0]) is None for root in PLANNING_ROOTS):
         return ""

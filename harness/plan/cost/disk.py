@@ -1,4 +1,4 @@
-"""The disk a cell's environment will take: what environments like it took where they were measured."""
+"""Estimates the disk space of a cell's environment from measured environments."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from dataclasses import dataclass
 
 from harness.matrix.model.versions import Scheme, parse_version
 
-#: The check that makes an environment; cells with the same key share one.
+#: The check that builds an environment; cells with the same key share it.
 ENVIRONMENT_CHECK = "environment"
-#: MiB of a simulated cell's environment by its vllm-ascend, "" without: `du -slm` of built ones on x86_64, of
-#: several the largest.
+#: vllm-ascend version ("" for none) -> MiB of the environment of a simulated cell: `du -slm` on x86_64, the
+#: largest of several environments.
 MEASURED_MIB: Mapping[str, int] = {"": 1776, "0.11.0": 3841, "0.13.0": 3984, "0.18.0": 4173, "0.23.0": 4624}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiskEstimate:
-    """MiB an environment takes without the installer's cache beside it, and what the figure rests on."""
+    """The size of an environment in MiB, without the cache of the installer, and how it was estimated."""
 
     mib: int
     basis: str
 
 
 def estimate_environment_disk(axes: Mapping[str, str], device: str) -> DiskEstimate | None:
-    """What building the environment of a cell takes; None where none was ever measured, on real NPUs.
+    """The size of a cell's environment; None for cells on NPUs, for which none was measured.
 
-    axes: the cell's values. Of a vllm-ascend that was not measured, the nearest measured one before it.
+    For a vllm-ascend version that was not measured, the nearest earlier measured version is used.
     """
     if device != "sim":
         return None
-    wanted = axes.get("vllm_ascend", "")
-    like = _nearest(wanted) if wanted else ""
+    version = axes.get("vllm_ascend", "")
+    like = _nearest(version) if version else ""
     with_what = f"with vllm-ascend {like}" if like else "without vllm-ascend"
     return DiskEstimate(mib=MEASURED_MIB[like], basis=f"measured {with_what} on x86_64, as documented")
 
 
-def _nearest(wanted: str) -> str:
-    known = [version for version in MEASURED_MIB if version]
+def _nearest(version: str) -> str:
+    measured = [one for one in MEASURED_MIB if one]
     try:
-        asked = parse_version(Scheme.PEP440, wanted)
+        parsed = parse_version(Scheme.PEP440, version)
     except ValueError:
-        # Its axis has names instead of numbers: most likely a branch, which is newer than releases.
-        return known[-1]
-    before = [version for version in known if parse_version(Scheme.PEP440, version) <= asked]
-    return before[-1] if before else known[0]
+        # Not a version number: most likely a branch, which is newer than the releases.
+        return measured[-1]
+    before = [one for one in measured if parse_version(Scheme.PEP440, one) <= parsed]
+    return before[-1] if before else measured[0]

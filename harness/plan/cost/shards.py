@@ -1,4 +1,4 @@
-"""A plan dealt out to the jobs of a GitHub Actions matrix, by what its cells cost."""
+"""Divides the cells of a plan among the jobs of a GitHub Actions matrix by their expected cost."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from harness.plan.tasks.task import Plan
 
-#: GitHub refuses a matrix of more jobs, so more cells than that share jobs.
+#: GitHub's limit for the jobs of one matrix.
 MAX_JOBS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """The cells of one job; `label` is the runner's, "" for a hosted one."""
+    """The cells of one job. label: that of its runner, "" for a hosted runner."""
 
     name: str
     cells: tuple[str, ...]
@@ -31,11 +31,11 @@ def make_shards(
     only: Collection[str] | None = None,
     cards: int = 0,
 ) -> tuple[Shard, ...]:
-    """At most `max_jobs` shards, never more than GitHub allows; every cell is in exactly one.
+    """At most `max_jobs` shards, and never more than GitHub allows; every cell is in exactly one.
 
-    seconds: key -> cost of each task that is still to run; a task that cells share is split among them.
-    only: the cells to deal. cards: 0 deals all of them, for hosted runners do what needs no card; otherwise
-    the cells on NPUs, to runners labelled `linux-aarch64-SOC-CARDS`, each family its own shards.
+    seconds: key -> cost of each task that still has to run; the cost of a shared task is split among its
+    cells. only: the cells to divide. cards: if 0, all cells are divided over hosted runners; otherwise only
+    the cells on NPUs, over runners labelled `linux-aarch64-SOC-CARDS`, with separate shards for each SoC.
     """
     cost = _costs(plan, seconds)
     wanted = [cell for cell in plan.cells if only is None or cell.id in only]
@@ -52,15 +52,16 @@ def make_shards(
     return tuple(found[:MAX_JOBS])
 
 
-def github_output(dealt: Sequence[Shard]) -> str:
-    """Two lines for `$GITHUB_OUTPUT`: the matrix, and whether it has any job (GitHub takes no empty one)."""
+def github_output(shards: Sequence[Shard]) -> str:
+    """Two lines for `$GITHUB_OUTPUT`: the matrix, and whether it has jobs, because GitHub rejects an empty
+    one."""
     include = [
         {
             "name": shard.name,
             "cells": " ".join(shard.cells),
             **({"label": shard.label} if shard.label else {}),
         }
-        for shard in dealt
+        for shard in shards
     ]
     return f"matrix={json.dumps({'include': include})}\nany={'true' if include else 'false'}"
 
@@ -75,9 +76,10 @@ def _costs(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:
 
 
 def _distribute(cost: Mapping[str, float], max_jobs: int, prefix: str, label: str) -> tuple[Shard, ...]:
-    """The dearest cell first, to the shard with the least work so far: within 4/3 of the best there is.
+    """Assign each cell, most expensive first, to the shard with the least work so far.
 
-    (Graham, Bounds on multiprocessing timing anomalies, 1969.)
+    The longest shard is at most 4/3 of the optimum (Graham, Bounds on multiprocessing timing anomalies,
+    1969).
     """
     heaps: list[tuple[float, list[str]]] = [(0.0, []) for _ in range(min(max_jobs, MAX_JOBS, len(cost)))]
     for cell in sorted(cost, key=lambda name: (-cost[name], name)):

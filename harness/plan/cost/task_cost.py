@@ -1,8 +1,8 @@
-"""Estimates how long tasks take, from recorded executions or else from a default that is marked a guess.
+"""Estimates how long tasks take, from recorded executions or else from a default, which counts as a guess.
 
-A forecast adds medians. Its error has two parts: executions scatter independently (added in quadrature),
-while the typical cost of a check is itself only known from few samples, or guessed, which errs the same way
-for all its tasks (added linearly).
+A forecast adds medians. Its error has two parts. Executions scatter independently, which is added in
+quadrature. The median of a check is itself uncertain, because it comes from few samples or is a guess; this
+error is the same for all tasks of the check and is added linearly.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from harness.check import Check
 from harness.outcome import Tier
 from harness.plan.tasks.task import Task
 
-#: Seconds on real NPUs before anything was measured there: guesses of the right order, replaced by the first
-#: measurement. On a simulated device the check's own `expected_s` holds.
+#: Guessed seconds of a task on an NPU, until the first measurement there. On a simulated device, `expected_s`
+#: of the check is used.
 COLD_START_SECONDS = {Tier.STATIC: 5.0, Tier.BUILD: 1200.0, Tier.NUMERICS: 120.0, Tier.CONVERGENCE: 3600.0}
-#: A guess may be wrong by this factor either way.
+#: A guess may be too high or too low by this factor.
 GUESS_FACTOR = 3.0
-#: Fewer executions on one kind of host are taken together with those on others.
+#: With fewer executions on this kind of host, those on other hosts are used too.
 MIN_SAMPLES = 3
 #: One standard deviation of a normal distribution lies between the quantiles 0.16 and 0.84.
 ONE_SIGMA = 0.84134
@@ -30,7 +30,7 @@ ONE_SIGMA = 0.84134
 
 @dataclass(frozen=True, kw_only=True)
 class TimedExecution:
-    """One completed execution. device: what it ran on (`sim`, `npu`, `cpu`), "" for checks without one."""
+    """One completed execution. device: `sim`, `npu` or `cpu`; "" for checks that use none."""
 
     check: str
     device: str
@@ -40,7 +40,7 @@ class TimedExecution:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The expected seconds of a task, the range most executions fall into, and what it rests on."""
+    """The expected seconds of a task, the range of most executions, and what the estimate is based on."""
 
     check: str
     seconds: float
@@ -56,13 +56,13 @@ class Estimate:
 
     @property
     def bias(self) -> float:
-        """By how many seconds the typical cost itself may be wrong; median of n: 1.253 sigma / sqrt(n)."""
+        """The standard error of the median in seconds: 1.253 sigma / sqrt(n)."""
         return 1.253 * self.scatter / math.sqrt(self.samples) if self.samples else self.scatter
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Seconds of work, plus or minus `error` (one standard deviation). `guessed`: tasks without history."""
+    """Seconds of work, plus or minus `error` (one standard deviation). guessed: tasks without history."""
 
     seconds: float
     error: float
@@ -75,27 +75,27 @@ class Forecast:
 
 
 class CostModel:
-    """Expected seconds of checks by device, preferring what was measured on this kind of host."""
+    """Expected seconds of checks by device, preferably measured on this kind of host."""
 
     def __init__(self, samples: Iterable[TimedExecution] = (), host: str = "") -> None:
         self._host = host
         self._here: dict[tuple[str, str], list[float]] = {}
         self._anywhere: dict[tuple[str, str], list[float]] = {}
         for sample in samples:
-            place = (sample.check, sample.device)
-            self._anywhere.setdefault(place, []).append(sample.seconds)
+            group = (sample.check, sample.device)
+            self._anywhere.setdefault(group, []).append(sample.seconds)
             if sample.host == host:
-                self._here.setdefault(place, []).append(sample.seconds)
+                self._here.setdefault(group, []).append(sample.seconds)
 
     def estimate(self, check: Check, device: str) -> Estimate:
-        """What one execution of `check` costs on `device`, which counts for device checks only."""
-        place = (check.name, device if check.device else "")
-        here, anywhere = self._here.get(place, []), self._anywhere.get(place, [])
+        """The cost of one execution of `check`; `device` is ignored for checks that use none."""
+        group = (check.name, device if check.device else "")
+        here, anywhere = self._here.get(group, []), self._anywhere.get(group, [])
         if len(here) >= MIN_SAMPLES:
             return _measured(check.name, here, f"{len(here)} executions on this kind of host")
         if anywhere:
             return _measured(check.name, anywhere, f"{len(anywhere)} executions on any host")
-        seconds = COLD_START_SECONDS[check.tier] if place[1] == "npu" else check.expected_s
+        seconds = COLD_START_SECONDS[check.tier] if group[1] == "npu" else check.expected_s
         return Estimate(
             check=check.name,
             seconds=seconds,
@@ -106,7 +106,7 @@ class CostModel:
         )
 
     def of_task(self, task: Task) -> Estimate:
-        """What executing a task costs."""
+        """The cost of executing a task."""
         return self.estimate(task.check, device_kind(task.facets))
 
 
@@ -145,13 +145,13 @@ def _measured(check: str, seconds: list[float], basis: str) -> Estimate:
     median = statistics.median(ordered)
     low, high = _quantile(ordered, 1 - ONE_SIGMA), _quantile(ordered, ONE_SIGMA)
     if len(ordered) < MIN_SAMPLES:
-        # Two executions that happen to agree prove no small spread.
+        # Two executions that happen to take the same time do not prove a small spread.
         low, high = min(low, median / 1.5), max(high, median * 1.5)
     return Estimate(check=check, seconds=median, low=low, high=high, samples=len(ordered), basis=basis)
 
 
 def _quantile(ordered: list[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
+    position = share * (len(ordered) - 1)
+    below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

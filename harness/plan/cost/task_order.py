@@ -1,4 +1,4 @@
-"""In which order to run tasks so that time is spent where it tells something first."""
+"""The order in which tasks run, so that the most informative results come first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.plan.tasks.task import Plan, Task
 
 
 class TaskPriority(NamedTuple):
-    """A task's place, smallest first; the key makes it unique."""
+    """The sort key of a task, smallest first; the task's key makes it unique."""
 
     tier: int
     passed_before: bool
@@ -22,10 +22,10 @@ class TaskPriority(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class OrderedTask:
-    """A task in its turn.
+    """A task in the order of execution.
 
-    decides: how many dearer answers its failure would save, times the chance that it fails.
-    path: seconds until the last task that needs it is done, times the cards its cell asks for.
+    decides: how many more expensive entries its failure would skip, times the probability that it fails.
+    path: seconds until the last task that depends on it is done, times the cards that its cell requires.
     """
 
     key: str
@@ -43,17 +43,18 @@ def order_tasks(
     failure_rate: Mapping[str, float] | None = None,
     cards: Mapping[str, int] | None = None,
 ) -> tuple[OrderedTask, ...]:
-    """Every task of the plan: cheap tiers first; in a tier what failed last time, then what decides most,
-    then the longest way to the end, counted in card-seconds.
+    """Every task of the plan in the order of execution.
 
-    seconds: key -> expected cost, `expected_s` by default. failure_rate: check -> how often it fails, 0.5
-    where nothing is known. cards: cell id -> cards its recipe asks for.
+    Cheap tiers come first. In a tier, tasks that failed last time come first, then those with the largest
+    `decides`, then those with the longest path in card-seconds.
+    seconds: key -> expected cost, `expected_s` by default. failure_rate: check -> how often it fails, by
+    default 0.5. cards: cell id -> cards that its recipe requires.
     """
     spent = {key: (seconds or {}).get(key, task.expected_s) for key, task in plan.tasks.items()}
     saved = _saved(plan)
     paths = _paths(plan, spent, _width(plan, cards or {}))
     rates = failure_rate or {}
-    turns = [
+    tasks = [
         OrderedTask(
             key=key,
             check=task.check.name,
@@ -63,29 +64,29 @@ def order_tasks(
         )
         for key, task in plan.tasks.items()
     ]
-    return tuple(sorted(turns, key=lambda turn: _rank(turn, plan.tasks[turn.key])))
+    return tuple(sorted(tasks, key=lambda task: _rank(task, plan.tasks[task.key])))
 
 
-def _rank(turn: OrderedTask, task: Task) -> TaskPriority:
+def _rank(ordered: OrderedTask, task: Task) -> TaskPriority:
     return TaskPriority(
         tier=task.check.tier.rank,
-        passed_before=not turn.failed_before,
-        decides=-turn.decides,
-        path=-turn.path,
-        key=turn.key,
+        passed_before=not ordered.failed_before,
+        decides=-ordered.decides,
+        path=-ordered.path,
+        key=ordered.key,
     )
 
 
 def _saved(plan: Plan) -> Mapping[str, int]:
-    """Key -> answers of dearer tiers in the cells that ask for it, which need not be sought if it fails."""
+    """Key -> the number of entries in more expensive tiers of its cells, which are skipped if it fails."""
     by_cell: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for entry in plan.entries:
         if entry.key:
             by_cell[entry.cell_id].append((entry.tier.rank, entry.key))
     saved: dict[str, int] = defaultdict(int)
-    for answers in by_cell.values():
-        for rank, key in answers:
-            saved[key] += sum(other > rank for other, _ in answers)
+    for ranked in by_cell.values():
+        for rank, key in ranked:
+            saved[key] += sum(other > rank for other, _ in ranked)
     return saved
 
 
@@ -97,13 +98,13 @@ def _width(plan: Plan, cards: Mapping[str, int]) -> Mapping[str, int]:
 
 
 def _paths(plan: Plan, seconds: Mapping[str, float], width: Mapping[str, int]) -> Mapping[str, float]:
-    """Key -> card-seconds to the end of the longest chain of tasks that starts with it."""
+    """Key -> card-seconds of the longest chain of dependent tasks that starts with it."""
     dependants: dict[str, list[str]] = defaultdict(list)
     for key, task in plan.tasks.items():
         for need in task.needs:
             dependants[need].append(key)
     paths: dict[str, float] = {}
-    # Needs stand in cheaper or equal tiers and before their dependants, so one pass backwards suffices.
+    # In a plan, tasks come after their dependencies, so that one backward pass is enough.
     for key in reversed(tuple(plan.tasks)):
         after = max((paths.get(other, 0.0) for other in dependants[key]), default=0.0)
         paths[key] = seconds[key] * width.get(key, 1) + after

@@ -1,9 +1,9 @@
-"""Covering sets: few cells that together hold every feasible t-tuple of axis values.
+"""Covering sets: few cells that together contain every feasible t-tuple of axis values.
 
-Cells are enumerated and valid already, so a tuple is feasible exactly when some cell holds it, and no
-chosen cell can be invalid. The choice is greedy by tuples gained for the cost, repeated with other
-tie-breaks, and thinned of cells the others make redundant; the cheapest set found is taken. Ties are broken
-by a digest of the cell's content: the order of cells or axes, the process and its hash seed change nothing.
+The input is the list of all valid cells, so a tuple is feasible exactly if a cell contains it. Cells are
+chosen greedily by tuples gained per cost. This is repeated with different tie-breaks, cells that the others
+make redundant are removed, and the cheapest set is taken. Ties are broken by a digest of the cell's content,
+so that the result does not depend on the order of cells or axes or on the hash seed.
 
 Greedy covering of n tuples is within 1 + ln(n) of the smallest set (Chvatal 1979, "A greedy heuristic for the
 set-covering problem").
@@ -23,16 +23,16 @@ from numpy.typing import NDArray
 from harness.digest import canonical_json, digest_bytes
 
 MAX_STRENGTH = 6
-#: Tie-breaks tried, and the number of (cell, tuple) pairs after which no further one is started.
+#: Maximum number of tie-breaks to try, and of (cell, tuple) pairs after which no further one is tried.
 MAX_ATTEMPTS = 64
 MAX_WORK = 20_000_000
-#: A cell that costs nothing must still be comparable by what it covers.
+#: Replaces a cost of 0, so that free cells are still ordered by the tuples they gain.
 MIN_COST = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pick:
-    """A chosen cell: its index, how many tuples it was the first to hold, and why it was seeded, or ""."""
+    """A chosen cell: its index, the number of tuples it adds, and why it is always included, or ""."""
 
     index: int
     gained: int
@@ -41,7 +41,7 @@ class Pick:
 
 @dataclass(frozen=True, kw_only=True)
 class Cover:
-    """Chosen cells in the order to run them. `tuples`: how many are feasible, all of which are held."""
+    """Chosen cells in the order to run them. tuples: the number of feasible tuples, all of them covered."""
 
     strength: int
     tuples: int
@@ -54,10 +54,10 @@ class Cover:
 
 
 class Universe:
-    """Every feasible tuple of `strength` axes over `cells`, and which cells hold which.
+    """Every feasible tuple of `strength` axes over `cells`, and the cells that contain each.
 
-    cells: axis -> value; a cell may lack axes, and then holds no tuple of them. ValueError when `strength` is
-    not between 1 and MAX_STRENGTH.
+    cells: axis -> value; a cell without an axis contains no tuples of it. ValueError if `strength` is not
+    between 1 and MAX_STRENGTH.
     """
 
     def __init__(self, cells: Sequence[Mapping[str, str]], strength: int) -> None:
@@ -73,7 +73,7 @@ class Universe:
             column, count = _number(chosen)
             columns.append(np.where(column < 0, -1, column + self.size).astype(np.int32))
             self.size += count
-        #: (combination of axes) x (cell) -> number of the tuple, -1 where the cell lacks one of the axes.
+        #: Shape (combinations of axes, cells): the number of the tuple, -1 if the cell lacks one of the axes.
         self.columns: NDArray[np.int32] = (
             np.stack(columns) if columns else np.zeros((0, len(cells)), dtype=np.int32)
         )
@@ -83,7 +83,7 @@ class Universe:
         )
 
     def count_covered(self, indexes: Collection[int]) -> int:
-        """How many tuples these cells hold together."""
+        """How many tuples these cells contain together."""
         found = np.unique(self.columns[:, sorted(indexes)])
         return int((found >= 0).sum())
 
@@ -98,11 +98,11 @@ def cover(
     prefer: Collection[int] = (),
     universe: Universe | None = None,
 ) -> Cover:
-    """A set of cells that holds every feasible tuple.
+    """A set of cells that contains every feasible tuple.
 
-    must: index -> why; taken in this order, whatever they add. keep: taken before others while they add
-    something, so that an earlier set stays (few rows change when the matrix is edited). costs: of each cell,
-    all equal by default; a cell of cost 0 is taken before any other. prefer: wins ties (cells not run yet).
+    must: index -> reason; these cells are always included, in this order. keep: cells that are taken before
+    others as long as they add tuples, so that an edit of the matrix changes few cells of an earlier set.
+    costs: one per cell, equal by default; cells of cost 0 are taken first. prefer: cells that win ties.
     """
     universe = universe or Universe(cells, strength)
     return _Search(universe, dict(must or {}), frozenset(keep), costs, frozenset(prefer)).best()
@@ -151,10 +151,10 @@ class _Search:
         )
 
     def _greedy(self, attempt: int) -> list[tuple[int, int]]:
-        """(index, tuples gained) until every tuple is held."""
+        """Cells as (index, tuples gained), until every tuple is covered."""
         columns = self.universe.columns
         open_tuples = np.ones(self.universe.size + 1, dtype=bool)
-        open_tuples[-1] = False  # what -1 points at: no tuple
+        open_tuples[-1] = False  # -1 stands for no tuple
         gain = (columns >= 0).sum(axis=0).astype(np.int64)
         ties = _mixed(self.universe.marks, attempt)
         picks: list[tuple[int, int]] = []
@@ -180,7 +180,8 @@ class _Search:
         return picks
 
     def _thin(self, picks: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Without cells the others make redundant; what must or shall stay, stays. Gains are new."""
+        """Remove cells that the others make redundant, except those of `must` and `keep`; recount the
+        gains."""
         columns = self.universe.columns
         holders = np.zeros(self.universe.size + 1, dtype=np.int64)
         for index, _ in picks:
@@ -204,7 +205,7 @@ class _Search:
 
 
 def _codes(cells: Sequence[Mapping[str, str]], axis: str) -> tuple[Any, int]:
-    """The values of an axis as numbers, -1 for none, and how many there are."""
+    """The values of an axis as numbers (-1 for none), and the number of distinct values."""
     values = sorted({cell[axis] for cell in cells if axis in cell})
     number = {value: index for index, value in enumerate(values)}
     codes = np.fromiter(
@@ -214,7 +215,7 @@ def _codes(cells: Sequence[Mapping[str, str]], axis: str) -> tuple[Any, int]:
 
 
 def _number(chosen: Sequence[tuple[Any, int]]) -> tuple[Any, int]:
-    """Tuples of the chosen axes numbered without holes, -1 where one is missing, and how many there are."""
+    """The tuples of the chosen axes, numbered from 0 (-1 if an axis is missing), and their number."""
     mixed = np.zeros(len(chosen[0][0]), dtype=np.int64)
     missing = np.zeros(len(mixed), dtype=bool)
     for codes, count in chosen:
@@ -227,7 +228,7 @@ def _number(chosen: Sequence[tuple[Any, int]]) -> tuple[Any, int]:
 
 
 def _mixed(marks: Any, attempt: int) -> Any:
-    """Marks shuffled anew for each attempt: the finaliser of splitmix64 (Steele et al. 2014)."""
+    """A different pseudo-random order for each attempt: the finaliser of splitmix64 (Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         mixed = marks + np.uint64(attempt) * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

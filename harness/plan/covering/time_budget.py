@@ -1,4 +1,4 @@
-"""What a covering set gives for the time there is, and what more time would buy."""
+"""Fits a covering set into a time budget, and says what more time would cover."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 @dataclass(frozen=True, kw_only=True)
 class CoveringStep:
-    """One chosen cell: what it adds in tuples and in seconds, given the cells before it."""
+    """One chosen cell: the tuples and the seconds that it adds to the cells before it."""
 
     index: int
     gained: int
@@ -25,7 +25,7 @@ class CoveringStep:
 
 @dataclass(frozen=True, kw_only=True)
 class FurtherCells:
-    """A number of further cells, the tuples they add, and their seconds."""
+    """The number of further cells, the tuples they add, and the seconds they take."""
 
     cells: int = 0
     gained: int = 0
@@ -34,7 +34,8 @@ class FurtherCells:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetedCover:
-    """The cells that fit the budget (all of them without one), those left for later, and the next hour's."""
+    """The cells that fit the budget (without one, all), the other cells, and what the next hour would
+    cover."""
 
     strength: int
     tuples: int
@@ -44,12 +45,12 @@ class BudgetedCover:
 
     @property
     def covered(self) -> int:
-        """Tuples the taken cells hold."""
+        """The number of tuples that the taken cells contain."""
         return sum(step.gained for step in self.taken)
 
     @property
     def coverage(self) -> float:
-        """Part of the feasible tuples that is covered, 0 to 1; 1 when there are none."""
+        """The covered share of the feasible tuples, from 0 to 1; 1 if there are none."""
         return self.covered / self.tuples if self.tuples else 1.0
 
 
@@ -57,14 +58,15 @@ def parse_duration(text: str) -> float:
     """Seconds in `90s`, `45min`, `8h`, `1.5d`; ValueError for anything else."""
     match = _SPAN.fullmatch(text)
     if not match:
-        raise ValueError(f"{text!r} is no span of time such as 45min, 8h or 2d")
+        raise ValueError(f"{text!r} is not a duration such as 45min, 8h or 2d")
     return float(match["number"]) * _SECONDS[match["unit"]]
 
 
 def covering_steps(cover: Cover, work: Sequence[Mapping[str, Estimate]]) -> tuple[CoveringStep, ...]:
-    """The picks of a cover with what each costs after those before it.
+    """The picks of a cover with the time that each adds to those before it.
 
-    work: for each cell of the universe, task -> estimate of what is still to run; equal tasks run once.
+    work: for each cell of the universe, key -> estimate of each task that still has to run. A task that
+    several cells share is counted once.
     """
     paid: set[str] = set()
     found = []
@@ -85,7 +87,8 @@ def covering_steps(cover: Cover, work: Sequence[Mapping[str, Estimate]]) -> tupl
 def fit_into_budget(
     cover: Cover, priced: Sequence[CoveringStep], universe: Universe, budget: float | None
 ) -> BudgetedCover:
-    """Take the steps that fit the budget, in order; a step that does not fit leaves room for cheaper ones."""
+    """Take the steps that fit the budget, in order; after one that does not fit, cheaper ones may still
+    fit."""
     taken: list[CoveringStep] = []
     left: list[CoveringStep] = []
     spent = 0.0
@@ -118,7 +121,7 @@ def _recount(universe: Universe, chosen: Sequence[CoveringStep]) -> tuple[Coveri
 def _offer(
     universe: Universe, taken: Sequence[CoveringStep], left: Sequence[CoveringStep], seconds: float
 ) -> FurtherCells:
-    """What the first cells left buy; a cell dearer than the whole span is offered alone, as a beginning."""
+    """What the next cells within `seconds` would cover; at least one cell, even if it takes longer."""
     chosen: list[CoveringStep] = []
     spent = 0.0
     for step in left:

@@ -17,9 +17,10 @@ from harness.matrix.version_matrix import Matrix
 
 @dataclass(frozen=True, kw_only=True)
 class RuleViolation:
-    """A rule that speaks against a combination: what it finds, why, on whose word, and where it is written.
+    """A rule that excludes a combination of versions, with its reason, its source and its line in
+    matrix.yaml.
 
-    what: "" for a rule that only objects together with others.
+    what: what it finds wrong; "" for a rule that excludes the combination only together with other rules.
     """
 
     rule: str
@@ -31,7 +32,8 @@ class RuleViolation:
 
 @dataclass(frozen=True, kw_only=True)
 class NearestCell:
-    """A valid cell, and the values in which it differs from what was asked: axis -> (asked, has)."""
+    """A valid cell, and its differences from the requested versions: axis -> (requested, value of the
+    cell)."""
 
     cell: Cell
     changes: Mapping[str, tuple[str, str]]
@@ -39,10 +41,10 @@ class NearestCell:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """All about one combination of values, which may leave axes open.
+    """Why a combination of values for some of the axes is valid or not.
 
-    violated: rules the values themselves break. contradiction: the smallest set of rules found that together
-    leave no value for the open axes. cells: valid cells that have all the values. nearest: others.
+    violated: rules that these values break. contradiction: a minimal set of rules that together leave no
+    value for the other axes. cells: valid cells with all the values. nearest: the most similar valid cells.
     """
 
     axes: Mapping[str, str]
@@ -55,37 +57,37 @@ class Explanation:
 def explain_combination(
     matrix: Matrix, axes: Mapping[str, Version], count: int = 3, conditions: Sequence[Condition] = ()
 ) -> Explanation:
-    """Why the combination is in or out, over the cells of every profile; `count` nearest cells.
+    """Explain a combination, compared with the cells of every profile.
 
-    conditions: what other axes may have beside it.
+    count: number of nearest cells to return. conditions: allowed values of other axes.
     """
-    wanted = {axis: str(version) for axis, version in axes.items()}
+    requested = {axis: str(version) for axis, version in axes.items()}
     cells = tuple(
         cell
         for cell in matrix.all_cells
-        if all(cell.axes.get(axis) == value for axis, value in wanted.items())
+        if all(cell.axes.get(axis) == value for axis, value in requested.items())
         and meets_conditions(matrix, cell, conditions)
     )
     violated = rule_violations(matrix, axes)
-    minimal_contradiction = () if cells or violated else _contradiction_anywhere(matrix, axes, conditions)
+    contradiction = () if cells or violated else _contradiction_anywhere(matrix, axes, conditions)
     return Explanation(
-        axes=wanted,
+        axes=requested,
         violated=violated,
-        contradiction=minimal_contradiction,
+        contradiction=contradiction,
         cells=cells,
-        nearest=() if cells else nearest_cells(matrix, wanted, count),
+        nearest=() if cells else nearest_cells(matrix, requested, count),
     )
 
 
 def parse_axes(matrix: Matrix, words: Sequence[str]) -> dict[str, Version]:
-    """Values written `axis=value`, also several with commas between; InputError names the nearest axis."""
+    """Parse `axis=value` words, also several separated by commas; InputError suggests the nearest axis."""
     found: dict[str, Version] = {}
     for word in (part.strip() for text in words for part in text.split(",")):
         axis, separator, value = word.partition("=")
         if axis not in matrix.axes:
             raise InputError(f"unknown axis {axis!r}", fix=did_you_mean(axis, matrix.axes))
         if not separator or not value:
-            raise InputError(f"{word!r} gives {axis} no value", fix=f"write {axis}=VERSION")
+            raise InputError(f"{word!r} has no value for {axis}", fix=f"write {axis}=VERSION")
         try:
             found[axis] = matrix.axes[axis].parse(value.removeprefix("="))
         except ValueError as error:
@@ -94,13 +96,13 @@ def parse_axes(matrix: Matrix, words: Sequence[str]) -> dict[str, Version]:
 
 
 def rule_violations(matrix: Matrix, axes: Mapping[str, Version]) -> tuple[RuleViolation, ...]:
-    """The rules a combination breaks, in the order of the file."""
+    """The rules that a combination breaks, in the order of matrix.yaml."""
     found = ((rule, rule.violation(axes)) for rule in matrix.constraints.values())
     return tuple(_objection(rule, what) for rule, what in found if what)
 
 
 def meets_conditions(matrix: Matrix, cell: Cell, conditions: Sequence[Condition]) -> bool:
-    """Whether the cell has a value that fits for every condition."""
+    """Whether the cell meets every condition; a cell without the axis of a condition does not."""
     versions = matrix.versions(
         {condition.axis: cell.axes[condition.axis] for condition in conditions if condition.axis in cell.axes}
     )
@@ -110,9 +112,9 @@ def meets_conditions(matrix: Matrix, cell: Cell, conditions: Sequence[Condition]
 def minimal_contradiction(
     product: Mapping[str, Sequence[Version]], fixed: Mapping[str, Version], rules: Sequence[Constraint]
 ) -> tuple[Constraint, ...]:
-    """Rules that together exclude every combination, none of which can be left out; () when one is valid.
+    """A minimal set of rules that exclude every combination together; () if a combination is valid.
 
-    Found by leaving out one rule after the other (Bakker et al. 1993, the deletion filter).
+    Found by the deletion filter (Bakker et al. 1993): each rule is dropped if the others suffice without it.
     """
     if not _infeasible(product, fixed, rules):
         return ()
@@ -124,27 +126,33 @@ def minimal_contradiction(
     return tuple(needed)
 
 
-def nearest_cells(matrix: Matrix, wanted: Mapping[str, str], count: int) -> tuple[NearestCell, ...]:
-    """Valid cells that differ in the fewest of the wanted values, and in those by the fewest steps."""
-    steps = _steps(matrix)
+def nearest_cells(matrix: Matrix, requested: Mapping[str, str], count: int) -> tuple[NearestCell, ...]:
+    """The valid cells that differ on the fewest axes from `requested`, and on these by the fewest
+    versions."""
+    positions = _positions(matrix)
 
     def distance(cell: Cell) -> tuple[int, int, str]:
-        differing = [axis for axis, value in wanted.items() if cell.axes.get(axis) != value]
-        far = sum(_apart(steps, axis, wanted[axis], cell.axes.get(axis)) for axis in differing)
-        return len(differing), far, cell.id
+        differing = differences(requested, cell)
+        versions = sum(
+            _versions_apart(positions[axis], value, cell.axes.get(axis))
+            for axis, (value, _) in differing.items()
+        )
+        return len(differing), versions, cell.id
 
     valid = [cell for cell in matrix.all_cells if not cell.stack]
     return tuple(
-        NearestCell(
-            cell=cell,
-            changes={
-                axis: (value, cell.axes.get(axis, "none"))
-                for axis, value in wanted.items()
-                if cell.axes.get(axis) != value
-            },
-        )
+        NearestCell(cell=cell, changes=differences(requested, cell))
         for cell in sorted(valid, key=distance)[:count]
     )
+
+
+def differences(requested: Mapping[str, str], cell: Cell) -> Mapping[str, tuple[str, str]]:
+    """Axis -> (requested value, value of the cell or "none"), where they differ."""
+    return {
+        axis: (value, cell.axes.get(axis, "none"))
+        for axis, value in requested.items()
+        if cell.axes.get(axis) != value
+    }
 
 
 def explain_empty_selection(matrix: Matrix, selection: Selection) -> tuple[RuleViolation, ...]:
@@ -163,13 +171,13 @@ def explain_empty_selection(matrix: Matrix, selection: Selection) -> tuple[RuleV
 def _contradiction_anywhere(
     matrix: Matrix, axes: Mapping[str, Version], conditions: Sequence[Condition]
 ) -> tuple[RuleViolation, ...]:
-    """What stands in the way in the widest product that has all the axes, and in which something does."""
-    asked = {*axes, *(condition.axis for condition in conditions)}
+    """The contradiction in the largest product of a profile that has all the axes and a contradiction."""
+    required_axes = {*axes, *(condition.axis for condition in conditions)}
     selections = [
         selection
         for profile in matrix.profiles.values()
         for selection in profile.select
-        if selection.product and asked <= {*selection.product, *selection.fixed}
+        if selection.product and required_axes <= {*selection.product, *selection.fixed}
     ]
 
     def fits(axis: str, version: Version) -> bool:
@@ -196,7 +204,7 @@ def _combinations(selection: Selection) -> int:
 def _infeasible(
     product: Mapping[str, Sequence[Version]], fixed: Mapping[str, Version], rules: Sequence[Constraint]
 ) -> bool:
-    # An axis that no rule reads multiplies combinations and decides nothing.
+    # An axis that no rule reads only multiplies the number of combinations.
     read = {axis for rule in rules for axis in rule.axes}
     relevant = {axis: values for axis, values in product.items() if axis in read}
     rest = {axis: version for axis, version in fixed.items() if axis not in relevant}
@@ -207,19 +215,19 @@ def _objection(rule: Constraint, what: str) -> RuleViolation:
     return RuleViolation(rule=rule.id, what=what, reason=rule.reason, source=rule.source, where=rule.where)
 
 
-def _steps(matrix: Matrix) -> Mapping[str, Mapping[str, int]]:
-    """Axis -> value -> its place among all values of the axis that any cell has."""
-    places: dict[str, dict[str, int]] = {}
+def _positions(matrix: Matrix) -> Mapping[str, Mapping[str, int]]:
+    """Axis -> value -> its position among all values of the axis in the cells of the matrix."""
+    positions: dict[str, dict[str, int]] = {}
     for axis in matrix.axes.values():
         values = {cell.axes[axis.name] for cell in matrix.all_cells if axis.name in cell.axes}
         parsed = [axis.parse(value) for value in values]
         ordered = sorted(parsed, key=lambda one: (one.order is None, one.order or (), str(one)))
-        places[axis.name] = {str(version): number for number, version in enumerate(ordered)}
-    return places
+        positions[axis.name] = {str(version): number for number, version in enumerate(ordered)}
+    return positions
 
 
-def _apart(steps: Mapping[str, Mapping[str, int]], axis: str, wanted: str, has: str | None) -> int:
-    places = steps[axis]
-    if has is None or wanted not in places:
-        return len(places)
-    return abs(places[wanted] - places[has])
+def _versions_apart(positions: Mapping[str, int], requested: str, value: str | None) -> int:
+    """How many versions lie between two values of an axis; all of them if one is not in the matrix."""
+    if value is None or requested not in positions:
+        return len(positions)
+    return abs(positions[requested] - positions[value])

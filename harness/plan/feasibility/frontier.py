@@ -1,4 +1,4 @@
-"""The newest versions that go together, and what blocks newer ones: over constraints and stored outcomes."""
+"""The newest compatible versions, and what blocks newer ones, by constraints and stored outcomes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from harness.outcome import Evidence, Status, Tier
 from harness.plan.feasibility.exclusion import (
     NearestCell,
     RuleViolation,
+    differences,
     explain_combination,
     meets_conditions,
     nearest_cells,
@@ -23,7 +24,7 @@ from harness.plan.feasibility.exclusion import (
 
 
 class ProofState(str, enum.Enum):
-    """What is known of a cell. Open means that nothing speaks against it and not everything was asked."""
+    """What stored outcomes prove about a cell. OPEN: no check failed, and some have no outcome yet."""
 
     WORKS = "works"
     OPEN = "open"
@@ -32,7 +33,7 @@ class ProofState(str, enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckProof:
-    """What is known of one check of a cell: its status and evidence, None for a check without an outcome."""
+    """The status and evidence of one check of a cell; None for a check without an outcome."""
 
     check: str
     status: Status | None = None
@@ -43,14 +44,14 @@ class CheckProof:
 
 @dataclass(frozen=True, kw_only=True)
 class CellProof:
-    """A cell and the answers about it."""
+    """A cell and what is known about each of its checks."""
 
     cell: Cell
     answers: tuple[CheckProof, ...]
 
     @property
     def state(self) -> ProofState:
-        """Refuted by one failure; works when every check has passed."""
+        """REFUTED if a check failed, WORKS if every check passed, else OPEN."""
         if any(answer.status is Status.FAIL for answer in self.answers):
             return ProofState.REFUTED
         if self.answers and all(answer.status is Status.PASS for answer in self.answers):
@@ -70,10 +71,10 @@ class CellProof:
 
 @dataclass(frozen=True, kw_only=True)
 class VersionProof:
-    """One version of the axis asked for: its best cell, or why there is none.
+    """One version of an axis, with its best cell or the reasons why there is none.
 
-    objections: rules that exclude it, alone or together. instead: where no rule does, the cell that has the
-    version and differs least from the conditions.
+    objections: the rules that exclude the version, alone or together. alternative: if no rule excludes it,
+    the cell with this version that is closest to the conditions.
     """
 
     version: Version
@@ -83,16 +84,16 @@ class VersionProof:
 
     @property
     def state(self) -> ProofState:
-        """That of the best cell; refuted when rules leave none."""
+        """The state of the best cell; REFUTED if there is no cell."""
         return self.proof.state if self.proof else ProofState.REFUTED
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewestVersions:
-    """The versions of an axis, newest first, down to the newest that works (all of them if none is known to).
+    """The versions of an axis, newest first, up to the newest working one, or all if none is known to work.
 
-    The reasons why a version has no cell are collected down to the newest version without an objection; older
-    versions do not need them. nearest: if no version is left, the cells closest to the conditions.
+    The reasons why a version has no cell are given only for versions newer than the newest candidate.
+    nearest: if no version has a cell, the cells closest to the conditions.
     """
 
     axis: str
@@ -109,7 +110,7 @@ class NewestVersions:
 
     @property
     def candidate(self) -> VersionProof | None:
-        """The newest version nothing speaks against."""
+        """The newest version that is not refuted."""
         return next(
             (
                 version_proof
@@ -122,10 +123,11 @@ class NewestVersions:
 
 @dataclass(frozen=True, kw_only=True)
 class UpgradeObstacles:
-    """What stands between a cell and other values on some axes.
+    """What prevents a cell from having other values on some axes.
 
-    objections: rules the cell would break with them, and does not break without. nearest: valid cells that
-    have the values and change least of the rest, in `changes` axis -> (the stack's, the cell's).
+    objections: rules that the cell would break with these values and does not break now. nearest: the valid
+    cells with these values that differ least otherwise. changes: for each of them, axis -> (value of the
+    stack, value of the nearest cell).
     """
 
     objections: tuple[RuleViolation, ...]
@@ -136,10 +138,10 @@ class UpgradeObstacles:
 def next_probe(
     entries: Sequence[PlanEntry], found: NewestVersions, most: Tier, tried: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Keys that tell most for least: of the newest version nothing speaks against, its cheapest open tier.
+    """The keys to run next: those of the newest candidate in its cheapest tier without an outcome.
 
-    Nothing when that version is known to work, or when only dearer tiers than `most` are left to ask. A
-    version that fails a tier is refuted, so no dearer one of it is ever asked. tried: keys not to ask again.
+    Empty if the candidate is known to work, or if only tiers more expensive than `most` are left. A version
+    that fails a tier is refuted, so its more expensive tiers are never run. tried: keys not to run again.
     """
     candidate = found.candidate
     if candidate is None or candidate is found.works or candidate.proof is None:
@@ -161,7 +163,7 @@ def next_probe(
 def newest_versions(
     matrix: Matrix, axis: str, conditions: Sequence[Condition], proofs: Mapping[str, CellProof]
 ) -> NewestVersions:
-    """The versions of `axis` that cells have, under conditions; proofs: cell id -> what is known of it."""
+    """The versions of `axis` in cells that meet the conditions. proofs: cell id -> what is known about it."""
     found_versions: list[VersionProof] = []
     for version in _values(matrix, axis):
         cells = [
@@ -187,10 +189,10 @@ def newest_versions(
 def newest_cells(
     matrix: Matrix, conditions: Sequence[Condition], proofs: Mapping[str, CellProof]
 ) -> tuple[CellProof, ...]:
-    """Cells nothing speaks against and no other such cell is newer than: the Pareto set, best known first.
+    """The Pareto set of the cells that are not refuted, best proved first: no other such cell is newer.
 
-    One cell is newer than another when it has the same axes, is older on none that has an order, newer on at
-    least one, and equal on the rest.
+    A cell is newer than another if both have the same axes and it is newer on at least one axis, older on
+    none, and equal on all axes whose values have no order.
     """
     cells = [
         cell
@@ -212,12 +214,12 @@ def newest_cells(
 def upgrade_obstacles(
     matrix: Matrix, cell: Cell, wanted: Mapping[str, Version], proofs: Mapping[str, CellProof]
 ) -> UpgradeObstacles:
-    """What speaks against `wanted` on the stack of `cell`, and the smallest changes that make it valid."""
+    """The rules that block `wanted` on the stack of `cell`, and the smallest changes that make it valid."""
     before = {objection.rule for objection in rule_violations(matrix, matrix.versions(cell.axes))}
     changed = {**matrix.versions(cell.axes), **wanted}
     objections = tuple(one for one in rule_violations(matrix, changed) if one.rule not in before)
     texts = {axis: str(version) for axis, version in wanted.items()}
-    having = [
+    candidates = [
         proofs[one.id]
         for one in matrix.all_cells
         if one.id in proofs
@@ -226,14 +228,14 @@ def upgrade_obstacles(
     ]
     target = {axis: str(version) for axis, version in changed.items()}
 
-    def apart(proof: CellProof) -> tuple[bool, int, str]:
-        return proof.state is ProofState.REFUTED, len(_changes(target, proof.cell)), proof.cell.id
+    def distance(proof: CellProof) -> tuple[bool, int, str]:
+        return proof.state is ProofState.REFUTED, len(differences(target, proof.cell)), proof.cell.id
 
-    closest = tuple(sorted(having, key=apart)[:3])
+    closest = tuple(sorted(candidates, key=distance)[:3])
     return UpgradeObstacles(
         objections=objections,
         nearest=closest,
-        changes=tuple(_changes(target, proof.cell) for proof in closest),
+        changes=tuple(differences(target, proof.cell) for proof in closest),
     )
 
 
@@ -254,7 +256,7 @@ def _explain_missing_cell(
     def changes(cell: Cell) -> Mapping[str, tuple[str, str]]:
         unmet = [condition for condition in ranges if not meets_conditions(matrix, cell, [condition])]
         return {
-            **_changes(found.axes, cell),
+            **differences(found.axes, cell),
             **{one.axis: (_words(one), cell.axes.get(one.axis, "none")) for one in unmet},
         }
 
@@ -299,11 +301,3 @@ def _newer(left: Mapping[str, Version], right: Mapping[str, Version]) -> bool:
         else:
             steps.append(version.compare(other))
     return min(steps, default=0) >= 0 and max(steps, default=0) > 0
-
-
-def _changes(wanted: Mapping[str, str], cell: Cell) -> Mapping[str, tuple[str, str]]:
-    return {
-        axis: (value, cell.axes.get(axis, "none"))
-        for axis, value in wanted.items()
-        if cell.axes.get(axis) != value
-    }

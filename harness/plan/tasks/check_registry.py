@@ -10,7 +10,7 @@ CHECK_PACKAGES = ("compat", "patchstack", "builds", "numerics", "rollout", "conv
 
 
 def all_checks() -> tuple[Check, ...]:
-    """Every check, cheap tiers first; a name twice or an undeclared need is a ValueError."""
+    """Every check, cheap tiers first; ValueError for a duplicate name or an undeclared dependency."""
     checks: list[Check] = []
     for package in CHECK_PACKAGES:
         checks.extend(import_module(f"harness.{package}.checks").CHECKS)
@@ -18,31 +18,32 @@ def all_checks() -> tuple[Check, ...]:
 
 
 def order_checks(checks: list[Check]) -> tuple[Check, ...]:
-    """Checks by tier, needs first, otherwise in the order given; ValueError when that cannot be.
+    """Checks by tier, dependencies first, otherwise in the given order; ValueError if there is no such order.
 
-    A check must read every facet of what it needs: only then does its key decide its inputs too.
+    A check must read every facet that its dependencies read. Otherwise cells with one key for the check could
+    have different keys for a dependency, and so different inputs.
     """
     by_name: dict[str, Check] = {}
     for check in checks:
         if check.name in by_name:
-            raise ValueError(f"two checks are called {check.name!r}")
+            raise ValueError(f"two checks have the name {check.name!r}")
         by_name[check.name] = check
     placed: dict[str, Check] = {}
 
     def place(check: Check, chain: tuple[str, ...]) -> None:
         if check.name in chain:
-            raise ValueError(f"checks need each other: {' -> '.join((*chain, check.name))}")
+            raise ValueError(f"checks depend on each other: {' -> '.join((*chain, check.name))}")
         if check.name in placed:
             return
         for need in check.needs:
             if need not in by_name:
-                raise ValueError(f"check {check.name!r} needs {need!r}, which no package declares")
+                raise ValueError(f"check {check.name!r} depends on {need!r}, which no package declares")
             place(by_name[need], (*chain, check.name))
             unread = set(by_name[need].facets) - set(check.facets)
             if unread:
                 raise ValueError(
-                    f"check {check.name!r} needs {need!r} but does not read its facets {sorted(unread)}: "
-                    "cells with the same key for one would have different keys for the other"
+                    f"check {check.name!r} depends on {need!r} but does not read its facets {sorted(unread)}"
+                    ": cells with the same key for one would have different keys for the other"
                 )
         placed[check.name] = check
 
@@ -52,13 +53,13 @@ def order_checks(checks: list[Check]) -> tuple[Check, ...]:
 
 
 def with_needed_checks(names: set[str], checks: tuple[Check, ...]) -> tuple[Check, ...]:
-    """The named checks and everything they need, in the order of `checks`."""
+    """The named checks and their dependencies, in the order of `checks`."""
     by_name = {check.name: check for check in checks}
-    wanted: set[str] = set()
+    selected: set[str] = set()
     queue = list(names)
     while queue:
         name = queue.pop()
-        if name not in wanted:
-            wanted.add(name)
+        if name not in selected:
+            selected.add(name)
             queue.extend(by_name[name].needs)
-    return tuple(check for check in checks if check.name in wanted)
+    return tuple(check for check in checks if check.name in selected)

@@ -1,7 +1,7 @@
-"""What a task asks of the machines it runs on, in the terms of a cluster's resources.
+"""The cluster resources that a task requires.
 
-Nodes advertise `CPU` and `NPU` (Ray counts both itself) and, as markers, `soc:a2`, `cann:8.5.0` and
-`arch:aarch64`; `npu-matrix doctor --resources` prints what to start a node with.
+Nodes offer `CPU` and `NPU`, which Ray counts itself, and markers such as `soc:a2`, `cann:8.5.0` and
+`arch:aarch64`. `npu-matrix doctor --resources` prints the resources to start a node with.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ from harness.check import Check
 from harness.devices.host.soc import soc_family
 from harness.outcome import Tier
 
-# A marker is there or not: any share of it will do, and the smallest that Ray counts lets all tasks have one.
+# A node has a marker or not. Each task takes the smallest amount that Ray can count, so that any number of
+# tasks can share it.
 MARKER = 0.0001
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """`nodes` machines with `resources` on each of them."""
+    """A number of nodes, each with these resources."""
 
     resources: Mapping[str, float]
     nodes: int = 1
 
     def __str__(self) -> str:
-        wanted = ", ".join(
+        resources = ", ".join(
             name if amount == MARKER else f"{amount:g} {name}"
             for name, amount in sorted(self.resources.items())
         )
-        return wanted if self.nodes == 1 else f"{self.nodes} nodes with {wanted} each"
+        return resources if self.nodes == 1 else f"{self.nodes} nodes with {resources} each"
 
 
 def resource_demand(check: Check, facets: Mapping[str, Any]) -> Demand:
-    """What a task of the check asks for: a CPU, and with a device the cards, CANN and machine of its cell.
+    """The resources of a task: one CPU, and for a check on NPUs the cards, CANN version and SoC of its cell.
 
-    A cell's recipe says how many nodes and cards; checks that do not read it run on one card.
+    The recipe of the cell states the number of nodes and cards. Checks that do not read it run on one card.
     """
     resources = {"CPU": 1.0}
     device = facets.get("device") or {}
@@ -55,25 +56,27 @@ def resource_demand(check: Check, facets: Mapping[str, Any]) -> Demand:
 
 
 def unmet_reason(demand: Demand, nodes: Sequence[Mapping[str, float]]) -> str:
-    """Why no machines among `nodes` (what each has in all) can ever meet the demand, or ""."""
-    wanted = applicable_demand(demand, nodes).resources
-    fitting = [node for node in nodes if _lacking(wanted, [node]) == []]
+    """Why the cluster can never meet the demand, or "". nodes: the total resources of each node."""
+    required = applicable_demand(demand, nodes).resources
+    fitting = [node for node in nodes if not _lacking(required, [node])]
     if len(fitting) >= demand.nodes:
         return ""
-    lacking = _lacking(wanted, nodes)
+    lacking = _lacking(required, nodes)
     what = f"no node has {', '.join(lacking)}" if lacking else f"{len(fitting)} of {len(nodes)} nodes fit"
-    return f"the cluster cannot give {demand}: {what}"
+    return f"the cluster cannot provide {demand}: {what}"
 
 
 def applicable_demand(demand: Demand, nodes: Sequence[Mapping[str, float]]) -> Demand:
-    """The demand without an `arch:` marker where no node advertises one: there all are taken to be alike."""
+    """The demand without its `arch:` marker if no node offers one: then all nodes count as the same
+    machine."""
     if any(name.startswith("arch:") for node in nodes for name in node):
         return demand
     resources = {name: amount for name, amount in demand.resources.items() if not name.startswith("arch:")}
     return Demand(resources=resources, nodes=demand.nodes)
 
 
-def _lacking(wanted: Mapping[str, float], nodes: Sequence[Mapping[str, float]]) -> list[str]:
+def _lacking(required: Mapping[str, float], nodes: Sequence[Mapping[str, float]]) -> list[str]:
+    """The resources that no node has enough of."""
     return sorted(
-        name for name, amount in wanted.items() if all(node.get(name, 0.0) < amount for node in nodes)
+        name for name, amount in required.items() if all(node.get(name, 0.0) < amount for node in nodes)
     )

@@ -1,4 +1,4 @@
-"""Which device checks the host that runs a plan can execute."""
+"""Which device checks the host of a run can execute."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ class NpuFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class HostFacts:
-    """The devices of a host; `cann_misfit` says why a CANN version is not compatible with the driver, or "".
+    """The devices of a host.
 
-    nodes: the resources of each node of the cluster that runs the plan instead of this host.
+    cann_misfit: (CANN version, driver version) -> why they are not compatible, or "".
+    nodes: the resources of each cluster node, if a cluster runs the plan instead of this host.
     """
 
     npu: NpuFacts | None = None
@@ -35,7 +36,7 @@ class HostFacts:
 
 
 def device_skip(cell: Cell, check: Check, host: HostFacts, facets: Mapping[str, Facet]) -> Skip | None:
-    """Why this host cannot run a device check of the cell, or None when it can."""
+    """Why this host cannot run a check of the cell that uses its device; None if it can."""
     if not check.device or cell.device != "npu":
         return None
     if host.nodes:
@@ -44,9 +45,9 @@ def device_skip(cell: Cell, check: Check, host: HostFacts, facets: Mapping[str, 
         return Skip(status=Status.NOT_RUN, reason=reason) if reason else None
     if host.npu is None:
         return Skip(status=Status.NOT_RUN, reason="no NPU on this host")
-    wanted = cell.axes.get("soc", "")
-    if wanted and wanted != host.npu.soc:
-        return Skip(status=Status.NOT_RUN, reason=f"the cell needs {wanted}, this host has {host.npu.soc}")
+    soc = cell.axes.get("soc", "")
+    if soc and soc != host.npu.soc:
+        return Skip(status=Status.NOT_RUN, reason=f"the cell needs {soc}, this host has {host.npu.soc}")
     misfit = host.cann_misfit(cell.axes.get("cann", ""), host.npu.driver)
     if misfit:
         return Skip(status=Status.NOT_RUN, reason=f"{misfit}; update the driver, or use an older CANN")

@@ -1,4 +1,4 @@
-"""Makes a plan from cells and checks: one task per distinct key. Pure: it reads nothing from disk."""
+"""Makes a plan from cells and checks, with one task per distinct key. Reads nothing from disk."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ def make_plan(
     without: Mapping[str, str] | None = None,
     code_record: CodeRecord | None = None,
 ) -> Plan:
-    """One entry per (cell, check), one task per distinct key; `checks` must be in order of need.
+    """One entry per cell and check, and one task per distinct key.
 
-    code, code_record: check -> digest of its code, and what these digests are made of.
-    `without`: checks the profile leaves out, with the reason; they and what needs them are not run.
+    checks: in an order in which each follows its dependencies. code: check -> digest of its code.
+    code_record: the modules that these digests are computed from. without: check -> why the profile leaves it
+    out; it and the checks that depend on it are not run.
     """
     left_out = _with_dependents(without or {}, checks)
     entries: list[PlanEntry] = []
@@ -96,7 +97,7 @@ def _with_dependents(without: Mapping[str, str], checks: Sequence[Check]) -> dic
 
 
 def _inapplicable(check: Check, facets: Mapping[str, Facet]) -> Skip | None:
-    """A check that does not apply to the cell is unsupported, never a pass."""
+    """Why the check does not apply to the cell; its status is then unsupported, never pass."""
     reason = check.applies({name: facets[name].value for name in check.facets})
     return Skip(status=Status.UNSUPPORTED, reason=reason) if reason else None
 
@@ -114,7 +115,8 @@ def _task(key: str, check: Check, keys: Mapping[str, str], facets: Mapping[str, 
 
 
 def cell_facts(cell: Cell) -> CellFacts:
-    """The facts about a cell for reports; locations omit the folder, so they are equal in all checkouts."""
+    """The facts about a cell for reports. Locations have no folder, so that they are equal in all
+    checkouts."""
     return CellFacts(
         id=cell.id,
         title=cell.title,

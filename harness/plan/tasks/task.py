@@ -1,4 +1,4 @@
-"""What planning yields: tasks by key, and for every check of every cell its task, or why it has none."""
+"""A plan: tasks by key, and for every check of every cell its task or the reason why it has none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STOPPING = frozenset({Status.FAIL, Status.ERROR, Status.NOT_RUN})
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A check with its facet values. Its identity is `key`: equal keys are one piece of work."""
+    """A check with the values of its facets. Tasks with equal keys are the same work."""
 
     key: str
     check: Check
@@ -31,7 +31,7 @@ class Task:
     expected_s: float = 1.0
 
     def record(self) -> TaskRecord:
-        """The task as data, without the code of its check."""
+        """The task as it is stored: the name of its check, not its code."""
         return TaskRecord(
             key=self.key,
             check=self.check.name,
@@ -47,7 +47,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A profile of the matrix, ready to run: every cell, every entry, every distinct task."""
+    """The cells, entries and distinct tasks of a profile."""
 
     profile: str
     matrix_digest: str
@@ -58,7 +58,7 @@ class Plan:
     code: CodeRecord = field(default_factory=CodeRecord)
 
     def record(self) -> PlanRecord:
-        """The plan as data, to store it or to print it."""
+        """The plan as it is stored and printed."""
         return PlanRecord(
             profile=self.profile,
             matrix_digest=self.matrix_digest,
@@ -71,9 +71,9 @@ class Plan:
 
 
 def plan_of_record(record: PlanRecord, checks: Mapping[str, Check]) -> Plan:
-    """A stored plan with the checks of today; tasks of checks that no longer exist are left out.
+    """A stored plan with the current checks; tasks of checks that no longer exist are left out.
 
-    InputError when nothing is stored, or another version of this program stored it in another form.
+    InputError if the stored plan is empty or cannot be read.
     """
     if not record.matrix_digest:
         raise InputError(
@@ -108,7 +108,8 @@ def plan_of_record(record: PlanRecord, checks: Mapping[str, Check]) -> Plan:
 def reproduce_command(
     cell_id: str, check: str, *, profile: str = DEFAULT_PROFILE, options: Sequence[str] = ()
 ) -> str:
-    """A shell line. `options`: the settings a new shell would not have by itself (`Settings.flags`)."""
+    """The command that runs one check of a cell again. options: flags for settings that are not the
+    defaults."""
     chosen = () if profile == DEFAULT_PROFILE else ("--profile", profile)
     return shlex.join(
         ["npu-matrix", *options, *chosen, "run", "--only", cell_id, "--check", check, "--fresh"]

@@ -133,7 +133,7 @@ def test_needs_come_before_what_needs_them_and_cycles_are_named():
     late = check("late", Tier.BUILD, facets=("versions",), needs=("early",))
     early = check("early", Tier.BUILD)
     assert [each.name for each in order_checks([late, early])] == ["early", "late"]
-    with pytest.raises(ValueError, match="need each other"):
+    with pytest.raises(ValueError, match="depend on each other"):
         order_checks([late, replace(early, needs=("late",))])
     with pytest.raises(ValueError, match="no package declares"):
         order_checks([late])
