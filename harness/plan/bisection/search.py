@@ -242,6 +242,21 @@ class Bisection:
         return probed
 
 
+def minimum_probes(choices: int, noise: FlakeRates) -> float:
+    """A lower bound for the mean number of probes: the entropy of `choices` over the capacity of a probe.
+
+    The capacity is that of a binary channel with these error rates (Shannon 1948), maximised on a grid of
+    input shares.
+    """
+    capacity = max(
+        _entropy_of(share * (1 - noise.false_pass) + (1 - share) * noise.false_fail)
+        - share * _entropy_of(noise.false_pass)
+        - (1 - share) * _entropy_of(noise.false_fail)
+        for share in (number / 1000 for number in range(1, 1000))
+    )
+    return math.log2(choices) / capacity
+
+
 def _weights(length: int, prior: Sequence[Sequence[float]] | None, span: int) -> Any:
     weights = np.array(prior[span], dtype=float) if prior is not None else np.ones(length)
     if len(weights) != length or (length and not weights.sum() > 0):

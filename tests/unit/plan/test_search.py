@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.plan.bisection.search import Bisection, Culprit, FlakeRates, possible_probes
+from harness.plan.bisection.search import Bisection, Culprit, FlakeRates, minimum_probes, possible_probes
 
 
 def ask(vector, culprit, chance, noise):
@@ -43,22 +43,6 @@ def test_the_guilty_thing_is_told_from_the_others(lengths, data):
     assert found.probability >= 0.995
 
 
-def entropy(share):
-    return -sum(part * math.log2(part) for part in (share, 1 - share) if part)
-
-
-def minimum_probes(choices, false_fail):
-    """No method needs fewer probes on average: the entropy of the culprit over the capacity of a probe.
-
-    A probe is a binary channel; its capacity is maximised on a grid of input shares (Shannon 1948).
-    """
-    shares = [number / 1000 for number in range(1, 1000)]
-    capacity = max(
-        entropy(share + (1 - share) * false_fail) - (1 - share) * entropy(false_fail) for share in shares
-    )
-    return math.log2(choices) / capacity
-
-
 def test_flaky_failures_are_not_believed_at_once():
     noise = FlakeRates(false_fail=0.2)
     right = probes = 0
@@ -69,7 +53,7 @@ def test_flaky_failures_are_not_believed_at_once():
         right += found.culprits == (culprit,)
         probes += len(asked)
     assert right >= 97
-    assert minimum_probes(200, noise.false_fail) * 100 <= probes < 2.2 * 100 * math.log2(200)
+    assert minimum_probes(200, noise) * 100 <= probes < 2.2 * 100 * math.log2(200)
 
 
 def test_things_that_only_move_together_are_named_together():
@@ -116,7 +100,7 @@ def test_the_forecast_of_a_search_fits_the_searches():
     told = search.forecast(trials=60)
     assert search.forecast(trials=60) == told
     assert told.right >= 0.95
-    assert minimum_probes(64, search.noise.false_fail) * 0.9 <= told.probes <= 2 * math.log2(64)
+    assert minimum_probes(64, search.noise) * 0.9 <= told.probes <= 2 * math.log2(64)
     dear = search.forecast(
         costs=lambda asked: [1.0 if probe in asked else 50.0 for probe in range(65)], trials=30
     )
