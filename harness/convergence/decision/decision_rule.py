@@ -15,12 +15,12 @@ class Feature:
 
     scale: "plain"; "log" (log(x + offset), for positive quantities whose spread is proportional); "root"
     (square root, which makes the variance of a share nearly constant); "signed-log" (asinh(x / offset), for
-    small numbers of either sign). sides: `BOTH_SIDES`, or `HIGH_IS_BAD` where low is never a fault. floor:
-    the smallest between-run standard deviation believed, on that scale. noise: what counting alone gives one
-    step's value, on that scale; of a mean over n steps less than noise / sqrt(n) is not believed either.
-    finite: whether NaN or inf in the series is a failure by itself. spike: whether the largest value is
-    judged against the median too. median: whether a part of the series is summed up by its median instead of
-    its mean. hint: what to look at when it fails.
+    small numbers of either sign). sides: `BOTH_SIDES`, or `HIGH_IS_BAD` if low values are never a fault.
+    floor: the smallest between-run standard deviation that is used, on that scale. noise: the standard
+    deviation that counting causes in one step, on that scale; for a mean over n steps the floor is at least
+    noise / sqrt(n). finite: whether NaN or inf fails the run by itself. spike: whether the difference between
+    the largest value and the median is judged too. median: whether a part of the series is summarised by its
+    median instead of its mean. start: whether the first steps are judged. hint: what to look at if it fails.
     """
 
     name: str
@@ -37,10 +37,10 @@ class Feature:
 
 
 # Floors: 0.003 is the standard error of a mean over 256 responses with a standard deviation of 0.05, the
-# least a step of the tiny task can resolve; on log scales it means 0.3 %. The mismatch is judged against
-# 1e-3 with a floor of 0.5, because its size depends on the device's arithmetic: with 10 references that
-# tolerates about 2.5 %, the shift of probabilities when logits of magnitude 5 are rounded to bfloat16 (5 *
-# 2^-8 = 2 %).
+# smallest difference that a step of the tiny task can resolve; on log scales it means 0.3 %. The mismatch has
+# the offset 1e-3 and the floor 0.5, because its size depends on the device's arithmetic: with 10 reference
+# runs this tolerates about 2.5 %, the change of probabilities when logits of magnitude 5 are rounded to
+# bfloat16 (5 * 2^-8 = 2 %).
 FEATURES = (
     Feature(
         name="entropy",
@@ -49,8 +49,9 @@ FEATURES = (
         finite=True,
         hint="the sampling temperature, the log-softmax and its backward",
     ),
-    # A step whose groups are all solved has no gradient, which is no fault, and the logarithm of that
-    # outweighs all other steps': 1 of 60 healthy seeds has one, and it failed 1.5 % of the trials.
+    # If all groups of a step are solved, its gradient is zero, which is not a fault. Its logarithm would
+    # dominate a mean over the steps: 1 of 60 healthy seeds has such a step, and a mean failed 1.5 % of the
+    # trials.
     Feature(
         name="grad_norm",
         scale="log",
@@ -78,7 +79,7 @@ FEATURES = (
         floor=0.5,
         hint="the weights and the temperature the rollout samples with",
     ),
-    # verl's own measure of the same, |p_rollout - p_trainer|; where p is near 1 they are equal.
+    # verl's measure of the mismatch, |p_rollout - p_trainer|; for p near 1 both are equal.
     Feature(
         name="probs_difference",
         scale="log",
@@ -87,10 +88,10 @@ FEATURES = (
         floor=0.5,
         hint="the weights and the temperature the rollout samples with",
     ),
-    # One-sided: early low counts have a long lower tail that no Student band fits, and mean slower learning,
-    # which the reward shows. Its start is a count of none or one group. While most steps count none, ten
-    # references may all agree on none, and one group would be a fault: it failed 0.6 % of healthy trials. The
-    # square root of a count (Poisson) has a variance of at most 0.41, here of 32 groups.
+    # One-sided: low early counts have a long lower tail that no Student band fits. They mean slower learning,
+    # which the reward shows too. The start is not judged, because it is a count of zero or one groups: all
+    # ten reference runs can have zero, and a run with one group would fail (0.6 % of healthy trials did). The
+    # square root of a Poisson count has a variance of at most 0.41; here the share of 32 groups is judged.
     Feature(
         name="zero_variance_groups",
         scale="root",
@@ -114,37 +115,41 @@ REWARD_HINT = "the advantages (sign, grouping), the optimizer, and the reward fu
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Screen with one run, confirm with up to three.
+    """The settings of the rule: screen with one run, confirm with up to three runs.
 
-    screen_alpha 0.15: chance that a healthy stack pays for more runs; two runs whose mean is not suspicious
-        pass, others need a third. A healthy verdict so costs at most 1 + 2 * 0.15 = 1.3 runs in the mean
-        (measured on recorded healthy runs: 1.11 to 1.16), but for runs that end too early to show the margin
-        below (verl's trainer: 1.39).
-    confirm_alpha 0.003: chance that a healthy stack fails, split evenly over the second and third run; a
-        bound by Bonferroni over statistics and looks, below the 0.5 % the project promises.
-    share_alpha 0.05: a statistic fails a stack only if each of its runs lies to the same side by more than
-        chance lets one healthy run in 20; a mean that one freak run made is INCONCLUSIVE. A shift that the
-        rule finds, of 5 to 7 between-run standard deviations, leaves a run inside 1.9 with a chance of 0.1 %.
-    looks, spend: fractions of the planned steps at which a run is tested, and their shares of alpha: little
-        early, when curves say little, most at the end (as O'Brien and Fleming, Biometrics 35, 1979).
-    most_runs, least_references: candidate runs at most; reference runs at least. A Student band from 5 runs
-        finds a fault 4 times in 5 only when it moves a statistic by 14 between-run standard deviations,
-        from 10 runs by 7, from 20 by 5.
+    screen_alpha 0.15: probability that a healthy stack needs more than one run. Two runs whose mean is not
+        suspicious pass, others need a third run. On average, a verdict on a healthy stack costs at most
+        1 + 2 * 0.15 = 1.3 runs (measured with recorded healthy runs: 1.11 to 1.16), except where runs are too
+        short to show the margin below (verl's trainer: 1.39).
+    confirm_alpha 0.003: probability that a healthy stack fails, split evenly between the second and third
+        run. It is a Bonferroni bound over statistics and looks, below the 0.5 % that the project promises.
+    share_alpha 0.05: a statistic fails a stack only if every run deviates to the same side by more than 19 of
+        20 healthy runs do. If one unusual run alone determines the mean, the decision is INCONCLUSIVE. For a
+        shift that the rule detects (5 to 7 between-run standard deviations), the probability that a run
+        deviates by less than 1.9 is 0.1 %.
+    looks, spend: the fractions of the planned steps at which a run is tested, and their shares of alpha:
+        small early, when curves contain little information, and largest at the end (as O'Brien and Fleming,
+        Biometrics 35, 1979).
+    most_runs, least_references: the largest number of candidate runs, the smallest number of reference runs.
+        With 5 reference runs, a fault is detected in 4 of 5 cases only if it shifts a statistic by 14
+        between-run standard deviations; with 10 runs 7, with 20 runs 5.
     margin 0.35: a PASS shows with 95 % confidence that area and final reward are not below the reference by
-        more than this share of its rise. It is the least that 10 references let a healthy run meet with
-        99.9 %: (1.83 + 4.3) Student quantiles x between-run sd 0.04 x sqrt(1.1) / rise 0.75 = 0.34.
-    largest_mismatch 0.15: mean probability shift between rollout and trainer over 5 steps that no arithmetic
-        explains.
-    constant_steps: as many identical rewards from the start mean that it does not depend on the policy.
-    twin_steps, twin_limit, twin_series: how long and how far a run may differ from its twin (see `twin`), in
-        between-run standard deviations. Measured on 40 seeds of each algorithm: rounding
-        every logit to HF32 (2^-11) exceeds 0.03 in the first step on 15 % of the seeds, where it flips a
-        sampled token, so all `most_runs` runs must exceed it for a FAIL (0.3 %); a policy loss in bfloat16
-        does on 92 % and 100 %, swapped clip bounds on all. fp32 rounding stays below 0.0001. A second step
-        would double the flips (28 %) for little.
-    accept_early, learned_share: with `accept_early`, a run can PASS at a look before the last one, provided
-        the reference's reward has made `learned_share` of its rise by then. Later steps are then not looked
-        at, and the decision says so.
+        more than this share of its rise. It is the smallest margin that a healthy run meets with 99.9 %
+        probability when there are 10 reference runs: (1.83 + 4.3) Student quantiles x between-run standard
+        deviation 0.04 x sqrt(1.1) / rise 0.75 = 0.34.
+    largest_mismatch 0.15: the largest mean probability difference between rollout and trainer over 5 steps
+        that arithmetic can explain.
+    constant_steps: this many identical rewards at the start mean that the reward does not depend on the
+    policy. twin_steps, twin_limit, twin_series: how many steps of a run are compared with its twin (see
+    `paired_run`),
+        and how far they may differ, in between-run standard deviations. Measured on 40 seeds of each
+        algorithm: rounding every logit to HF32 (2^-11) exceeds 0.03 in the first step on 15 % of the seeds,
+        where it flips a sampled token, so all `most_runs` runs must exceed it for a FAIL (0.3 %); a policy
+        loss in bfloat16 does on 92 % and 100 %, swapped clip bounds on all. fp32 rounding stays below 0.0001.
+        A second step would nearly double the flipped tokens (28 %) and detect hardly more faults.
+    accept_early, learned_share: with `accept_early`, a run can PASS at a look before the last one if the
+        reference's reward has reached `learned_share` of its rise by then. The decision then says that later
+        steps were not judged.
     reward, reward_floor, features: the series that must rise, its floor (see `Feature`), the other series.
     """
 
@@ -168,10 +173,10 @@ class Rule:
     features: tuple[Feature, ...] = field(default=FEATURES)
 
     def steps_at(self, look: int, steps: int) -> int:
-        """Steps of a run of `steps` that look number `look` sees."""
+        """The number of steps that look number `look` tests, in a run of `steps` steps."""
         return min(steps, math.ceil(self.looks[look] * steps - 1e-9))
 
     @property
     def last_look(self) -> int:
-        """Index of the look that sees everything."""
+        """The index of the last look, which tests all steps."""
         return len(self.looks) - 1

@@ -1,4 +1,4 @@
-"""Run-level summaries of telemetry series: one number each, so that correlation inside a run does not matter.
+"""Summarises telemetry series by one number for each run, so that correlation within a run does not matter.
 
 All functions take finite arrays of at least `SHORTEST` steps.
 """
@@ -17,27 +17,27 @@ from harness.convergence.decision.decision_rule import BOTH_SIDES, HIGH_IS_BAD, 
 Floats = NDArray[np.float64]
 
 SHORTEST = 6
-# Telemetry comes from float32 programs, which overflow at 3.4e38; anything near is as broken as inf.
+# float32 overflows at 3.4e38. Values above this limit are treated like infinity.
 LARGEST = 1e30
-# Steps averaged for "how it starts": more than one to damp the noise, few enough to be before learning.
+# Number of first steps that are averaged: enough to reduce noise, few enough to be before any learning.
 FIRST = 3
 # A level that is never reached counts as reached after this many times the planned steps.
 NEVER = 1.5
-# Between-run floor of log times: a curve crosses a level between two steps; one step in 25 is 4 %.
+# Between-run floor of log times: a curve crosses a level between two steps, and one step of 25 is 4 %.
 TIME_FLOOR = 0.04
-# Roughness of a few dozen steps is itself uncertain by 1 / sqrt(2 * 60) = 9 %.
+# The roughness of a few dozen steps has an uncertainty of 1 / sqrt(2 * 60) = 9 %.
 ROUGHNESS_FLOOR = 0.09
-# The largest of a few dozen steps is skewed (Gumbel); measured on healthy runs, a smaller floor raises
-# false alarms.
+# The largest of a few dozen values has a skewed distribution (Gumbel). With healthy runs, a smaller floor
+# causes false alarms (measured).
 SPIKE_FLOOR = 0.25
-# So is the deepest fall of a curve that rises; in units of the reward's own floor: a fall of 0.1 can be
-# chance.
+# In units of the reward's floor. The deepest fall of a rising curve has a skewed distribution too: a fall of
+# 0.1 can be chance.
 DRAWDOWN_FLOORS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """One number of one run; sides and floor say how it is compared with other runs' (see `rule.Feature`)."""
+    """A summary of a run. sides, floor: how it is compared with other runs (see `decision_rule.Feature`)."""
 
     value: float
     sides: int
@@ -46,7 +46,7 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True)
 class Levels:
-    """Reward levels whose time of first crossing is compared: 25, 50 and 75 % of the reference's rise."""
+    """Rewards at 25, 50 and 75 % of the reference's rise; the steps that first reach them are compared."""
 
     quarter: float
     half: float
@@ -54,7 +54,7 @@ class Levels:
 
 
 def reward_summaries(reward: Floats, *, floor: float) -> dict[str, Summary]:
-    """Start, area, final fifth, rise, drawdown and roughness of a reward curve."""
+    """The start, area, final fifth, rise, drawdown and roughness of a reward curve."""
     width = max(FIRST, len(reward) // 10)
     smooth = np.convolve(reward, np.ones(width) / width, "valid")
     start = float(reward[: width // 2 + 1].mean())
@@ -78,7 +78,7 @@ def reward_summaries(reward: Floats, *, floor: float) -> dict[str, Summary]:
 
 
 def crossing_times(reward: Floats, levels: Levels, *, steps: int) -> dict[str, Summary]:
-    """Log steps at which the smoothed curve first reaches each level."""
+    """The logarithm of the step at which the smoothed curve first reaches each level."""
     smooth = np.convolve(reward, np.ones(FIRST) / FIRST, "valid")
     result = {}
     for name, level in (("quarter", levels.quarter), ("half", levels.half), ("most", levels.most)):
@@ -91,7 +91,7 @@ def crossing_times(reward: Floats, levels: Levels, *, steps: int) -> dict[str, S
 
 
 def feature_summaries(values: Floats, feature: Feature) -> dict[str, Summary]:
-    """Start, whole and final fifth of a telemetry series on its feature's scale, and its spike."""
+    """The start, whole and final fifth of a telemetry series on its feature's scale, and its spike."""
     scaled = on_scale(values, feature)
     parts = {
         "start": scaled[:FIRST],
@@ -135,7 +135,7 @@ def all_summaries(
     levels: Levels | None,
     steps: int,
 ) -> dict[str, Summary]:
-    """Every summary of a run (or of its first part), by "series/summary"; `levels` only for a whole run."""
+    """All summaries of a run or of its first part, by "series/summary". levels: only for a whole run."""
     curve = series[reward]
     result = {f"{reward}/{name}": value for name, value in reward_summaries(curve, floor=floor).items()}
     if levels is not None:

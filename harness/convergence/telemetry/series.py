@@ -1,8 +1,7 @@
-"""Runs as named series, and the JSON-lines file a training writes and the host reads back.
+"""Runs as named series, and the file of JSON lines that a training writes and the host reads.
 
-A file holds any number of runs, one after the other or interleaved: a `run` line (the header), its `step`
-lines, an `end` line. What is missing, broken or repeated is named in `problems`, never silently dropped.
-In-cell module.
+A file contains any number of runs, also interleaved: for each run a line `run` (the header), lines `step` and
+a line `end`. Missing, invalid and repeated lines are named in `problems`. In-cell module.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from typing import Any
 
 SCHEMA = {"name": "npu-matrix/training", "version": 1}
 
-# One schema for every trainer. reward: mean of the step's responses; entropy: nats per token; grad_norm: L2
-# before clipping, mean over mini-batches; ppo_kl: mean of old - new log-probability; clip_fraction: share
-# of clipped tokens; response_length: tokens; mismatch: mean |exp(rollout - trainer log-prob) - 1|;
-# zero_variance_groups: share of prompts whose responses all have the same reward; seconds: wall time of the
+# The series of all trainers. reward: mean over the responses of a step; entropy: nats per token; grad_norm:
+# L2 norm before clipping, mean over mini-batches; ppo_kl: mean of old - new log-probability; clip_fraction:
+# share of clipped tokens; response_length: tokens; mismatch: mean |exp(rollout - trainer log-probability) -
+# 1|; zero_variance_groups: share of prompts whose responses all have the same reward; seconds: wall time of a
 # step.
 SERIES = (
     "reward",
@@ -44,9 +43,9 @@ _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRun:
-    """One training: series of equal length by name, and where it came from.
+    """One training: its series, which have equal lengths, and its header.
 
-    complete: the program said that it reached its end. problems: what was wrong with the file about this run.
+    complete: whether the program reported its end. problems: problems of the run's lines in the file.
     """
 
     series: Mapping[str, tuple[float, ...]]
@@ -56,20 +55,20 @@ class RecordedRun:
 
     @property
     def steps(self) -> int:
-        """Steps recorded."""
+        """The number of recorded steps."""
         return max((len(values) for values in self.series.values()), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Telemetry:
-    """What a file holds: its runs in order of their headers, and the problems that belong to no run."""
+    """The runs of a file, in the order of their headers, and the problems that belong to no run."""
 
     runs: tuple[RecordedRun, ...]
     problems: tuple[str, ...] = ()
 
 
 def encode(value: float) -> float | str:
-    """A JSON value for `value`: six significant digits, or the words nan, inf, -inf, which JSON lacks."""
+    """A number as JSON: six significant digits, or "nan", "inf", "-inf", which JSON numbers cannot be."""
     if math.isnan(value):
         return "nan"
     if math.isinf(value):
@@ -78,7 +77,7 @@ def encode(value: float) -> float | str:
 
 
 def decode(value: Any) -> float:
-    """The number behind what `encode` wrote; ValueError for anything else."""
+    """The number that `encode` wrote. Raises ValueError for anything else."""
     if isinstance(value, str) and value in _WORDS:
         return _WORDS[value]
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -92,12 +91,12 @@ def encode_series(series: Mapping[str, Sequence[float]]) -> dict[str, tuple[floa
 
 
 def decode_series(series: Mapping[str, Sequence[Any]]) -> dict[str, tuple[float, ...]]:
-    """The inverse of `encode_series`, but for rounding."""
+    """The series that `encode_series` wrote, with rounded numbers."""
     return {name: tuple(decode(value) for value in values) for name, values in series.items()}
 
 
 def read(path: Path) -> Telemetry:
-    """All runs of a file; a file that is not there or is empty gives no runs and says so."""
+    """All runs of a file. A missing or empty file has no runs and one problem."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -120,7 +119,7 @@ def parse(lines: Iterable[str], *, name: str = "telemetry") -> Telemetry:
         run, kind = str(record.get("run", "")), record.get("kind")
         if kind == "run":
             if run in builders:
-                problems.append(f"{where}: run {run} starts a second time; its later part is kept apart")
+                problems.append(f"{where}: run {run} starts a second time; its parts are separate runs")
                 builders[f"{run} (ended at line {number})"] = builders.pop(run)
             builders[run] = RunBuilder(header=record)
         elif run not in builders:
@@ -132,14 +131,14 @@ def parse(lines: Iterable[str], *, name: str = "telemetry") -> Telemetry:
         else:
             problems.append(f"{where}: unknown kind of line {kind!r}")
     if not builders:
-        problems.append(f"{name} holds no run")
+        problems.append(f"{name} contains no run")
     return Telemetry(runs=tuple(builder.build() for builder in builders.values()), problems=tuple(problems))
 
 
 class RunBuilder:
-    """Collects the step records of one run, in any order, and names what is wrong with them.
+    """Collects the step records of one run, in any order, with their problems.
 
-    first: number of the run's first step. ended: whether the program said that it reached its end.
+    first: number of the run's first step. ended: whether the program reported its end.
     """
 
     def __init__(self, header: Mapping[str, Any], *, first: int = 0) -> None:
@@ -150,13 +149,13 @@ class RunBuilder:
         self.ended = False
 
     def add(self, record: Mapping[str, Any], where: str) -> None:
-        """Take a step's record: its number under `step`, metrics under their names."""
+        """Add the record of a step: its number as `step`, and the metrics by name."""
         step = record.get("step")
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
             self.problems.append(f"{where}: a step line without a step number")
             return
         if step in self.steps:
-            self.problems.append(f"{where}: step {step} again; the later one is taken")
+            self.problems.append(f"{where}: step {step} occurs again; the later record is used")
         values = {}
         for metric, value in record.items():
             if metric in ("kind", "run", "step"):
@@ -168,7 +167,7 @@ class RunBuilder:
         self.steps[step] = values
 
     def end(self, record: Mapping[str, Any]) -> None:
-        """Take the end line: what became known of the host while the run went on joins the header's."""
+        """Add the end line. What it says about the host is added to the header."""
         self.ended = True
         before, after = self.header.get("host"), record.get("host")
         if isinstance(before, Mapping) and isinstance(after, Mapping):
@@ -185,7 +184,7 @@ class RunBuilder:
         for metric in dict.fromkeys(metric for number in numbers for metric in self.steps[number]):
             lacking = [number for number in numbers if metric not in self.steps[number]]
             if lacking:
-                problems.append(f"{metric} is left out: it is missing at steps {_some(lacking)}")
+                problems.append(f"{metric} is omitted: it is missing at steps {_some(lacking)}")
             else:
                 series[metric] = tuple(self.steps[number][metric] for number in numbers)
         if not self.ended:

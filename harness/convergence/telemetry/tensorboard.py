@@ -1,10 +1,10 @@
-"""TensorBoard event files as telemetry, read while they are being written and without TensorBoard.
+"""Reads TensorBoard event files as telemetry, also while they are written, without TensorBoard.
 
 Framing (tensorflow/core/lib/io/record_writer.h): length as uint64, masked CRC-32C of its 8 bytes, data,
 masked CRC-32C of the data, all little-endian. Data (tensorflow/core/util/event.proto and
-framework/summary.proto): `Event` with step (2) and summary (5), `Summary` with values (1), `Value` with
-tag (1) and simple_value (2) or a scalar tensor (8). verl writes each metric of a step as an event of its own,
-under the name the console shows. Standard library only.
+framework/summary.proto): `Event` with step (2) and summary (5), `Summary` with values (1), `Value` with tag
+(1) and simple_value (2) or a scalar tensor (8). verl writes each metric of a step as a separate event, with
+the name that its console log has. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.convergence.telemetry.verl_metrics import FIRST_STEP, metric_proble
 
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
-# A summary of scalars has some dozens of bytes; a length beyond this is damage that its checksum missed.
+# A summary of scalars has some dozens of bytes. A longer record is damaged, although its checksum is correct.
 LONGEST_RECORD = 1 << 26
 # Fields of the messages above, and of TensorProto (framework/tensor.proto).
 _STEP, _SUMMARY, _VALUE, _TAG, _SIMPLE, _TENSOR = 2, 5, 1, 1, 2, 8
@@ -29,7 +29,7 @@ _DT_FLOAT, _DT_DOUBLE = 1, 2
 
 
 class DamagedError(ValueError):
-    """Bytes that are no record, or no message."""
+    """The bytes are not a valid record or protobuf message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +42,9 @@ class Scalar:
 
 
 class EventFile:
-    """Reads a growing event file: `feed` its bytes as they arrive, ask for the `telemetry` at any time.
+    """Reads a growing event file: pass its bytes to `feed`, and call `telemetry` at any time.
 
-    steps: planned training steps; the run counts as complete when it has logged the last of them.
+    steps: planned training steps. The run is complete when the last of them was logged.
     """
 
     def __init__(self, name: str, *, steps: int | None = None) -> None:
@@ -54,45 +54,44 @@ class EventFile:
         self._offset = 0
         self._damage = ""
         self._logged: dict[int, dict[str, float]] = {}
-        self._again: list[int] = []
-        self._seen = 0
+        self._repeated: list[int] = []
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes, which may end anywhere. Behind a damaged record nothing can be found again."""
+        """Read the next bytes, which may end anywhere. Nothing after a damaged record can be read."""
         if self._damage:
             return
         self._rest += data
         try:
             while (record := self._record()) is not None:
                 for scalar in scalars(record):
-                    self._take(scalar)
+                    self._add(scalar)
         except DamagedError as error:
             self._damage = f"{self.name}: byte {self._offset}: {error}; what follows cannot be read"
 
     def telemetry(self) -> Telemetry:
-        """The run so far, and what was wrong."""
+        """The run so far, and the problems."""
         problems = [self._damage] if self._damage else []
         if self._rest and not self._damage:
             problems.append(
                 f"{self.name} ends in the middle of a record, {len(self._rest)} bytes after {self._offset}"
             )
-        if self._again:
-            shown = ", ".join(map(str, sorted(set(self._again))[:5]))
-            problems.append(f"{self.name}: steps logged again, the later value is taken: {shown}")
+        if self._repeated:
+            shown = ", ".join(map(str, sorted(set(self._repeated))[:5]))
+            problems.append(f"{self.name}: steps were logged again, the later value is used: {shown}")
         builder = RunBuilder({"source": self.name}, first=FIRST_STEP)
         for step, logged in sorted(self._logged.items()):
             values = values_of(logged)
             if values:
                 builder.add({"step": step, **values}, self.name)
         if not builder.steps:
-            problems.append(f"{self.name} holds no training step")
+            problems.append(f"{self.name} contains no training step")
             return Telemetry(runs=(), problems=tuple(problems))
         builder.ended = self.steps is not None and max(builder.steps) >= self.steps
         run = builder.build()
         return Telemetry(runs=(run,), problems=(*problems, *metric_problems(run, self.steps)))
 
     def _record(self) -> bytes | None:
-        """The next whole record, or None while it has not arrived."""
+        """The next complete record, or None if it has not arrived yet."""
         if len(self._rest) < _HEADER.size:
             return None
         length, checksum = _HEADER.unpack_from(self._rest)
@@ -109,15 +108,15 @@ class EventFile:
         self._offset += end
         return record
 
-    def _take(self, scalar: Scalar) -> None:
+    def _add(self, scalar: Scalar) -> None:
         logged = self._logged.setdefault(scalar.step, {})
         if scalar.tag in logged:
-            self._again.append(scalar.step)
+            self._repeated.append(scalar.step)
         logged[scalar.tag] = scalar.value
 
 
 def read(path: Path, *, steps: int | None = None) -> Telemetry:
-    """The telemetry of a whole event file; one that is not there gives no run and says so."""
+    """The telemetry of a whole event file. A missing file has no run and one problem."""
     events = EventFile(path.name, steps=steps)
     try:
         events.feed(path.read_bytes())
@@ -127,11 +126,11 @@ def read(path: Path, *, steps: int | None = None) -> Telemetry:
 
 
 def scalars(event: bytes) -> Iterator[Scalar]:
-    """The scalars of an `Event`; DamagedError for what is no message."""
+    """The scalars of an `Event`. Raises DamagedError when the bytes are not a message."""
     step, summaries = 0, []
     for field, value in _fields(event):
         if field == _STEP and isinstance(value, int):
-            # int64 is written as its 64 bits.
+            # An int64 is written as an unsigned number with the same 64 bits.
             step = value - (1 << 64) if value >> 63 else value
         elif field == _SUMMARY and isinstance(value, bytes):
             summaries.append(value)
@@ -156,7 +155,7 @@ def _scalar(message: bytes) -> tuple[str, float] | None:
 
 
 def _of_tensor(message: bytes) -> float | None:
-    """The one number of a scalar tensor of float or double; None for others."""
+    """The number in a scalar tensor of float or double; None for other tensors."""
     found: Mapping[int, int | bytes] = dict(_fields(message))
     formats = {_DT_FLOAT: ("<f", _FLOAT_VALUES), _DT_DOUBLE: ("<d", _DOUBLE_VALUES)}
     layout, field = formats.get(found.get(_DTYPE), ("", 0))  # type: ignore[arg-type]
@@ -167,7 +166,7 @@ def _of_tensor(message: bytes) -> float | None:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Field numbers and values of a protobuf message; fixed-size numbers as their bytes."""
+    """The field numbers and values of a protobuf message; numbers of fixed size are returned as bytes."""
     place = 0
     while place < len(message):
         key, place = _varint(message, place)

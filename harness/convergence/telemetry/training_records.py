@@ -1,7 +1,7 @@
-"""What is stored of training runs, whatever trained them. Standard library only.
+"""The types in which all trainings are stored. Standard library only.
 
-Series are stored with six significant digits; `nan`, `inf` and `-inf` are words, because JSON has no such
-numbers (`series.encode`).
+Series are stored with six significant digits. NaN and infinities are stored as the texts `nan`, `inf` and
+`-inf`, because JSON has no such numbers (`series.encode`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Settings = Mapping[str, str | int | float | bool | None]
 
 @dataclass(frozen=True, kw_only=True)
 class MachineLoad:
-    """The machine that a run's times are of.
+    """The machine of a run, and its load by other processes.
 
-    id: a digest that only runs on this machine share. load: runnable processes per processor when the run
-    started. others: share of the machine that other programs used, None where that is not known.
+    id: a digest that identifies the machine. load: runnable processes per processor when the run started.
+    others: share of the processor time that other processes used, None if unknown.
     """
 
     id: str
@@ -32,21 +32,21 @@ class MachineLoad:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyStop:
-    """A run that was ended early: the steps it had made when that was decided, of how many, and why."""
+    """A run that was stopped early, and why: the decision was made after `after` of `of` steps."""
 
     after: int
     of: int
     reason: str
 
     def sentence(self, made: int) -> str:
-        """How much of the run this saved; `made`: the steps it had made when it ended."""
+        """How much of the run was saved. made: number of steps when the run ended."""
         saved = (self.of - made) / self.of
         return f"It was stopped after {made} of {self.of} steps, which saved {saved:.0%} of the run."
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceProvenance:
-    """Where a reference set was recorded."""
+    """Where, when and with which versions a reference set was recorded."""
 
     device: DeviceFacts
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class ReferenceProvenance:
 
 @dataclass(frozen=True, kw_only=True)
 class CurveBand:
-    """Mean and 99 % prediction band of the reference runs, step by step; empty without a reference."""
+    """Mean and 99 % prediction band of the reference runs for each step; empty without a reference set."""
 
     mean: tuple[StoredNumber, ...] = ()
     low: tuple[StoredNumber, ...] = ()
@@ -69,7 +69,7 @@ class CurveBand:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardCurve:
-    """The reward of one candidate run, step by step."""
+    """The reward of one candidate run for each step."""
 
     seed: int
     reward: tuple[StoredNumber, ...]
@@ -77,14 +77,14 @@ class RewardCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class TelemetryCurves(CurveBand):
-    """One series of all candidate runs over the band of the reference runs."""
+    """One series of all candidate runs, and the band of the reference runs."""
 
     candidate: tuple[tuple[StoredNumber, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCurves:
-    """What a report draws. looks: the steps at which the decision rule looked."""
+    """The curves that a report draws. looks: the steps of the decision rule's interim tests."""
 
     reference: CurveBand = field(default_factory=CurveBand)
     candidate: tuple[RewardCurve, ...] = ()

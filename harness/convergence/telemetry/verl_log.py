@@ -1,10 +1,9 @@
-"""What verl's trainer logs, as telemetry: console lines and its `file` logger, read while they are being
-written.
+"""Reads the console log and the `file` logger of verl's trainer as telemetry, also while they are written.
 
 Console (verl/utils/logger/aggregate_logger.py): `step:3 - actor/entropy:0.5 -
-critic/rewards/mean:np.float64(0.2)`, behind Ray's `(TaskRunner pid=7)`; numpy 2 prints scalars as
-`np.float64(...)`. Ray hands on what a process has written so far, so a long line may come as two, each behind
-`(TaskRunner pid=7)`. File logger (verl/utils/tracking.py): `{"step": 3, "data": {...}}`.
+critic/rewards/mean:np.float64(0.2)` after Ray's prefix `(TaskRunner pid=7)`; numpy 2 prints scalars as
+`np.float64(...)`. Ray forwards the output of a process in pieces, so a long line can be split into two lines,
+each with the prefix. File logger (verl/utils/tracking.py): `{"step": 3, "data": {...}}`.
 """
 
 from __future__ import annotations
@@ -24,14 +23,16 @@ _CONSOLE = re.compile(r"^\s*step:(?P<step>\d+) - (?P<metrics>.*)$")
 _PAIR = re.compile(
     r"^\S+:(?:[-+]?(?:\.?\d|inf|nan)[\w.+-]*|True|False|None|(?:np|numpy|tensor)[\w.]*\(\S*\))$"
 )
-# The rest of a value that was cut in its middle, and the next metric.
+# The rest of a value that was split, followed by another metric.
 _REST_OF_VALUE = re.compile(r"^[\w.+)-]* - ")
 
 
 @dataclass(frozen=True)
 class _OpenStep:
-    """A step's line, of which more may come. earlier, problems: the step's values and the number of problems
-    before it was taken."""
+    """The line of a step, whose rest may follow in another line.
+
+    earlier, problems: the values of the step and the number of problems before this line was added.
+    """
 
     step: int
     metrics: str
@@ -40,7 +41,7 @@ class _OpenStep:
     problems: int
 
     def joined(self, text: str) -> str:
-        """Its metrics with those of `text`, or "" where `text` is a line of its own."""
+        """The metrics with `text` appended, or "" if `text` is not the rest of this line."""
         whole = self.metrics + text
         ends_in_value = all(_PAIR.match(pair) for pair in self.metrics.split(" - "))
         if ends_in_value and not _REST_OF_VALUE.match(text):
@@ -49,9 +50,9 @@ class _OpenStep:
 
 
 class VerlLog:
-    """Reads a growing log: `feed` text as it arrives, ask for the `telemetry` so far at any time.
+    """Reads a growing log: pass its text to `feed`, and call `telemetry` at any time.
 
-    steps: planned training steps; the run counts as complete when it has logged the last of them.
+    steps: planned training steps. The run is complete when the last of them was logged.
     """
 
     def __init__(self, name: str, *, steps: int | None = None) -> None:
@@ -64,30 +65,32 @@ class VerlLog:
         self._line = 0
 
     def feed(self, text: str) -> None:
-        """Take the next piece of the log, which may end in mid-line."""
+        """Read the next piece of the log, which may end within a line."""
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
             self._line += 1
-            self._take(_COLOUR.sub("", line).rstrip("\r"))
+            self._read_line(_COLOUR.sub("", line).rstrip("\r"))
 
     def telemetry(self) -> Telemetry:
-        """The runs so far, one per process that logged steps, and what was wrong."""
+        """The runs so far, one for each process that logged steps, and the problems."""
         problems = list(self._problems)
         if self._rest.strip():
             problems.append(
-                f"{self.name}:{self._line + 1}: the log ends in mid-line: {self._rest.strip()[:60]!r}"
+                f"{self.name}:{self._line + 1}: the log ends within a line: {self._rest.strip()[:60]!r}"
             )
         if len(self._runs) > 1:
-            problems.append(f"{self.name} mixes the steps of {', '.join(map(repr, self._runs))}")
+            problems.append(
+                f"{self.name} contains steps of several processes: {', '.join(map(repr, self._runs))}"
+            )
         if not self._runs:
-            problems.append(f"{self.name} holds no training step")
+            problems.append(f"{self.name} contains no training step")
         for run in self._runs.values():
             run.ended = self.steps is not None and max(run.steps, default=0) >= self.steps
         runs = tuple(run.build() for run in self._runs.values())
         problems += [problem for run in runs for problem in metric_problems(run, self.steps)]
         return Telemetry(runs=runs, problems=tuple(problems))
 
-    def _take(self, line: str) -> None:
+    def _read_line(self, line: str) -> None:
         where = f"{self.name}:{self._line}"
         if line.lstrip().startswith("{"):
             record = _json(line)
@@ -100,12 +103,12 @@ class VerlLog:
         source, text = (split["source"] or "", split["text"]) if split else ("", line)
         found, before = _CONSOLE.match(text), self._open.pop(source, None)
         if found:
-            self._take_step(source, int(found["step"]), found["metrics"], where)
+            self._add_step(source, int(found["step"]), found["metrics"], where)
         elif before is not None and (whole := before.joined(text)):
             self._undo(source, before)
-            self._take_step(source, before.step, whole, before.where)
+            self._add_step(source, before.step, whole, before.where)
 
-    def _take_step(self, source: str, step: int, metrics: str, where: str) -> None:
+    def _add_step(self, source: str, step: int, metrics: str, where: str) -> None:
         run = self._runs.get(source)
         self._open[source] = _OpenStep(
             step=step,
@@ -117,14 +120,14 @@ class VerlLog:
         pairs = [pair.rpartition(":") for pair in metrics.split(" - ")]
         self._add(source, step, {key: text for key, _, text in pairs}, where)
 
-    def _undo(self, source: str, taken: _OpenStep) -> None:
+    def _undo(self, source: str, added: _OpenStep) -> None:
         run = self._runs.get(source)
         if run is None:
             return
-        del run.problems[taken.problems :]
-        run.steps.pop(taken.step, None)
-        if taken.earlier is not None:
-            run.steps[taken.step] = taken.earlier
+        del run.problems[added.problems :]
+        run.steps.pop(added.step, None)
+        if added.earlier is not None:
+            run.steps[added.step] = added.earlier
 
     def _add(self, source: str, step: int, logged: Mapping[str, Any], where: str) -> None:
         values = values_of(logged)

@@ -1,4 +1,4 @@
-"""What the checks that run verl's trainer measure. Standard library only."""
+"""The measurements of the checks that run verl's trainer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.measurements import measurement_format
 
 @dataclass(frozen=True, kw_only=True)
 class StackFrame:
-    """One call."""
+    """A function call on a stack."""
 
     function: str
     file: str
@@ -30,7 +30,7 @@ class StackFrame:
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadStack:
-    """One thread of one process, its innermost call first."""
+    """The stack of one thread, with the innermost call first."""
 
     pid: int
     process: str
@@ -40,7 +40,7 @@ class ThreadStack:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSeconds:
-    """Wall times of a trainer. start_up: until the first step, None when there was none."""
+    """Wall times of a run, in seconds. start_up: until the first step, None if there was none."""
 
     prepare: float
     start_up: float | None
@@ -51,10 +51,10 @@ class TrainerSeconds:
 class TrainerRun:
     """One run of verl's trainer, as the program in the cell writes it.
 
-    stopped: why it was ended before its last step, or "". returncode: None when it was ended. where: the
-    call at which it stopped making progress. digest: identity of all settings; settings: of those that runs
-    of other seeds share. processes: what verl's processes reported of themselves. swept: processes that were
-    still there afterwards. complete: the log has the trainer's end.
+    stopped: why it was stopped before its last step, or "". returncode: None if it was killed. where: the
+    call in which it hung. digest: of all settings. settings: digest of the settings without the seed.
+    processes: facts that verl's processes wrote about themselves. swept: number of processes that were still
+    running afterwards. complete: whether the log contains the last planned step.
     """
 
     schema: Mapping[str, object]
@@ -84,7 +84,7 @@ class TrainerRun:
 
 @dataclass(frozen=True, kw_only=True)
 class FurtherRun:
-    """A run of another seed, which the decision rule asked for."""
+    """A run with another seed, which the decision rule needed."""
 
     recipe: TrainerRecipe
     series: StoredSeries
@@ -93,7 +93,7 @@ class FurtherRun:
 
 @dataclass(frozen=True, kw_only=True)
 class GapLimits:
-    """How far rollout and trainer may differ in a token's probability by rounding alone."""
+    """Limits of the difference between rollout and trainer in token probabilities (mean, largest)."""
 
     mean: float
     largest: float
@@ -101,10 +101,10 @@ class GapLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerMeasurements(TrainerRun):
-    """The checks that run verl's trainer: the first run, or the one that did not end well.
+    """The measurements of a check: the run that failed, otherwise the first run.
 
-    tail: the end of the output of a run that did not end well. stop: how the run was ended early.
-    more: runs of further seeds. limits: for a rollout by vLLM.
+    tail: the end of the output of a failed run. stop: why the run was stopped early, or None. more: runs with
+    further seeds. limits: for runs with a vLLM rollout.
     """
 
     tail: str = ""
@@ -119,7 +119,7 @@ class TrainerMeasurements(TrainerRun):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerProgramFailure:
-    """The program that should run the trainer failed or hung itself, so that there is no run."""
+    """The program that runs the trainer failed or hung, so there is no run."""
 
     state: Literal["failed", "hung"]
     returncode: int

@@ -16,7 +16,7 @@ from harness.convergence import checks
 from harness.convergence.decision.reference_set import content, for_recipe, write
 from harness.convergence.smoke import smoke_check
 from harness.convergence.smoke.smoke_measurements import SMOKE_FORMAT
-from harness.convergence.smoke.smoke_recipe import RECIPES
+from harness.convergence.smoke.smoke_recipe import CANDIDATE_SEEDS, RECIPES
 from harness.convergence.telemetry.series import encode
 from harness.digest import canonical_json
 from harness.outcome import Evidence, Status
@@ -80,7 +80,7 @@ def healthy(number=0, algorithm="grpo"):
     """A recorded run that starts as the candidate seed of that number does."""
     found = for_recipe(RECIPES[algorithm].digest())
     assert found is not None
-    first = found.twins[smoke_check.CANDIDATE_SEEDS[number]]
+    first = found.twins[CANDIDATE_SEEDS[number]]
     return {name: (*first[name], *values[len(first[name]) :]) for name, values in found.runs[number].items()}
 
 
@@ -110,7 +110,7 @@ def test_a_suspicious_run_is_confirmed_with_the_next_seed(tmp_path):
 
     assert judgement.status is Status.FAIL
     assert len(cell.calls) == 2
-    assert [run.seed for run in measured.measurements.runs] == list(smoke_check.CANDIDATE_SEEDS[:2])
+    assert [run.seed for run in measured.measurements.runs] == list(CANDIDATE_SEEDS[:2])
     assert "reward" in judgement.reasons[0]
     assert judgement.remedies
 

@@ -49,7 +49,7 @@ def test_a_resumed_run_takes_the_later_step_and_names_it():
     (run,) = parse(text).runs
 
     assert run.series["reward"] == (0.1, 0.3)
-    assert "step 1 again" in run.problems[0]
+    assert "step 1 occurs again" in run.problems[0]
 
 
 def test_holes_are_named_and_a_metric_with_holes_is_left_out():
@@ -58,7 +58,7 @@ def test_holes_are_named_and_a_metric_with_holes_is_left_out():
     (run,) = parse(text).runs
 
     assert "kl" not in run.series
-    assert run.problems == ("steps missing: 1", "kl is left out: it is missing at steps 2")
+    assert run.problems == ("steps missing: 1", "kl is omitted: it is missing at steps 2")
 
 
 @pytest.mark.parametrize(

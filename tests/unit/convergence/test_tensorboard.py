@@ -112,7 +112,7 @@ def test_steps_logged_again_after_a_resume_are_named():
     found = telemetry(step(1) + step(2, 0.1) + step(2, 0.9) + step(3))
 
     assert found.runs[0].series["reward"] == (0.5, pytest.approx(0.9), 0.5)
-    assert "steps logged again, the later value is taken: 2" in found.problems[0]
+    assert "steps were logged again, the later value is used: 2" in found.problems[0]
 
 
 def test_what_is_not_finite_is_kept_and_named():

@@ -80,7 +80,7 @@ def test_another_line_of_the_same_process_is_no_rest_of_a_step():
 def test_a_log_that_ends_in_mid_line_says_so():
     telemetry = read(LINE.format(step=1, grad=0.5) + "(TaskRunner pid=71) step:2 - critic/rew", steps=2)
 
-    assert "ends in mid-line" in telemetry.problems[0]
+    assert "ends within a line" in telemetry.problems[0]
     assert not telemetry.runs[0].complete
     assert telemetry.runs[0].steps == 1
 
@@ -89,7 +89,7 @@ def test_resumed_and_lost_steps_are_named():
     text = "".join(LINE.format(step=step, grad=0.5) for step in (1, 2, 2, 5))
     (run,) = read(text).runs
 
-    assert "step 2 again" in run.problems[0]
+    assert "step 2 occurs again" in run.problems[0]
     assert "steps missing: 3, 4" in run.problems[1]
 
 
@@ -97,7 +97,7 @@ def test_mixed_processes_are_kept_apart_and_named():
     telemetry = read(LINE.format(step=1, grad=1) + LINE.replace("71", "72").format(step=1, grad=2))
 
     assert [run.series["grad_norm"] for run in telemetry.runs] == [(1.0,), (2.0,)]
-    assert "mixes the steps of 'TaskRunner pid=71', 'TaskRunner pid=72'" in telemetry.problems[0]
+    assert "contains steps of several processes: 'TaskRunner pid=71', 'TaskRunner pid=72'" in telemetry.problems[0]
 
 
 def test_validation_lines_are_no_training_steps():
