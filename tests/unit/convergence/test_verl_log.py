@@ -97,7 +97,10 @@ def test_mixed_processes_are_kept_apart_and_named():
     telemetry = read(LINE.format(step=1, grad=1) + LINE.replace("71", "72").format(step=1, grad=2))
 
     assert [run.series["grad_norm"] for run in telemetry.runs] == [(1.0,), (2.0,)]
-    assert "contains steps of several processes: 'TaskRunner pid=71', 'TaskRunner pid=72'" in telemetry.problems[0]
+    assert (
+        "contains steps of several processes: 'TaskRunner pid=71', 'TaskRunner pid=72'"
+        in telemetry.problems[0]
+    )
 
 
 def test_validation_lines_are_no_training_steps():
