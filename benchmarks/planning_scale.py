@@ -95,7 +95,9 @@ def figures() -> Iterator[Figure]:
     code = code_digests(checks)
     with timed() as took:
         found = matrix.cells("default")
-        unexplained = sum(not (part.reason and part.where.line) for part in found.excluded)
+        unexplained = sum(
+            not (part.constraint.reason and part.constraint.where.line) for part in found.excluded
+        )
         keys = Keyring(checks, facet_inputs(matrix), code).keys(found.cells)
     peak = peak_mb()
     answers = sum(len(mine) for mine in keys.values())

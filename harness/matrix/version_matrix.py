@@ -12,12 +12,11 @@ from harness.gc_pause import gc_paused
 from harness.matrix.cells.pins import resolve_rules
 from harness.matrix.cells.product_cells import ProductCells
 from harness.matrix.cells.product_expansion import (
-    PartialCombination,
     partial_combinations,
     unconstrained_axes,
 )
-from harness.matrix.model.cell import Cell, CellSet, Excluded, KnownInconsistency, cell_id
-from harness.matrix.model.constraints import Constraint, PublishedTable
+from harness.matrix.model.cell import Cell, CellSet, KnownInconsistency, cell_id
+from harness.matrix.model.constraints import Constraint, ExcludedCombinations, PublishedTable
 from harness.matrix.model.definitions import (
     Axis,
     Expectation,
@@ -63,7 +62,7 @@ class Matrix:
                 fix=did_you_mean(profile, self.profiles),
             )
         cells: dict[str, Cell] = {}
-        excluded: list[Excluded] = []
+        excluded: list[ExcludedCombinations] = []
         for selection in self.profiles[profile].select:
             for stack in selection.stacks:
                 migrated = (one.name for one in self.migrations.values() if one.stack == stack)
@@ -83,10 +82,10 @@ class Matrix:
             rules = (self.pin_rules, self.override_rules)
             product_cells = ProductCells(selection, product, open_axes, self.axes, rules)
             for part in partial_combinations(product, self.versions(selection.fixed), constraints):
-                if part.constraint is not None:
-                    excluded.append(_excluded(part, part.constraint))
+                if isinstance(part, ExcludedCombinations):
+                    excluded.append(part)
                     continue
-                for cell in product_cells.cells(part.versions):
+                for cell in product_cells.cells(part):
                     _add(cells, cell, selection)
         return CellSet(profile=profile, cells=tuple(cells.values()), excluded=tuple(excluded))
 
@@ -171,15 +170,3 @@ def _add(cells: dict[str, Cell], cell: Cell, selection: Selection) -> None:
             f"the other has recipe {cell.recipe!r} and {dict(cell.axes)}",
             fix="make one of them a stack, whose name becomes part of the id",
         )
-
-
-def _excluded(part: PartialCombination, constraint: Constraint) -> Excluded:
-    return Excluded(
-        axes={axis: str(version) for axis, version in part.versions.items()},
-        constraint=constraint.id,
-        what=part.what,
-        reason=constraint.reason,
-        source=constraint.source,
-        where=constraint.where,
-        combinations=part.combinations,
-    )

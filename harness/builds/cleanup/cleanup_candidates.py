@@ -20,7 +20,6 @@ from harness.builds.engines.engine import Engine, EngineResource
 from harness.builds.ownership.owner_labels import OWNER, PARENT, ProcessOwner, ProcessView, is_orphaned
 from harness.builds.ownership.temporary_folders import (
     ABANDONED_AFTER_S,
-    PREFIX,
     is_folder_orphaned,
     last_change_time,
     list_temporary_folders,
@@ -140,11 +139,9 @@ def judge_unfinished_folders(cache: Path, policy: CleanupPolicy) -> tuple[Cleanu
     return tuple(candidates)
 
 
-def judge_temporary_folders(
-    view: ProcessView, temporary: Path | None = None, prefix: str = PREFIX
-) -> tuple[CleanupCandidate, ...]:
+def judge_temporary_folders(view: ProcessView, temporary: Path | None = None) -> tuple[CleanupCandidate, ...]:
     """Decide which temporary folders of this user to remove."""
-    folders = list_temporary_folders(temporary or Path(tempfile.gettempdir()), prefix)
+    folders = list_temporary_folders(temporary or Path(tempfile.gettempdir()))
     return tuple(
         _folder_candidate("scratch", folder, decision, str(folder))
         for folder in folders
@@ -253,10 +250,10 @@ def removal_order(candidates: Sequence[CleanupCandidate]) -> tuple[CleanupCandid
     return tuple(sorted((one for one in candidates if one.removable), key=position))
 
 
-def has_process_below(folder: Path, proc: Path = Path("/proc/self").parent) -> bool:
+def has_process_below(folder: Path) -> bool:
     """Whether a process of this host was started from a program below `folder`."""
     start = f"{folder}{os.sep}"
-    for entry in proc.glob("[0-9]*"):
+    for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (entry / "cmdline").read_bytes().split(b"\0")
             if any(word.decode(errors="replace").startswith(start) for word in words):

@@ -26,16 +26,16 @@ def open_engine(name: str, environ: Mapping[str, str] = os.environ) -> Engine:
     return PodmanEngine(environ) if name == "podman" else DockerEngine(environ)
 
 
-def known_engines(environ: Mapping[str, str] = os.environ) -> tuple[Engine, ...]:
-    """The container engines that this host seems to have."""
+def known_engines() -> tuple[Engine, ...]:
+    """The container engines whose socket or program this host has."""
     if not _sdk_installed():
         return ()
     names = []
-    if environ.get("DOCKER_HOST") or DOCKER_SOCKET.exists():
+    if os.environ.get("DOCKER_HOST") or DOCKER_SOCKET.exists():
         names.append("docker")
-    if shutil.which("podman", path=environ.get("PATH")):
+    if shutil.which("podman"):
         names.append("podman")
-    return tuple(open_engine(name, environ) for name in names)
+    return tuple(open_engine(name) for name in names)
 
 
 def _sdk_installed() -> bool:

@@ -91,10 +91,10 @@ class ProcessView:
             return ""
 
 
-def this_process(view: ProcessView | None = None) -> ProcessOwner:
-    """The identity of this process; without /proc one that never counts as dead."""
-    found = (view or ProcessView()).owner(os.getpid())
-    return found or ProcessOwner(host=socket.gethostname(), boot="", space="", pid=os.getpid(), started=0)
+def this_process() -> ProcessOwner:
+    """The identity of this process; without /proc, an identity that is never considered dead."""
+    owner = ProcessView().owner(os.getpid())
+    return owner or ProcessOwner(host=socket.gethostname(), boot="", space="", pid=os.getpid(), started=0)
 
 
 def make_labels(

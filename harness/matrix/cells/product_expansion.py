@@ -5,41 +5,27 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
-from harness.matrix.model.constraints import Constraint
+from harness.matrix.model.constraints import Constraint, ExcludedCombinations
 from harness.matrix.model.versions import Version
-
-
-class PartialCombination(NamedTuple):
-    """The values of a full combination, or of a part of one for which feasibility is already decided.
-
-    constraint: the violated constraint; None if the combination is feasible. what: the violation in words.
-    combinations: the number of full combinations that have these values (1 for a full one).
-    """
-
-    versions: Mapping[str, Version]
-    constraint: Constraint | None = None
-    what: str = ""
-    combinations: int = 1
 
 
 def expand_product(
     product: Mapping[str, Sequence[Version]], fixed: Mapping[str, Version], constraints: Sequence[Constraint]
-) -> Iterator[PartialCombination]:
+) -> Iterator[Mapping[str, Version] | ExcludedCombinations]:
     """Every feasible full combination, in the order of the lists, and every smallest excluded part of one."""
     open_axes = unconstrained_axes(product, constraints)
     for part in partial_combinations(product, fixed, constraints):
-        if part.constraint is not None or not open_axes:
+        if isinstance(part, ExcludedCombinations):
             yield part
             continue
         for values in itertools.product(*(product[axis] for axis in open_axes)):
-            yield PartialCombination({**part.versions, **dict(zip(open_axes, values, strict=True))})
+            yield {**part, **dict(zip(open_axes, values, strict=True))}
 
 
 def partial_combinations(
     product: Mapping[str, Sequence[Version]], fixed: Mapping[str, Version], constraints: Sequence[Constraint]
-) -> Iterator[PartialCombination]:
+) -> Iterator[Mapping[str, Version] | ExcludedCombinations]:
     """The excluded and the feasible parts of a product, without `unconstrained_axes`, in the lists' order.
 
     Each constraint is evaluated once per partial combination: when the last axis that it reads gets a value.
@@ -54,14 +40,14 @@ def partial_combinations(
     ]
     versions = dict(fixed)
 
-    def find_violation(depth: int) -> PartialCombination | None:
+    def find_violation(depth: int) -> ExcludedCombinations | None:
         for constraint in decidable[depth]:
             what = constraint.violation(versions)
             if what:
-                return PartialCombination(dict(versions), constraint, what, remaining[depth])
+                return ExcludedCombinations(dict(versions), constraint, what, remaining[depth])
         return None
 
-    def descend(depth: int) -> Iterator[PartialCombination]:
+    def descend(depth: int) -> Iterator[Mapping[str, Version] | ExcludedCombinations]:
         axis, is_last = axes[depth], depth + 1 == len(axes)
         has_constraints = bool(decidable[depth + 1])
         for version in product[axis]:
@@ -70,14 +56,14 @@ def partial_combinations(
             if excluded:
                 yield excluded
             elif is_last:
-                yield PartialCombination(dict(versions), combinations=remaining[-1])
+                yield dict(versions)
             else:
                 yield from descend(depth + 1)
         del versions[axis]
 
     excluded = find_violation(0)
     if excluded or not axes:
-        yield excluded or PartialCombination(dict(versions), combinations=remaining[-1])
+        yield excluded or dict(versions)
         return
     yield from descend(0)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from harness.digest import digest_json
 from harness.errors import Location
+from harness.matrix.model.constraints import ExcludedCombinations
 
 DIGEST_DIGITS = 12
 SLUG_LENGTH = 50
@@ -69,26 +70,13 @@ class Cell:
         return self.axes.get("device", "npu")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Excluded:
-    """Excluded combinations of a product: all with the values `axes`; `combinations` is their number."""
-
-    axes: Mapping[str, str]
-    constraint: str
-    what: str
-    reason: str
-    source: str
-    where: Location = field(compare=False)
-    combinations: int = 1
-
-
 @dataclass(frozen=True, kw_only=True)
 class CellSet:
     """The cells of a profile, in the order of the file, and the combinations that constraints exclude."""
 
     profile: str
     cells: tuple[Cell, ...]
-    excluded: tuple[Excluded, ...]
+    excluded: tuple[ExcludedCombinations, ...]
 
     def __iter__(self) -> Iterator[Cell]:
         return iter(self.cells)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from harness.errors import Location
 from harness.matrix.model.versions import Scheme, Specifier, Version, parse_specifier
@@ -142,6 +143,23 @@ class Constraint:
             if rule.holds(versions) is False:
                 return _explain(rule, versions)
         return ""
+
+
+class ExcludedCombinations(NamedTuple):
+    """All combinations of a product with the values `versions`, which violate a constraint.
+
+    what: the violation in words. combinations: their number.
+    """
+
+    versions: Mapping[str, Version]
+    constraint: Constraint
+    what: str
+    combinations: int
+
+    @property
+    def axes(self) -> dict[str, str]:
+        """Axis name -> value in normal form."""
+        return {axis: str(version) for axis, version in self.versions.items()}
 
 
 def table_requirement(

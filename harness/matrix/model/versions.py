@@ -95,12 +95,6 @@ class Version:
     def __le__(self, other: Version) -> bool:
         return self.compare(other) <= 0
 
-    def __gt__(self, other: Version) -> bool:
-        return self.compare(other) > 0
-
-    def __ge__(self, other: Version) -> bool:
-        return self.compare(other) >= 0
-
 
 @functools.lru_cache(maxsize=4096)
 def parse_version(scheme: Scheme, text: str) -> Version:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from harness.errors import Problem
 from harness.matrix.cells.pins import resolve_rules
 from harness.matrix.cells.product_expansion import expand_product
-from harness.matrix.model.constraints import Constraint
+from harness.matrix.model.constraints import Constraint, ExcludedCombinations
 from harness.matrix.version_matrix import Matrix
 
 
@@ -58,7 +58,7 @@ def _products(matrix: Matrix) -> Iterator[Problem]:
             continue
         for (axis, value), where in positions.items():
             if (axis, value) not in used:
-                rules = {part.constraint for part in cell_set.excluded if part.axes.get(axis) == value}
+                rules = {part.constraint.id for part in cell_set.excluded if part.axes.get(axis) == value}
                 yield Problem(
                     f"no cell of profile {profile.name!r} has {axis} {value}",
                     where,
@@ -85,7 +85,7 @@ def _excludes_something(matrix: Matrix, constraint: Constraint) -> bool:
                 if axis in constraint.axes
             }
             parts = expand_product(product, matrix.versions(selection.fixed), [constraint])
-            if product and any(part.constraint is not None for part in parts):
+            if product and any(isinstance(part, ExcludedCombinations) for part in parts):
                 return True
     return False
 

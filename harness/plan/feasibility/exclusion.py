@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from harness.errors import InputError, Location, did_you_mean
 from harness.matrix.cells.product_expansion import expand_product
 from harness.matrix.model.cell import Cell
-from harness.matrix.model.constraints import Condition, Constraint
+from harness.matrix.model.constraints import Condition, Constraint, ExcludedCombinations
 from harness.matrix.model.definitions import Selection
 from harness.matrix.model.versions import Version
 from harness.matrix.version_matrix import Matrix
@@ -208,7 +208,7 @@ def _infeasible(
     read = {axis for rule in rules for axis in rule.axes}
     relevant = {axis: values for axis, values in product.items() if axis in read}
     rest = {axis: version for axis, version in fixed.items() if axis not in relevant}
-    return not any(part.constraint is None for part in expand_product(relevant, rest, rules))
+    return all(isinstance(part, ExcludedCombinations) for part in expand_product(relevant, rest, rules))
 
 
 def _objection(rule: Constraint, what: str) -> RuleViolation:

@@ -6,10 +6,10 @@ import io
 import stat
 import tarfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from harness.digest import CHUNK_BYTES
 from harness.errors import InputError, Location
@@ -36,27 +36,16 @@ class ArchiveMember:
     size: int
 
 
-class ByteStream(Protocol):
-    """An object from which bytes can be read."""
-
-    def read(self, size: int = -1, /) -> bytes:
-        """At most `size` bytes; b"" at the end."""
-
-
-class MemberReader(Protocol):
-    """A function that reads the bytes of a member from one kind of archive."""
-
-    def __call__(self, member: ArchiveMember) -> bytes:
-        """The member's bytes."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ArchiveTree:
-    """The files of a wheel (as they would be installed) or of an sdist (below its top folder)."""
+    """The files of a wheel (as they would be installed) or of an sdist (below its top folder).
+
+    reader: a function that returns the bytes of a member.
+    """
 
     file: Path
     members: Mapping[str, ArchiveMember]
-    reader: MemberReader
+    reader: Callable[[ArchiveMember], bytes]
 
     @property
     def label(self) -> str:
@@ -220,7 +209,7 @@ def _decompressed(file: Path) -> IO[bytes]:
     return plain
 
 
-def _unpacker(head: bytes, stream: IO[bytes]) -> ByteStream:
+def _unpacker(head: bytes, stream: IO[bytes]) -> io.BufferedIOBase | IO[bytes]:
     # A Python can be built without these modules.
     import bz2
     import gzip

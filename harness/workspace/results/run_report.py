@@ -60,8 +60,9 @@ def gather_report_inputs(
     excluded = tuple(
         ExcludedCombination(
             axes=out.axes,
-            reason=f"{out.reason} ({out.constraint}, {relative_location(out.where, settings.root)})",
-            source=out.source,
+            reason=f"{out.constraint.reason} ({out.constraint.id}, "
+            f"{relative_location(out.constraint.where, settings.root)})",
+            source=out.constraint.source,
         )
         for out in (matrix.cells(plan.profile).excluded if known else ())
     )

@@ -75,12 +75,12 @@ def test_a_product_leaves_out_what_constraints_forbid_and_says_why() -> None:
         "soc": "a2",
     }
     assert first.what == "torch_npu 2.8.0.post2 and torch 2.7.1 differ in release"
-    assert (first.constraint, first.reason, first.source) == (
+    assert (first.constraint.id, first.constraint.reason, first.constraint.source) == (
         "same-release",
         "the wheel is built against it",
         "the wheel's metadata",
     )
-    assert str(first.where) == "m.yaml:19:3"
+    assert str(first.constraint.where) == "m.yaml:19:3"
 
 
 def test_every_value_of_a_cell_knows_where_it_is_written() -> None:
