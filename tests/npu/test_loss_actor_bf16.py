@@ -52,7 +52,7 @@ def judged(reference: Path, device: str, folder: Path, faults: str = "") -> Judg
 def test_the_update_is_that_of_the_cpu(reference: Path, npu_device: str, tmp_path: Path) -> None:
     judgement = judged(reference, npu_device, tmp_path)
     assert judgement.status is Status.PASS, judgement.reasons
-    assert "exactly what bf16 operands with fp32 accumulation give" in judgement.reasons[2]
+    assert "exactly the values that bf16 operands with fp32 accumulation give" in judgement.reasons[2]
 
 
 @needs_simulation

@@ -106,7 +106,7 @@ def test_a_green_that_leans_on_a_guess_is_withheld(
     assert judgement.reasons[0].startswith("No error bound is known for silu. 1 tensors are within")
     judgement = judged(strict[widest])
     assert judgement.status is Status.PASS, judgement.reasons
-    assert judgement.reasons[1] == "No error bound is known for silu; everything agrees without one."
+    assert judgement.reasons[1] == "No error bound is known for silu; all tensors agree without it."
 
 
 @needs_simulation

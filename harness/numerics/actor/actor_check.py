@@ -9,7 +9,7 @@ comparison of norms would not detect a wrong sign.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,26 +32,28 @@ from harness.numerics.actor.gradient_resolution import (
     judge_resolution,
     unobservable_reason,
 )
-from harness.numerics.arithmetic.unbounded_operators import agreement_reason, caveat_reason, judge_guessed
+from harness.numerics.arithmetic.unbounded_operators import (
+    agreement_reason,
+    caveat_reason,
+    judge_guessed,
+    list_operators,
+)
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.serialisation import json_object
 
 PROGRAM = "harness.numerics.actor.actor_program"
 REFERENCE_TIMEOUT_S = 240.0
 DEVICE_TIMEOUT_S = 300.0
-MAX_OPERATORS = 10
+
 DIVERGED_REMEDY = (
-    "Look at the first tensor: tensors are listed in the order in which they are computed, and everything "
-    "before it is right."
+    "Look at the first tensor: tensors are listed in the order in which they are computed, and all tensors "
+    "before it are correct."
 )
 MATMUL_REMEDY = (
-    "Either partial sums are kept in a low precision, or the operands are not those that were passed. Look "
+    "Either partial sums have a low precision, or the matmul used other operands than those passed. Look "
     "for a setting of the matrix unit, such as a reduced-precision reduction."
 )
-DETERMINISM = (
-    "HCCL_DETERMINISTIC=true, CLOSE_MATMUL_K_SHIFT=1 and torch's deterministic algorithms if runs have to be "
-    "compared"
-)
+DETERMINISM = "HCCL_DETERMINISTIC=true, CLOSE_MATMUL_K_SHIFT=1 and torch.use_deterministic_algorithms(True)"
 """From verl's docs/ascend_tutorial, ascend_consistency."""
 
 ActorOutcome = ActorMeasured | ProgramFailure | Unsupported
@@ -187,20 +189,20 @@ def _pass(measurements: ActorMeasured) -> Judgement:
     summary = (
         f"{measurements.tensors} tensors of one update through {measurements.path} agree with the float64 "
         f"reference, among them {len(measurements.gradients)} gradients and {parameters} updated parameters. "
-        f"The worst error is {worst:.0%} of its tolerance; {detectable_error(measurements)}. All "
+        f"The worst error is {worst:.0%} of its tolerance. {detectable_error(measurements)} All "
         f"{len(measurements.self_test)} injected faults were caught and located."
     )
     with_packed_rows = (
         f"The update with packed rows and fused attention was not run: {packed.skipped}."
         if packed.skipped
-        else f"With packed rows and fused attention {packed.tensors} tensors agree too (worst error "
+        else f"With packed rows and fused attention, {packed.tensors} tensors agree (worst error "
         f"{packed.worst_budget:.0%} of its tolerance)."
     )
     reasons = [summary, with_packed_rows]
     if measurements.matmuls.count:
         reasons.append(
             f"All {measurements.matmuls.count} matmuls of linear layers ({measurements.matmuls.elements} "
-            "elements) are exactly what bf16 operands with fp32 accumulation give."
+            "elements) have exactly the values that bf16 operands with fp32 accumulation give."
         )
     reasons += unobservable_reason(measurements)
     reasons += agreement_reason(measurements.reference.unbounded_operators)
@@ -215,8 +217,8 @@ def _judge_ill_posed(measurements: ActorMeasured) -> Judgement | None:
     if slack is None or slack > 1:
         return None
     reason = (
-        f"Ill-posed: rounding in {measurements.compute} can flip a clip decision, so a correct device may "
-        f"differ. The nearest log-ratio is {slack:.3g} rounding errors away from its clip bound."
+        f"The case is ill-posed: rounding in {measurements.compute} can change a clip decision, so a correct "
+        f"device may differ. The nearest log-ratio is {slack:.3g} rounding errors away from its clip bound."
     )
     return Judgement(
         status=Status.INCONCLUSIVE, reasons=(reason,), remedies=("Compute in fp32, or use another seed.",)
@@ -225,7 +227,10 @@ def _judge_ill_posed(measurements: ActorMeasured) -> Judgement | None:
 
 def _judge_matmuls(measurements: ActorMeasured) -> Judgement:
     first = measurements.matmuls.wrong[0]
-    what = f"Matmuls on {measurements.device.device} are not what bf16 operands with fp32 accumulation give."
+    what = (
+        f"Matmuls on {measurements.device.device} have other values than bf16 operands with fp32 "
+        "accumulation give."
+    )
     which = (
         f"The first is {first.what} of {first.name} (pass {first.call + 1}): {first.wrong} of "
         f"{first.elements} elements are wrong, by up to {first.worst:.3g} units in the last place of bf16."
@@ -241,7 +246,7 @@ def _judge_packed(packed: PackedRows) -> Judgement:
         what = {"gradient": "the gradient of ", "parameter": "the updated "}.get(packed.kind, "")
         reason = (
             f"With packed rows and fused attention {packed.diverged} of {packed.tensors} tensors are wrong; "
-            f"the first is {what}{packed.first}. With padded rows none is wrong."
+            f"the first is {what}{packed.first}. With padded rows all tensors are correct."
         )
     return Judgement(
         status=Status.FAIL,
@@ -266,7 +271,8 @@ def _judge_diverged(measurements: ActorMeasured) -> Judgement:
     if first is not None:
         reasons.append(f"The first to diverge is {first.sentence}: {_amount(first.budget)}.")
         if first.operators:
-            reasons.append(f"Operators that ran since the last correct tensor: {_listed(first.operators)}.")
+            operators = list_operators(first.operators)
+            reasons.append(f"Operators that ran since the last correct tensor: {operators}.")
     gradients = [entry for entry in measurements.gradients if entry.budget is None or entry.budget > 1]
     if gradients:
         names = ", ".join(dict.fromkeys(entry.name for entry in gradients[:3]))
@@ -275,7 +281,8 @@ def _judge_diverged(measurements: ActorMeasured) -> Judgement:
         )
     if measurements.missing:
         reasons.append(
-            f"{len(measurements.missing)} results are missing, for example {measurements.missing[0]}."
+            f"The device did not compute {len(measurements.missing)} of the results, for example "
+            f"{measurements.missing[0]}."
         )
     return Judgement(
         status=Status.FAIL,
@@ -296,16 +303,11 @@ def _amount(budget: float | None) -> str:
     )
 
 
-def _listed(operators: Sequence[str]) -> str:
-    """The last names of the list, because these operators computed the tensor."""
-    last = operators[-MAX_OPERATORS:]
-    return ", ".join(last) if len(last) == len(operators) else f"..., {', '.join(last)}"
-
-
 def _repeatability(measurements: ActorMeasured) -> tuple[str, ...]:
     if not measurements.differing:
         return ()
-    return (f"Two runs differ, first in {measurements.differing[0]}: set {DETERMINISM}.",)
+    first = measurements.differing[0]
+    return (f"Two runs on the device differ, first in {first}. If runs must be equal, set {DETERMINISM}.",)
 
 
 def _judge_program_failure(failure: ProgramFailure) -> Judgement:
@@ -313,7 +315,7 @@ def _judge_program_failure(failure: ProgramFailure) -> Judgement:
         status=Status.FAIL,
         reasons=(f"The actor's update on {failure.on} {failure.ending}.", *failure.last_line),
         remedies=(
-            "Read the task's log: it names an operator that the device lacks."
+            "Read the task's log. It says which operator the device does not support."
             if failure.state == "crashed"
             else "Read the task's log. Run the check again to see whether the failure is repeatable.",
         ),

@@ -72,11 +72,11 @@ def judge_resolution(measurements: ActorMeasured) -> Judgement | None:
     lost = [step for step, share in known.steps.items() if share is None or share >= 1]
     if lost:
         reason = (
-            f"The {compute} tolerance is as large as the whole gradient of step {', '.join(lost)}: even a "
+            f"The {compute} tolerance is as large as the whole gradient of step {', '.join(lost)}. Even a "
             "step in the opposite direction would pass."
         )
     elif not known.steps:
-        reason = "The update computed no gradient, so nothing was judged."
+        reason = "The update computed no gradient, so nothing was verified."
     elif known.unjudged:
         reason = (
             f"The gradient of {', '.join(known.unjudged[:MAX_NAMED])} was not verified: in every layer and "
@@ -88,12 +88,12 @@ def judge_resolution(measurements: ActorMeasured) -> Judgement | None:
 
 
 def detectable_error(measurements: ActorMeasured) -> str:
-    """A clause on the smallest errors of gradients that would have been detected."""
+    """A sentence on the smallest errors of gradients that would have been detected."""
     bounds = [entry.tolerance for entry in measurements.gradients if entry.tolerance < 1]
     whole = max((share for share in measurements.resolution.steps.values() if share is not None), default=0.0)
     return (
-        f"an error above {max(bounds, default=1.0):.1g} of a gradient's norm would have been detected, in "
-        f"all gradients together one above {whole:.1g}"
+        f"The check would have detected an error of {max(bounds, default=1.0):.1g} of the norm of one "
+        f"gradient, and of {whole:.1g} of the norm of all gradients together."
     )
 
 
@@ -104,8 +104,8 @@ def unobservable_reason(measurements: ActorMeasured) -> tuple[str, ...]:
         return ()
     names = ", ".join(name.split("/")[1] for name in hidden[:MAX_NAMED])
     sentence = (
-        f"{len(hidden)} of {len(measurements.gradients)} gradients were not verified, because the "
-        f"{measurements.compute} tolerance is as large as they are ({names}). The same operators were "
-        "verified in other layers or steps."
+        f"{len(hidden)} of {len(measurements.gradients)} gradients were not verified, because their "
+        f"{measurements.compute} tolerance is as large as the gradient itself ({names}). The same operators "
+        "were verified in other layers or steps."
     )
     return (sentence,)

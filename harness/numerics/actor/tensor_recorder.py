@@ -163,8 +163,9 @@ def require_comparable(scatter: Mapping[str, float]) -> None:
     if strange:
         raise InfrastructureError(
             "a perturbed run of the reference is not comparable with the exact one",
-            why=f"{len(strange)} tensors are missing, misshapen or not finite, such as {strange[0]}",
-            fix="use another seed; if that does not help, report it with the reference's log",
+            why=f"{len(strange)} tensors are missing, have another shape or are not finite, for example "
+            f"{strange[0]}",
+            fix="use another seed; if that does not help, report the problem with the log of the reference",
         )
 
 

@@ -23,8 +23,8 @@ ENGINE = "verl.workers.engine.fsdp.transformer_impl"
 ENGINE_WORKER = "verl.workers.engine_workers"
 
 SHORT_MASK = (
-    "without use_remove_padding this verl's engine gives a row an attention mask only as long as its "
-    "response (verl issue 6278, mended in 0.8.0); here it was given whole rows"
+    "without use_remove_padding the engine of this verl builds attention masks that are only as long as the "
+    "response (verl issue 6278, fixed in 0.8.0); the check passed masks for whole rows instead"
 )
 
 Tensors = Mapping[str, Any]
@@ -40,9 +40,9 @@ def actor_classes() -> tuple[type[LegacyActor | EngineActor], ...]:
         paths.append(EngineActor)
     if not paths:
         raise NothingSelectedError(
-            "this verl has no actor that can be driven here",
-            why=f"neither {LEGACY} nor {ENGINE} is in it",
-            fix="leave the check `actor` out for this cell",
+            "the check does not support any actor of this verl",
+            why=f"neither {LEGACY} nor {ENGINE} is installed",
+            fix="omit this check for the cell",
         )
     return tuple(paths)
 
@@ -53,7 +53,7 @@ def actor_class(name: str = "") -> type[LegacyActor | EngineActor]:
     paths = actor_classes()
     found = next((path for path in paths if path.name == name), None) if name else paths[0]
     if found is None:
-        raise NothingSelectedError(f"this verl does not train with {name}", fix="leave the path out")
+        raise NothingSelectedError(f"this verl does not train with {name}", fix="omit --path")
     return found
 
 

@@ -34,8 +34,8 @@ def caveat_reason(operators: Sequence[str]) -> tuple[str, ...]:
     if not operators:
         return ()
     sentence = (
-        f"No error bound is known for {_listed(operators)}: what they compute may be correct although it is "
-        "outside of its tolerance."
+        f"No error bound is known for {list_operators(operators)}. Tensors that they compute may be correct "
+        "although they are outside of their tolerance."
     )
     return (sentence,)
 
@@ -45,8 +45,9 @@ def judge_guessed(operators: Sequence[str], guessed: Sequence[str]) -> Judgement
     if not guessed:
         return None
     reason = (
-        f"No error bound is known for {_listed(operators)}. {len(guessed)} tensors are within their "
-        f"tolerance only by a guess for it, the first is {guessed[0]}: a fault of that size would pass too."
+        f"No error bound is known for {list_operators(operators)}. {len(guessed)} tensors are within their "
+        f"tolerance only because of a guess for this bound, the first is {guessed[0]}. A fault of that size "
+        "would also pass."
     )
     return Judgement(
         status=Status.INCONCLUSIVE,
@@ -59,10 +60,10 @@ def agreement_reason(operators: Sequence[str]) -> tuple[str, ...]:
     """For a pass: no bound is known for these operators, and the pass does not depend on it."""
     if not operators:
         return ()
-    return (f"No error bound is known for {_listed(operators)}; everything agrees without one.",)
+    return (f"No error bound is known for {list_operators(operators)}; all tensors agree without it.",)
 
 
-def _listed(names: Sequence[str]) -> str:
+def list_operators(names: Sequence[str]) -> str:
     """The last names of the list, because these operators computed the tensor."""
     last = names[-MAX_NAMED:]
     return ", ".join(last) if len(last) == len(names) else f"..., {', '.join(last)}"

@@ -71,7 +71,7 @@ def judge(case: LossCase, result: CandidateResult, expected: ExpectedResult | No
         reasons += gradient_reasons
         budget = max(budget, gradient_budget)
     if not reasons and intervals.undecided_share > MAX_UNDECIDED:
-        reason = f"{intervals.undecided_share:.0%} of the clip decisions are rounding noise"
+        reason = f"{intervals.undecided_share:.0%} of the clip decisions depend on rounding"
         return LossVerdict(status=LossStatus.ILL_POSED, reasons=(reason,), budget=budget, scale=scale)
     status = LossStatus.FAIL if reasons else LossStatus.PASS
     return LossVerdict(status=status, reasons=tuple(reasons), budget=budget, scale=scale)

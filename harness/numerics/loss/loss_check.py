@@ -140,7 +140,9 @@ def judge(measurements: LossMeasured | ProgramFailure, _params: Mapping[str, Any
         return _judge_unanswered(unanswered, len(ill_posed), passed)
     unsupported = len(required) - passed - len(ill_posed)
     not_offered = (
-        f"; verl {measurements.verl} does not offer what {unsupported} more cases test" if unsupported else ""
+        f"; {unsupported} more cases test functions that verl {measurements.verl} does not have"
+        if unsupported
+        else ""
     )
     summary = (
         f"{passed} cases agree with the float64 reference (worst error {measurements.worst_budget:.0%} of "
@@ -173,13 +175,13 @@ def _judge_unanswered(questions: Sequence[str], ill_posed: int, passed: int) -> 
     if not questions:
         return Judgement(
             status=Status.INCONCLUSIVE,
-            reasons=("No case was judged: this verl offers none of the functions that the battery tests.",),
+            reasons=("No case was judged: this verl has none of the functions that the battery tests.",),
             remedies=("Read the reasons of the cases in the measurements.",),
         )
     named = ", ".join(questions[:MAX_REASONS])
     reason = (
-        f"{ill_posed} of {passed + ill_posed} cases are ill-posed: the arithmetic is too coarse for them. "
-        f"{len(questions)} of the battery's questions were answered by no other case ({named})."
+        f"{ill_posed} of {passed + ill_posed} cases are ill-posed: the precision is too low for them. "
+        f"For {len(questions)} groups of cases ({named}) no other case passed."
     )
     return Judgement(
         status=Status.INCONCLUSIVE,
@@ -196,15 +198,15 @@ def _judge_failed(failed: Sequence[LossCaseOutcome], total: int, device: str) ->
     remedies = [REMEDIES[case.name] for case in failed if case.name in REMEDIES]
     kinds = ", ".join(sorted({case.kind for case in failed}))
     remedies.append(
-        f"Evaluate the same battery with --device cpu. If {kinds} fails there too, verl's code is wrong; "
-        "otherwise the device's arithmetic is."
+        f"Evaluate the same battery with --device cpu. If {kinds} also fails there, verl's code is wrong; "
+        "otherwise the arithmetic of the device is wrong."
     )
     return Judgement(status=Status.FAIL, reasons=tuple(reasons), remedies=tuple(dict.fromkeys(remedies)))
 
 
 REMEDIES = {
     "advantage/equal-rewards": "Equal rewards must give an advantage of 0. Here a rounding error of the mean "
-    "is divided by epsilon. Apply a patch for groups without variance, or filter such groups.",
+    "is divided by epsilon. Apply a patch that handles groups without variance, or filter such groups.",
     "aggregation/all-masked": "A micro-batch without valid tokens divides by zero. Apply a patch that guards "
     "the denominator, or pass global denominators.",
 }

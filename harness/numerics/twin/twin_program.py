@@ -228,8 +228,9 @@ def _require_registry(case: TwinCase) -> None:
     registry = getattr(import_module("verl.trainer.ppo.core_algos"), "POLICY_LOSS_REGISTRY", {})
     if case.update["loss_mode"] not in registry:
         raise NothingSelectedError(
-            f"this verl has no policy loss {case.update['loss_mode']!r} that a twin could watch",
-            fix="leave the check `twin` out for this cell, or name another loss_mode",
+            f"this verl has no registered policy loss {case.update['loss_mode']!r}, so clip decisions cannot "
+            "be recorded",
+            fix="omit the check `twin` for this cell, or use another loss_mode",
         )
 
 
@@ -262,7 +263,7 @@ def case_of(settings: Mapping[str, Any]) -> TwinCase:
     unknown = sorted({*settings.get("update", {})} - {*UPDATE})
     if settings.get("dtype", "float32") not in CONTRACTS or int(settings.get("steps", 1)) < 1 or unknown:
         raise InputError(
-            "a twin run cannot be set up like this",
+            "the settings of the twin run are not valid",
             why=f"unknown: {', '.join(unknown)}" if unknown else json.dumps(dict(settings)),
             fix=f"dtype is one of {', '.join(CONTRACTS)}; steps at least 1; update has {', '.join(UPDATE)}",
         )

@@ -217,14 +217,14 @@ def test_green_is_withheld_where_it_leans_on_a_guess(tmp_path: Path) -> None:
     assert judgement.remedies
     _, judgement = judged(Context(tmp_path, unbounded=("erf",), strict=3e-6))
     assert judgement.status is Status.PASS
-    assert judgement.reasons[1] == "No error bound is known for erf; everything agrees without one."
+    assert judgement.reasons[1] == "No error bound is known for erf; all tensors agree without it."
 
 
 def test_a_red_names_operations_without_a_bound(tmp_path: Path) -> None:
     wrong = {"6/gradient/1/lm_head.weight/": 1.0}
     _, judgement = judged(Context(tmp_path, errors=wrong, unbounded=("erf", "gelu"), strict=3e-6))
     assert judgement.status is Status.FAIL
-    assert judgement.reasons[2].startswith("No error bound is known for erf, gelu: what they compute")
+    assert judgement.reasons[2].startswith("No error bound is known for erf, gelu. Tensors that they compute")
     _, judgement = judged(Context(tmp_path, errors=wrong))
     assert not any("No error bound" in reason for reason in judgement.reasons)
 
@@ -354,5 +354,5 @@ def test_the_nearest_bound_counts() -> None:
 
 @pytest.mark.parametrize("settings", [{"dtype": "int8"}, {"steps": 0}, {"update": {"learning_rate": 1.0}}])
 def test_settings_that_cannot_be_are_bad_input(settings: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="cannot be set up like this"):
+    with pytest.raises(InputError, match="settings of the twin run are not valid"):
         case_of(settings)
