@@ -1,1 +1,1 @@
-"""Commands behind each claim of speed or power, one folder each."""
+"""Measures what npu-matrix claims about itself: `python -m benchmarks` runs every module with `figures()`."""

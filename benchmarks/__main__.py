@@ -83,13 +83,13 @@ class Row:
 
 
 def show(value: float, unit: str) -> str:
-    """A number as people write it: three digits where it is small, all of them where it is large."""
+    """A number and its unit: three significant digits, or all digits of a large number."""
     digits = f"{value:.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
     return f"{digits} {unit}".rstrip()
 
 
 def rows_of(name: str) -> list[Row]:
-    """Run one benchmark in a process of its own, so that its peak of memory is its own."""
+    """Run a benchmark in a separate process, so that its peak memory can be measured."""
     load, date = round(os.getloadavg()[0], 1), time.strftime("%Y-%m-%d")
     started = time.monotonic()
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
@@ -121,7 +121,7 @@ def to_json(rows: Sequence[Row]) -> str:
 
 
 def read_stored() -> list[Row]:
-    """The rows that the last `--write` left."""
+    """The rows that the last `--write` stored."""
     stored = json.loads(STORED.read_text("utf-8")) if STORED.is_file() else []
     rows = []
     for one in stored:
@@ -133,7 +133,7 @@ def read_stored() -> list[Row]:
 def write(rows: Sequence[Row]) -> None:
     """Replace the stored rows of the benchmarks that ran, and the table in README.md.
 
-    An older figure stays when this machine cannot measure it.
+    An older figure stays if this machine cannot measure it.
     """
     measured = {row.benchmark for row in rows if row.figure}
     older = [row for row in read_stored() if row.benchmark not in measured]
@@ -169,8 +169,8 @@ def main() -> int:
         parser.error(f"no benchmark is named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     if options.list:
         for name in names:
-            told = importlib.import_module(f"benchmarks.{name}").__doc__ or ""
-            print(f"{name}: {told.splitlines()[0]}")
+            description = importlib.import_module(f"benchmarks.{name}").__doc__ or ""
+            print(f"{name}: {description.splitlines()[0]}")
         return 0
     rows = [row for name in names for row in rows_of(name)]
     print(table(rows), end="")

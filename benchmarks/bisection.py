@@ -22,7 +22,7 @@ BUILD = 20.0
 def ours(
     commits: int, noise: FlakeRates, ask: Callable[[int], bool | None], *, dear_builds: bool = False
 ) -> tuple[int, list[int]]:
-    """The first bad commit by our search, and the commits asked."""
+    """The first bad commit that our search finds, and the commits that it runs."""
     search = TEMPLATES.setdefault((commits, noise), Bisection([commits], noise=noise))
     start = search._belief  # noqa: SLF001 - building the table anew for each trial would measure nothing
     asked: list[int] = []
@@ -48,7 +48,7 @@ TEMPLATES: dict[tuple[int, FlakeRates], Bisection] = {}
 
 
 def binary(commits: int, ask: Callable[[int], bool | None], votes: int = 1) -> tuple[int, list[int]]:
-    """Plain binary search; each commit is asked `votes` times and the majority believed."""
+    """Plain binary search; each commit runs `votes` times, and the majority decides."""
     low, high, asked = 0, commits, []
     while high - low > 1:
         middle = (low + high) // 2
@@ -64,7 +64,7 @@ def binary(commits: int, ask: Callable[[int], bool | None], votes: int = 1) -> t
 
 
 def votes_needed(commits: int, wrong: float) -> int:
-    """Votes at each commit with which a binary search is right 99 % of the time."""
+    """How many votes per commit a binary search needs to be right in 99 % of the trials."""
     wanted = 0.99 ** (1 / math.ceil(math.log2(commits)))
     for votes in range(1, 101, 2):
         right = sum(
@@ -80,7 +80,7 @@ def measure(
     find: Callable[..., tuple[int, list[int]]],
     trials: int,
 ) -> tuple[float, float, float]:
-    """Share of right answers in percent, mean runs and mean distinct commits of a method."""
+    """Percentage of trials in which a method finds the culprit, mean runs, mean distinct commits."""
     right, probes, builds = 0, 0, 0
     for trial in range(trials):
         chance = random.Random(trial)

@@ -1,4 +1,7 @@
-"""The task of the benchmark: takes the cards of a host for a known time. Nodes import this module by name."""
+"""The task of `ray_cluster`: it uses the cards of a host for a known time.
+
+Nodes import this module by name.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +30,16 @@ def nap(context: TaskContext) -> Measured:
 
 
 def judge(measurements: Mapping[str, Any], _params: Mapping[str, Any]) -> Judgement:
-    """Passes when the program came to its end."""
+    """Pass if the program ended normally."""
     return Judgement(status=Status.PASS if measurements["ok"] else Status.FAIL)
 
 
 def no_cells(_cache: Path) -> None:
-    """The tasks enter no cell."""
+    """No task uses a cell."""
 
 
 def made_up_host(state: Path) -> tuple[Path, Mapping[str, str]]:
-    """Nodes that share this machine, each with device nodes (plain files) and leases of its own."""
+    """Nodes on this machine, each with its own device nodes (plain files) and leases."""
     dev = state / "dev"
     dev.mkdir(parents=True, exist_ok=True)
     if not (dev / f"davinci{MOST_CARDS - 1}").exists():

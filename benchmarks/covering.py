@@ -22,7 +22,7 @@ Cell = dict[str, str]
 
 
 def random_matrix(seed: int) -> tuple[dict[str, list[str]], list[dict[str, str]]]:
-    """Axes with their values, and forbidden partial combinations; always with some valid cell left."""
+    """Axes with their values, and forbidden partial combinations; at least one valid cell remains."""
     chance = random.Random(seed)
     axes = {
         f"a{number}": [f"v{value}" for value in range(chance.randint(2, 6))]
@@ -84,7 +84,7 @@ def allpairspy(axes: dict[str, list[str]], forbidden: Sequence[dict[str, str]], 
 
 
 def changed(before: Sequence[Cell], after: Sequence[Cell], axis: str) -> float:
-    """The share of the earlier set that an edit of `axis` moved."""
+    """The share of the earlier set that an edit of `axis` changes."""
     gone = sum(cell not in after for cell in before)
     come = sum(cell not in before and cell[axis] != "new" for cell in after)
     return max(gone, come) / len(before)
@@ -105,7 +105,7 @@ def sizes(tool: Callable[..., list[Cell]]) -> tuple[list[int], int, float]:
 
 
 def stability() -> tuple[float, float]:
-    """Median shares of the set that one more value changes: with the earlier set handed in, and without."""
+    """Median shares of the set that one more value changes: with and without the earlier set as input."""
     kept, fresh = [], []
     for seed in range(MATRICES):
         axes, forbidden = random_matrix(seed)

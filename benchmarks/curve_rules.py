@@ -1,4 +1,4 @@
-"""How the field judges a reward curve today: each rule takes references and a candidate; True accepts it."""
+"""Rules with which reward curves are judged today: functions of references and a candidate; True accepts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Accepts = Callable[[Sequence[Run], Run], bool]
 
 
 def last_above_first(_references: Sequence[Run], candidate: Run) -> bool:
-    """The eye's rule."""
+    """A person's rule: the last reward is higher than the first."""
     reward = np.asarray(candidate["reward"])
     return bool(np.isfinite(reward).all() and reward[-1] > reward[0])
 

@@ -44,13 +44,13 @@ def measure(trials: Iterator[Trial], rule: Rule) -> Row:
 
 
 def upper_bound(count: int, trials: int) -> float:
-    """Of a share, one-sided 95 % (Clopper and Pearson, Biometrika 26, 1934)."""
+    """The one-sided 95 % upper bound of a share (Clopper and Pearson, Biometrika 26, 1934)."""
     return float(betaincinv(count + 1, trials - count, 0.95)) if trials > count else 1.0
 
 
 @dataclass
 class Row:
-    """What happened to the trials of one kind: counts of verdicts, steps saved, refusals by the rivals."""
+    """The trials of one kind: number of each verdict, steps saved, rejections by the rivals."""
 
     trials: int = 0
     failed: int = 0

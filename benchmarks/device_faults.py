@@ -1,4 +1,4 @@
-"""Every operator of one actor update made wrong on the simulated device: is the fault found, and is it named?
+"""Faults in every operator of an actor update on the simulated device: are they detected and located?
 
 Runs inside the newest built cell of the cache. A fault is above the noise floor where it moves some tensor of
 the update, against the clean run on the same device, by more than the tolerance of the check `actor`; below
@@ -28,13 +28,13 @@ from harness.numerics.actor.actor_case import DEFAULT_SEED, ActorCase
 from harness.numerics.actor.tensor_recorder import TensorEvent, TensorRecorder
 
 KINDS = {"round": "round", "sign": "sign", "scale": "scale;any;factor=1.02", "ulp": "ulp;any;ulps=1"}
-"""What is injected under each name, after the operator's."""
+"""Kind of fault -> its specification, which follows the name of the operator."""
 
 Values = dict[str, np.ndarray]
 
 
 class FaultyUpdate:
-    """One update, again and again, under whatever fault is injected."""
+    """One update that is repeated with different injected faults."""
 
     def __init__(self, reference: Path) -> None:
         self.torch = actor_update.start_torch("npu")
@@ -65,18 +65,18 @@ class FaultyUpdate:
         return [event for event in events if event.label in self.tolerances]
 
     def operators(self, glob: str) -> list[str]:
-        """Every operator of that name that computes, in the order of its first call."""
+        """Every operator with that name that computes something, in the order of the first calls."""
         ran = dict.fromkeys(name for event in self.events for name in event.operators)
         return [name for name in ran if fnmatchcase(name, glob)]
 
     def budget(self, found: np.ndarray | None, wanted: np.ndarray, label: str) -> float:
-        """Distance over tolerance; infinite where it is not finite."""
+        """Error as a share of the tolerance; infinite if it is not finite."""
         if found is None or found.shape != wanted.shape or not np.isfinite(found).all():
             return float("inf")
         return float(np.linalg.norm(found - wanted)) / max(self.tolerances[label], 1e-300)
 
     def inject(self, operator: str, kind: str) -> dict[str, Any]:
-        """What one fault does, and what is said of it."""
+        """The effect of a fault, and whether it is detected and located."""
         base = operator.partition(".")[2] or operator
         with overlay.installed().faults.injected(*parse_faults(f"{base};{KINDS[kind]}")) as (active,):  # type: ignore[union-attr]
             faulty = self.update()
@@ -96,7 +96,7 @@ class FaultyUpdate:
         return place - ran[-1] if ran else None
 
     def labels(self) -> list[str]:
-        """Tensors both sides have."""
+        """The names of the tensors that both sides have."""
         return [label for label in self.clean if label in self.tolerances]
 
 

@@ -1,4 +1,4 @@
-"""What a benchmark yields: figures with their limits and rivals, and the reason when it cannot run here."""
+"""The figures that benchmarks yield, with limits and rivals, and the error of a benchmark that cannot run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT / "tests" / place) for place in ("support", "unit/numer
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One measured number; `rival` is that of the obvious alternative, measured in the same run."""
+    """A measured number; rival: the number of the obvious alternative, measured in the same run."""
 
     claim: str
     measured: float
@@ -42,7 +42,7 @@ class Figure:
 
 
 class CannotRunError(Exception):
-    """The benchmark, or the rest of it, cannot run on this machine; `remedy` says what would make it run."""
+    """The benchmark, or a part of it, cannot run on this machine; remedy: what is missing."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(reason, remedy)
@@ -78,7 +78,7 @@ def timed() -> Iterator[Timing]:
 
 
 def peak_mb() -> float:
-    """The largest memory this process had so far; every benchmark runs in a process of its own."""
+    """The peak memory of this process, in which only one benchmark runs."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -35,7 +35,7 @@ def attempts(rate: float, count: int, start: float, chance: random.Random) -> li
 
 
 def decided(before: float, after: float, chance: random.Random) -> Stability:
-    """What the policy says of the key of a change that failed once and was repeated as it asks."""
+    """The class that the policy gives to a key that failed once and was repeated as the policy requests."""
     base = [
         attempts(before, ATTEMPTS_PER_KEY, NOW - (BASE_KEYS - key) * DAY, chance) for key in range(BASE_KEYS)
     ]

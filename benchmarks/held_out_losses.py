@@ -1,4 +1,4 @@
-"""Wrong losses that nobody looked at while the judge was made: never tune the judge on them.
+"""Wrong losses that were written after the judge and are never used to tune it.
 
 A mutant whose survivors were looked at belongs to the development mutants, `mutants.MUTANTS` of the unit
 tests.
@@ -246,4 +246,4 @@ LATER: dict[str, type[PlainCandidate]] = {
         limit=lambda _self, _original, case, raw: np.minimum(raw, case.settings["upper"] * 1.1)
     ),
 }
-"""Written on 2026-11-20, after `HELD_OUT`; nobody looked at what becomes of them before they were run."""
+"""Written on 2026-11-20, after `HELD_OUT`; they were not tried before the measurement."""

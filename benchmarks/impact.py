@@ -41,7 +41,7 @@ def replace(file: str, before: str, after: str) -> Callable[[Path], None]:
 
 
 def edits() -> dict[str, Callable[[Path], None]]:
-    """Name -> an edit of the clone."""
+    """Name -> a function that edits the clone."""
     body = next((ROOT / "patches" / "verl").glob("grpo-equal-rewards/*.patch")).relative_to(ROOT).as_posix()
     return {
         "nothing": lambda _clone: None,
@@ -55,7 +55,7 @@ def edits() -> dict[str, Callable[[Path], None]]:
 
 
 def command(clone: Path, *arguments: str) -> dict[str, Any]:
-    """The JSON of a command of the clone."""
+    """The JSON that a command prints in the clone."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "harness", *arguments, "--json"],
         cwd=clone,

@@ -38,7 +38,7 @@ LOG = "(WorkerDict pid=1) step:1 - actor/loss:0.1 &amp; more\n" * 40
 
 
 def write(path: Path, megabytes: int) -> int:
-    """About that many megabytes; returns how many times ten cases are in it."""
+    """Write a file of about this many megabytes; returns how many groups of ten cases it has."""
     rounds = size = 0
     with path.open("wb") as stream:
         stream.write(b'<?xml version="1.0" encoding="utf-8"?><testsuites><testsuite name="big">')

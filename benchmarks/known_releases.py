@@ -43,7 +43,7 @@ ALMOST_NONE = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a running check is given, as far as `resolve` asks for it."""
+    """The parts of a task's context that the check `resolve` uses."""
 
     facets: Mapping[str, Any]
     cache: Path
@@ -51,7 +51,7 @@ class Task:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def log(self, text: str) -> None:
-        """Nobody reads it."""
+        """Not used by `resolve`."""
 
     def command(self, argv: Sequence[str], **options: Any) -> Completed:
         """Run a program."""
@@ -73,12 +73,12 @@ def resolved(cache: Path, requirements: list[str], python: str = "3.11") -> Reso
 
 
 def problems(cache: Path, requirements: list[str], python: str = "3.11") -> tuple[ResolveProblem, ...]:
-    """What keeps requirements from being resolved."""
+    """Why requirements cannot be resolved."""
     return resolved(cache, requirements, python).problems
 
 
 def archive(cache: Path, name: str, version: str) -> ArchiveMetadata:
-    """What a release says of itself."""
+    """The metadata of a release."""
     return read_archive_metadata(
         name, version, fetch_sources(name, version, cache=cache, command=run_quietly)
     )
@@ -106,7 +106,7 @@ def first_pair(cache: Path) -> tuple[str, bool]:
 
 
 def verl_range(cache: Path) -> tuple[str, bool]:
-    """verl 0.9.1 with each vllm-ascend around the borders."""
+    """verl 0.9.1 with the first and last compatible versions of vllm-ascend and their neighbours."""
     said, right = [], True
     for version, expected in BORDERS.items():
         found = problems(cache, ["verl==0.9.1", f"vllm-ascend=={version}"])
@@ -135,7 +135,7 @@ def ascend_operators(cache: Path) -> tuple[str, bool]:
 
 
 def python_limit(cache: Path) -> tuple[str, bool]:
-    """What is said of verl 0.9.1 on Python 3.13."""
+    """The reasons for verl 0.9.1 on Python 3.13."""
     said = archive(cache, "verl", "0.9.1").refusals("3.13")
     return " ".join(said), any("pip refuses" in text for text in said)
 

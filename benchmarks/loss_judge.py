@@ -1,4 +1,4 @@
-"""How well the judge of losses tells wrong implementations from legal ones, on held-out seeds and mutants.
+"""How well the check `loss` separates wrong from correct implementations, on held-out seeds and mutants.
 
 Legal evaluations differ in the order of summation, exponential, masking and precision inside; failing one is
 a false alarm. A wrong loss counts on a case only where it changes the result by more than max(1e-4, two unit
@@ -38,7 +38,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What every rule sees: the case, its reference, the exact result, and a legal evaluation in fp32."""
+    """The inputs of every rule: the case, its reference, the exact result, a correct evaluation in fp32."""
 
     case: LossCase
     expected: ExpectedResult
@@ -72,7 +72,7 @@ def pairs(case: LossCase, got: CandidateResult, exact: CandidateResult) -> Itera
 
 
 def accepts(item: Evidence, result: CandidateResult) -> bool:
-    """Our judge; an ill-posed case is no failure."""
+    """The rule of the check `loss`; an ill-posed case is no failure."""
     return judge(item.case, result, item.expected).status is not LossStatus.FAIL
 
 
@@ -94,7 +94,7 @@ def relative_l2(item: Evidence, result: CandidateResult) -> bool:
 
 
 def differs(case: LossCase, result: CandidateResult, other: CandidateResult) -> bool:
-    """Whether two results of a case differ by more than the io format hides."""
+    """Whether two results of a case differ after rounding to the input and output format."""
     threshold = max(1e-4, 2 * FORMATS[case.contract.io].unit_roundoff)
     for got, exact, _form in pairs(case, result, other):
         if not np.isfinite(exact).all():
@@ -106,7 +106,7 @@ def differs(case: LossCase, result: CandidateResult, other: CandidateResult) -> 
 
 
 def false_alarms(items: Sequence[Evidence]) -> tuple[int, Counter[str]]:
-    """Legal evaluations, and how many of them each rule fails."""
+    """Correct evaluations, and how many of them each rule rejects."""
     counts: Counter[str] = Counter()
     evaluations = 0
     for item in items:

@@ -37,7 +37,7 @@ def run_main_job(checkout: Path, environ: dict[str, str]) -> float:
 
 
 def touch_a_patch(checkout: Path) -> None:
-    """Another comment in the body for verl 0.9.1: same place, same effect, other content."""
+    """Change a comment in the patch variant for verl 0.9.1: the content differs, the effect does not."""
     body = checkout / "patches/verl/agg-loss-all-masked/0.9.0.patch"
     lines = body.read_text().splitlines(keepends=True)
     comment = next(index for index, line in enumerate(lines) if line.startswith("+") and "#" in line)
@@ -46,7 +46,7 @@ def touch_a_patch(checkout: Path) -> None:
 
 
 def last_run(checkout: Path) -> tuple[float, int]:
-    """The latest run's overhead in percent, and the outcomes it made."""
+    """The overhead of the latest run in percent, and the number of its outcomes."""
     with Ledger.open(checkout / ".npu-matrix") as ledger:
         run = ledger.latest_run()
         assert run

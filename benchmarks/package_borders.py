@@ -52,7 +52,7 @@ def package(cache: Path, spec: str) -> Package:
 
 
 def made_for(cache: Path, consumer: Package, provider: Package) -> Package | None:
-    """The provider in the version the consumer was published for, where that is another one."""
+    """The version of the provider for which the consumer was published, or None if it is the same."""
     known = next(one for one in CONSUMERS if one.package == consumer.name).made_for(consumer.version)
     version = known.get(provider.name, provider.version)
     return package(cache, f"{provider.name}=={version}") if version != provider.version else None
@@ -64,7 +64,7 @@ def _is_defined(surface: ApiSurface, name: str) -> bool:
 
 
 def _reports(consumer: Package, provider: Package, name: str, uses: Sequence[Use]) -> bool | None:
-    """Whether the fault is found; None when there is none: a base class of Python's own has the name."""
+    """Whether the fault is reported; None if it is no fault, because a base class of Python has the name."""
     word = re.compile(rb"\b%s\b" % re.escape(name.rpartition(".")[2].encode()))
     texts = {file: provider.surface.source(module) for module, file in provider.surface.files()}
     changes = {file: word.sub(b"renamed_away", text) for file, text in texts.items() if word.search(text)}
@@ -110,7 +110,7 @@ def seeded(cache: Path, row: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def operator_names(cache: Path, row: Mapping[str, Any]) -> set[str]:
-    """Operators that a release uses wrongly with a torch_npu, or whose defaults changed there."""
+    """Operators that a release uses wrongly with a torch_npu, or whose defaults changed in it."""
     file = sources(cache, row["consumer"])
     torch_npu = read_torch_npu_api(row["torch_npu"], sources(cache, f"torch-npu=={row['torch_npu']}"))
     consumer = Package(name=row["consumer"].partition("==")[0], version="", file=file)

@@ -82,7 +82,7 @@ def write_patch(file: Path, snapshot: dict[str, list[str]], names: list[str], rn
 def obvious_way(
     repository: Path, pairs: list[tuple[str, Path]], folder: Path
 ) -> tuple[list[float], list[bool]]:
-    """Seconds and answer of a checkout and `git apply --check`, for each pair."""
+    """Seconds and result of a checkout and `git apply --check`, for each pair."""
     tree = folder / "tree"
     git("clone", "-q", "--shared", "--no-checkout", str(repository), str(tree), cwd=folder)
     seconds, answers = [], []

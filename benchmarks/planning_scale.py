@@ -1,4 +1,4 @@
-"""A million combinations: expand them, explain what is excluded, and compute the keys of what is left.
+"""A million combinations: expand them, explain the excluded ones, and compute the keys of the others.
 
 The matrix has six product axes of 10 values each; one constraint keeps torch_npu with its torch, so that one
 combination in ten is valid. The rival makes every combination and evaluates every constraint, as a plain

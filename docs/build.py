@@ -1,7 +1,7 @@
 """Builds the documentation: `python docs/build.py site`. Pages open from a folder, without a network.
 
-Markdown of docs/en and docs/zh becomes pages in the report's style; the reference pages are made from the
-code (docs/reference.py). Links between pages are written with `.md` and checked: a dead one is an error.
+Markdown of docs/en and docs/zh becomes pages in the style of the report; docs/reference.py generates the
+reference pages from the code. Links between pages end in `.md`; a dead link is an error.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A page in one language; `generated` ones are made from the code."""
+    """A page in one language; generated: whether docs/reference.py made it."""
 
     language: str
     name: str
@@ -88,7 +88,7 @@ class Page:
 
 
 def pages() -> Iterator[Page]:
-    """Every page in every language; FileNotFoundError when a language lacks one."""
+    """Every page in every language; FileNotFoundError if a language lacks a page."""
     for language in LANGUAGES:
         made = {name: make(reference.LANGUAGES[language]) for name, make in reference.PAGES.items()}
         yield _page(language, "index", "", (HERE / language / "index.md").read_text(encoding="utf-8"))
@@ -124,7 +124,7 @@ def _page(language: str, name: str, section: str, text: str, *, generated: bool 
 
 
 def build(folder: Path) -> list[Path]:
-    """Write the site into `folder` and return the pages. ValueError when a link leads nowhere."""
+    """Write the site into `folder` and return the pages. ValueError for a dead link."""
     everything = list(pages())
     for name in ("report.css",):
         _write(
@@ -171,7 +171,7 @@ def _context(page: Page, everything: list[Page]) -> dict[str, Any]:
 
 
 def render(text: str) -> str:
-    """Markdown as HTML: no markup of its own gets through, tables scroll, headings are anchors."""
+    """Markdown as HTML. HTML in the Markdown is escaped, tables scroll, and headings are anchors."""
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = markdown.parse(text)
     for place, token in enumerate(tokens):
@@ -188,7 +188,7 @@ def render(text: str) -> str:
 
 
 def _joined(children: list[Token]) -> list[Token]:
-    """A line break between Chinese characters is no space."""
+    """The children without line breaks between Chinese characters, which browsers would show as spaces."""
     for before, child, after in zip(children, children[1:], children[2:], strict=False):
         if (
             child.type == "softbreak"
@@ -223,7 +223,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def main() -> int:
-    """Build into the folder named."""
+    """Build the site into the folder of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

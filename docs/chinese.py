@@ -1,7 +1,6 @@
-"""The generated pages in Chinese: titles, headings, labels, and the sentences of the code people meet.
+"""Translates headings, labels and sentences of the generated pages, from docs/zh/reference.json.
 
-Help texts, fields, rules and signatures stay in English, as the code has them; each page says so. The words
-stand in docs/zh/reference.json.
+Help texts, fields, rules and signatures stay in English; each page says so.
 """
 
 from __future__ import annotations
@@ -10,17 +9,17 @@ import json
 from pathlib import Path
 
 _WORDS = json.loads((Path(__file__).parent / "zh" / "reference.json").read_text(encoding="utf-8"))
-#: What docs/reference.py itself says.
+#: Texts of docs/reference.py.
 LABELS: dict[str, str] = _WORDS["labels"]
-#: What the code says, where people meet it first: exit codes, settings, checks, verdicts, evidence.
+#: Texts of the code: exit codes, settings, checks, verdicts, evidence.
 SENTENCES: dict[str, str] = _WORDS["sentences"]
 
 
-def say(text: str) -> str:
-    """A label in Chinese; KeyError when it is not translated, which stops the build."""
+def label(text: str) -> str:
+    """A label in Chinese; KeyError if it is not translated, which stops the build."""
     return LABELS[text]
 
 
-def told(text: str) -> str:
-    """A sentence of the code in Chinese where it is translated, otherwise as it is."""
+def sentence(text: str) -> str:
+    """A sentence of the code in Chinese if it is translated, otherwise unchanged."""
     return SENTENCES.get(text, text)

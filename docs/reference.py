@@ -1,4 +1,4 @@
-"""The reference pages, made from the code, so that they cannot say something else than it does."""
+"""Generates the reference pages from the code."""
 
 from __future__ import annotations
 
@@ -26,16 +26,19 @@ EXAMPLE = 600
 
 
 def same(text: str) -> str:
-    """English, which is what the code is written in."""
+    """The text unchanged: the code is written in English."""
     return text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Language:
-    """label: what these pages say. told: what the code says, as far as it is translated."""
+    """label: translates a text of this module.
+
+    sentence: translates a text of the code if there is a translation.
+    """
 
     label: Callable[[str], str] = same
-    told: Callable[[str], str] = same
+    sentence: Callable[[str], str] = same
 
     def head(self, *names: str) -> tuple[str, ...]:
         """The head of a table."""
@@ -43,11 +46,11 @@ class Language:
 
 
 ENGLISH = Language()
-LANGUAGES = {"en": ENGLISH, "zh": Language(label=chinese.say, told=chinese.told)}
+LANGUAGES = {"en": ENGLISH, "zh": Language(label=chinese.label, sentence=chinese.sentence)}
 
 
 def cell(text: object) -> str:
-    """Text as a cell of a Markdown table."""
+    """Text for a cell of a Markdown table."""
     flat = " ".join(str(text).split())
     return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", flat)
 
@@ -90,46 +93,46 @@ def _help(command: click.Command | None, name: str, parent: click.Context | None
 
 
 def exit_codes(language: Language = ENGLISH) -> str:
-    """The codes every command ends with."""
-    rows = [(code(number), language.told(meaning)) for number, meaning in EXIT_CODES.items()]
+    """The exit codes of every command."""
+    rows = [(code(number), language.sentence(meaning)) for number, meaning in EXIT_CODES.items()]
     return f"# {language.label('Exit codes')}\n\n{table(language.head('code', 'meaning'), rows)}\n"
 
 
 def settings(language: Language = ENGLISH) -> str:
-    """Options of the configuration."""
+    """The settings."""
     rows = [
-        (code(option.name), code(f"NPU_MATRIX_{option.name.upper()}"), language.told(option.help))
+        (code(option.name), code(f"NPU_MATRIX_{option.name.upper()}"), language.sentence(option.help))
         for option in OPTIONS
     ]
     opening = language.label(
-        "Flag, then environment, then `npu-matrix.toml`, then default; "
-        "`npu-matrix --show-config` prints each value with where it came from."
+        "A command-line option overrides an environment variable, which overrides `npu-matrix.toml`, which "
+        "overrides the default. `npu-matrix --show-config` prints each value and where it comes from."
     )
     head = language.head("name", "environment", "what")
     return f"# {language.label('Settings')}\n\n{opening}\n\n{table(head, rows)}\n"
 
 
 def checks(language: Language = ENGLISH) -> str:
-    """The checks there are."""
+    """All checks."""
     rows = [
         (
             code(check.name),
             check.tier.value,
-            language.told(check.question),
+            language.sentence(check.question),
             ", ".join(check.facets),
             ", ".join(check.needs),
         )
         for check in all_checks()
     ]
     head = language.head("check", "tier", "question", "facets it reads", "needs")
-    opening = language.label("What is asked of a cell, cheap to dear.")
+    opening = language.label("The checks of a cell, from cheap to expensive.")
     return f"# {language.label('Checks')}\n\n{opening}\n\n{table(head, rows)}\n"
 
 
 def matrix_file(language: Language = ENGLISH) -> str:
     """The fields of matrix.yaml."""
     opening = language.label(
-        "Editors complete from [the JSON schema](../schema/matrix.schema.json); "
+        "Editors complete the fields from [the JSON schema](../schema/matrix.schema.json); "
         "`npu-matrix matrix validate` reports all problems at once."
     )
     return _schema_page(f"# matrix.yaml\n\n{opening}", json_schema(), language)
@@ -183,9 +186,9 @@ def _kind(facts: Mapping[str, Any]) -> str:
 
 
 def lint_rules(language: Language = ENGLISH) -> str:
-    """The rules of the recipe lint."""
+    """The lint rules."""
     opening = language.label(
-        "What `npu-matrix lint` and the check `lint` look for: why, the fix, the source."
+        "The rules of `npu-matrix lint` and of the check `lint`: why, the fix, the source."
     )
     why, fix, source = language.head("why", "fix", "source")
     rules = [
@@ -197,8 +200,8 @@ def lint_rules(language: Language = ENGLISH) -> str:
 
 
 def signatures(language: Language = ENGLISH) -> str:
-    """The failures `triage` knows."""
-    opening = language.label("What `npu-matrix triage` recognises in a log.")
+    """The failure signatures."""
+    opening = language.label("The failures that `npu-matrix triage` recognises in a log.")
     cause, do, affects, sources = language.head("cause", "do", "affects", "sources")
     known = [
         f"## {found.id}\n\n```text\n{found.example.strip()[:EXAMPLE]}\n```\n\n"
@@ -215,7 +218,7 @@ TERMS = [
     ("`status:fail`", "checks with that verdict; the field may be left out"),
     ("`evidence:hardware`", "checks with that evidence"),
     ("`check:loss`, `tier:static`", "checks by name, by tier"),
-    ("`new`, `is:broken`", "what changed since it last had an answer"),
+    ("`new`, `is:broken`", "checks that changed since the last run with an outcome"),
     ('`"as released"`', "words with spaces, or that mean something else"),
 ]
 GRAMMAR = """\
@@ -226,25 +229,25 @@ not := "!" not | "(" or ")" | term"""
 
 def queries(language: Language = ENGLISH) -> str:
     """The query language."""
-    say, told = language.label, language.told
-    marks = [(told(style.label), told(style.meaning)) for style in STYLES.values()]
-    kinds = [(told(style.label), told(style.meaning)) for style in EVIDENCE.values()]
+    label, sentence = language.label, language.sentence
+    marks = [(sentence(style.label), sentence(style.meaning)) for style in STYLES.values()]
+    kinds = [(sentence(style.label), sentence(style.meaning)) for style in EVIDENCE.values()]
     parts = (
-        f"# {say('Queries')}",
-        say(
-            "The same in the report's filter and in `npu-matrix status --filter`. A query is asked of every "
-            "check of every cell; a cell is shown when one of its checks answers yes."
+        f"# {label('Queries')}",
+        label(
+            "The filter of the report and `npu-matrix status --filter` use the same language. A query is "
+            "evaluated for every check of every cell; a cell is shown if one of its checks matches."
         ),
         f"```text\n{GRAMMAR}\n```",
-        say("A term is a word (in titles, ids, versions), a verdict, or a field with a value:"),
-        table(language.head("term", "selects"), [(term, say(selects)) for term, selects in TERMS]),
-        f"{say('Fields')}: {', '.join(code(name) for name in FIELDS)}{say(', and every axis')}.",
-        f"{say('Verdicts')}: {_words(STATUS)}.",
-        f"{say('Evidence')}: {_words(PROOF)}.",
-        f"{say('Changes')}: {_words(CHANGE)}.",
-        f"## {say('What verdicts mean')}",
+        label("A term is a word (in titles, ids, versions), a verdict, or a field with a value:"),
+        table(language.head("term", "selects"), [(term, label(selects)) for term, selects in TERMS]),
+        f"{label('Fields')}: {', '.join(code(name) for name in FIELDS)}{label(', and every axis')}.",
+        f"{label('Verdicts')}: {_words(STATUS)}.",
+        f"{label('Evidence')}: {_words(PROOF)}.",
+        f"{label('Changes')}: {_words(CHANGE)}.",
+        f"## {label('What verdicts mean')}",
         table(language.head("verdict", "meaning"), marks),
-        f"## {say('What evidence means')}",
+        f"## {label('What evidence means')}",
         table(language.head("evidence", "meaning"), kinds),
     )
     return "\n\n".join(parts) + "\n"
@@ -254,7 +257,7 @@ def _words(known: Mapping[str, str]) -> str:
     return ", ".join(code(word) for word in known)
 
 
-#: JSON schemas that are made with the site; that of matrix.yaml is kept in docs/schema for editors.
+#: JSON schemas that are generated with the site. The schema of matrix.yaml is in docs/schema, for editors.
 SCHEMAS: dict[str, Callable[[], Mapping[str, Any]]] = {"report.schema.json": report_schema}
 
 PAGES: dict[str, Callable[[Language], str]] = {

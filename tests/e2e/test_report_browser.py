@@ -370,10 +370,10 @@ def test_a_failure_leads_to_its_log_its_siblings_and_its_lock(browser: Browser) 
     assert "nearest cell" not in browser.one("#check-gspo").text
     assert browser.one(".exports a").get_attribute("href").endswith("exports/verl-0.9.1-sim/requirements.txt")
     browser.open("cells/gspo-qwen25-3b.html")
-    beside = browser.one("#check-resolve .beside")
-    assert "resolve fails on all 2 cells with" in beside.text
-    assert "cann 8.2.RC2" in beside.text
-    beside.find_element("css selector", "a").click()
+    similar = browser.one("#check-resolve .similar")
+    assert "resolve fails on all 2 cells with" in similar.text
+    assert "cann 8.2.RC2" in similar.text
+    similar.find_element("css selector", "a").click()
     browser.arrives("cells/gspo-qwen3-30b-a3b.html#check-resolve")
 
 

@@ -176,15 +176,15 @@ def test_the_site_is_built_with_links_that_hold(tmp_path: Path) -> None:
 def test_the_generated_pages_are_in_chinese_too() -> None:
     build = load("build")
     reference, chinese = build.reference, build.reference.chinese
-    asked: set[str] = set()
+    labels: set[str] = set()
 
     def label(text: str) -> str:
-        asked.add(text)
-        return str(chinese.say(text))
+        labels.add(text)
+        return str(chinese.label(text))
 
-    language = reference.Language(label=label, told=chinese.told)
+    language = reference.Language(label=label, sentence=chinese.sentence)
     texts = {name: make(language) for name, make in reference.PAGES.items()}
-    assert asked == set(chinese.LABELS), "translated, and no longer said"
+    assert labels == set(chinese.LABELS), "translations of labels that no page has"
     assert "被中断" in texts["exit-codes"]
     assert "## 顶层" in texts["matrix-file"]
     for name, text in texts.items():
