@@ -1,4 +1,4 @@
-"""How a module of this project is started inside a built environment and on its device."""
+"""Starts modules of this project inside a built environment, on the device of the cell."""
 
 from __future__ import annotations
 

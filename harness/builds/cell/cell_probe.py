@@ -1,4 +1,4 @@
-"""Probing a cell's environment with its own Python: packages, patched files, modules and the device."""
+"""Probes a cell's environment with its own Python: packages, patched files, modules and the device."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from harness.package import PACKAGE_ROOT
 
 PROBE = "harness.fixtures.environment_probe"
 PATCH_PROBE = "harness.fixtures.patch_probe"
-# What a training job imports first. Metadata is not enough: pyarrow 26 installs next to numpy 1 but cannot be
-# imported with it.
+# The packages that a training job imports first. Checking their metadata is not enough: pyarrow 26 can be
+# installed with numpy 1, but not imported.
 PROBED_MODULES = (
     *("torch", "torch_npu", "torchvision", "torchaudio", "vllm", "vllm_ascend", "verl", "tensordict"),
     *("transformers", "ray", "pyarrow", "datasets"),
@@ -34,7 +34,7 @@ SECONDS_TO_PROBE = 300.0
 def probe_cell(
     ctx: TaskContext, spec: EnvironmentSpec, location: EnvironmentLocation, site_packages: Path
 ) -> EnvironmentProbe:
-    """What the Python of the environment at `location` finds; BuildStepError when the probe fails."""
+    """Probe the environment at `location` with its Python; BuildStepError if the probe fails."""
     bundle = make_bundle(PACKAGE_ROOT, ctx.cache)
     names = ctx.workdir / "patched-names.json"
     names.write_text(json.dumps(sorted(spec.manifest)), "utf-8")
@@ -62,7 +62,7 @@ def probe_cell(
 def _probe_patched(
     ctx: TaskContext, spec: EnvironmentSpec, location: EnvironmentLocation, bundle: Path
 ) -> tuple[PatchedFile, ...] | None:
-    """What the cell's import system finds for each patched path; None without patches. Imports nothing."""
+    """The file that an import in the cell would load for each patched path; None without patches."""
     if not spec.manifest:
         return None
     expected, out = ctx.workdir / "patched.json", ctx.workdir / "patched-report.json"

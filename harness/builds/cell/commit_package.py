@@ -34,7 +34,7 @@ class CommitPackage:
 
     @property
     def identity(self) -> str:
-        """The part of the environment's digest."""
+        """What identifies this package in the digest of an environment."""
         return f"{self.package}@{self.commit}"
 
     def install(self, root: Path) -> None:

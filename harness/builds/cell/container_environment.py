@@ -1,4 +1,4 @@
-"""The check `environment` with a container engine: the cell as an image that is built in layers."""
+"""The check `environment` with a container engine: builds the image of a cell in layers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from harness.sources.packages.index_settings import IndexSettings, index_environ
 from harness.sources.redact import redact_text
 
 EXPIRE_SECONDS = 14 * 86400.0
-# How much of an image's id names the folder of its compiled modules.
+# The folder of an image's compiled modules is named by this many characters of the image's id.
 BYTECODE_CHARACTERS = 32
 
 

@@ -1,4 +1,4 @@
-"""The judgement of the check `environment`: is what is installed what was locked and patched?"""
+"""Judges the check `environment`: are the installed packages and files the locked and patched ones?"""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def file_reasons(patched: Mapping[str, str], on_disk: Mapping[str, str]) -> list
 
 
 def _import_reasons(patched: Sequence[PatchedFile]) -> list[str]:
-    """Files that are patched on disk but are not what would be imported."""
+    """Patched modules for which an import would load another file."""
     return [
         f"`import {one.module}` loads {one.file or 'nothing'}, which is {one.state}."
         for one in patched
@@ -143,7 +143,7 @@ def _device_reasons(requested: CellDevice, found: ProbedDevice) -> list[str]:
 
 
 def _runtime_reasons(requested: str, found: Runtime) -> list[str]:
-    """A device counts as real only when its CANN runtime shows it: see `harness.evidence`."""
+    """Compares the requested kind of device with the one that the CANN runtime shows (`harness.evidence`)."""
     if found is (Runtime.SIMULATED if requested == "sim" else Runtime.CANN):
         return []
     expected = "a simulated" if requested == "sim" else "a real"

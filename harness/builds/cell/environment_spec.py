@@ -153,7 +153,7 @@ def _require_supported(device: CellDevice, target: PlatformFacet) -> None:
 
 
 def _commit_packages(pins: PinsFacet, device: CellDevice) -> tuple[CommitPackage, ...]:
-    """Packages that are pure Python and whose commit a mirror has."""
+    """The packages from source; BuildStepError unless all are pure Python and a mirror has their commits."""
     mirrors = mirrors_folder()
     packages = {
         source.package: find_commit_package(source, mirrors)

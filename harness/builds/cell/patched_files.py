@@ -23,7 +23,7 @@ class MismatchError(Exception):
 def install_patched(
     archive: Path, manifest: Mapping[str, Mapping[str, str | None]], root: Path
 ) -> dict[str, str]:
-    """Write the archive's files below `root` (site-packages); path -> digest of what is now on disk.
+    """Write the archive's files below `root` (site-packages); returns path -> digest of the file on disk.
 
     manifest: path -> {"pre": digest of the file that the patch was made for, "post": digest of the patched
     file}; without `pre` the file is new, without `post` it is removed. Every file is checked before the first

@@ -1,5 +1,5 @@
-"""What `npu-matrix cleanup` removes: what dead runs left, and what no outcome needs any more.
+"""Finds and removes what killed runs left and what no outcome needs any more (`npu-matrix cleanup`).
 
-Start with `cleanup_candidates.py`, which finds, judges and removes; `cache_retention.py` does the same for
-the stores of the cache and state folders.
+Start with `cleanup_candidates.py`; `cache_retention.py` decides about the stores of the cache and state
+folders.
 """

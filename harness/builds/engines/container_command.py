@@ -17,7 +17,7 @@ from harness.serialisation import dumps
 MEMORY_VARIABLE, SHM_VARIABLE = "NPU_MATRIX_CELL_MEMORY", "NPU_MATRIX_CELL_SHM"
 # Docker's default of 64 MiB is too small for one torch DataLoader. Unused pages cost nothing.
 DEFAULT_SHM = "8g"
-# Variables that say how to reach the engine; a task gets only the user's variables that it needs.
+# Variables that define how to connect to the engine. A task gets only those user variables that it needs.
 CONNECTION = (
     "DOCKER_HOST",
     "CONTAINER_HOST",
@@ -41,7 +41,7 @@ def contained_command(
     has_npu: bool,
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[list[str], dict[str, str]]:
-    """The command of this host that runs `argv` with `variables` in a container of the cell's image.
+    """A command for this host that runs `argv` with `variables` in a container of the cell's image.
 
     needed: folders of this host that the command reads; files of this host that `argv` names are mounted too.
     All of them have the same path inside and outside. has_npu: pass the cards of the task into the container.
@@ -88,7 +88,7 @@ def _existing_paths(argv: Sequence[str]) -> list[Path]:
 
 
 def _outermost(mounts: Mapping[str, bool]) -> list[tuple[str, bool]]:
-    """The mounts without those below another one with the same rights."""
+    """The mounts, except those below another mount with the same access."""
     outermost: list[tuple[str, bool]] = []
     for path, writable in sorted(mounts.items()):
         above = [

@@ -54,8 +54,9 @@ KILLED = 128 + signal.SIGKILL
 class ContainedCommand:
     """A command to run in a container, as `contained_command` passes it to this program in JSON.
 
-    connection: variables that say how to reach the engine. cell: digest of the environment, for labels.
-    mounts: paths of this host, the same inside, and whether each is writable. memory_bytes 0: no limit.
+    connection: environment variables that define how to connect to the engine. cell: digest of the
+    environment, for labels. mounts: paths, which are the same on the host and inside, and whether each is
+    writable. memory_bytes: 0 for no limit.
     """
 
     engine: str
@@ -142,7 +143,7 @@ class _OutputRelay:
 
     @property
     def quiet_seconds(self) -> float:
-        """The time since the last output."""
+        """Seconds since the last output."""
         return time.monotonic() - self._last
 
 

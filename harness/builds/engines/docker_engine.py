@@ -1,4 +1,4 @@
-"""Docker: builds layers with BuildKit where that is possible, otherwise by running steps in containers."""
+"""Docker. Layers are built with BuildKit if possible, otherwise by running their commands in containers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.errors import InfrastructureError
 from harness.sources.packages.fetch_failure import fetch_failure
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
-# From this version on the client needs its plugin buildx to build with BuildKit.
+# From this version on, the client needs the plugin buildx for BuildKit.
 WITHOUT_OWN_BUILDKIT = 23
 SECONDS_TO_ASK = 20.0
 SECONDS_TO_BUILD = 3600.0
@@ -54,7 +54,7 @@ class DockerEngine(SdkEngine):
         labels: Mapping[str, str],
         log: LogWriter,
     ) -> Image:
-        """Add a layer; by steps if it needs folders of the host, which BuildKit cannot mount."""
+        """Add a layer, without BuildKit if it needs folders of the host, which BuildKit cannot mount."""
         if self.builder == "buildkit" and not any(mount.source.is_dir() for mount in build_files.mounts):
             return self._build_with_buildkit(parent, layer, build_files, labels, log)
         return super().build(parent, layer, build_files, labels, log)
@@ -68,7 +68,7 @@ class DockerEngine(SdkEngine):
         log: LogWriter,
     ) -> Image:
         with temporary_folder() as folder:
-            # A sub-folder, because the file with the owner's name is not part of the build.
+            # A sub-folder, because the file that names the owner must not be part of the build.
             context = folder / "context"
             context.mkdir()
             argv = ["docker", "build", "--progress", "plain", "--network", "host"]
@@ -97,7 +97,7 @@ class DockerEngine(SdkEngine):
         return found
 
     def _name(self, parent: str) -> str:
-        """A name of the image: BuildKit would take a bare id for a name to pull."""
+        """A name of the image, because BuildKit would interpret an id as a name and try to pull it."""
         with self._errors("look for an image"):
             tags = self.client.api.inspect_image(parent).get("RepoTags") or []
         return tags[0] if tags else parent

@@ -1,4 +1,4 @@
-"""The protocol of container engines, its types, and the errors that engines report."""
+"""The protocol of container engines, its types, and the errors that engines raise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LogWriter = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Mount:
-    """A folder or file of this host inside a container, at `target`."""
+    """A folder or file of this host that is mounted at `target` in a container."""
 
     source: Path
     target: str
@@ -116,7 +116,7 @@ class Engine(Protocol):
         """Version and architecture; InfrastructureError when the daemon cannot be reached."""
 
     def storage(self) -> Path | None:
-        """The folder of this host that stores its images; None when that is not known."""
+        """The folder of this host in which the engine stores images; None if that is not known."""
 
     def image(self, reference: str) -> Image | None:
         """The image with this name or id on this host, or None."""
@@ -132,31 +132,31 @@ class Engine(Protocol):
         labels: Mapping[str, str],
         log: LogWriter,
     ) -> Image:
-        """`parent` with one more layer, named `layer_image(layer.key)`; BuildError when a command fails."""
+        """Build the image `layer_image(layer.key)` on `parent`; BuildError if a command fails."""
 
     def start(self, spec: ContainerSpec) -> str:
         """Start a container and return its id."""
 
     def follow(self, container: str, write: Callable[[bytes], None]) -> None:
-        """Pass its output to `write` until it ends."""
+        """Pass the output of a container to `write` until it ends."""
 
     def last_lines(self, container: str) -> bytes:
         """The last lines of the output of a container that has ended, from the engine's log."""
 
     def wait(self, container: str, seconds: float) -> ContainerExit | None:
-        """How it ended; None when it still runs after `seconds`."""
+        """How a container ended; None if it still runs after `seconds`."""
 
     def signal(self, container: str, name: str) -> None:
-        """Send a signal to every process in it; does nothing when it has ended."""
+        """Send a signal to every process in a container; without effect if it has ended."""
 
     def copy_out(self, image: str, path: str, folder: Path) -> bool:
         """Copy the files of an image below `path` into `folder`; False when the image has no such path."""
 
     def resources(self) -> tuple[EngineResource, ...]:
-        """Everything that npu-matrix created, running or not."""
+        """All containers, images and networks that npu-matrix created, running or not."""
 
     def remove(self, resource: EngineResource) -> None:
-        """Remove it, running or not; does nothing when it is already gone."""
+        """Remove a resource, running or not; without effect if it does not exist any more."""
 
     def close(self) -> None:
         """Close the connection."""

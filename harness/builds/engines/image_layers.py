@@ -15,7 +15,7 @@ from harness.builds.lock.cell_lock import TOOLS_OF, CellLock, LockedSource
 from harness.builds.lock.layer_contents import LayerContent, fetch_commands, layer_contents, requirements_text
 from harness.digest import digest_bytes, digest_json
 
-# Part of every key: increase it when layers are made differently.
+# Part of every key: increase it when layers are built differently.
 LAYOUT = 2
 PREFIX = "/cell/venv"
 INSTALLER = "/run/npu-matrix/uv"

@@ -1,4 +1,4 @@
-"""Opens a container engine by the name that users give."""
+"""Opens container engines by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DOCKER_SOCKET = Path("/var/run/docker.sock")
 
 
 def open_engine(name: str, environ: Mapping[str, str] = os.environ) -> Engine:
-    """The container engine of that name; InfrastructureError when the Docker SDK is not installed."""
+    """The container engine `docker` or `podman`; InfrastructureError if the Docker SDK is not installed."""
     if not _sdk_installed():
         raise InfrastructureError(
             f"the engine {name} needs the Docker SDK, which is not installed",
@@ -39,7 +39,7 @@ def known_engines() -> tuple[Engine, ...]:
 
 
 def _sdk_installed() -> bool:
-    """Whether the Docker SDK is installed. Any folder `docker` on the path could be imported as `docker`."""
+    """Whether the Docker SDK is installed. `import docker` alone also imports any folder of that name."""
     try:
         import docker.errors  # noqa: F401
     except ImportError:

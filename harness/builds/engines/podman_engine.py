@@ -1,4 +1,4 @@
-"""Podman, through its Docker-compatible API service, which is started when none runs."""
+"""Podman, used through its Docker-compatible API service. The service is started if none runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine with Docker's API, used through the Docker SDK for Python. Podman offers the same API."""
+"""An engine that is used through the Docker SDK for Python. Podman offers the same API as Docker."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ LOCAL = ("unix://", "http+unix://", "npipe://", "fd://", "/")
 
 
 class SdkEngine:
-    """`harness.builds.engines.engine.Engine` over a socket that speaks Docker's API.
+    """An `Engine` that is reached at a socket with Docker's API.
 
     log_driver: the driver with which the daemon stores output, and its option for the size limit.
     """
@@ -424,7 +424,7 @@ LOCAL_DIGEST_PREFIX = "localhost/"
 
 
 def _read_image(facts: Mapping[str, Any]) -> Image:
-    """The result of `inspect_image`."""
+    """Read the result of `inspect_image`."""
     return Image(
         id=_full_id(facts["Id"]),
         arch=ARCHITECTURES.get(facts["Architecture"], facts["Architecture"]),
@@ -441,7 +441,7 @@ def _full_id(identity: str) -> str:
 
 
 def _read_container_resource(facts: Mapping[str, Any]) -> EngineResource:
-    """An entry of `containers`."""
+    """Read an entry of `containers`."""
     return EngineResource(
         kind="container",
         id=facts["Id"],
@@ -453,7 +453,7 @@ def _read_container_resource(facts: Mapping[str, Any]) -> EngineResource:
 
 
 def _read_image_resource(facts: Mapping[str, Any]) -> EngineResource:
-    """An entry of `images`."""
+    """Read an entry of `images`."""
     labels = facts.get("Labels") or {}
     return EngineResource(
         kind="image",
@@ -467,7 +467,7 @@ def _read_image_resource(facts: Mapping[str, Any]) -> EngineResource:
 
 
 def _read_network_resource(facts: Mapping[str, Any]) -> EngineResource:
-    """An entry of `networks`."""
+    """Read an entry of `networks`."""
     try:
         created = datetime.fromisoformat(facts["Created"][:19]).timestamp()
     except (KeyError, ValueError):

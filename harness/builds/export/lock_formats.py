@@ -41,7 +41,7 @@ def as_script(lock: CellLock) -> str:
         "for file in /usr/local/Ascend/ascend-toolkit/set_env.sh /usr/local/Ascend/nnal/atb/set_env.sh; do",
         '  if [ -f "$file" ]; then set +u; source "$file"; set -u; fi',
         "done",
-        *([_asking_for(lock.tools)] if lock.tools else []),
+        *([_require_tools(lock.tools)] if lock.tools else []),
         'work="$(mktemp -d)"',
         "trap 'rm -rf \"$work\"' EXIT",
         "",
@@ -74,8 +74,8 @@ def as_script(lock: CellLock) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _asking_for(tools: Sequence[str]) -> str:
-    """A line of bash that ends the script when a program is missing."""
+def _require_tools(tools: Sequence[str]) -> str:
+    """A line of bash that ends the script if a program is missing."""
     missing = 'echo "$tool is needed and not installed" >&2; exit 1;'
     return f'for tool in {" ".join(tools)}; do command -v "$tool" >/dev/null || {{ {missing} }}; done'
 
@@ -85,8 +85,15 @@ def as_markdown(lock: CellLock) -> str:
     rows = [("base image", f"{lock.image} ({lock.image_digest or NO_DIGEST})")]
     rows += sorted(lock.axes.items())
     rows += [("build environment", f"{name}={value}") for name, value in sorted(lock.build_env.items())]
-    lines = [f"## {_cell(lock.title)}", "", f"Cell `{lock.cell}`.", "", "| part | version |", "|---|---|"]
-    lines += [f"| {_cell(name)} | {_cell(value)} |" for name, value in rows]
+    lines = [
+        f"## {_table_text(lock.title)}",
+        "",
+        f"Cell `{lock.cell}`.",
+        "",
+        "| part | version |",
+        "|---|---|",
+    ]
+    lines += [f"| {_table_text(name)} | {_table_text(value)} |" for name, value in rows]
     if lock.from_source:
         lines += ["", "| from source | commit | tree | repository |", "|---|---|---|---|"]
         lines += [
@@ -95,16 +102,16 @@ def as_markdown(lock: CellLock) -> str:
         ]
     if lock.patches:
         lines += ["", "| patch | sha256 |", "|---|---|"]
-        lines += [f"| {_cell(patch.id)} | `{patch.digest}` |" for patch in lock.patches]
+        lines += [f"| {_table_text(patch.id)} | `{patch.digest}` |" for patch in lock.patches]
     if lock.inconsistencies:
         lines += ["", "Known inconsistencies of the source:", ""]
-        lines += [f"- {_cell(text)}" for text in lock.inconsistencies]
+        lines += [f"- {_table_text(text)}" for text in lock.inconsistencies]
     if lock.omitted:
         lines += ["", "Locked, but not installed on this device:", ""]
-        lines += [f"- {_cell(name)}: {_cell(why)}" for name, why in lock.omitted.items()]
+        lines += [f"- {_table_text(name)}: {_table_text(why)}" for name, why in lock.omitted.items()]
     if lock.notices:
         lines += ["", "Not pinned:", ""]
-        lines += [f"- {_cell(text)}" for text in lock.notices]
+        lines += [f"- {_table_text(text)}" for text in lock.notices]
     pinned = f"{len(lock.packages)} packages are pinned with digests; `npu-matrix lock` exports them."
     return "\n".join([*lines, "", pinned]) + "\n"
 
@@ -186,8 +193,8 @@ def _one_line(text: Any) -> str:
     return " ".join(str(text).split())
 
 
-def _cell(text: str) -> str:
-    """Text for a Markdown table, with the characters escaped that have a meaning there."""
+def _table_text(text: str) -> str:
+    """Text for a Markdown table, with special characters escaped."""
     escaped = _one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return escaped.replace("\\", "\\\\").replace("|", "\\|").replace("[", "\\[")
 
@@ -199,7 +206,7 @@ EXPORTS: Mapping[str, Callable[[CellLock], str]] = {
     "conda": as_conda,
     "json": as_json,
 }
-#: Format -> the file it is written to.
+#: Format -> name of the exported file.
 FILE_NAMES = {
     "requirements": "requirements.txt",
     "script": "install.sh",

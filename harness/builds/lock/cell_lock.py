@@ -78,7 +78,7 @@ class LockedSource:
         return (*build, f"{PIP} --no-deps {self.wheel_file}")
 
     def wheel(self, python: str, install: str) -> tuple[str, ...]:
-        """Commands that build `wheel_file`, or none if pip builds it. install: how to install packages."""
+        """Commands that build `wheel_file`, or none if pip builds it. install: installation command."""
         minor = ".".join(python.split(".")[:2])
         steps = WHEELS_BY.get(self.package, ())
         return tuple(step.format(minor=minor, install=install) for step in steps)

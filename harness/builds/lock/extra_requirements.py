@@ -41,12 +41,12 @@ def add_extra_requirements(lock: CellLock, mirrors: Path | None, environ: Mappin
     settings = index_environment(environ)
     lines = [line for lines in requirements.values() for line in lines]
     try:
-        resolved = _resolve(lock, _open(lock, lines), settings.with_indexes(lock.indexes))
+        resolved = _resolve(lock, _without_sources(lock, lines), settings.with_indexes(lock.indexes))
     except InfrastructureError:
         if not lock.indexes:
             raise
         # The index of a vendor may be unreachable and not be needed.
-        resolved = _resolve(lock, _open(lock, lines), settings)
+        resolved = _resolve(lock, _without_sources(lock, lines), settings)
     pinned = {package.name for package in lock.packages}
     own = tuple(sorted(requirements))
     added = [replace(one, via=(*one.via, *own)) for one in resolved if one.name not in pinned]
@@ -88,7 +88,7 @@ def _source_requirements(lock: CellLock, mirrors: Path | None) -> Iterator[tuple
         yield source.package, lines
 
 
-def _open(lock: CellLock, lines: Iterable[str]) -> list[str]:
+def _without_sources(lock: CellLock, lines: Iterable[str]) -> list[str]:
     """The requirements without packages that are built from source."""
     source = {one.package for one in lock.from_source}
     return [line for line in lines if normal_name(Requirement(line).name) not in source]

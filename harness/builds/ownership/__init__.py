@@ -1,5 +1,5 @@
-"""Who owns what a run creates: processes, temporary folders, labels of containers, use of the cache.
+"""Records which process owns the containers, images and temporary folders of a run, and uses the cache.
 
-Everything a run starts or creates names its owner, so that `cleanup` removes only what belongs to dead
-processes. Start with `owner_labels.py`.
+With these records, `cleanup` removes only what belongs to processes that have ended. Start with
+`owner_labels.py`.
 """

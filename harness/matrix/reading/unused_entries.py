@@ -1,4 +1,4 @@
-"""Entries of matrix.yaml that have no effect."""
+"""Finds entries of matrix.yaml that have no effect."""
 
 from __future__ import annotations
 
