@@ -3,8 +3,7 @@
 The models in `matrix_schema` define the schema, and their validation produces the problems that users read.
 Loading pydantic and validating takes 0.16 s, a quarter of a plan. The check here against the committed JSON
 schema of the models takes 0.015 s (fastjsonschema: 0.11 s, because it compiles the schema first; jsonschema
-does not accept numbers that are read as text). Only a document that does not match the schema is validated with
-the models.
+does not accept numbers that are read as text). The models validate only documents that do not match it.
 """
 
 from __future__ import annotations
