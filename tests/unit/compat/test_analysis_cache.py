@@ -44,7 +44,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return seen
 
 
-def test_a_new_version_costs_the_files_it_changes(tmp_path: Path, parsed: list[bytes]) -> None:
+def test_a_new_version_parses_only_changed_files(tmp_path: Path, parsed: list[bytes]) -> None:
     answers = AnalysisCache(folder=tmp_path / "pairs", code="1")
     package(tmp_path / "1.zip", USER).uses(answers)
     assert len(parsed) == 3
@@ -57,13 +57,13 @@ def test_a_new_version_costs_the_files_it_changes(tmp_path: Path, parsed: list[b
     assert {use.target for use in found.uses} >= {"torch.sub", "torch_npu"}
 
 
-def test_other_code_reads_again(tmp_path: Path, parsed: list[bytes]) -> None:
+def test_other_analysis_code_does_not_use_cached_results(tmp_path: Path, parsed: list[bytes]) -> None:
     for code in ("1", "2"):
         package(tmp_path / "1.zip", USER).uses(AnalysisCache(folder=tmp_path / "pairs", code=code))
     assert len(parsed) == 6
 
 
-def test_one_parse_answers_every_question(tmp_path: Path) -> None:
+def test_one_parse_finds_uses_calls_and_imports(tmp_path: Path) -> None:
     found = find_uses(ApiSurface(package(tmp_path / "1.zip", USER).file), {"torch", "torch_npu"})
     [call] = found.calls
     assert (call.operator, call.arguments.keywords, call.guarded) == ("npu_cast", ("x",), True)
@@ -72,7 +72,7 @@ def test_one_parse_answers_every_question(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["not a database", "another table", "a folder"])
-def test_a_damaged_shelf_is_an_empty_one(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_cache_file_is_an_empty_cache(tmp_path: Path, damage: str) -> None:
     file = tmp_path / "files.sqlite"
     if damage == "not a database":
         file.write_bytes(b"\xff{" * 4000)
@@ -89,7 +89,7 @@ def test_a_damaged_shelf_is_an_empty_one(tmp_path: Path, damage: str) -> None:
         assert shelf.get(["a"]) == ({"a": "1"} if damage == "not a database" else {})
 
 
-def test_many_answers_of_two_kinds_do_not_mix(tmp_path: Path) -> None:
+def test_results_of_different_code_are_separate(tmp_path: Path) -> None:
     wanted = {str(number): str(number) for number in range(1200)}
     with SqliteCache(tmp_path / "files.sqlite", "one") as shelf:
         shelf.put(wanted)

@@ -72,7 +72,7 @@ def asked(context: Any, transformers: str, **tree: str) -> Any:
     return measured.measurements, judge(measured.measurements, {})
 
 
-def test_a_name_that_every_training_imports_fails_the_cell_where_it_is_gone(stack: Any, context: Any) -> None:
+def test_a_missing_name_that_every_training_imports_fails_the_cell(stack: Any, context: Any) -> None:
     verl(stack, verl__utils__model=MODEL)
     _, good = asked(context, "4.57.6")
     assert good.status is Status.PASS
@@ -95,7 +95,7 @@ def test_a_name_that_every_training_imports_fails_the_cell_where_it_is_gone(stac
         ),
     ],
 )
-def test_what_only_some_function_or_nobody_reaches_is_said_and_does_not_fail(
+def test_a_missing_name_that_no_import_needs_is_reported_and_passes(
     stack: Any, context: Any, files: dict[str, str], said: str
 ) -> None:
     verl(stack, **files)
@@ -104,14 +104,14 @@ def test_what_only_some_function_or_nobody_reaches_is_said_and_does_not_fail(
     assert any(said in reason for reason in judgement.reasons)
 
 
-def test_a_range_means_the_newest_release_in_it(stack: Any, context: Any) -> None:
+def test_a_range_selects_the_newest_release_in_it(stack: Any, context: Any) -> None:
     stack.add("tensordict", "0.11.0")
     verl(stack, verl__utils__model="import tensordict\n")
     measurements, _ = asked(context, "4.57.6")
     assert CheckedPair("verl", "1.0", "tensordict", "0.10.0") in measurements.pairs
 
 
-def test_what_is_not_at_hand_was_not_looked_at(stack: Any, context: Any) -> None:
+def test_unavailable_sources_give_not_run(stack: Any, context: Any) -> None:
     verl(stack)
     _, absent = asked(context, "9.9")
     assert absent.status is Status.NOT_RUN
@@ -120,7 +120,7 @@ def test_what_is_not_at_hand_was_not_looked_at(stack: Any, context: Any) -> None
     assert "dddddddddddd" in commit.reasons[0]
 
 
-def test_an_override_wins_and_a_range_states_nothing() -> None:
+def test_pinned_versions_use_overrides_and_ignore_ranges() -> None:
     pins = PinsFacet(requirements=("a==1", "b>=2", "c==1.*", "d==3"), overrides=("d==4",))
     assert pinned_versions(pins) == {"a": "1", "d": "4"}
 
@@ -145,15 +145,15 @@ def surface(path: Path, text: str) -> ApiSurface:
         ("class C:\n  def m(self, a): ...", "class C:\n  def m(self): ...", "C.m: parameter a removed", True),
     ],
 )
-def test_changes_say_what_breaks(tmp_path: Path, before: str, after: str, said: str, breaking: bool) -> None:
+def test_api_changes_state_what_breaks(
+    tmp_path: Path, before: str, after: str, said: str, breaking: bool
+) -> None:
     [change] = api_changes(surface(tmp_path / "a.zip", before), surface(tmp_path / "b.zip", after))
     assert said in str(change)
     assert change.breaking is breaking
 
 
-def test_the_command_shows_what_changed(
-    stack: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_api_diff_prints_changes(stack: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--root", str(tmp_path), "--cache", str(tmp_path / "cache")]
     with pytest.raises(SystemExit) as stopped:
         main([*options, "api", "diff", "--json", "transformers==4.57.6", "transformers==5.5.4"])
@@ -163,7 +163,7 @@ def test_the_command_shows_what_changed(
 
 
 @pytest.mark.parametrize("spec", ["transformers", "transformers==9.9"])
-def test_the_command_names_what_is_no_release(
+def test_api_diff_rejects_an_invalid_release(
     stack: Any, tmp_path: Path, spec: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
@@ -183,7 +183,7 @@ def test_the_command_names_what_is_no_release(
     assert spec.partition("==")[0] in capsys.readouterr().err
 
 
-def test_a_broken_package_is_bad_input_and_no_traceback(context: Any, tmp_path: Path) -> None:
+def test_a_damaged_package_is_an_input_error(context: Any, tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(b"no archive")
     broken = tuple(Package(name=name, version="1", file=tmp_path / "x.zip") for name in ("verl", "ray"))
     request = ApiRequest(cache=tmp_path / "cache", code="x", packages=broken)
@@ -191,6 +191,6 @@ def test_a_broken_package_is_bad_input_and_no_traceback(context: Any, tmp_path: 
         analyse(context({}), "harness.compat.api.api_analysis", request, ApiMeasured)
 
 
-def test_an_analysis_that_dies_is_no_verdict(context: Any) -> None:
+def test_an_analysis_that_crashes_is_an_infrastructure_error(context: Any) -> None:
     with pytest.raises(InfrastructureError, match="exit code"):
         analyse(context({}), "harness.compat.api.api_analysis", CheckedPair("a", "1", "b", "1"), ApiMeasured)

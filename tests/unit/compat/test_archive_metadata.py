@@ -35,7 +35,7 @@ def sources(path: Path, **members: str) -> Path:
         ("no version", "3.13", False),
     ],
 )
-def test_a_limit_of_python_versions_is_told_to_those_outside_it(
+def test_a_python_limit_is_reported_for_versions_outside_it(
     tmp_path: Path, stated: str, python: str, refused: bool
 ) -> None:
     text = HEAD + (f"Requires-Python: {stated}\n" if stated else "")
@@ -51,7 +51,7 @@ def test_a_limit_of_python_versions_is_told_to_those_outside_it(
     ("text", "chip"),
     [("__device_type__ = 'A2'\n", "A2"), ('__soc_version__ = "ASCEND910B1"', "ASCEND910B1"), ("x = 1", "")],
 )
-def test_a_wheel_with_kernels_of_one_chip_is_said_to_be_for_it(tmp_path: Path, text: str, chip: str) -> None:
+def test_a_wheel_built_for_one_chip_has_a_remark(tmp_path: Path, text: str, chip: str) -> None:
     file = sources(tmp_path / "a.zip", **{"vllm_ascend/_build_info.py": text})
     found = read_archive_metadata("vllm-ascend", "0.23.0", file)
     assert found.built_for == chip
@@ -59,7 +59,7 @@ def test_a_wheel_with_kernels_of_one_chip_is_said_to_be_for_it(tmp_path: Path, t
     assert not found.refusals("3.11")
 
 
-def test_metadata_that_is_not_the_index_s_is_told_with_both_sides(tmp_path: Path) -> None:
+def test_metadata_that_differs_from_the_index_is_reported(tmp_path: Path) -> None:
     own = HEAD + "Requires-Dist: torch==2.7.1\nRequires-Dist: numpy<2,>=1\nRequires-Python: >=3.9\n"
     index = HEAD + "Requires-Dist: torch==2.8.0\nRequires-Dist: numpy>=1,<2\nRequires-Python: >=3.9\n"
     members = {"v-1.dist-info/METADATA": own, "index-metadata/METADATA": index}
@@ -73,15 +73,13 @@ def test_metadata_that_is_not_the_index_s_is_told_with_both_sides(tmp_path: Path
     assert not read_archive_metadata("verl", "0.9.1", sources(tmp_path / "b.zip", **same)).differences
 
 
-def test_what_is_no_archive_is_bad_input(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_archive_is_an_input_error(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(InputError, match="cannot be read"):
         read_archive_metadata("verl", "0.9.1", tmp_path / "a.zip")
 
 
-def test_a_python_that_a_package_of_the_stack_is_not_for_fails_though_uv_installs_it(
-    wheels: Any, context: Any
-) -> None:
+def test_an_unsupported_python_fails_although_uv_installs_the_package(wheels: Any, context: Any) -> None:
     wheels.add("base", "2.0", python=">=3.8,<3.12")
     pins = {"requirements": ["base==2.0"], "overrides": []}
     platform = {"python": "3.13", "arch": "x86_64", "host": False}
@@ -107,7 +105,7 @@ def holds(age_s: float, *unreachable: str) -> str:
     return resolve_check.holds(ResolveMeasured(resolved=False, unreachable=unreachable), outcome)
 
 
-def test_a_silent_index_is_asked_again_after_a_day_and_not_before() -> None:
+def test_an_index_without_a_response_is_retried_after_a_day() -> None:
     vendor = "https://vendor.example/simple"
     assert not holds(3600, vendor)
     assert "vendor.example" in holds(25 * 3600, vendor)

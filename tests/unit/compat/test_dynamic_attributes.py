@@ -35,7 +35,7 @@ def of(body: str) -> Openness:
         "def __setstate__(self, state):\n  for k, v in state.items(): setattr(self, k, v)",
     ],
 )
-def test_what_reads_names_a_name_or_is_about_another_object_leaves_a_class_closed(body: str) -> None:
+def test_reads_and_other_objects_leave_a_class_closed(body: str) -> None:
     assert of(body) is Openness.CLOSED
 
 
@@ -50,7 +50,7 @@ def test_what_reads_names_a_name_or_is_about_another_object_leaves_a_class_close
         "def f(self): change(self.__dict__)",
     ],
 )
-def test_values_under_names_from_elsewhere_make_it_open_for_values(body: str) -> None:
+def test_computed_attribute_names_make_a_class_open_for_data(body: str) -> None:
     assert of(body) is Openness.DATA
 
 
@@ -66,7 +66,7 @@ def test_values_under_names_from_elsewhere_make_it_open_for_values(body: str) ->
         "locals().update(B.__dict__)",
     ],
 )
-def test_what_may_add_methods_makes_it_open_for_all(body: str) -> None:
+def test_code_that_may_add_methods_makes_a_class_open_for_everything(body: str) -> None:
     assert of(body) is Openness.ANY
 
 
@@ -111,11 +111,13 @@ def texts(tmp_path: Path, text: str) -> list[str]:
         ("width = 1\nmade = lib.Leaf()\nprint(made.width)\nclass B:\n  width = 1", ["lib.Leaf has no width"]),
     ],
 )
-def test_objects_are_told_from_words(tmp_path: Path, text: str, said: list[str]) -> None:
+def test_words_in_the_text_count_only_for_objects_they_can_belong_to(
+    tmp_path: Path, text: str, said: list[str]
+) -> None:
     assert texts(tmp_path, f"import lib\n{text}\n") == said
 
 
-def test_an_attribute_kept_in_an_objects_dictionary_is_there(tmp_path: Path) -> None:
+def test_an_attribute_set_through_dict_exists(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "lib.zip", "w") as archive:
         archive.writestr("lib/__init__.py", "class A:\n  def f(self): self.__dict__['kept'] = 1\n")
     surface = ApiSurface(tmp_path / "lib.zip")

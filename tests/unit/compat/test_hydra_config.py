@@ -34,7 +34,7 @@ def config_findings(wheel: Path | None, arguments: str, entry: str = "verl.train
     return [finding.message.split()[0] for finding in result.findings if finding.rule == "CONFIG-KEY"]
 
 
-def test_keys_that_exist_are_fine_and_others_are_found(wheel: Path) -> None:
+def test_unknown_keys_are_found(wheel: Path) -> None:
     assert config_findings(wheel, "actor_rollout_ref.rollout.n=8 trainer.nnodes=2 model_engine=dp") == []
     assert config_findings(wheel, "actor_rollout_ref.rollout.n=8 algorithm.filter.enable=True") == [
         "algorithm.filter.enable"
@@ -45,18 +45,18 @@ def test_keys_that_exist_are_fine_and_others_are_found(wheel: Path) -> None:
     }
 
 
-def test_keys_that_are_added_on_purpose_are_fine(wheel: Path) -> None:
+def test_keys_added_with_a_plus_are_not_reported(wheel: Path) -> None:
     assert config_findings(wheel, "+actor_rollout_ref.actor.new=1 ++trainer.more=2 trainer.nnodes=1") == []
 
 
-def test_a_moved_key_is_proposed_where_it_is_now(wheel: Path) -> None:
+def test_the_new_location_of_a_moved_key_is_suggested(wheel: Path) -> None:
     script = parse_script("python -m verl.trainer.main_ppo actor_rollout_ref.actor.lr=1", "run.sh")
     [finding] = [f for f in lint_script(script, {"verl": "0.9.1"}, wheel).findings if f.rule == "CONFIG-KEY"]
     assert "actor_rollout_ref.actor.optim.lr" in finding.fix
     assert (finding.file, finding.line, finding.column) == ("run.sh", 1, 33)
 
 
-def test_megatron_jobs_are_held_against_megatrons_configuration(wheel: Path) -> None:
+def test_megatron_jobs_are_compared_with_megatrons_configuration(wheel: Path) -> None:
     key = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4"
     assert config_findings(wheel, f"--config-name=ppo_megatron_trainer.yaml {key}") == []
     assert config_findings(wheel, key) == ["actor_rollout_ref.actor.megatron.tensor_model_parallel_size"]
@@ -64,7 +64,7 @@ def test_megatron_jobs_are_held_against_megatrons_configuration(wheel: Path) -> 
     assert config_name(recipe) == "ppo_megatron_trainer"
 
 
-def test_without_the_wheel_it_is_undecided_and_said(wheel: Path) -> None:
+def test_without_the_wheel_the_rule_is_undecided(wheel: Path) -> None:
     result = lint_script(parse_script("python -m verl.trainer.main_ppo a.b=1"), {"verl": "0.9.1"})
     assert "CONFIG-KEY" in {item.rule for item in result.undecided}
     other = lint_script(
@@ -73,11 +73,11 @@ def test_without_the_wheel_it_is_undecided_and_said(wheel: Path) -> None:
     assert ("mine of verl 0.9.1",) in {item.unknown for item in other.undecided}
 
 
-def test_programs_with_their_own_configuration_are_left_alone(wheel: Path) -> None:
+def test_programs_with_their_own_configuration_are_not_checked(wheel: Path) -> None:
     assert config_findings(wheel, "a.b=1", entry="recipe.dapo.main_dapo") == []
 
 
-def test_a_broken_wheel_is_named(tmp_path: Path) -> None:
+def test_a_damaged_wheel_is_an_input_error(tmp_path: Path) -> None:
     path = tmp_path / "verl-0.9.1-py3-none-any.whl"
     path.write_bytes(b"PK\x03\x04 truncated")
     with pytest.raises(InputError) as caught:

@@ -133,7 +133,7 @@ def test_the_later_gspo_scripts_have_their_known_problem(case: str) -> None:
     assert "NZ" in found(case.replace("export VLLM_ASCEND_ENABLE_NZ=0", ""), NEW)
 
 
-def test_values_entry_and_places_are_read() -> None:
+def test_values_entry_and_locations_are_read() -> None:
     [recipe] = parse_script(ONE_STEP, "run.sh").jobs
     assert recipe.entry == "recipe.one_step_off_policy.main_ppo"
     assert (recipe.nodes, recipe.cards, recipe.device) == (1, 1, "npu")
@@ -187,7 +187,7 @@ def test_shell_values(line: str, value: str) -> None:
         ("y=${path%/*}", "${path%/*}"),
     ],
 )
-def test_what_only_a_run_would_know_is_unknown_not_guessed(line: str, unknown: str) -> None:
+def test_values_that_only_a_run_shows_are_unknown(line: str, unknown: str) -> None:
     [recipe] = parse_script(f"{line}\npython -m verl.trainer.main_ppo k=$y\n").jobs
     assert recipe.overrides["k"].unknown == unknown
 
@@ -201,7 +201,7 @@ def test_a_rule_on_an_unknown_value_is_undecided() -> None:
     assert not {"GROUP-1", "GROUP-SMALL"} & {finding.rule for finding in result.findings}
 
 
-def test_what_is_not_understood_is_said_with_its_line() -> None:
+def test_unsupported_syntax_is_noted_with_its_line() -> None:
     script = parse_script(
         "cat <<EOF > x\npython -m not.this a=1\nEOF\nfor i in 1 2; do\npython -m verl.trainer.main_ppo k=1\ndone\n"
     )
@@ -212,13 +212,13 @@ def test_what_is_not_understood_is_said_with_its_line() -> None:
     assert [recipe.entry for recipe in script.jobs] == ["verl.trainer.main_ppo"]
 
 
-def test_hydras_prefixes_are_kept_apart() -> None:
+def test_hydras_prefixes_are_distinguished() -> None:
     [recipe] = parse_script("python -m verl.trainer.main_ppo +a.b=1 ++c.d=2 ~e.f g=3").jobs
     assert set(recipe.overrides) == {"a.b", "c.d", "g"}
     assert (recipe.added, recipe.removed) == (frozenset({"a.b", "c.d"}), frozenset({"e.f"}))
 
 
-def test_a_value_torn_from_its_key_is_found() -> None:
+def test_a_space_between_key_and_value_is_found() -> None:
     torn = "python -m verl.trainer.main_ppo \\\n  data.train_files= ${TRAIN} \\\n  data.val_files= -x \\\n  a=1\n"
     [finding] = [f for f in lint_script(parse_script(torn), {}).findings if f.rule == "TORN-OVERRIDE"]
     assert (finding.line, finding.severity) == (2, "error")
@@ -226,7 +226,7 @@ def test_a_value_torn_from_its_key_is_found() -> None:
     assert "TORN-OVERRIDE" not in found(torn.replace("train_files= ", "train_files="), {})
 
 
-def test_environment_in_front_of_the_command_counts() -> None:
+def test_environment_variables_before_the_command_are_read() -> None:
     [recipe] = parse_script("A=1\nB=2 nohup python -m verl.trainer.main_ppo k=1 > log 2>&1 &").jobs
     assert {name: value.text for name, value in recipe.env.items()} == {"B": "2"}
     assert set(recipe.overrides) == {"k"}
@@ -259,6 +259,6 @@ def test_a_missing_file_and_a_wrong_version_are_input_errors(tmp_path: Path) -> 
 
 
 @given(text=st.text(alphabet="abPython -m=$(){}[]'\"\\\n#;&|<>`+~:.1/*", max_size=120))
-def test_no_text_breaks_the_reader(text: str) -> None:
+def test_any_text_can_be_read(text: str) -> None:
     parse_script(text)
     parse_script(f"python -m verl.trainer.main_ppo a={text}")

@@ -38,20 +38,20 @@ def test_an_error_fails_with_its_reason_and_remedy(context: Any) -> None:
     assert found.findings[0].file == "recipe r"
 
 
-def test_warnings_pass_and_are_said(context: Any) -> None:
+def test_warnings_pass_and_are_reported(context: Any) -> None:
     better = {**RECIPE, "overrides": {**RECIPE["overrides"], "actor_rollout_ref.rollout.n": 8}}
     _found, judgement = judged(context, better)
     assert judgement.status is Status.PASS
     assert any("LOGP-OFF" in reason for reason in judgement.reasons)
 
 
-def test_without_a_recipe_or_for_another_program_nothing_is_green(context: Any) -> None:
+def test_without_a_verl_recipe_the_check_is_unsupported(context: Any) -> None:
     assert judged(context, None)[1].status is Status.UNSUPPORTED
     other = {"name": "infer", "entry": "models/infer.sh", "overrides": {"exe_mode": "eager"}}
     assert judged(context, other)[1].status is Status.UNSUPPORTED
 
 
-def test_two_paths_are_the_same_when_their_texts_are(context: Any) -> None:
+def test_paths_with_equal_texts_are_equal(context: Any) -> None:
     paths = {"data.train_files": "${DATA_ROOT}/a.parquet", "data.val_files": "${DATA_ROOT}/a.parquet"}
     found, _judgement = judged(context, {**RECIPE, "overrides": {**RECIPE["overrides"], **paths}})
     assert "TESTFREQ" in {finding.rule for finding in found.findings}
@@ -60,7 +60,7 @@ def test_two_paths_are_the_same_when_their_texts_are(context: Any) -> None:
     assert "TESTFREQ" not in {finding.rule for finding in found.findings}
 
 
-def test_what_rules_could_not_decide_is_listed_with_what_is_missing(context: Any) -> None:
+def test_undecided_rules_are_listed_with_the_unknown_names(context: Any) -> None:
     found, _judgement = judged(context, RECIPE)
     undecided = UndecidedRule(rule="MOE-WAKE", unknown=("model.experts", "vllm_ascend"), recipe="r")
     assert undecided not in found.undecided

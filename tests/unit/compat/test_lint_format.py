@@ -17,7 +17,7 @@ def result() -> LintResult:
     return lint_script(parse_script(SCRIPT, "a,b:c%.sh"), {"verl": "0.9.1"})
 
 
-def test_text_reads_like_a_compilers(result: LintResult) -> None:
+def test_text_has_the_form_of_compiler_messages(result: LintResult) -> None:
     text = FORMATS["text"](result)
     assert "a,b:c%.sh:3:3: error GROUP-1: the GRPO group size is 1\n  why: a group of one" in text
     assert "line 1: not fully understood" in text
@@ -32,7 +32,7 @@ def test_github_commands_are_escaped(result: LintResult) -> None:
     )
 
 
-def test_sarif_and_json_hold_every_finding(result: LintResult) -> None:
+def test_sarif_and_json_contain_every_finding(result: LintResult) -> None:
     sarif = json.loads(FORMATS["sarif"](result))
     [run] = sarif["runs"]
     assert len(run["results"]) == len(result.findings)
@@ -42,7 +42,7 @@ def test_sarif_and_json_hold_every_finding(result: LintResult) -> None:
     assert len(plain["findings"]) == len(result.findings)
 
 
-def test_nothing_found_is_said_too() -> None:
+def test_a_result_without_findings_is_printed() -> None:
     empty = LintResult(findings=(), undecided=())
     assert FORMATS["text"](empty) == "0 errors, 0 warnings, 0 notes; 0 rules not decided\n"
     assert FORMATS["github"](empty) == ""

@@ -200,18 +200,18 @@ def test_a_good_recipe_has_no_findings() -> None:
 
 
 @pytest.mark.parametrize("rule", sorted(CASES))
-def test_a_rule_fires_on_its_problem_and_not_when_it_is_put_right(rule: str) -> None:
+def test_a_rule_reports_its_problem_and_not_its_fix(rule: str) -> None:
     wrong, right = CASES[rule]
     assert rule in findings(wrong)
     assert rule not in findings(wrong, right)
 
 
 @pytest.mark.parametrize("rule", load_ruleset().rules, ids=lambda rule: rule.id)
-def test_every_rule_says_why_what_to_do_and_how_it_is_known(rule: Any) -> None:
+def test_every_rule_has_a_reason_a_fix_and_a_source(rule: Any) -> None:
     assert all((rule.message, rule.why, rule.fix, rule.source, rule.verified))
 
 
-def test_without_versions_a_rule_that_needs_one_is_undecided_and_names_it() -> None:
+def test_a_rule_without_its_version_is_undecided() -> None:
     recipe = JobSettings.from_facet({**GOOD, "overrides": {**GOOD["overrides"], **TOKEN}})
     result = lint_job(recipe, {})
     assert not {finding.rule for finding in result.findings} & {"GSPO-AGG", "GSPO-AGG-IGNORED"}
@@ -236,7 +236,7 @@ def test_without_versions_a_rule_that_needs_one_is_undecided_and_names_it() -> N
         ("- {id: X, severity: error", "cannot be read"),
     ],
 )
-def test_a_wrong_rule_is_named_with_its_file(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_rule_is_reported_with_its_file(tmp_path: Path, text: str, said: str) -> None:
     for name in ("names.yaml", "defaults.yaml", "models.yaml", "loss.yaml", "npu.yaml", "run.yaml"):
         (tmp_path / name).write_text("{}" if name == "names.yaml" else "[]")
     (tmp_path / "gspo.yaml").write_text(text)

@@ -83,7 +83,7 @@ def problems(source: str, operators: OperatorSchemas) -> list[str]:
         "other.npu_nothing(x)",
     ],
 )
-def test_calls_that_fit_or_cannot_be_judged_are_left_in_peace(source: str, old: OperatorSchemas) -> None:
+def test_calls_that_fit_or_cannot_be_checked_are_not_reported(source: str, old: OperatorSchemas) -> None:
     assert problems(source, old) == []
 
 
@@ -101,12 +101,12 @@ def test_calls_that_fit_or_cannot_be_judged_are_left_in_peace(source: str, old: 
         ("torch.ops.npu.npu_absent(x)", "not in this torch_npu"),
     ],
 )
-def test_calls_that_cannot_work_are_found(source: str, said: str, old: OperatorSchemas) -> None:
+def test_calls_that_must_fail_are_found(source: str, said: str, old: OperatorSchemas) -> None:
     [text] = problems(source, old)
     assert said in text
 
 
-def test_an_operator_of_another_version_is_missing_or_understood_by_version(
+def test_calls_are_checked_against_the_operators_of_the_version(
     old: OperatorSchemas, new: OperatorSchemas
 ) -> None:
     assert problems("torch_npu.npu_swiglu(x, limit=3)", old)
@@ -125,14 +125,12 @@ def test_an_operator_of_another_version_is_missing_or_understood_by_version(
         ("if ready:\n    torch_npu.npu_absent(x)", False),
     ],
 )
-def test_guards_are_seen(source: str, guarded: bool, old: OperatorSchemas) -> None:
+def test_guards_are_recognised(source: str, guarded: bool, old: OperatorSchemas) -> None:
     [finding] = check_calls("verl", calls_in(f"import torch_npu\n{source}"), old)
     assert finding.guarded is guarded
 
 
-def test_changes_between_versions_say_what_breaks_and_what_changes_silently(
-    old: OperatorSchemas, new: OperatorSchemas
-) -> None:
+def test_schema_changes_are_breaking_or_silent(old: OperatorSchemas, new: OperatorSchemas) -> None:
     changes = {(change.name, change.text): change for change in schema_changes(old, new)}
     assert changes["npu_gone", "removed"].breaking
     assert not changes["npu_added", "added"].breaking
@@ -144,7 +142,7 @@ def test_changes_between_versions_say_what_breaks_and_what_changes_silently(
     assert not schema_changes(old, old)
 
 
-def test_every_argument_without_a_default_is_needed(old: OperatorSchemas) -> None:
+def test_arguments_without_a_default_are_required(old: OperatorSchemas) -> None:
     """Reading every argument as optional is a mistake that hides itself; this would show it."""
     needed = {a.name for o in old.schemas["npu_rotary"] for a in o.arguments if a.default is None}
     assert needed == {"query", "cos"}
@@ -157,9 +155,7 @@ def test_results_and_brackets_are_counted() -> None:
     assert parse_schema("npu_y() -> ()").returns == 0
 
 
-def test_calls_are_read_from_a_packages_sources_and_broken_ones_said(
-    tmp_path: Path, old: OperatorSchemas
-) -> None:
+def test_calls_of_a_package_are_read_and_unparsed_files_listed(tmp_path: Path, old: OperatorSchemas) -> None:
     path = tmp_path / "verl.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("verl/a.py", "import torch_npu\ntorch_npu.npu_absent(1)\n")
@@ -172,7 +168,7 @@ def test_calls_are_read_from_a_packages_sources_and_broken_ones_said(
 
 
 @pytest.mark.parametrize("data", [b"no zip", b"PK\x03\x04"])
-def test_broken_wheels_are_named(tmp_path: Path, data: bytes) -> None:
+def test_damaged_wheels_are_input_errors(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.whl"
     path.write_bytes(data)
     for read in (read_operators, ApiSurface):
@@ -181,7 +177,7 @@ def test_broken_wheels_are_named(tmp_path: Path, data: bytes) -> None:
         assert str(path) in str(caught.value)
 
 
-def test_a_wheel_without_signatures_is_no_torch_npu(tmp_path: Path) -> None:
+def test_a_wheel_without_operator_signatures_is_an_input_error(tmp_path: Path) -> None:
     path = tmp_path / "other.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.py", "")
@@ -190,5 +186,5 @@ def test_a_wheel_without_signatures_is_no_torch_npu(tmp_path: Path) -> None:
 
 
 @given(text=st.text(max_size=120))
-def test_no_source_breaks_the_reader(text: str) -> None:
+def test_any_source_can_be_read(text: str) -> None:
     calls_in(text)

@@ -62,7 +62,9 @@ def test_calls_that_fit_pass(stack: Any, context: Any) -> None:
         ("torch.npu.memory.trim()", "torch_npu.npu.memory has no trim"),
     ],
 )
-def test_calls_that_do_not_fit_fail_with_their_place(stack: Any, context: Any, line: str, said: str) -> None:
+def test_calls_that_do_not_fit_fail_with_their_location(
+    stack: Any, context: Any, line: str, said: str
+) -> None:
     consumer(stack, "verl", line)
     _, judgement = asked(context, "2.7.1", verl_tree="1.0")
     assert judgement.status is Status.FAIL
@@ -76,9 +78,7 @@ def test_a_guarded_call_does_not_fail(stack: Any, context: Any) -> None:
     assert judgement.status is Status.PASS
 
 
-def test_what_a_package_lacks_with_its_own_torch_npu_too_is_no_matter_of_versions(
-    stack: Any, context: Any
-) -> None:
+def test_uses_that_fail_with_the_pinned_torch_npu_too_do_not_fail_the_cell(stack: Any, context: Any) -> None:
     consumer(stack, "vllm-ascend", "torch_npu.npu_nowhere(x)\ntorch_npu.npu_quant(x)", "torch-npu==2.9.0")
     _, own = asked(context, "2.9.0", vllm_ascend="1.0")
     assert own.status is Status.PASS
@@ -97,7 +97,7 @@ def test_what_a_package_lacks_with_its_own_torch_npu_too_is_no_matter_of_version
         ("torch_npu.npu_rope(q, **options)", Status.PASS),
     ],
 )
-def test_a_default_that_changed_silently_is_found_where_a_call_relies_on_it(
+def test_a_changed_default_is_found_in_calls_that_use_it(
     stack: Any, context: Any, call: str, status: Status
 ) -> None:
     consumer(stack, "vllm-ascend", call, "torch-npu==2.7.1")
@@ -107,7 +107,7 @@ def test_a_default_that_changed_silently_is_found_where_a_call_relies_on_it(
         assert "default of layout changed from 'BSH' to 'BSND'" in judgement.reasons[0]
 
 
-def test_what_is_not_on_the_index_was_not_looked_at(stack: Any, context: Any) -> None:
+def test_a_version_that_is_not_on_the_index_gives_not_run(stack: Any, context: Any) -> None:
     consumer(stack, "verl", "torch_npu.npu_swiglu(x)")
     for torch_npu, verl in (("2.7.1", "9.9"), ("9.9", "1.0")):
         _, judgement = asked(context, torch_npu, verl_tree=verl)
@@ -115,7 +115,7 @@ def test_what_is_not_on_the_index_was_not_looked_at(stack: Any, context: Any) ->
         assert "9.9" in judgement.reasons[0]
 
 
-def test_a_commit_is_not_looked_at_until_there_is_a_mirror(
+def test_a_commit_gives_not_run_until_there_is_a_mirror(
     stack: Any, context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = {"package": "verl", "kind": "commit", "version": "0.6.1", "commit": "d" * 40, "repository": "r"}
@@ -137,7 +137,7 @@ def test_a_commit_is_not_looked_at_until_there_is_a_mirror(
         ({}, ""),
     ],
 )
-def test_a_cell_without_such_packages_is_not_asked(changed: dict[str, Any], said: str) -> None:
+def test_the_check_applies_only_to_cells_with_these_packages(changed: dict[str, Any], said: str) -> None:
     facets = {"torch_npu": release("2.7.1"), "verl_tree": release("1.0"), "vllm_ascend": release("")}
     answer = CHECK.applies({**facets, **changed})
     assert said in answer

@@ -51,7 +51,7 @@ def ask(folder: Path, user: Package, lib: Package, code: str = "1") -> PairResul
     return analysis.check_provider(lib, None)
 
 
-def test_a_pair_is_looked_at_once_wherever_it_lies(tmp_path: Path, looked: list[set[str]]) -> None:
+def test_a_pair_is_analysed_once_regardless_of_its_path(tmp_path: Path, looked: list[set[str]]) -> None:
     lib = package(tmp_path / "lib.zip", "lib", LIB)
     first = ask(tmp_path, package(tmp_path / "a.zip", "user", USER), lib)
     again = ask(tmp_path, package(tmp_path / "elsewhere.zip", "user", USER), lib)
@@ -61,7 +61,7 @@ def test_a_pair_is_looked_at_once_wherever_it_lies(tmp_path: Path, looked: list[
 
 
 @pytest.mark.parametrize("change", ["user", "lib", "code"])
-def test_another_consumer_provider_or_code_is_another_question(
+def test_another_consumer_provider_or_code_is_analysed_again(
     tmp_path: Path, looked: list[set[str]], change: str
 ) -> None:
     lib, user = package(tmp_path / "l.zip", "lib", LIB), package(tmp_path / "u.zip", "user", USER)
@@ -75,7 +75,7 @@ def test_another_consumer_provider_or_code_is_another_question(
     assert bool(found.findings) is (change != "lib")
 
 
-def test_a_damaged_answer_is_made_again(tmp_path: Path, looked: list[set[str]]) -> None:
+def test_a_damaged_result_is_computed_again(tmp_path: Path, looked: list[set[str]]) -> None:
     lib, user = package(tmp_path / "l.zip", "lib", LIB), package(tmp_path / "u.zip", "user", USER)
     first = ask(tmp_path, user, lib)
     for file in (tmp_path / "pairs").iterdir():
@@ -84,9 +84,7 @@ def test_a_damaged_answer_is_made_again(tmp_path: Path, looked: list[set[str]]) 
     assert len(looked) == 2
 
 
-def test_our_patches_cost_the_files_they_change_and_are_judged_in_place(
-    tmp_path: Path, looked: list[set[str]]
-) -> None:
+def test_patches_analyse_only_the_files_they_change(tmp_path: Path, looked: list[set[str]]) -> None:
     lib, plain = package(tmp_path / "l.zip", "lib", LIB), package(tmp_path / "u.zip", "user", USER)
     ask(tmp_path, plain, lib)
     mended = Package(
@@ -101,7 +99,7 @@ def test_our_patches_cost_the_files_they_change_and_are_judged_in_place(
     assert looked[1:] == [{"user/a.py"}, {"user/a.py"}]
 
 
-def test_what_importing_an_entry_imports_stops_at_guards_and_functions(tmp_path: Path) -> None:
+def test_imported_modules_exclude_guarded_and_function_imports(tmp_path: Path) -> None:
     files = {
         "user/__init__.py": "",
         "user/entry.py": "from user import a\ntry:\n    import user.b\nexcept ImportError:\n    pass\n",

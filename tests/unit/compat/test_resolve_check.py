@@ -49,7 +49,7 @@ def measure(
     return measured.measurements, resolve_check.judge(measured.measurements, {}), (ctx, measured)
 
 
-def test_pins_that_go_together_give_a_lock_with_digests(wheels: Any, context: Any) -> None:
+def test_compatible_pins_give_a_lock_with_digests(wheels: Any, context: Any) -> None:
     wheels.add("engine", "1.0", "base>=2")
     wheels.add("base", "2.0")
     found, judgement, (ctx, measured) = measure(context, pins("engine==1.0"))
@@ -60,14 +60,14 @@ def test_pins_that_go_together_give_a_lock_with_digests(wheels: Any, context: An
     assert found.packages[0].via == ("engine",)
 
 
-def test_what_is_written_wrongly_is_to_be_corrected_and_of_what_is_not_known_nothing_is_advised() -> None:
+def test_remedies_for_invalid_requirements_and_unknown_errors() -> None:
     request = ResolveRequest.from_facets(PinsFacet(requirements=("engine==1.0",)), HERE)
     written = parse_uv_failure("error: Couldn't parse requirement in `requirements.in` at position 0")
     assert remedy(written, request) == "Correct the requirement in matrix.yaml."
     assert remedy(parse_uv_failure("error: the dog ate it"), request) == ""
 
 
-def test_a_contradiction_names_the_packages_and_what_they_want(wheels: Any, context: Any) -> None:
+def test_a_conflict_names_the_packages_and_their_requirements(wheels: Any, context: Any) -> None:
     wheels.add("vllm", "0.11.0", "torch==2.8.0")
     wheels.add("vllm-ascend", "0.11.0", "torch==2.7.1")
     wheels.add("torch", "2.8.0")
@@ -96,7 +96,7 @@ def test_an_override_resolves_a_conflict(wheels: Any, context: Any) -> None:
     assert (ctx.workdir / "overrides.txt").read_text() == "torch==2.7.1\n"
 
 
-def test_everything_that_is_missing_is_said_in_one_go(wheels: Any, context: Any) -> None:
+def test_all_missing_packages_are_reported_together(wheels: Any, context: Any) -> None:
     wheels.add("vllm-ascend", "0.23.0", "triton-ascend==3.2.2")
     wheels.add("triton-ascend", "3.2.0")
     found, judgement, _ = measure(
@@ -111,7 +111,7 @@ def test_everything_that_is_missing_is_said_in_one_go(wheels: Any, context: Any)
     assert any("required by vllm-ascend" in reason for reason in judgement.reasons)
 
 
-def test_a_wheel_for_another_python_or_machine_is_told_from_a_missing_one(wheels: Any, context: Any) -> None:
+def test_a_wheel_for_another_platform_differs_from_a_missing_release(wheels: Any, context: Any) -> None:
     wheels.add("triton-ascend", "3.2.0", tag="cp311-cp311-manylinux_2_28_aarch64")
     assert measure(context, pins("triton-ascend==3.2.0"), ASCEND)[1].status is Status.PASS
     other_python, judgement, _ = measure(context, pins("triton-ascend==3.2.0"), {**ASCEND, "python": "3.12"})
@@ -121,7 +121,7 @@ def test_a_wheel_for_another_python_or_machine_is_told_from_a_missing_one(wheels
     assert other_machine.problems[0].kind in (UvFailureKind.WRONG_TARGET, UvFailureKind.NO_WHEEL)
 
 
-def test_packages_from_source_are_left_out_and_listed(wheels: Any, context: Any) -> None:
+def test_packages_built_from_source_are_not_resolved(wheels: Any, context: Any) -> None:
     wheels.add("base", "2.0")
     source = [{"package": "verl", "version": "0.6.1", "commit": "d62da495", "repository": "r"}]
     found, judgement, _ = measure(context, pins("base==2.0", "verl==0.6.1", from_source=source))
@@ -130,7 +130,7 @@ def test_packages_from_source_are_left_out_and_listed(wheels: Any, context: Any)
     assert "verl is built from source at d62da495" in judgement.reasons[0]
 
 
-def test_an_index_that_does_not_answer_is_no_verdict_on_the_cell(
+def test_an_unreachable_index_is_an_infrastructure_error(
     wheels: Any, context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PIP_NO_INDEX")
@@ -142,7 +142,7 @@ def test_an_index_that_does_not_answer_is_no_verdict_on_the_cell(
     assert "hunter2" not in str(caught.value)
 
 
-def test_what_only_a_silent_vendor_index_might_have_was_not_asked_rather_than_unsupported(
+def test_an_unreachable_vendor_index_gives_not_run(
     wheels: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheels.add("base", "2.0")
@@ -159,12 +159,12 @@ def test_what_only_a_silent_vendor_index_might_have_was_not_asked_rather_than_un
     assert "127.0.0.1:9" in judgement.reasons[0]
 
 
-def test_a_requirement_that_is_none_is_an_input_error(wheels: Any, context: Any) -> None:
+def test_an_invalid_requirement_is_an_input_error(wheels: Any, context: Any) -> None:
     with pytest.raises(InputError):
         measure(context, pins("torch = 2.7"))
 
 
-def test_what_a_commit_requires_is_locked_once_a_mirror_has_it(
+def test_requirements_of_a_commit_are_locked_once_a_mirror_has_it(
     wheels: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheels.add("torch", "2.13.0")

@@ -97,7 +97,7 @@ def test_values_of_conditions(text: str, expected: Any) -> None:
         ("(" * 200 + "yes" + ")" * 200, "too deeply"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_column(text: str, said: str) -> None:
+def test_syntax_errors_have_their_column(text: str, said: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         parse_expression(text)
     assert said in str(caught.value)
@@ -105,7 +105,7 @@ def test_what_is_wrong_is_said_with_its_column(text: str, said: str) -> None:
 
 
 @given(text=st.text(alphabet="ab01.'()=<>!+-*/%, notrdse", max_size=60))
-def test_any_text_is_a_condition_or_a_named_error(text: str) -> None:
+def test_any_text_is_a_condition_or_an_expression_error(text: str) -> None:
     try:
         node = parse_expression(text)
     except ExpressionError:

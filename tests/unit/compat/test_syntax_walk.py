@@ -27,7 +27,7 @@ GOOD = b"import torch\ntorch.add(1)\n"
         pytest.param(b"import torch\n" + b"\\", id="cut short"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_said_and_the_rest_is_looked_at(tmp_path: Path, source: bytes) -> None:
+def test_unparsed_files_are_listed_and_the_others_analysed(tmp_path: Path, source: bytes) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("user/bad.py", source)
         archive.writestr("user/good.py", GOOD)
@@ -36,11 +36,11 @@ def test_a_file_that_cannot_be_read_is_said_and_the_rest_is_looked_at(tmp_path: 
     assert {use.file for use in found.uses} == {"user/good.py"}
 
 
-def test_a_declared_encoding_is_heeded() -> None:
+def test_a_declared_encoding_is_used() -> None:
     assert parse("# -*- coding: gbk -*-\nname = '中'\n".encode("gbk"))
 
 
-def test_walking_finds_what_pythons_own_walk_finds() -> None:
+def test_walk_finds_the_same_nodes_as_ast_walk() -> None:
     tree = parse(Path(ast.__file__).read_bytes())
     assert tree is not None
     plain = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)

@@ -64,7 +64,7 @@ def drift() -> set[tuple[str, str, str, str, str]]:
         ),
     ],
 )
-def test_known_contradictions_of_what_is_published_are_found(
+def test_known_contradictions_of_published_tables_are_found(
     drift: set[tuple[str, str, str, str, str]], known: tuple[str, str, str, str, str]
 ) -> None:
     assert known in drift
@@ -80,11 +80,11 @@ def test_known_contradictions_of_what_is_published_are_found(
         "verl-image-tags latest-sglang-910b-ubuntu",
     ],
 )
-def test_rows_that_agree_are_left_in_peace(drift: set[tuple[str, str, str, str, str]], row: str) -> None:
+def test_rows_that_agree_are_not_reported(drift: set[tuple[str, str, str, str, str]], row: str) -> None:
     assert not [found for found in drift if found[1] == row]
 
 
-def test_every_contradiction_is_said_once_with_both_sources() -> None:
+def test_every_contradiction_is_reported_once_with_both_sources() -> None:
     found = find_drift(load_matrix(MATRIX))
     assert len({str(item) for item in found}) == len(found)
     assert all(item.left.source and item.right.source for item in found)
@@ -108,13 +108,13 @@ def test_every_contradiction_is_said_once_with_both_sources() -> None:
         ("*", "1.0", True),
     ],
 )
-def test_what_two_statements_leave_possible(left: str, right: str, expected: bool | None) -> None:
+def test_whether_a_version_satisfies_two_texts(left: str, right: str, expected: bool | None) -> None:
     assert compatible(left, right, Scheme.PEP440) is expected
     assert compatible(right, left, Scheme.PEP440) is expected
 
 
 @given(number=st.lists(st.integers(0, 30), min_size=2, max_size=4))
-def test_a_version_agrees_with_itself_and_with_any_bound_it_meets(number: list[int]) -> None:
+def test_a_version_is_compatible_with_itself_and_its_bounds(number: list[int]) -> None:
     text = ".".join(map(str, number))
     for other in (text, f"=={text}", f">={text}", f"<={text}", "*"):
         assert compatible(text, other, Scheme.PEP440) is True

@@ -96,7 +96,7 @@ def findings(lib: ApiSurface, text: str) -> list[UseFinding]:
         ("other.name", Presence.UNKNOWN),
     ],
 )
-def test_names_are_found_missing_or_not_known(lib: ApiSurface, name: str, presence: Presence) -> None:
+def test_names_are_found_missing_or_unknown(lib: ApiSurface, name: str, presence: Presence) -> None:
     assert lib.find(name).presence is presence
 
 
@@ -112,7 +112,7 @@ def test_names_are_found_missing_or_not_known(lib: ApiSurface, name: str, presen
         "from lib.lazy import anything",
     ],
 )
-def test_uses_that_fit_or_cannot_be_judged_are_left_in_peace(lib: ApiSurface, text: str) -> None:
+def test_uses_that_fit_or_cannot_be_checked_are_not_reported(lib: ApiSurface, text: str) -> None:
     assert not [finding for finding in findings(lib, text) if finding.breaks]
 
 
@@ -133,7 +133,7 @@ def test_uses_that_fit_or_cannot_be_judged_are_left_in_peace(lib: ApiSurface, te
         ("from lib.gone import thing\nthing()", 1, "lib has no gone"),
     ],
 )
-def test_uses_that_cannot_work_are_found_at_their_line(
+def test_uses_that_must_fail_are_found_with_their_line(
     lib: ApiSurface, text: str, line: int, said: str
 ) -> None:
     [finding] = [finding for finding in findings(lib, text) if finding.breaks]
@@ -155,13 +155,13 @@ def test_uses_that_cannot_work_are_found_at_their_line(
         "import lib\nx = lib.gone if hasattr(lib, 'gone') else None",
     ],
 )
-def test_what_is_behind_a_guard_breaks_nothing_and_is_said(lib: ApiSurface, text: str) -> None:
+def test_guarded_uses_do_not_break(lib: ApiSurface, text: str) -> None:
     found = findings(lib, text)
     assert found
     assert not [finding for finding in found if finding.breaks]
 
 
-def test_an_assignment_to_what_is_not_there_is_told_apart(lib: ApiSurface) -> None:
+def test_assignments_to_missing_names_have_their_own_kinds(lib: ApiSurface) -> None:
     [dead] = findings(lib, "import lib.core\nlib.core.Model.gone = f\nlib.core.Model.run = f")
     assert (dead.kind, dead.line, dead.breaks) == ("dead-patch", 2, False)
     [read] = findings(lib, "import lib.core\nlib.core.Model.gone = f\ndef g(m): return m.gone()")
@@ -170,12 +170,12 @@ def test_an_assignment_to_what_is_not_there_is_told_apart(lib: ApiSurface) -> No
     assert broken.breaks
 
 
-def test_only_what_runs_as_a_file_is_imported_is_said_to_break_its_import(lib: ApiSurface) -> None:
+def test_only_uses_outside_functions_break_an_import(lib: ApiSurface) -> None:
     text = "from lib import gone\ndef f():\n    from lib import away\n"
     assert [(f.name, f.at_import) for f in findings(lib, text)] == [("lib.gone", True), ("lib.away", False)]
 
 
-def test_a_whole_package_is_read_without_its_tests(tmp_path: Path, lib: ApiSurface) -> None:
+def test_a_package_is_read_without_its_tests(tmp_path: Path, lib: ApiSurface) -> None:
     user = sources(
         tmp_path / "user.zip",
         {
@@ -191,7 +191,7 @@ def test_a_whole_package_is_read_without_its_tests(tmp_path: Path, lib: ApiSurfa
 
 
 @pytest.mark.parametrize("data", [b"", b"no zip", b"PK\x03\x04" + bytes(40)])
-def test_what_is_no_archive_is_named(tmp_path: Path, data: bytes) -> None:
+def test_a_file_that_is_no_archive_is_reported(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.zip"
     path.write_bytes(data)
     with pytest.raises(InputError) as caught:
@@ -213,7 +213,7 @@ NAMES = st.sampled_from(["lib", "make", "core", "x", "Model"])
         ).map("\n".join),
     )
 )
-def test_no_source_breaks_the_reader(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_source_can_be_read(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     tree = parse(text.encode("utf-8", "surrogatepass"))
     if tree is not None:
         uses_in_file(tree, text.encode("utf-8", "surrogatepass"), "user.a", "user/a.py", {"lib"})
@@ -230,7 +230,7 @@ def test_no_source_breaks_the_reader(text: str, tmp_path_factory: pytest.TempPat
         (b"from lib import gone\n\x00\n", False),
     ],
 )
-def test_files_of_other_pythons_and_encodings_are_read_or_named(
+def test_files_with_other_syntax_or_encoding_are_read_or_listed(
     tmp_path: Path, lib: ApiSurface, source: bytes, parsed: bool
 ) -> None:
     user = sources(tmp_path / "user.zip", {"user/a.py": source, "user/b.py": "from lib import make\n"})

@@ -84,7 +84,7 @@ def found(tmp_path: Path, text: str, then: Mapping[str, str] | None = None) -> l
         ("from lib import Typed\nc = Typed()\nc.absent()", "Typed has no absent"),
     ],
 )
-def test_what_an_object_does_not_have_is_found(tmp_path: Path, text: str, said: str) -> None:
+def test_missing_attributes_of_objects_are_found(tmp_path: Path, text: str, said: str) -> None:
     [finding] = found(tmp_path, text)
     assert said in finding.text
 
@@ -108,7 +108,7 @@ def test_what_an_object_does_not_have_is_found(tmp_path: Path, text: str, said: 
         "import lib\nclass A(lib.Half):\n  def more(self): ...",
     ],
 )
-def test_what_may_be_there_is_no_finding(tmp_path: Path, text: str) -> None:
+def test_attributes_that_may_exist_are_not_reported(tmp_path: Path, text: str) -> None:
     assert not found(tmp_path, text)
 
 
@@ -116,13 +116,13 @@ OVERRIDE = "import lib\nclass A(lib.Runner):\n  def forward(self, batch): ...\n"
 OLDER = {"lib/core.py": LIB["lib/core.py"].replace(", *, flag=False", "").replace(", flag=flag", "")}
 
 
-def test_an_override_that_its_own_version_bore_and_this_one_calls_otherwise_is_found(tmp_path: Path) -> None:
+def test_an_override_that_is_called_with_other_arguments_is_found(tmp_path: Path) -> None:
     [finding] = found(tmp_path, OVERRIDE, OLDER)
     assert finding.kind == "override"
     assert "has no parameter 'flag', as lib/core.py:9 calls it" in finding.text
 
 
-def test_an_override_nobody_calls_any_more_is_found(tmp_path: Path) -> None:
+def test_an_override_of_a_removed_method_is_found(tmp_path: Path) -> None:
     older = {"lib/core.py": LIB["lib/core.py"] + "class Config2: ...\n"}
     older["lib/core.py"] = older["lib/core.py"].replace("def helper(self)", "def gone_now(self, a)")
     text = "import lib\nclass A(lib.Runner):\n  def gone_now(self, a): ...\n"
@@ -130,13 +130,13 @@ def test_an_override_nobody_calls_any_more_is_found(tmp_path: Path) -> None:
     assert "no longer has" in finding.text
 
 
-def test_an_override_is_not_judged_without_the_version_it_was_made_for(tmp_path: Path) -> None:
+def test_an_override_is_not_checked_without_its_original_version(tmp_path: Path) -> None:
     assert not found(tmp_path, OVERRIDE)
     assert not found(tmp_path, OVERRIDE, LIB)
     assert not found(tmp_path, OVERRIDE.replace("batch)", "batch, *, flag=True)"), OLDER)
 
 
-def test_a_patch_of_what_its_own_version_had_and_this_one_has_not_is_found(tmp_path: Path) -> None:
+def test_a_patch_of_a_name_that_was_removed_is_found(tmp_path: Path) -> None:
     text = "import lib.core\nlib.core.Config.resize = lambda self: None\n"
     older = {"lib/core.py": LIB["lib/core.py"].replace("def scale(", "def resize(")}
     [finding] = found(tmp_path, text, older)
@@ -147,9 +147,7 @@ def test_a_patch_of_what_its_own_version_had_and_this_one_has_not_is_found(tmp_p
 
 
 @given(st.integers(0, 60), st.data())
-def test_the_last_version_with_a_name_has_it_and_the_next_one_does_not(
-    count: int, data: st.DataObject
-) -> None:
+def test_the_last_version_with_a_name_is_before_a_removal(count: int, data: st.DataObject) -> None:
     versions = [str(n) for n in range(count)]
     there = data.draw(st.lists(st.sampled_from([True, False, None]), min_size=count, max_size=count))
     if count:
@@ -168,7 +166,7 @@ def test_the_last_version_with_a_name_has_it_and_the_next_one_does_not(
 
 
 @pytest.mark.parametrize(("gone_at", "last"), [(1, "0"), (7, "6"), (20, "19"), (0, "")])
-def test_a_name_that_went_for_good_is_found_in_the_version_before(gone_at: int, last: str) -> None:
+def test_a_name_removed_once_is_found_in_the_version_before(gone_at: int, last: str) -> None:
     assert last_version_with([str(n) for n in range(20)], lambda version: int(version) < gone_at) == last
 
 
@@ -196,7 +194,7 @@ def test_a_name_that_went_for_good_is_found_in_the_version_before(gone_at: int, 
         ("class word(Base): ...", "is_called", False),
     ],
 )
-def test_words_are_told_by_what_stands_around_them(text: str, question: str, answer: bool) -> None:
+def test_words_are_classified_by_their_context(text: str, question: str, answer: bool) -> None:
     assert getattr(PackageText(lambda: [text.encode()]), question)("word") is answer
 
 
@@ -210,7 +208,7 @@ PATCH = """\
 """
 
 
-def test_a_patch_of_ours_is_looked_at_where_it_fits_and_named_where_not() -> None:
+def test_patches_are_applied_or_reported_as_misfits() -> None:
     texts, changed_by, misfits = apply_patches(
         [
             ("verl/a", PATCH),
@@ -225,7 +223,7 @@ def test_a_patch_of_ours_is_looked_at_where_it_fits_and_named_where_not() -> Non
     assert misfits == ["verl/b", "verl/d"]
 
 
-def test_a_patch_is_found_a_few_lines_away_and_new_files_are_read() -> None:
+def test_a_patch_applies_at_an_offset_and_to_new_files() -> None:
     moved = {"lib/core.py": "# a licence\n# of two lines\n" + LIB["lib/core.py"]}
     new = "--- /dev/null\n+++ b/lib/new.py\n@@ -0,0 +1 @@\n+import lib\n"
     texts, _changed, misfits = apply_patches([("a", PATCH), ("b", new)], moved.get)

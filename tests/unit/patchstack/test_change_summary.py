@@ -97,7 +97,7 @@ def test_every_kind_of_change_is_named() -> None:
     assert [(one.name, one.action) for one in found.classes] == [("Box", "updated"), ("New", "added")]
 
 
-def test_a_changed_signature_is_shown_with_upstreams() -> None:
+def test_a_changed_signature_is_shown_with_upstreams_signature() -> None:
     found = summarise_file("pkg/mod.py", OLD, TreeFile(data=NEW))
     change = next(change for change in found.module if change.name == "change")
     assert change == SymbolChange(
@@ -112,14 +112,14 @@ def test_comments_and_layout_change_nothing() -> None:
     assert found.note
 
 
-def test_files_that_are_no_python_have_a_note() -> None:
+def test_files_that_are_not_python_have_a_note() -> None:
     assert "not Python" in summarise_file("a.yaml", b"a: 1", TreeFile(data=b"a: 2")).note
     assert "added" in summarise_file("a.yaml", None, TreeFile(data=b"a: 2")).note
     assert "deleted" in summarise_file("a.yaml", b"a: 1", None).note
     assert "not readable" in summarise_file("a.py", b"def (", TreeFile(data=b"x = 1")).note
 
 
-def test_definitions_inside_blocks_are_the_modules_own() -> None:
+def test_definitions_in_blocks_belong_to_the_module() -> None:
     found = outline(
         b"try:\n    import a\nexcept ImportError:\n    a = None\nif x:\n    def f(): pass\nelse:\n    f = 1\n"
     )
@@ -133,7 +133,7 @@ def test_a_new_and_a_removed_file() -> None:
     assert {change.action for change in summarise_file("m.py", OLD, None).module} == {"deleted"}
 
 
-def test_the_familiar_form_and_json() -> None:
+def test_the_summary_as_text_and_json() -> None:
     tree = MemoryTree(files={"pkg/mod.py": TreeFile(data=OLD)}, label="v1")
     patches = [
         read_patch("good", diff_files({"pkg/mod.py": (OLD, NEW)})),

@@ -50,7 +50,7 @@ def test_clean() -> None:
     assert found.hunks[0].symbol == "f3"
 
 
-def test_offset_says_how_far() -> None:
+def test_offset_has_its_number_of_lines() -> None:
     found = verdict(patch(), tree(mod=b"import os\nimport sys\n" + BASE))
     assert (found.verdict, found.offset) == (PatchVerdict.OFFSET, 2)
 
@@ -85,7 +85,7 @@ def test_conflict_names_file_hunk_and_line() -> None:
     assert found.remedies
 
 
-def test_conflict_says_which_hunks_are_upstream() -> None:
+def test_conflict_lists_hunks_that_are_upstream() -> None:
     both = FIXED.replace(b"a = x + 0", b"a = x - 0 + len('a longer change')")
     half = BASE.replace(b"a = x + 0", b"a = x - 0 + len('a longer change')").replace(b"a = x + 3", b"c = 3")
     found = verdict(patch(BASE, both), tree(mod=half))
@@ -93,7 +93,7 @@ def test_conflict_says_which_hunks_are_upstream() -> None:
     assert any("hunk 1 of 2 is already upstream" in reason for reason in found.reasons)
 
 
-def test_line_endings_and_the_patch_that_keeps_them() -> None:
+def test_line_endings_have_a_converted_candidate() -> None:
     crlf = BASE.replace(b"\n", b"\r\n")
     found = verdict(patch(), tree(mod=crlf))
     assert found.verdict is PatchVerdict.LINE_ENDINGS
@@ -128,7 +128,7 @@ SIBLINGS = b"".join(
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["by the original file", "by the hunk's heading"])
-def test_misplaced_when_the_function_it_was_made_for_is_gone(known: bool) -> None:
+def test_misplaced_when_the_original_function_is_removed(known: bool) -> None:
     """git applies this patch, silently, to another function (experiment E of the patch research)."""
     start, end = SIBLINGS.index(b"def b("), SIBLINGS.index(b"def c(")
     body = SIBLINGS[start:end].replace(b"    y += 3\n", b"    y += 30\n")
@@ -143,7 +143,7 @@ def test_misplaced_when_the_function_it_was_made_for_is_gone(known: bool) -> Non
     assert found.files == {}
 
 
-def test_misplaced_when_the_function_it_was_made_for_stands_right_above_with_another_body() -> None:
+def test_misplaced_when_the_original_function_is_directly_above() -> None:
     start, end = SIBLINGS.index(b"def b("), SIBLINGS.index(b"def c(")
     body = SIBLINGS[start:end].replace(b"    y += 3\n", b"    y += 30\n")
     made = patch(SIBLINGS, SIBLINGS[:start] + body + SIBLINGS[end:])
@@ -176,7 +176,7 @@ class Other:
 """
 
 
-def test_not_misplaced_when_the_class_around_a_function_was_split() -> None:
+def test_not_misplaced_when_the_class_of_a_function_was_split() -> None:
     """As verl's AgentLoopWorkerBase: the old name goes on, for another class; the function is the only one."""
     base = TWO.replace(b"class Worker:", b"class WorkerBase:") + b"\n\nclass Worker(WorkerBase):\n    pass\n"
     made = patch(base, base.replace(b"y += 3\n", b"y += 30\n"))
@@ -257,7 +257,7 @@ def test_unsafe_when_a_link_is_patched_as_a_file() -> None:
     assert verdict(patch(), target).verdict is PatchVerdict.UNSAFE
 
 
-def test_changes_below_the_end_of_a_hunk_are_reported() -> None:
+def test_changes_after_the_end_of_a_hunk_are_reported() -> None:
     made = patch() + b"+never applied\n"
     found = verdict(made, tree(mod=BASE))
     assert found.verdict is PatchVerdict.CLEAN

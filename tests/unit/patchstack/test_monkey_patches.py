@@ -97,7 +97,7 @@ def test_targets_are_looked_up_through_re_exports() -> None:
     )
 
 
-def test_a_target_in_a_module_that_is_gone_or_unreadable() -> None:
+def test_a_target_in_a_removed_or_unreadable_module() -> None:
     assert find_target(tree(), "other.thing").state is TargetState.MOVED
     broken = MemoryTree(files={"vllm/worker.py": TreeFile(data=b"def (")})
     assert find_target(broken, "vllm.worker.run").state is TargetState.UNREADABLE
@@ -134,7 +134,7 @@ def test_re_exports_in_a_circle_end() -> None:
         ("", "(self)", True),
     ],
 )
-def test_whether_a_replacement_takes_what_its_target_takes(
+def test_whether_a_replacement_accepts_the_arguments_of_its_target(
     replacement: str, upstream: str, answer: bool
 ) -> None:
     assert accepts(replacement, upstream) is answer

@@ -52,7 +52,7 @@ def disagreement(pair: Pair, patch: bytes, says: GitSays) -> str:
 
 
 @pytest.mark.parametrize("chunk", CHUNKS)
-def test_verdict_and_result_are_those_of_git(chunk: int, tmp_path: Path) -> None:
+def test_verdict_and_result_equal_those_of_git(chunk: int, tmp_path: Path) -> None:
     box = GitBox(tmp_path / "box")
     for seed in range(chunk * PAIRS, (chunk + 1) * PAIRS):
         pair = random_pair(seed)
@@ -64,7 +64,7 @@ def test_verdict_and_result_are_those_of_git(chunk: int, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("chunk", CHUNKS)
-def test_broken_patches_are_accepted_and_refused_as_by_git(chunk: int, tmp_path: Path) -> None:
+def test_damaged_patches_are_accepted_and_rejected_as_by_git(chunk: int, tmp_path: Path) -> None:
     box = GitBox(tmp_path / "box")
     for seed in range(chunk * PAIRS, (chunk + 1) * PAIRS):
         pair = random_pair(seed)
@@ -79,7 +79,7 @@ def test_broken_patches_are_accepted_and_refused_as_by_git(chunk: int, tmp_path:
 HEAD = b"--- a/%s\n+++ b/%s\n" % (NAME.encode(), NAME.encode())
 
 
-def test_git_joins_lines_where_a_text_without_final_newline_stands_in_the_middle(tmp_path: Path) -> None:
+def test_git_joins_lines_after_old_text_without_a_newline(tmp_path: Path) -> None:
     tree = MemoryTree(files={NAME: TreeFile(data=b"z\na\nb\nc\na\nb\nc\n")})
     patch = HEAD + b"@@ -2,3 +2,3 @@\n a\n-b\n+x\n c\n\\ No newline at end of file\n"
     assert GitBox(tmp_path / "box").apply(tree, patch).files == {NAME: b"z\na\nx\nca\nb\nc\n"}
@@ -87,7 +87,7 @@ def test_git_joins_lines_where_a_text_without_final_newline_stands_in_the_middle
 
 
 @pytest.mark.parametrize("line", [0, 1, 2, 9])
-def test_git_puts_a_text_without_context_at_the_end_of_any_file(line: int, tmp_path: Path) -> None:
+def test_git_appends_text_without_context_to_any_file(line: int, tmp_path: Path) -> None:
     tree = MemoryTree(files={NAME: TreeFile(data=b"a\nb\n")})
     patch = HEAD + b"@@ -%d,0 +%d @@\n+x\n" % (line, line + 1)
     says = GitBox(tmp_path / "box").apply(tree, patch)

@@ -40,24 +40,24 @@ def make(root: Path, header: str = HEADER, series: str = "fix\n", **variants: by
     return root / "patches"
 
 
-def test_select_takes_the_body_of_the_version(tmp_path: Path) -> None:
+def test_select_returns_the_variant_for_the_version(tmp_path: Path) -> None:
     stack = load_stack(make(tmp_path), "up")
     assert [patch.file for patch in stack.select("1.5")] == ["patches/up/fix/one.patch"]
     assert [patch.file for patch in stack.select("2.0")] == ["patches/up/fix/two.patch"]
     assert stack.select("3.0") == ()
 
 
-def test_a_development_version_has_a_body(tmp_path: Path) -> None:
+def test_a_development_version_has_a_variant(tmp_path: Path) -> None:
     chosen = load_stack(make(tmp_path), "up").select("2.0.dev0")
     assert [patch.version_range for patch in chosen] == [">=1.0,<2.0"]
 
 
-def test_a_version_that_is_none_is_an_input_error(tmp_path: Path) -> None:
+def test_an_invalid_version_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'core_r0\.12' is not a version"):
         selected_patches(make(tmp_path).parent, "up", "core_r0.12")
 
 
-def test_the_facet_is_json_and_changes_with_the_body_only(tmp_path: Path) -> None:
+def test_the_facet_changes_only_with_the_variant(tmp_path: Path) -> None:
     make(tmp_path)
     before = selected_patches(tmp_path, "up", "1.5")
     assert set(before[0]) == {"id", "version_range", "file", "digest", "series"}
@@ -99,7 +99,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_header_is_reported_with_its_line(tmp_path: Path, name: str) -> None:
+def test_an_invalid_header_is_reported_with_its_line(tmp_path: Path, name: str) -> None:
     (old, new), line, what = BROKEN[name]
     patches = make(tmp_path, HEADER.replace(old, new))
     with pytest.raises(InputError) as caught:
@@ -109,7 +109,7 @@ def test_a_broken_header_is_reported_with_its_line(tmp_path: Path, name: str) ->
     assert str(problem.where).endswith(f"PATCH:{line}")
 
 
-def test_all_problems_come_together(tmp_path: Path) -> None:
+def test_all_problems_are_reported_together(tmp_path: Path) -> None:
     patches = make(tmp_path, HEADER.replace("Pending", "Soon").replace("2027-01-31", "x"))
     assert len(lint_stack(patches, "up")) == 2
 
@@ -123,7 +123,7 @@ SERIES = {
 
 
 @pytest.mark.parametrize("name", SERIES)
-def test_a_broken_series_is_reported_with_its_line(tmp_path: Path, name: str) -> None:
+def test_an_invalid_series_is_reported_with_its_line(tmp_path: Path, name: str) -> None:
     series, what, line = SERIES[name]
     problems = lint_stack(make(tmp_path, series=series), "up")
     assert any(what in problem.what for problem in problems)
@@ -131,7 +131,7 @@ def test_a_broken_series_is_reported_with_its_line(tmp_path: Path, name: str) ->
     assert problems[0].where.line == line
 
 
-def test_a_pipe_as_series_file_is_reported_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_as_series_file_is_reported_without_blocking(tmp_path: Path) -> None:
     patches = make(tmp_path)
     (patches / "up" / "series").unlink()
     os.mkfifo(patches / "up" / "series")
@@ -139,7 +139,7 @@ def test_a_pipe_as_series_file_is_reported_and_not_waited_for(tmp_path: Path) ->
     assert "pipe" in problem.why
 
 
-def test_no_series_file_is_reported(tmp_path: Path) -> None:
+def test_a_missing_series_file_is_reported(tmp_path: Path) -> None:
     patches = make(tmp_path)
     (patches / "up" / "series").unlink()
     with pytest.raises(InputError, match="series"):
@@ -154,13 +154,13 @@ def test_no_series_file_is_reported(tmp_path: Path) -> None:
         (("Applies-To: >=1.0", "Applies-To: >=1.5"), "outside Applies-To"),
     ],
 )
-def test_holes_and_overlaps_over_the_matrix(tmp_path: Path, change: tuple[str, str], what: str) -> None:
+def test_gaps_and_overlaps_of_ranges_are_reported(tmp_path: Path, change: tuple[str, str], what: str) -> None:
     patches = make(tmp_path, HEADER.replace(*change))
     problems = lint_stack(patches, "up", ["1.0", "2.0", "2.5", "3.0"])
     assert any(what in problem.what for problem in problems)
 
 
-def test_no_problem_over_versions_the_ranges_meet_on(tmp_path: Path) -> None:
+def test_adjacent_ranges_have_no_problem(tmp_path: Path) -> None:
     assert lint_stack(make(tmp_path), "up", ["0.9", "1.0", "2.0", "2.5", "3.0"]) == []
 
 
@@ -175,12 +175,12 @@ def test_no_problem_over_versions_the_ranges_meet_on(tmp_path: Path) -> None:
     ],
     ids=["no newline", "byte order mark", "below the hunk", "counts", "unsafe"],
 )
-def test_a_bad_body_is_reported_with_its_line(tmp_path: Path, variant: bytes, line: int) -> None:
+def test_an_invalid_variant_is_reported_with_its_line(tmp_path: Path, variant: bytes, line: int) -> None:
     problems = lint_stack(make(tmp_path, one=variant), "up")
     assert line in [problem.where.line for problem in problems if problem.where]
 
 
-def test_a_guard_that_is_a_test_must_be_there(tmp_path: Path) -> None:
+def test_a_guard_that_is_a_test_must_exist(tmp_path: Path) -> None:
     patches = make(tmp_path, HEADER.replace("loss:case, grpo", "tests/npu/test_x.py::test_y"))
     assert "which does not exist" in lint_stack(patches, "up")[0].what
     (tmp_path / "tests" / "npu").mkdir(parents=True)

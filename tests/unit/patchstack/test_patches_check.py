@@ -86,12 +86,12 @@ def run(ctx: Context) -> tuple[Measured[PatchesMeasured], Status, tuple[str, ...
     return measured, judgement.status, judgement.reasons
 
 
-def test_the_room_declares_its_check() -> None:
+def test_the_package_declares_its_check() -> None:
     assert [check.name for check in CHECKS] == ["patches"]
     assert PATCHES.facets == ("verl_tree", "patches[verl]", "patches[vllm_ascend]")
 
 
-def test_a_patch_that_applies_passes_and_leaves_the_patched_files(tmp_path: Path) -> None:
+def test_a_patch_that_applies_passes_and_stores_the_patched_files(tmp_path: Path) -> None:
     tree, wheel = release(tmp_path)
     ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)}, wheel)
     measured, status, reasons = run(ctx)
@@ -103,7 +103,7 @@ def test_a_patch_that_applies_passes_and_leaves_the_patched_files(tmp_path: Path
     assert digests == {"verl/mod.py": {"pre": digest_bytes(OLD), "post": digest_bytes(NEW)}}
 
 
-def test_equal_stacks_leave_equal_archives(tmp_path: Path) -> None:
+def test_equal_stacks_write_equal_archives(tmp_path: Path) -> None:
     tree, wheel = release(tmp_path)
     ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)}, wheel)
     run(ctx)
@@ -120,7 +120,7 @@ def test_a_release_is_fetched_once(tmp_path: Path) -> None:
     assert len(ctx.commands) == 1
 
 
-def test_a_conflict_fails_with_cause_and_remedy(tmp_path: Path) -> None:
+def test_a_conflict_fails_with_reason_and_remedy(tmp_path: Path) -> None:
     tree, wheel = release(tmp_path, b"a = 1\nb = 99\n")
     ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)}, wheel)
     measured, status, reasons = run(ctx)
@@ -131,7 +131,7 @@ def test_a_conflict_fails_with_cause_and_remedy(tmp_path: Path) -> None:
     assert measured.artifacts == {}
 
 
-def test_the_first_reason_is_about_the_patch_that_does_not_go_in(tmp_path: Path) -> None:
+def test_the_first_reason_is_about_a_patch_that_does_not_apply(tmp_path: Path) -> None:
     tree, wheel = release(tmp_path)
     good = selected(tmp_path, PATCH)[0]
     broken = tmp_path / "patches" / "verl" / "fix" / "broken.patch"
@@ -145,7 +145,7 @@ def test_the_first_reason_is_about_the_patch_that_does_not_go_in(tmp_path: Path)
     assert reasons[1].startswith("verl/fix")
 
 
-def test_already_upstream_passes_and_says_so(tmp_path: Path) -> None:
+def test_already_upstream_passes_with_this_reason(tmp_path: Path) -> None:
     tree, wheel = release(tmp_path, NEW)
     ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)}, wheel)
     measured, status, reasons = run(ctx)
@@ -177,9 +177,7 @@ def ascend(root: Path, commit_id: str, data: bytes) -> list[dict[str, Any]]:
 ASCEND = diff_files({"vllm_ascend/mod.py": (b"a = 1\r\nb = 2\r\n", b"a = 1\r\nb = 3\r\n")})
 
 
-def test_patches_of_two_upstreams_go_into_one_archive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_patches_of_two_upstreams_are_in_one_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mirror = commit(tmp_path / "mirrors" / "x.git", b"a = 1\r\nb = 2\r\n", "vllm_ascend")
     monkeypatch.setenv(MIRRORS, str(tmp_path / "mirrors"))
     tree, wheel = release(tmp_path)
@@ -201,7 +199,7 @@ def test_patches_of_two_upstreams_go_into_one_archive(
     [(OLD, Status.NOT_RUN, "no local clone"), (b"a = 1\nb = 99\n", Status.FAIL, "conflict")],
     ids=["fits", "does not"],
 )
-def test_an_upstream_that_is_not_at_hand_keeps_no_failure_of_the_other_back(
+def test_an_unavailable_upstream_does_not_hide_failures_of_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, expected: Status, said: str
 ) -> None:
     monkeypatch.delenv(MIRRORS, raising=False)
@@ -222,7 +220,7 @@ def test_no_network_is_an_infrastructure_error(tmp_path: Path) -> None:
         PATCHES.run(ctx)
 
 
-def test_a_release_that_is_not_there_is_not_run(tmp_path: Path) -> None:
+def test_a_missing_release_gives_not_run(tmp_path: Path) -> None:
     tree, _wheel = release(tmp_path)
     ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)})
     ctx.tail = "ERROR: Could not find a version that satisfies verl==1.0 (from versions: 0.9, 1.1)"
@@ -231,7 +229,7 @@ def test_a_release_that_is_not_there_is_not_run(tmp_path: Path) -> None:
     assert "no wheel of verl 1.0" in reasons[0]
 
 
-def test_a_body_that_changed_after_the_plan_is_refused(tmp_path: Path) -> None:
+def test_a_variant_that_changed_after_planning_is_rejected(tmp_path: Path) -> None:
     tree, wheel = release(tmp_path)
     chosen = selected(tmp_path, PATCH)
     selected(tmp_path, PATCH + b"\n")
@@ -265,7 +263,7 @@ def test_a_commit_is_read_from_a_mirror(tmp_path: Path, monkeypatch: pytest.Monk
     assert full[:12] in reasons[0]
 
 
-def test_without_a_mirror_a_commit_is_not_run_until_there_is_one(
+def test_a_commit_gives_not_run_until_a_mirror_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(MIRRORS, raising=False)

@@ -125,7 +125,7 @@ def test_any_bytes_have_a_verdict(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("chunk", range(4))
-def test_mutated_patches_of_every_kind_are_taken_as_git_takes_them(chunk: int, tmp_path: Path) -> None:
+def test_mutated_patches_are_accepted_as_by_git(chunk: int, tmp_path: Path) -> None:
     rng = random.Random(chunk)
     tree = MemoryTree(files={path: file for path, file in TREE.files.items() if file.mode != SYMLINK})
     box = GitBox(tmp_path)
@@ -192,7 +192,7 @@ def known_difference(data: bytes, verdict: PatchVerdict, _message: str) -> bool:
     )
 
 
-def test_a_patch_larger_than_any_source_patch_is_refused() -> None:
+def test_a_patch_above_the_size_limit_is_rejected() -> None:
     import harness.patchstack.format.diff_parser as module
 
     before = module.MAX_PATCH_BYTES

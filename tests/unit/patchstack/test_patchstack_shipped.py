@@ -38,12 +38,12 @@ def before(patch: Patch, filler: bytes) -> dict[str, bytes]:
     return files
 
 
-def test_there_are_bodies_for_files_with_crlf_of_both_upstreams() -> None:
+def test_both_upstreams_have_variants_for_files_with_crlf() -> None:
     assert {variant.relative_to(PATCHES).parts[0] for variant in CRLF} == {"verl", "vllm_ascend"}
 
 
 @pytest.mark.parametrize("variant", BODIES, ids=named)
-def test_a_body_goes_into_the_text_it_was_made_from(variant: Path) -> None:
+def test_a_variant_applies_to_its_original_text(variant: Path) -> None:
     loaded = read_patch(named(variant), variant.read_bytes())
     assert loaded.patch
     ending = b"\r\n" if variant in CRLF else b"\n"
@@ -59,7 +59,7 @@ def test_a_body_goes_into_the_text_it_was_made_from(variant: Path) -> None:
 
 
 @pytest.mark.parametrize("variant", CRLF, ids=named)
-def test_a_crlf_body_on_a_file_that_was_made_lf_says_so_and_is_re_encoded(variant: Path) -> None:
+def test_a_crlf_variant_is_converted_for_a_file_with_lf(variant: Path) -> None:
     loaded = read_patch(named(variant), variant.read_bytes())
     assert loaded.patch
     files = {path: data.replace(b"\r", b"") for path, data in before(loaded.patch, b"filler\r\n").items()}
@@ -72,7 +72,7 @@ def test_a_crlf_body_on_a_file_that_was_made_lf_says_so_and_is_re_encoded(varian
     assert all(changed and b"\r" not in changed.data for changed in again.files.values())
 
 
-def test_bodies_of_a_stack_are_grouped_by_their_patch_and_other_patches_stand_alone(tmp_path: Path) -> None:
+def test_variants_are_grouped_by_patch(tmp_path: Path) -> None:
     variants, logical = all_variants(PATCHES, "verl")
     listed = (PATCHES / "verl" / "series").read_text().splitlines()
     assert [one.name for one in logical] == [

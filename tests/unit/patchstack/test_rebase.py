@@ -59,13 +59,13 @@ def test_a_removed_file_is_named(tmp_path: Path) -> None:
     assert [(touch.commit.subject, touch.hunk) for touch in touches] == [("remove it", 0)]
 
 
-def test_no_commit_ever_took_the_patch(tmp_path: Path) -> None:
+def test_a_patch_that_never_applied_has_no_last_good_commit(tmp_path: Path) -> None:
     History(tmp_path).commit({PATH: b"nothing like it\n"})
     found = find_breakage(Repository(tmp_path), PATCH, "main")
     assert (found.last_good, found.broken_by, found.touched_by) == (None, None, ())
 
 
-def test_the_clean_part_is_made_for_the_new_base(tmp_path: Path) -> None:
+def test_patches_that_apply_are_regenerated_for_the_new_base(tmp_path: Path) -> None:
     repository, history = told(tmp_path / "repo")
     shifted = rebase_stack(repository, [PATCH], history.ids[2], tmp_path / "out")[0]
     assert shifted.verdict.verdict is PatchVerdict.OFFSET
@@ -80,7 +80,7 @@ def test_the_clean_part_is_made_for_the_new_base(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_conflict_comes_as_a_kit_that_can_be_finished(tmp_path: Path) -> None:
+def test_a_conflict_gives_a_kit_that_can_be_finished(tmp_path: Path) -> None:
     repository, _history = told(tmp_path / "repo")
     result = rebase_stack(repository, [PATCH], "main", tmp_path / "out")[0]
     assert result.kit is not None
@@ -103,7 +103,7 @@ def test_a_conflict_comes_as_a_kit_that_can_be_finished(tmp_path: Path) -> None:
     assert again.verdict.verdict is PatchVerdict.CLEAN
 
 
-def test_a_kit_without_the_original_file_at_hand(tmp_path: Path) -> None:
+def test_a_kit_without_the_original_file(tmp_path: Path) -> None:
     repository, _history = told(tmp_path / "repo")
     foreign = read_patch("far.patch", diff_files({PATH: (b"x\ny\nz\n", b"x\nw\nz\n")}))
     result = rebase_stack(repository, [foreign], "main", tmp_path / "out")[0]
@@ -114,7 +114,7 @@ def test_a_kit_without_the_original_file_at_hand(tmp_path: Path) -> None:
     assert b"=======\nx\nw\nz\n>>>>>>> far.patch\n" in text
 
 
-def test_a_kit_is_not_written_over_another(tmp_path: Path) -> None:
+def test_a_kit_does_not_overwrite_another(tmp_path: Path) -> None:
     repository, _history = told(tmp_path / "repo")
     rebase_stack(repository, [PATCH], "main", tmp_path / "out")
     with pytest.raises(InputError, match="already has a rebase kit"):
@@ -122,13 +122,13 @@ def test_a_kit_is_not_written_over_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"files": ["../../etc/passwd"]}', '{"files": 3}'])
-def test_what_is_no_kit_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_folder_that_is_no_kit_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / KIT).write_text(text)
     with pytest.raises(InputError, match=r"not a rebase kit|invalid path"):
         finish_kit(tmp_path)
 
 
-def test_an_unfinished_kit_without_changes_is_refused(tmp_path: Path) -> None:
+def test_a_kit_without_changes_is_rejected(tmp_path: Path) -> None:
     repository, _history = told(tmp_path / "repo")
     kit = rebase_stack(repository, [PATCH], "main", tmp_path / "out")[0].kit
     assert kit is not None
@@ -137,14 +137,14 @@ def test_an_unfinished_kit_without_changes_is_refused(tmp_path: Path) -> None:
         finish_kit(kit)
 
 
-def test_patches_upstream_has_are_left_out(tmp_path: Path) -> None:
+def test_patches_that_are_upstream_are_skipped(tmp_path: Path) -> None:
     History(tmp_path / "repo").commit({PATH: FIXED})
     result = rebase_stack(Repository(tmp_path / "repo"), [PATCH], "main", tmp_path / "out")[0]
     assert result.verdict.verdict is PatchVerdict.ALREADY_UPSTREAM
     assert (result.data, result.kit) == (None, None)
 
 
-def test_a_later_patch_stands_on_an_earlier_one(tmp_path: Path) -> None:
+def test_a_later_patch_is_applied_after_the_earlier_patches(tmp_path: Path) -> None:
     repository, history = told(tmp_path / "repo")
     second = FIXED.replace(b"line thirty, as our patch has it\n", b"line thirty, twice patched\n")
     later = read_patch("later.patch", diff_files({PATH: (FIXED, second)}))
@@ -165,7 +165,7 @@ def test_a_forecast_names_the_commit_that_broke_a_patch(tmp_path: Path) -> None:
     assert forecast_stack("verl", repository, [good], "main").stack.applies
 
 
-def test_ablation_by_the_tree_alone() -> None:
+def test_ablation_by_comparing_trees() -> None:
     second = FIXED.replace(b"line 31\n", b"line 31, on top\n")
     later = read_patch("later", diff_files({PATH: (FIXED, second)}))
     merged = read_patch("merged", diff_files({PATH: (BASE.replace(b"line 1\n", b"line one\n"), BASE)}))
@@ -186,13 +186,15 @@ def test_ablation_by_the_tree_alone() -> None:
         ({}, {}, UNKNOWN),
     ],
 )
-def test_ablation_by_verdicts(full: dict[str, Status], left_out: dict[str, Status], result: str) -> None:
+def test_ablation_by_comparing_statuses(
+    full: dict[str, Status], left_out: dict[str, Status], result: str
+) -> None:
     found = judge_ablation("verl/fix", ["loss:advantage/equal-rewards"], full, left_out)
     assert found.result == result
     assert found.reasons
 
 
-def test_a_guard_that_did_not_notice_is_named() -> None:
+def test_a_guard_that_still_passes_is_named() -> None:
     full = {"loss": Status.PASS, "grpo": Status.PASS}
     found = judge_ablation("p", ["loss:x"], full, {"loss": Status.PASS, "grpo": Status.FAIL})
     assert "its guard loss still passes" in found.reasons

@@ -50,7 +50,7 @@ def kit_of(tmp_path: Path, *more: bytes) -> tuple[Path, Repository]:
     return kit, repository
 
 
-def test_git_sees_an_unmerged_file_at_the_new_base_and_upstreams_history(tmp_path: Path) -> None:
+def test_git_shows_an_unmerged_file_and_the_history(tmp_path: Path) -> None:
     kit, repository = kit_of(tmp_path)
     tree = kit / "tree"
     assert git(tree, "status", "--porcelain") == f"UU {PATH}\n"
@@ -62,7 +62,7 @@ def test_git_sees_an_unmerged_file_at_the_new_base_and_upstreams_history(tmp_pat
     assert not (tmp_path / "repo" / "worktrees").exists()
 
 
-def test_a_patch_with_other_line_endings_than_its_file_has_a_history_and_is_merged(tmp_path: Path) -> None:
+def test_a_patch_with_other_line_endings_is_merged(tmp_path: Path) -> None:
     """As the plugin's LF patches of vllm-ascend's CRLF files."""
     history = History(tmp_path / "repo")
     history.commit({PATH: BASE}, "start")
@@ -81,14 +81,14 @@ def test_a_patch_with_other_line_endings_than_its_file_has_a_history_and_is_merg
     assert (result.kit / "wanted" / PATH).read_bytes() == FIXED
 
 
-def test_the_kit_says_what_happened_and_how_to_go_on(tmp_path: Path) -> None:
+def test_the_readme_explains_the_conflict_and_the_next_command(tmp_path: Path) -> None:
     kit, _repository = kit_of(tmp_path)
     text = (kit / README).read_text()
     assert "the same <line>?[2J: pkg/mod.py, hunk 1" in text
     assert f"npu-matrix patches rebase --continue {kit}" in text
 
 
-def test_what_git_resolved_and_staged_is_the_patch_with_its_line_endings(tmp_path: Path) -> None:
+def test_the_finished_patch_has_the_line_endings_of_the_file(tmp_path: Path) -> None:
     kit, repository = kit_of(tmp_path)
     git(kit / "tree", "checkout", "--theirs", PATH)
     assert (kit / "tree" / PATH).read_bytes() == FIXED
@@ -101,7 +101,7 @@ def test_what_git_resolved_and_staged_is_the_patch_with_its_line_endings(tmp_pat
     assert after.data == FIXED
 
 
-def test_patches_before_it_are_a_commit_and_no_part_of_the_result(tmp_path: Path) -> None:
+def test_earlier_patches_are_a_commit_and_not_in_the_result(tmp_path: Path) -> None:
     first = diff_files({OTHER: (b"a\nb\nc\n", b"a\nB\nc\n")})
     new = diff_files({"pkg/new.py": (None, b"new\n")})
     gone = diff_files({"pkg/new.py": (b"new\n", None)})
@@ -117,7 +117,7 @@ def test_patches_before_it_are_a_commit_and_no_part_of_the_result(tmp_path: Path
     assert set(parse_patch(finish_kit(kit)).paths) == {PATH}
 
 
-def test_a_fix_that_goes_to_another_file_is_part_of_the_patch(tmp_path: Path) -> None:
+def test_a_change_of_another_file_is_part_of_the_patch(tmp_path: Path) -> None:
     kit, repository = kit_of(tmp_path)
     (kit / "tree" / PATH).write_bytes(UPSTREAM)
     (kit / "tree" / "pkg" / "moved.py").write_bytes(b"here now\n")
@@ -131,7 +131,7 @@ def test_a_fix_that_goes_to_another_file_is_part_of_the_patch(tmp_path: Path) ->
     }
 
 
-def test_a_marker_is_found_wherever_it_was_left(tmp_path: Path) -> None:
+def test_a_remaining_conflict_marker_is_found(tmp_path: Path) -> None:
     kit, _repository = kit_of(tmp_path)
     (kit / "tree" / PATH).write_bytes(FIXED)
     (kit / "tree" / OTHER).write_bytes(b"a\n<<<<<<< x\n")
@@ -140,7 +140,7 @@ def test_a_marker_is_found_wherever_it_was_left(tmp_path: Path) -> None:
     assert "other.py:2" in str(caught.value.problems[0])
 
 
-def test_a_kit_whose_tree_is_gone_is_refused(tmp_path: Path) -> None:
+def test_a_kit_without_its_work_tree_is_rejected(tmp_path: Path) -> None:
     kit, _repository = kit_of(tmp_path)
     (kit / "tree" / ".git").rename(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="not a git work tree"):

@@ -79,7 +79,7 @@ def test_a_checkout_of_the_plugin(tmp_path: Path) -> None:
     assert "verl/d62da4950/absent.patch is in the summary but does not exist @26" in problems
 
 
-def test_where_the_plugins_summary_and_the_code_differ(tmp_path: Path) -> None:
+def test_differences_between_summary_and_code_are_reported(tmp_path: Path) -> None:
     patch = import_patches(plugin(tmp_path)).patches[0]
     tree = MemoryTree(files={"pkg/mod.py": TreeFile(data=OLD)})
     summary = summarise_changes("verl", [read_patch(patch.name, patch.data)], tree)
@@ -93,7 +93,7 @@ def test_where_the_plugins_summary_and_the_code_differ(tmp_path: Path) -> None:
     assert found[0].where.line == 19
 
 
-def test_claims_of_a_patch_that_does_not_go_in_cannot_be_checked(tmp_path: Path) -> None:
+def test_claims_of_a_patch_that_does_not_apply_cannot_be_checked(tmp_path: Path) -> None:
     patch = import_patches(plugin(tmp_path)).patches[0]
     summary = summarise_changes("verl", [read_patch(patch.name, patch.data)], MemoryTree(files={}))
     assert patch.claims is not None
@@ -111,7 +111,7 @@ def test_any_summary_is_read_or_reported(tmp_path: Path, text: str) -> None:
     assert all(isinstance(problem, Problem) for problem in problems)
 
 
-def test_recipes_pin_what_they_require(tmp_path: Path) -> None:
+def test_recipes_pin_their_upstreams(tmp_path: Path) -> None:
     for path in (
         "opd/patch/verl_opd.patch",
         "grpo/lora/patches/vllm-ascend/0001-x.patch",
@@ -139,7 +139,7 @@ def test_recipes_pin_what_they_require(tmp_path: Path) -> None:
     assert any("the vllm commit" in problem for problem in problems)
 
 
-def test_a_quilt_series_gives_order_and_says_what_is_wrong(tmp_path: Path) -> None:
+def test_a_quilt_series_gives_the_order_and_problems(tmp_path: Path) -> None:
     for name in ("b.patch", "a.patch", "c.patch"):
         (tmp_path / name).write_bytes(PATCH)
     (tmp_path / "series").write_text("# order\nb.patch\na.patch -p0\n../x.patch\nnone.patch\n")
@@ -154,7 +154,7 @@ def test_a_quilt_series_gives_order_and_says_what_is_wrong(tmp_path: Path) -> No
     ]
 
 
-def test_any_folder_and_corrupt_files_in_it(tmp_path: Path) -> None:
+def test_a_plain_folder_with_corrupt_files(tmp_path: Path) -> None:
     (tmp_path / "good.patch").write_bytes(PATCH)
     (tmp_path / "cut.patch").write_bytes(PATCH[:-1])
     (tmp_path / "bare.diff").write_bytes(b"--- a/x\n+++ b/x\n@@ -3 +3 @@\n-a\n+b\n")
@@ -166,7 +166,7 @@ def test_any_folder_and_corrupt_files_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", ["", PLUGIN, QUILT, "svn"])
-def test_nothing_to_import_is_an_input_error(tmp_path: Path, layout: str) -> None:
+def test_a_folder_without_patches_is_an_input_error(tmp_path: Path, layout: str) -> None:
     with pytest.raises(InputError):
         import_patches(tmp_path, layout)
     with pytest.raises(InputError):
@@ -181,7 +181,7 @@ def test_an_imported_stack_passes_our_own_lint(tmp_path: Path) -> None:
     assert [patch.data for patch in load_stack(target, "verl").select("0.6.1")] == [canonical(PATCH)]
 
 
-def test_versions_of_every_pin_are_asked_for(tmp_path: Path) -> None:
+def test_a_pin_without_versions_is_an_input_error(tmp_path: Path) -> None:
     imported = import_patches(plugin(tmp_path / "theirs"))
     with pytest.raises(InputError, match="the version range of d62da4950"):
         write_imported(imported, tmp_path / "patches", {}, "us", date(2027, 1, 1))
@@ -222,7 +222,7 @@ QUOTED = (
     ],
     ids=["plain", "mail", "quoted", "rename", "mode", "deletion"],
 )
-def test_the_canonical_form_says_the_same_and_is_its_own_canonical_form(data: bytes) -> None:
+def test_the_canonical_form_is_equivalent_and_stable(data: bytes) -> None:
     once = canonical(data)
     assert canonical(once) == once
     before, after = read_patch("p", data).patch, read_patch("p", once).patch
@@ -236,6 +236,6 @@ def test_the_canonical_form_says_the_same_and_is_its_own_canonical_form(data: by
     ]
 
 
-def test_no_canonical_form_of_garbage() -> None:
+def test_corrupt_text_has_no_canonical_form() -> None:
     with pytest.raises(InputError, match="not a well-formed patch"):
         canonical(b"garbage")

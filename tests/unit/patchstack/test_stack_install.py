@@ -37,13 +37,13 @@ def contents(root: Path) -> dict[str, bytes]:
     }
 
 
-def test_install_writes_what_the_stack_made(tmp_path: Path) -> None:
+def test_install_writes_the_patched_files(tmp_path: Path) -> None:
     root = site(tmp_path)
     assert install_stack(result(root), root) == ("pkg/one.py", "pkg/two.py")
     assert contents(root) == {"pkg/one.py": NEW, "pkg/two.py": NEW}
 
 
-def test_a_shared_file_is_replaced_not_written_into(tmp_path: Path) -> None:
+def test_a_hard_linked_file_is_replaced(tmp_path: Path) -> None:
     """Installers link files from their cache: writing into one would patch every environment."""
     root = site(tmp_path / "site")
     cached = tmp_path / "cached.py"
@@ -52,7 +52,7 @@ def test_a_shared_file_is_replaced_not_written_into(tmp_path: Path) -> None:
     assert cached.read_bytes() == OLD
 
 
-def test_compiled_code_of_replaced_files_goes(tmp_path: Path) -> None:
+def test_compiled_code_of_replaced_files_is_removed(tmp_path: Path) -> None:
     root = site(tmp_path)
     compiled = root / "pkg" / "__pycache__" / "one.cpython-311.pyc"
     compiled.parent.mkdir()
@@ -90,9 +90,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     assert contents(tmp_path / "elsewhere") == {"one.py": OLD, "two.py": OLD}
 
 
-def test_a_failure_while_writing_leaves_the_old_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_keeps_the_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = site(tmp_path)
     found = result(root)
     import harness.patchstack.apply.stack_install as module
@@ -107,7 +105,7 @@ def test_a_failure_while_writing_leaves_the_old_files(
 
 
 @pytest.mark.parametrize("renamed", [0, 1, 2])
-def test_a_stop_after_the_journal_is_finished_by_the_next_call(
+def test_an_installation_that_stopped_after_the_journal_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renamed: int
 ) -> None:
     root = site(tmp_path)
@@ -153,7 +151,7 @@ def test_patches_that_apply_only_together(tmp_path: Path) -> None:
     assert found.files["pkg/one.py"].data == NEWER
 
 
-def test_patches_that_apply_only_apart(tmp_path: Path) -> None:
+def test_patches_that_apply_only_separately(tmp_path: Path) -> None:
     root = site(tmp_path)
     other = OLD.replace(b"b = 2", b"b = 5")
     found = result(root, diff_files({"pkg/one.py": (OLD, NEW)}), diff_files({"pkg/one.py": (OLD, other)}))

@@ -43,7 +43,7 @@ def told(folder: Path) -> tuple[History, Repository]:
     return history, Repository(folder)
 
 
-def test_the_story_of_a_patch(tmp_path: Path) -> None:
+def test_the_history_of_a_patch(tmp_path: Path) -> None:
     history, repository = told(tmp_path)
     found = survival_of_commits(repository, f"{history.ids[0]}..main", [PATCH])
     assert [commit.id for commit in found.commits] == history.ids[:0:-1]
@@ -63,7 +63,7 @@ def test_the_story_of_a_patch(tmp_path: Path) -> None:
     assert patch.newest.reasons
 
 
-def test_a_patch_with_several_bodies_is_one_row_with_the_best_of_them(tmp_path: Path) -> None:
+def test_variants_of_a_patch_are_one_row_with_the_best_verdict(tmp_path: Path) -> None:
     history, repository = told(tmp_path)
     second = read_patch("second.patch", diff_files({"pkg/mod.py": (BROKEN, FIXED)}))
     [found] = survival_of_commits(
@@ -92,13 +92,13 @@ def test_a_patch_with_several_bodies_is_one_row_with_the_best_of_them(tmp_path: 
     assert found.fixes == ()
 
 
-def test_the_commit_at_the_edge_of_the_range_can_be_the_one_that_broke_it(tmp_path: Path) -> None:
+def test_the_oldest_commit_can_break_a_patch(tmp_path: Path) -> None:
     history, repository = told(tmp_path)
     found = survival_of_commits(repository, f"{history.ids[1]}..{history.ids[2]}", [PATCH])
     assert found.patches[0].breaks[0].commit.id == history.ids[2]
 
 
-def test_equal_contents_are_judged_once(tmp_path: Path) -> None:
+def test_equal_contents_are_classified_once(tmp_path: Path) -> None:
     history, repository = told(tmp_path)
     for _ in range(20):
         history.commit({"other.py": b"y\n" * len(history.ids)})
@@ -131,7 +131,7 @@ def test_a_merge_is_compared_with_its_first_parent(tmp_path: Path) -> None:
     assert {turn.commit.subject for turn in found.patches[0].breaks} == {"on a branch", "merge the branch"}
 
 
-def test_releases_where_there_is_no_repository() -> None:
+def test_releases_without_a_repository() -> None:
     releases = [
         ("3.0", MemoryTree(files={"pkg/mod.py": TreeFile(data=BROKEN)})),
         ("2.0", MemoryTree(files={"pkg/mod.py": TreeFile(data=b"first\n" + BASE)})),
@@ -146,7 +146,7 @@ def test_releases_where_there_is_no_repository() -> None:
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here to compare with")
-def test_commits_are_those_of_git_rev_list_and_in_its_order(tmp_path: Path) -> None:
+def test_commits_equal_those_of_git_rev_list(tmp_path: Path) -> None:
     history, repository = told(tmp_path)
     asked = f"{history.ids[1]}..main"
     listed = subprocess.run(
@@ -161,13 +161,13 @@ def test_commits_are_those_of_git_rev_list_and_in_its_order(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("revisions", ["main..main", "none..main", "main..none", "a...b", "--all", ".."])
-def test_a_range_that_is_none_is_an_input_error(tmp_path: Path, revisions: str) -> None:
+def test_an_invalid_range_is_an_input_error(tmp_path: Path, revisions: str) -> None:
     _history, repository = told(tmp_path)
     with pytest.raises(InputError):
         survival_of_commits(repository, revisions, [PATCH])
 
 
-def test_a_repository_with_holes_is_told_apart_from_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_object_differs_from_a_missing_file(tmp_path: Path) -> None:
     history, repository = told(tmp_path)
     store = repository.objects
     blob = str(store[history.ids[2]].tree["pkg/mod.py"].id)
@@ -177,7 +177,7 @@ def test_a_repository_with_holes_is_told_apart_from_a_missing_file(tmp_path: Pat
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_every_pair_is_what_git_says_of_it(tmp_path: Path, seed: int) -> None:
+def test_every_verdict_agrees_with_git(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     history, box = History(tmp_path / "repo"), GitBox(tmp_path / "box")
     lines = random_lines(rng, 30, alike=seed % 2 == 0)
@@ -201,7 +201,7 @@ def test_every_pair_is_what_git_says_of_it(tmp_path: Path, seed: int) -> None:
             assert verdict.accepted_by_git == box.apply(tree, data).accepts, patch.patch
 
 
-def test_verdicts_are_those_of_the_whole_tree(tmp_path: Path) -> None:
+def test_verdicts_equal_those_of_the_full_tree(tmp_path: Path) -> None:
     history, repository = told(tmp_path)
     for commit in history.ids:
         tree = repository.tree(commit)
@@ -225,7 +225,7 @@ class Checker(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_pictures(tmp_path: Path) -> None:
+def test_heatmap_formats(tmp_path: Path) -> None:
     history, repository = told(tmp_path)
     nasty = read_patch("<script>alert(1)</script>.patch", diff_files({"pkg/mod.py": (BASE, FIXED)}))
     found = survival_of_commits(repository, f"{history.ids[0]}..main", [PATCH, nasty])

@@ -58,7 +58,7 @@ def runtime(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     return run
 
 
-def test_targets_that_are_where_they_were_are_counted(runtime: Any) -> None:
+def test_unchanged_targets_are_counted(runtime: Any) -> None:
     assert "3 runtime patches, 2 found, 1 added; 0 problems" in runtime(V1)
     found = json.loads(runtime(V1, "--json"))
     assert found["schema"] == {"name": "npu-matrix/patch-runtime", "version": 1}
@@ -79,7 +79,7 @@ def test_targets_that_are_where_they_were_are_counted(runtime: Any) -> None:
     ],
     ids=["renamed", "other arguments", "class gone"],
 )
-def test_what_moved_since_it_was_recorded_is_a_problem(
+def test_targets_that_moved_since_recording_are_problems(
     runtime: Any, tmp_path: Path, core: bytes, what: str
 ) -> None:
     registry = tmp_path / "registry.json"
@@ -88,7 +88,7 @@ def test_what_moved_since_it_was_recorded_is_a_problem(
     assert what in runtime(version2(core), "--registry", registry, code=1)
 
 
-def test_a_registry_keeps_every_version_and_is_written_in_one_order(runtime: Any, tmp_path: Path) -> None:
+def test_a_registry_keeps_every_version_in_a_fixed_order(runtime: Any, tmp_path: Path) -> None:
     registry = tmp_path / "registry.json"
     runtime(V1, "--record", registry)
     runtime(version2(CORE), "--record", registry)
@@ -98,7 +98,7 @@ def test_a_registry_keeps_every_version_and_is_written_in_one_order(runtime: Any
     assert set(json.loads(first)["targets"]["up.core.run"]) == {"1.0", "2.0"}
 
 
-def test_wrong_input_is_told(runtime: Any, tmp_path: Path) -> None:
+def test_invalid_input_is_reported(runtime: Any, tmp_path: Path) -> None:
     registry = tmp_path / "registry.json"
     for text in ("{}", "[", '{"schema": {"name": "x", "version": 1}, "package": "up", "targets": {}}'):
         registry.write_text(text)
@@ -125,7 +125,7 @@ def installed(folder: Path, files: dict[str, bytes]) -> Path:
     ],
     ids=["same", "moved down", "another body", "renamed"],
 )
-def test_inside_a_cell_the_source_is_held_against_the_registry(
+def test_inside_a_cell_the_source_is_compared_with_the_registry(
     runtime: Any, tmp_path: Path, core: bytes, states: set[str]
 ) -> None:
     registry = tmp_path / "registry.json"
@@ -147,7 +147,7 @@ def test_inside_a_cell_the_source_is_held_against_the_registry(
     assert {one["state"] for one in other["targets"]} == {"unknown-version"}
 
 
-def test_a_program_patches_all_targets_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_either_all_targets_are_patched_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = "up_for_runtime_patches"
     core = b"def run(x):\n    return 1\n\n\nclass Engine:\n    def step(self):\n        return 1\n"
     installed(tmp_path, {f"{package}/__init__.py": b"", f"{package}/core.py": core})
