@@ -1,4 +1,4 @@
-"""What is found in a file is kept by the file's text: the next version of a package costs what it changes."""
+"""Uses are cached by the text of each file: for the next version of a package only changed files are parsed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def package(path: Path, files: Mapping[str, str]) -> Package:
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The texts that are really parsed."""
+    """The texts that are parsed, in order."""
     seen: list[bytes] = []
 
     def counting(source: bytes) -> Any:
@@ -45,11 +45,11 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def test_a_new_version_parses_only_changed_files(tmp_path: Path, parsed: list[bytes]) -> None:
-    answers = AnalysisCache(folder=tmp_path / "pairs", code="1")
-    package(tmp_path / "1.zip", USER).uses(answers)
+    analysis_cache = AnalysisCache(folder=tmp_path / "pairs", code="1")
+    package(tmp_path / "1.zip", USER).uses(analysis_cache)
     assert len(parsed) == 3
     newer = package(tmp_path / "2.zip", {**USER, "user/a.py": "import torch\ntorch.sub(1)\n"})
-    found = newer.uses(answers)
+    found = newer.uses(analysis_cache)
     assert parsed[3:] == [b"import torch\ntorch.sub(1)\n"]
     assert found == find_uses(
         newer.surface, {"ray", "tensordict", "torch", "torch_npu", "transformers", "vllm"}
@@ -82,17 +82,17 @@ def test_a_damaged_cache_file_is_an_empty_cache(tmp_path: Path, damage: str) -> 
         with sqlite3.connect(file) as database:
             database.execute("CREATE TABLE results (x)")
         database.close()
-    with SqliteCache(file, "1") as shelf:
-        assert shelf.get(["a"]) == {}
-        shelf.put({"a": "1"})
-    with SqliteCache(file, "1") as shelf:
-        assert shelf.get(["a"]) == ({"a": "1"} if damage == "not a database" else {})
+    with SqliteCache(file, "1") as cache:
+        assert cache.get(["a"]) == {}
+        cache.put({"a": "1"})
+    with SqliteCache(file, "1") as cache:
+        assert cache.get(["a"]) == ({"a": "1"} if damage == "not a database" else {})
 
 
 def test_results_of_different_code_are_separate(tmp_path: Path) -> None:
-    wanted = {str(number): str(number) for number in range(1200)}
-    with SqliteCache(tmp_path / "files.sqlite", "one") as shelf:
-        shelf.put(wanted)
-        assert shelf.get(wanted) == wanted
-    with SqliteCache(tmp_path / "files.sqlite", "two") as shelf:
-        assert shelf.get(wanted) == {}
+    texts = {str(number): str(number) for number in range(1200)}
+    with SqliteCache(tmp_path / "files.sqlite", "one") as cache:
+        cache.put(texts)
+        assert cache.get(texts) == texts
+    with SqliteCache(tmp_path / "files.sqlite", "two") as cache:
+        assert cache.get(texts) == {}

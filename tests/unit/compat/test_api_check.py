@@ -1,4 +1,4 @@
-"""The check `api` and what changed between two versions, on small wheels."""
+"""The check `api`, and API changes between two versions, with small wheels."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def verl(stack: Any, **files: str) -> None:
     )
 
 
-def asked(context: Any, transformers: str, **tree: str) -> Any:
+def run_check(context: Any, transformers: str, **tree: str) -> Any:
     pins = {"requirements": [f"transformers=={transformers}"], "overrides": []}
     facet = {"package": "verl", "kind": "release", "version": "1.0", **tree}
     task = context(
@@ -74,9 +74,9 @@ def asked(context: Any, transformers: str, **tree: str) -> Any:
 
 def test_a_missing_name_that_every_training_imports_fails_the_cell(stack: Any, context: Any) -> None:
     verl(stack, verl__utils__model=MODEL)
-    _, good = asked(context, "4.57.6")
+    _, good = run_check(context, "4.57.6")
     assert good.status is Status.PASS
-    _, bad = asked(context, "5.5.4")
+    _, bad = run_check(context, "5.5.4")
     assert bad.status is Status.FAIL
     assert bad.reasons[0] == (
         "verl/utils/model.py:1: transformers has no AutoModel (transformers 5.5.4, 4.57.6 had it)."
@@ -85,7 +85,7 @@ def test_a_missing_name_that_every_training_imports_fails_the_cell(stack: Any, c
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "message"),
     [
         ({"verl__utils__model": f"def f():\n    {MODEL}"}, "Breaks only when it is called"),
         ({"verl__extra": MODEL}, "Breaks only when it is called"),
@@ -96,26 +96,26 @@ def test_a_missing_name_that_every_training_imports_fails_the_cell(stack: Any, c
     ],
 )
 def test_a_missing_name_that_no_import_needs_is_reported_and_passes(
-    stack: Any, context: Any, files: dict[str, str], said: str
+    stack: Any, context: Any, files: dict[str, str], message: str
 ) -> None:
     verl(stack, **files)
-    _, judgement = asked(context, "5.5.4")
+    _, judgement = run_check(context, "5.5.4")
     assert judgement.status is Status.PASS
-    assert any(said in reason for reason in judgement.reasons)
+    assert any(message in reason for reason in judgement.reasons)
 
 
 def test_a_range_selects_the_newest_release_in_it(stack: Any, context: Any) -> None:
     stack.add("tensordict", "0.11.0")
     verl(stack, verl__utils__model="import tensordict\n")
-    measurements, _ = asked(context, "4.57.6")
+    measurements, _ = run_check(context, "4.57.6")
     assert CheckedPair("verl", "1.0", "tensordict", "0.10.0") in measurements.pairs
 
 
 def test_unavailable_sources_give_not_run(stack: Any, context: Any) -> None:
     verl(stack)
-    _, absent = asked(context, "9.9")
+    _, absent = run_check(context, "9.9")
     assert absent.status is Status.NOT_RUN
-    _, commit = asked(context, "4.57.6", kind="commit", commit="d" * 40)
+    _, commit = run_check(context, "4.57.6", kind="commit", commit="d" * 40)
     assert commit.status is Status.NOT_RUN
     assert "dddddddddddd" in commit.reasons[0]
 
@@ -132,7 +132,7 @@ def surface(path: Path, text: str) -> ApiSurface:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said", "breaking"),
+    ("before", "after", "message", "breaking"),
     [
         ("def f(a): ...", "", "lib.f: removed", True),
         ("", "def f(a): ...", "lib.f: added", False),
@@ -146,10 +146,10 @@ def surface(path: Path, text: str) -> ApiSurface:
     ],
 )
 def test_api_changes_state_what_breaks(
-    tmp_path: Path, before: str, after: str, said: str, breaking: bool
+    tmp_path: Path, before: str, after: str, message: str, breaking: bool
 ) -> None:
     [change] = api_changes(surface(tmp_path / "a.zip", before), surface(tmp_path / "b.zip", after))
-    assert said in str(change)
+    assert message in str(change)
     assert change.breaking is breaking
 
 

@@ -1,4 +1,4 @@
-"""What archives say of themselves, told with the lock that holds them."""
+"""Metadata of archives, and the reasons that the check `resolve` gives because of it."""
 
 from __future__ import annotations
 

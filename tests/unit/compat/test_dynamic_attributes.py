@@ -1,4 +1,4 @@
-"""Which classes can have attributes that their text does not name, and what is said of the others."""
+"""Which classes can have attributes that their source code does not name, and missing attributes of others."""
 
 from __future__ import annotations
 
@@ -93,28 +93,28 @@ def texts(tmp_path: Path, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
-        # Values may come under any name, methods may not.
+        # The class is open for data, not for methods.
         ("def f(bag: lib.Bag): bag.gone()", ["lib.Bag has no gone"]),
         ("def f(bag: lib.Bag): print(bag.gone)", []),
         ("def f(bag: lib.Bag): bag.fill()", []),
-        # What Python's own base class gives is there.
+        # The base class of the standard library has this name.
         ("def f(bag: lib.Bag): bag.setdefault(1, 2)", []),
-        # A word of that name somewhere is no attribute of this class, unless a subclass could have it.
+        # The word in other code is no attribute of this class, unless a subclass may have it.
         ("def f(leaf: lib.Leaf, width): print(leaf.width)", ["lib.Leaf has no width"]),
         ("class Own(lib.Leaf):\n  width = 2\ndef f(leaf: lib.Leaf): print(leaf.width)", []),
-        # A function that is put into the class sets it.
+        # A function that is assigned to the class sets it.
         ("def put(self: lib.Leaf): self.width = 1\ndef f(leaf: lib.Leaf): print(leaf.width)", []),
-        # What is made may be of another class than the one that is called.
+        # `__new__` may create an instance of another class.
         ("width = 1\nmade = lib.Chosen()\nprint(made.width)\nclass B:\n  width = 1", []),
         ("width = 1\nmade = lib.Leaf()\nprint(made.width)\nclass B:\n  width = 1", ["lib.Leaf has no width"]),
     ],
 )
 def test_words_in_the_text_count_only_for_objects_they_can_belong_to(
-    tmp_path: Path, text: str, said: list[str]
+    tmp_path: Path, text: str, expected: list[str]
 ) -> None:
-    assert texts(tmp_path, f"import lib\n{text}\n") == said
+    assert texts(tmp_path, f"import lib\n{text}\n") == expected
 
 
 def test_an_attribute_set_through_dict_exists(tmp_path: Path) -> None:

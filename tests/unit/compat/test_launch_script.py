@@ -1,4 +1,4 @@
-"""Launch scripts with the settings, and the known problems, of those people have published."""
+"""Launch scripts with the settings, and the known problems, of published scripts."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_environment_variables_before_the_command_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "unknown"),
     [
         (b"echo hello\n", "starts no training job"),
         (b"\xff\xfe broken", "not UTF-8"),
@@ -241,12 +241,12 @@ def test_environment_variables_before_the_command_are_read() -> None:
         (b"#" * (2 << 20), "not a launch script"),
     ],
 )
-def test_bad_files_are_input_errors(tmp_path: Path, data: bytes, said: str) -> None:
+def test_bad_files_are_input_errors(tmp_path: Path, data: bytes, unknown: str) -> None:
     path = tmp_path / "run.sh"
     path.write_bytes(data)
     with pytest.raises(InputError) as caught:
         lint_file(path, {})
-    assert said in str(caught.value)
+    assert unknown in str(caught.value)
     assert str(path) in str(caught.value)
 
 

@@ -22,7 +22,7 @@ RECIPE = {
 }
 
 
-def judged(context: Any, recipe: Any) -> tuple[LintMeasured, Any]:
+def lint_recipe(context: Any, recipe: Any) -> tuple[LintMeasured, Any]:
     measured = lint_check.run(
         context({"recipe": recipe, "versions": {"verl": "0.9.1", "python": "host", "soc": "a2"}})
     )
@@ -31,7 +31,7 @@ def judged(context: Any, recipe: Any) -> tuple[LintMeasured, Any]:
 
 
 def test_an_error_fails_with_its_reason_and_remedy(context: Any) -> None:
-    found, judgement = judged(context, RECIPE)
+    found, judgement = lint_recipe(context, RECIPE)
     assert judgement.status is Status.FAIL
     assert judgement.reasons[0].startswith("error GROUP-1: the GRPO group size is 1")
     assert "rollout.n=8" in judgement.remedies[0]
@@ -40,30 +40,30 @@ def test_an_error_fails_with_its_reason_and_remedy(context: Any) -> None:
 
 def test_warnings_pass_and_are_reported(context: Any) -> None:
     better = {**RECIPE, "overrides": {**RECIPE["overrides"], "actor_rollout_ref.rollout.n": 8}}
-    _found, judgement = judged(context, better)
+    _found, judgement = lint_recipe(context, better)
     assert judgement.status is Status.PASS
     assert any("LOGP-OFF" in reason for reason in judgement.reasons)
 
 
 def test_without_a_verl_recipe_the_check_is_unsupported(context: Any) -> None:
-    assert judged(context, None)[1].status is Status.UNSUPPORTED
+    assert lint_recipe(context, None)[1].status is Status.UNSUPPORTED
     other = {"name": "infer", "entry": "models/infer.sh", "overrides": {"exe_mode": "eager"}}
-    assert judged(context, other)[1].status is Status.UNSUPPORTED
+    assert lint_recipe(context, other)[1].status is Status.UNSUPPORTED
 
 
 def test_paths_with_equal_texts_are_equal(context: Any) -> None:
     paths = {"data.train_files": "${DATA_ROOT}/a.parquet", "data.val_files": "${DATA_ROOT}/a.parquet"}
-    found, _judgement = judged(context, {**RECIPE, "overrides": {**RECIPE["overrides"], **paths}})
+    found, _judgement = lint_recipe(context, {**RECIPE, "overrides": {**RECIPE["overrides"], **paths}})
     assert "TESTFREQ" in {finding.rule for finding in found.findings}
     paths["data.val_files"] = "${DATA_ROOT}/b.parquet"
-    found, _judgement = judged(context, {**RECIPE, "overrides": {**RECIPE["overrides"], **paths}})
+    found, _judgement = lint_recipe(context, {**RECIPE, "overrides": {**RECIPE["overrides"], **paths}})
     assert "TESTFREQ" not in {finding.rule for finding in found.findings}
 
 
 def test_undecided_rules_are_listed_with_the_unknown_names(context: Any) -> None:
-    found, _judgement = judged(context, RECIPE)
+    found, _judgement = lint_recipe(context, RECIPE)
     undecided = UndecidedRule(rule="MOE-WAKE", unknown=("model.experts", "vllm_ascend"), recipe="r")
     assert undecided not in found.undecided
     named = {**RECIPE, "overrides": {**RECIPE["overrides"], "actor_rollout_ref.rollout.name": "vllm"}}
-    found, _judgement = judged(context, named)
+    found, _judgement = lint_recipe(context, named)
     assert undecided in found.undecided

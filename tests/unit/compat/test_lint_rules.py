@@ -1,4 +1,4 @@
-"""Every rule fires on a recipe that has its problem, and not on the same recipe with one thing put right."""
+"""Every rule reports a recipe that has its problem, and not the same recipe with one setting corrected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOW = {
     "torch_npu": "2.10.0",
     "megatron_core": "0.16.0",
 }
-# A recipe no rule has anything against.
+# A recipe without findings.
 GOOD: dict[str, Any] = {
     "name": "good",
     "entry": "verl.trainer.main_ppo",
@@ -57,8 +57,8 @@ def change(**parts: Any) -> dict[str, Any]:
     return parts
 
 
-# rule -> (what makes it fire, what on top of that puts it right); `o` overrides, `e` environment, `v` versions,
-# `f` facts, anything else is a part of the recipe; `...` takes a setting out.
+# rule -> (changes of GOOD that cause the finding, further changes that remove it). `o`: overrides, `e`: environment,
+# `v`: versions, `f`: facts, other names: members of the recipe. `...` removes a setting.
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "GSPO-AGG": (change(o=TOKEN), change(v={"verl": "0.9.0"})),
     "GSPO-AGG-IGNORED": (change(o=TOKEN, v={"verl": "0.9.0"}), change(o=GSPO)),
@@ -219,7 +219,7 @@ def test_a_rule_without_its_version_is_undecided() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             "- {id: X, severity: fatal, when: 'true', message: m, why: w, fix: f, source: s, verified: code}",
@@ -236,11 +236,11 @@ def test_a_rule_without_its_version_is_undecided() -> None:
         ("- {id: X, severity: error", "cannot be read"),
     ],
 )
-def test_an_invalid_rule_is_reported_with_its_file(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_rule_is_reported_with_its_file(tmp_path: Path, text: str, message: str) -> None:
     for name in ("names.yaml", "defaults.yaml", "models.yaml", "loss.yaml", "npu.yaml", "run.yaml"):
         (tmp_path / name).write_text("{}" if name == "names.yaml" else "[]")
     (tmp_path / "gspo.yaml").write_text(text)
     with pytest.raises(InputError) as caught:
         load_ruleset(tmp_path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "gspo.yaml" in str(caught.value)

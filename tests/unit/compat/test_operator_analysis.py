@@ -88,7 +88,7 @@ def test_calls_that_fit_or_cannot_be_checked_are_not_reported(source: str, old: 
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("torch_npu.npu_swiglu(x, dims=1)", "has no parameter 'dims'"),
         ("torch_npu.npu_swiglu(self=x)", "has no parameter 'self'"),
@@ -101,9 +101,9 @@ def test_calls_that_fit_or_cannot_be_checked_are_not_reported(source: str, old: 
         ("torch.ops.npu.npu_absent(x)", "not in this torch_npu"),
     ],
 )
-def test_calls_that_must_fail_are_found(source: str, said: str, old: OperatorSchemas) -> None:
+def test_calls_that_must_fail_are_found(source: str, message: str, old: OperatorSchemas) -> None:
     [text] = problems(source, old)
-    assert said in text
+    assert message in text
 
 
 def test_calls_are_checked_against_the_operators_of_the_version(
@@ -143,7 +143,7 @@ def test_schema_changes_are_breaking_or_silent(old: OperatorSchemas, new: Operat
 
 
 def test_arguments_without_a_default_are_required(old: OperatorSchemas) -> None:
-    """Reading every argument as optional is a mistake that hides itself; this would show it."""
+    """If every argument were read as optional, no other test would fail."""
     needed = {a.name for o in old.schemas["npu_rotary"] for a in o.arguments if a.default is None}
     assert needed == {"query", "cos"}
 

@@ -1,4 +1,4 @@
-"""The check `npu-ops`: verl and vllm-ascend against a torch_npu, on small wheels."""
+"""The check `npu-ops` with small wheels of verl, vllm-ascend and torch_npu."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def release(version: str) -> dict[str, str]:
     return {"package": "x", "kind": "release", "version": version}
 
 
-def asked(context: Any, torch_npu: str, **versions: str) -> Any:
+def run_check(context: Any, torch_npu: str, **versions: str) -> Any:
     facets = {"torch_npu": release(torch_npu), "verl_tree": release(""), "vllm_ascend": release("")}
     measured = run(context({**facets, **{name: release(version) for name, version in versions.items()}}))
     assert OPERATORS_FORMAT.read(OPERATORS_FORMAT.write(measured.measurements)) == measured.measurements
@@ -50,12 +50,12 @@ def asked(context: Any, torch_npu: str, **versions: str) -> Any:
 
 def test_calls_that_fit_pass(stack: Any, context: Any) -> None:
     consumer(stack, "verl", "torch_npu.npu_swiglu(x, dim=1)\ntorch.npu.memory.empty_cache()")
-    _, judgement = asked(context, "2.7.1", verl_tree="1.0")
+    _, judgement = run_check(context, "2.7.1", verl_tree="1.0")
     assert judgement.status is Status.PASS
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("torch_npu.npu_quant(x)", "verl/ops.py:3: npu_quant is not in this torch_npu"),
         ("torch_npu.npu_swiglu(x, dims=1)", "npu_swiglu has no parameter 'dims'"),
@@ -63,27 +63,27 @@ def test_calls_that_fit_pass(stack: Any, context: Any) -> None:
     ],
 )
 def test_calls_that_do_not_fit_fail_with_their_location(
-    stack: Any, context: Any, line: str, said: str
+    stack: Any, context: Any, line: str, message: str
 ) -> None:
     consumer(stack, "verl", line)
-    _, judgement = asked(context, "2.7.1", verl_tree="1.0")
+    _, judgement = run_check(context, "2.7.1", verl_tree="1.0")
     assert judgement.status is Status.FAIL
-    assert said in judgement.reasons[0]
+    assert message in judgement.reasons[0]
 
 
 def test_a_guarded_call_does_not_fail(stack: Any, context: Any) -> None:
     consumer(stack, "verl", "try:\n    torch_npu.npu_quant(x)\nexcept AttributeError:\n    pass")
-    measurements, judgement = asked(context, "2.7.1", verl_tree="1.0")
+    measurements, judgement = run_check(context, "2.7.1", verl_tree="1.0")
     assert [use.guarded for use in measurements.uses] == [True]
     assert judgement.status is Status.PASS
 
 
 def test_uses_that_fail_with_the_pinned_torch_npu_too_do_not_fail_the_cell(stack: Any, context: Any) -> None:
     consumer(stack, "vllm-ascend", "torch_npu.npu_nowhere(x)\ntorch_npu.npu_quant(x)", "torch-npu==2.9.0")
-    _, own = asked(context, "2.9.0", vllm_ascend="1.0")
+    _, own = run_check(context, "2.9.0", vllm_ascend="1.0")
     assert own.status is Status.PASS
     assert any("npu_nowhere" in reason for reason in own.reasons)
-    _, other = asked(context, "2.7.1", vllm_ascend="1.0")
+    _, other = run_check(context, "2.7.1", vllm_ascend="1.0")
     assert other.status is Status.FAIL
     assert "npu_quant" in other.reasons[0]
     assert other.remedies == ("vllm-ascend pins torch_npu 2.9.0.",)
@@ -101,7 +101,7 @@ def test_a_changed_default_is_found_in_calls_that_use_it(
     stack: Any, context: Any, call: str, status: Status
 ) -> None:
     consumer(stack, "vllm-ascend", call, "torch-npu==2.7.1")
-    _, judgement = asked(context, "2.9.0", vllm_ascend="1.0")
+    _, judgement = run_check(context, "2.9.0", vllm_ascend="1.0")
     assert judgement.status is status
     if status is Status.FAIL:
         assert "default of layout changed from 'BSH' to 'BSND'" in judgement.reasons[0]
@@ -110,7 +110,7 @@ def test_a_changed_default_is_found_in_calls_that_use_it(
 def test_a_version_that_is_not_on_the_index_gives_not_run(stack: Any, context: Any) -> None:
     consumer(stack, "verl", "torch_npu.npu_swiglu(x)")
     for torch_npu, verl in (("2.7.1", "9.9"), ("9.9", "1.0")):
-        _, judgement = asked(context, torch_npu, verl_tree=verl)
+        _, judgement = run_check(context, torch_npu, verl_tree=verl)
         assert judgement.status is Status.NOT_RUN
         assert "9.9" in judgement.reasons[0]
 
@@ -129,7 +129,7 @@ def test_a_commit_gives_not_run_until_there_is_a_mirror(
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"torch_npu": release("")}, "no torch_npu"),
         ({"torch_npu": {"kind": "commit", "version": "2.6.0", "commit": "v7.2"}}, "v7.2"),
@@ -137,8 +137,8 @@ def test_a_commit_gives_not_run_until_there_is_a_mirror(
         ({}, ""),
     ],
 )
-def test_the_check_applies_only_to_cells_with_these_packages(changed: dict[str, Any], said: str) -> None:
+def test_the_check_applies_only_to_cells_with_these_packages(changed: dict[str, Any], message: str) -> None:
     facets = {"torch_npu": release("2.7.1"), "verl_tree": release("1.0"), "vllm_ascend": release("")}
-    answer = CHECK.applies({**facets, **changed})
-    assert said in answer
-    assert bool(said) == bool(answer)
+    reason = CHECK.applies({**facets, **changed})
+    assert message in reason
+    assert bool(message) == bool(reason)

@@ -1,4 +1,4 @@
-"""A pair of packages is looked at once, by content; our patches cost only the files they change."""
+"""A pair of packages is analysed once for its content; for patches only the changed files are analysed."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def package(path: Path, name: str, files: Mapping[str, str], **changes: str) -> 
 
 
 @pytest.fixture
-def looked(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
-    """The files of each look at a pair that really happens."""
+def analysed_files(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """For each call of `check_uses`, the files whose uses are checked."""
     seen: list[set[str]] = []
     real = package_pairs.check_uses
 
@@ -46,57 +46,59 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     return seen
 
 
-def ask(folder: Path, user: Package, lib: Package, code: str = "1") -> PairResult:
+def check_pair(folder: Path, user: Package, lib: Package, code: str = "1") -> PairResult:
     analysis = ConsumerAnalysis(user, AnalysisCache(folder=folder / "pairs", code=code))
     return analysis.check_provider(lib, None)
 
 
-def test_a_pair_is_analysed_once_regardless_of_its_path(tmp_path: Path, looked: list[set[str]]) -> None:
+def test_a_pair_is_analysed_once_regardless_of_its_path(
+    tmp_path: Path, analysed_files: list[set[str]]
+) -> None:
     lib = package(tmp_path / "lib.zip", "lib", LIB)
-    first = ask(tmp_path, package(tmp_path / "a.zip", "user", USER), lib)
-    again = ask(tmp_path, package(tmp_path / "elsewhere.zip", "user", USER), lib)
+    first = check_pair(tmp_path, package(tmp_path / "a.zip", "user", USER), lib)
+    again = check_pair(tmp_path, package(tmp_path / "copy.zip", "user", USER), lib)
     assert first == again
     assert [one.text for one in first.findings] == ["make(size) misses size", "lib has no gone"]
-    assert len(looked) == 1
+    assert len(analysed_files) == 1
 
 
 @pytest.mark.parametrize("change", ["user", "lib", "code"])
 def test_another_consumer_provider_or_code_is_analysed_again(
-    tmp_path: Path, looked: list[set[str]], change: str
+    tmp_path: Path, analysed_files: list[set[str]], change: str
 ) -> None:
     lib, user = package(tmp_path / "l.zip", "lib", LIB), package(tmp_path / "u.zip", "user", USER)
-    ask(tmp_path, user, lib)
+    check_pair(tmp_path, user, lib)
     if change == "user":
         user = package(tmp_path / "u2.zip", "user", {**USER, "user/c.py": "import lib\n"})
     elif change == "lib":
         lib = package(tmp_path / "l2.zip", "lib", {"lib/__init__.py": "def make(): ...\ngone = 1\n"})
-    found = ask(tmp_path, user, lib, "2" if change == "code" else "1")
-    assert len(looked) == 2
+    found = check_pair(tmp_path, user, lib, "2" if change == "code" else "1")
+    assert len(analysed_files) == 2
     assert bool(found.findings) is (change != "lib")
 
 
-def test_a_damaged_result_is_computed_again(tmp_path: Path, looked: list[set[str]]) -> None:
+def test_a_damaged_result_is_computed_again(tmp_path: Path, analysed_files: list[set[str]]) -> None:
     lib, user = package(tmp_path / "l.zip", "lib", LIB), package(tmp_path / "u.zip", "user", USER)
-    first = ask(tmp_path, user, lib)
+    first = check_pair(tmp_path, user, lib)
     for file in (tmp_path / "pairs").iterdir():
         file.write_bytes(b"\xff{")
-    assert ask(tmp_path, user, lib) == first
-    assert len(looked) == 2
+    assert check_pair(tmp_path, user, lib) == first
+    assert len(analysed_files) == 2
 
 
-def test_patches_analyse_only_the_files_they_change(tmp_path: Path, looked: list[set[str]]) -> None:
+def test_patches_analyse_only_the_files_they_change(tmp_path: Path, analysed_files: list[set[str]]) -> None:
     lib, plain = package(tmp_path / "l.zip", "lib", LIB), package(tmp_path / "u.zip", "user", USER)
-    ask(tmp_path, plain, lib)
-    mended = Package(
+    check_pair(tmp_path, plain, lib)
+    fixed = Package(
         name="user", version="1", file=plain.file, changes={"user/a.py": "from lib import make\nmake(1)\n"}
     )
-    assert [one.text for one in ask(tmp_path, mended, lib).findings] == ["lib has no gone"]
-    worse = Package(
+    assert [one.text for one in check_pair(tmp_path, fixed, lib).findings] == ["lib has no gone"]
+    broken = Package(
         name="user", version="1", file=plain.file, changes={"user/a.py": "import lib\nlib.away()\n"}
     )
-    texts = {one.text for one in ask(tmp_path, worse, lib).findings}
+    texts = {one.text for one in check_pair(tmp_path, broken, lib).findings}
     assert texts == {"lib has no away", "lib has no gone"}
-    assert looked[1:] == [{"user/a.py"}, {"user/a.py"}]
+    assert analysed_files[1:] == [{"user/a.py"}, {"user/a.py"}]
 
 
 def test_imported_modules_exclude_guarded_and_function_imports(tmp_path: Path) -> None:

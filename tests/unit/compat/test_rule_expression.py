@@ -84,7 +84,7 @@ def test_values_of_conditions(text: str, expected: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("mode ==", "unexpected end"),
         ("mode == 'gspo' extra", "unexpected 'extra'"),
@@ -97,10 +97,10 @@ def test_values_of_conditions(text: str, expected: Any) -> None:
         ("(" * 200 + "yes" + ")" * 200, "too deeply"),
     ],
 )
-def test_syntax_errors_have_their_column(text: str, said: str) -> None:
+def test_syntax_errors_have_their_column(text: str, message: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         parse_expression(text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "column" in str(caught.value)
 
 

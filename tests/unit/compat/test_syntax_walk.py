@@ -1,4 +1,4 @@
-"""Sources that this Python cannot read are said, and the others are read all the same."""
+"""Sources that this Python version cannot parse are listed, and the others are analysed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names across package borders: what a small provider offers, and what a small consumer does with it."""
+"""Uses of a small provider by a small consumer."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_uses_that_fit_or_cannot_be_checked_are_not_reported(lib: ApiSurface, te
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "message"),
     [
         ("from lib import (\n    make,\n    hidden,\n)", 3, "lib has no hidden"),
         ("import lib.gone", 1, "lib has no gone"),
@@ -134,11 +134,11 @@ def test_uses_that_fit_or_cannot_be_checked_are_not_reported(lib: ApiSurface, te
     ],
 )
 def test_uses_that_must_fail_are_found_with_their_line(
-    lib: ApiSurface, text: str, line: int, said: str
+    lib: ApiSurface, text: str, line: int, message: str
 ) -> None:
     [finding] = [finding for finding in findings(lib, text) if finding.breaks]
     assert finding.line == line
-    assert said in finding.text
+    assert message in finding.text
 
 
 @pytest.mark.parametrize(

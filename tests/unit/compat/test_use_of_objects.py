@@ -1,4 +1,4 @@
-"""Objects, overrides and base classes across package borders, and what other versions had."""
+"""Uses of objects, overrides and base classes of a provider, and comparison with other versions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def found(tmp_path: Path, text: str, then: Mapping[str, str] | None = None) -> l
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("from lib import Config\nc = Config()\nc.absent()", "Config has no absent"),
         ("from lib import Config\nc = Config()\nc.scale()", "misses by"),
@@ -84,16 +84,16 @@ def found(tmp_path: Path, text: str, then: Mapping[str, str] | None = None) -> l
         ("from lib import Typed\nc = Typed()\nc.absent()", "Typed has no absent"),
     ],
 )
-def test_missing_attributes_of_objects_are_found(tmp_path: Path, text: str, said: str) -> None:
+def test_missing_attributes_of_objects_are_found(tmp_path: Path, text: str, message: str) -> None:
     [finding] = found(tmp_path, text)
-    assert said in finding.text
+    assert message in finding.text
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "from lib import Config\nc = Config()\nc.size\nc.scale(2)",
-        # Another meaning, another class, or nothing that the text could know.
+        # Another meaning, another class, or something that the source code does not show.
         "from lib import Config\nc = Config()\nc = other()\nc.absent()",
         "from lib import Config\nc = Config()\ndef f():\n    global c\n    c = 1\nc.absent()",
         "from lib import Config\ndef f(c: Config | int):\n    return c.absent",
@@ -104,7 +104,7 @@ def test_missing_attributes_of_objects_are_found(tmp_path: Path, text: str, said
         "import lib\nclass A(lib.Config):\n  def f(self):\n    self.mine = 1\n    self.mine",
         "import lib\nclass A(lib.Half):\n  def run(self): ...\nA()",
         "from lib import Typed\nc = Typed()\nc.scale(2)",
-        # Nobody makes one: its methods are lent to another class.
+        # No code creates an instance: another class uses its methods.
         "import lib\nclass A(lib.Half):\n  def more(self): ...",
     ],
 )
@@ -141,7 +141,7 @@ def test_a_patch_of_a_name_that_was_removed_is_found(tmp_path: Path) -> None:
     older = {"lib/core.py": LIB["lib/core.py"].replace("def scale(", "def resize(")}
     [finding] = found(tmp_path, text, older)
     assert (finding.kind, finding.at_import) == ("lost-patch", True)
-    # A new name is no patch of anything, whoever reads it.
+    # Assigning a new name is not a patch, even if some code reads it.
     assert not found(tmp_path, text)
     assert not found(tmp_path, text, LIB)
 
@@ -152,17 +152,17 @@ def test_the_last_version_with_a_name_is_before_a_removal(count: int, data: st.D
     there = data.draw(st.lists(st.sampled_from([True, False, None]), min_size=count, max_size=count))
     if count:
         there[-1] = False
-    asked: list[str] = []
+    examined: list[str] = []
 
     def has(version: str) -> bool | None:
-        asked.append(version)
+        examined.append(version)
         return there[int(version)]
 
     last = last_version_with(versions, has)
     if last:
         assert there[int(last)] is True
         assert int(last) + 1 == count or there[int(last) + 1] is not True
-    assert len(asked) <= 2 * count.bit_length() + 2
+    assert len(examined) <= 2 * count.bit_length() + 2
 
 
 @pytest.mark.parametrize(("gone_at", "last"), [(1, "0"), (7, "6"), (20, "19"), (0, "")])
@@ -171,7 +171,7 @@ def test_a_name_removed_once_is_found_in_the_version_before(gone_at: int, last: 
 
 
 @pytest.mark.parametrize(
-    ("text", "question", "answer"),
+    ("text", "question", "expected"),
     [
         ("x.word = 1", "is_set", True),
         ("x.word: int = 1", "is_set", True),
@@ -194,8 +194,8 @@ def test_a_name_removed_once_is_found_in_the_version_before(gone_at: int, last: 
         ("class word(Base): ...", "is_called", False),
     ],
 )
-def test_words_are_classified_by_their_context(text: str, question: str, answer: bool) -> None:
-    assert getattr(PackageText(lambda: [text.encode()]), question)("word") is answer
+def test_words_are_classified_by_their_context(text: str, question: str, expected: bool) -> None:
+    assert getattr(PackageText(lambda: [text.encode()]), question)("word") is expected
 
 
 PATCH = """\

@@ -1,4 +1,4 @@
-"""Helpers of these tests are plain modules beside them."""
+"""Makes the helper modules in this folder importable."""
 
 from __future__ import annotations
 

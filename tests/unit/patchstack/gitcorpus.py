@@ -1,4 +1,4 @@
-"""Random (file, patch) pairs, and git's own word on them."""
+"""Random (file, patch) pairs, and what git does with them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class GitSays:
 
 
 class GitBox:
-    """A folder in which git applies patches for real."""
+    """A folder in which `git apply` is run."""
 
     def __init__(self, folder: Path) -> None:
         if shutil.which("git") is None:
@@ -99,7 +99,7 @@ def content(rng: random.Random, lines: list[str], *, newline: str) -> bytes:
 
 
 def made_by_git(old: bytes, new: bytes, context: int) -> bytes:
-    """git's own diff, by its library: a process for each pair would take most of the test's time."""
+    """git's diff, computed by its library: a process per pair would take most of the test's time."""
     text = pygit2.enums.DiffOption.FORCE_TEXT
     made = pygit2.Patch.create_from(
         old, new, old_as_path=NAME, new_as_path=NAME, flag=text, context_lines=context
@@ -138,7 +138,7 @@ def random_pair(seed: int) -> Pair | None:
 
 
 def mutated(rng: random.Random, patch: bytes) -> bytes:
-    """The patch with one thing broken, moved or doubled."""
+    """The patch with one line or number damaged, moved or duplicated."""
     lines = patch.splitlines(keepends=True)
     kind = rng.randrange(9)
     at = rng.randrange(len(lines))

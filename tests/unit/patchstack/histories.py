@@ -1,4 +1,4 @@
-"""Small git repositories, written commit by commit."""
+"""Small git repositories for tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pygit2
 
 
 class History:
-    """A repository whose commits are given as whole trees."""
+    """A repository to which commits are added as full trees."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""One fixture for every verdict, and the cases that are hard to tell apart."""
+"""An example of every verdict, and cases that are hard to distinguish."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Blobs:
     def __init__(self, *contents: bytes) -> None:
         self.contents = {blob_id(data): data for data in contents}
 
-    def blob(self, wanted: str) -> bytes | None:
-        return next((data for name, data in self.contents.items() if name.startswith(wanted)), None)
+    def blob(self, expected: str) -> bytes | None:
+        return next((data for name, data in self.contents.items() if name.startswith(expected)), None)
 
 
 def tree(**files: bytes) -> MemoryTree:
@@ -129,7 +129,7 @@ SIBLINGS = b"".join(
 
 @pytest.mark.parametrize("known", [True, False], ids=["by the original file", "by the hunk's heading"])
 def test_misplaced_when_the_original_function_is_removed(known: bool) -> None:
-    """git applies this patch, silently, to another function (experiment E of the patch research)."""
+    """git silently applies this patch to another function."""
     start, end = SIBLINGS.index(b"def b("), SIBLINGS.index(b"def c(")
     body = SIBLINGS[start:end].replace(b"    y += 3\n", b"    y += 30\n")
     made = patch(SIBLINGS, SIBLINGS[:start] + body + SIBLINGS[end:])
@@ -177,7 +177,7 @@ class Other:
 
 
 def test_not_misplaced_when_the_class_of_a_function_was_split() -> None:
-    """As verl's AgentLoopWorkerBase: the old name goes on, for another class; the function is the only one."""
+    """As in verl's AgentLoopWorkerBase: the old name is now another class, and only one function has this name."""
     base = TWO.replace(b"class Worker:", b"class WorkerBase:") + b"\n\nclass Worker(WorkerBase):\n    pass\n"
     made = patch(base, base.replace(b"y += 3\n", b"y += 30\n"))
     assert verdict(made, tree(mod=TWO), base).verdict is PatchVerdict.CLEAN

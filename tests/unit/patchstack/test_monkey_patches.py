@@ -114,7 +114,7 @@ def test_re_exports_in_a_circle_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("replacement", "upstream", "answer"),
+    ("replacement", "upstream", "expected"),
     [
         ("(self, x)", "(self, x)", True),
         ("(self, x: int) -> str", "(self, x)", True),
@@ -135,6 +135,6 @@ def test_re_exports_in_a_circle_end() -> None:
     ],
 )
 def test_whether_a_replacement_accepts_the_arguments_of_its_target(
-    replacement: str, upstream: str, answer: bool
+    replacement: str, upstream: str, expected: bool
 ) -> None:
-    assert accepts(replacement, upstream) is answer
+    assert accepts(replacement, upstream) is expected

@@ -1,4 +1,4 @@
-"""The verdicts against git itself, on thousands of random pairs."""
+"""The verdicts are compared with git on thousands of random pairs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def after(tree: MemoryTree, patch: bytes) -> dict[str, bytes] | None:
 
 
 def git_is_wrong(patch: bytes, target: bytes, says: GitSays) -> bool:
-    """The two cases `harness.patchstack.apply.patch_apply` names: each has its own test below, and git accepts both."""
+    """The two cases in which `patch_apply` is stricter than git on purpose; tests below show them."""
     loaded = read_patch("p", patch)
     hunks = [hunk for file in loaded.patch.files for hunk in file.hunks] if loaded.patch else []
     without_text = any(not hunk.pre and hunk.old_start > 1 for hunk in hunks) and bool(target)

@@ -165,7 +165,7 @@ def test_no_patches_need_no_tree(tmp_path: Path) -> None:
 
 
 def ascend(root: Path, commit_id: str, data: bytes) -> list[dict[str, Any]]:
-    """A patch of ours for vllm-ascend, as the facet has it."""
+    """The facet of a patch for vllm-ascend."""
     file = root / "patches" / "vllm_ascend" / "fix" / "1.patch"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(data)
@@ -195,12 +195,12 @@ def test_patches_of_two_upstreams_are_in_one_archive(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("content", "expected", "said"),
+    ("content", "expected", "reason"),
     [(OLD, Status.NOT_RUN, "no local clone"), (b"a = 1\nb = 99\n", Status.FAIL, "conflict")],
     ids=["fits", "does not"],
 )
 def test_an_unavailable_upstream_does_not_hide_failures_of_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, expected: Status, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, expected: Status, reason: str
 ) -> None:
     monkeypatch.delenv(MIRRORS, raising=False)
     tree, wheel = release(tmp_path, content)
@@ -209,7 +209,7 @@ def test_an_unavailable_upstream_does_not_hide_failures_of_the_other(
     measured, status, reasons = run(ctx)
     assert status is expected
     assert measured.artifacts == {}
-    assert said in reasons[0]
+    assert reason in reasons[0]
 
 
 def test_no_network_is_an_infrastructure_error(tmp_path: Path) -> None:

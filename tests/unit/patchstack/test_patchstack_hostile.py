@@ -1,4 +1,4 @@
-"""Any bytes at all: a verdict, never an exception, and never a half-written tree."""
+"""Any bytes give a verdict, never an exception or a partly written tree."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_every_kind_of_bad_input_has_its_verdict_and_git_agrees(kind: str, tmp_p
 
 
 def known_difference(data: bytes, verdict: PatchVerdict, _message: str) -> bool:
-    """Where we are stricter on purpose: binary changes, odd modes, hunks without context, broken quoting."""
+    """Cases in which we are stricter than git: binary changes, unusual modes, hunks without context, bad quoting."""
     broken_quoting = verdict is PatchVerdict.CORRUPT and b'"' in data
     return (
         b"GIT binary patch" in data or verdict is PatchVerdict.UNSAFE or b"@@ -0,0" in data or broken_quoting

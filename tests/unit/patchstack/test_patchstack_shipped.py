@@ -1,4 +1,4 @@
-"""Our own variants, each applied to the text it was made from: line endings and all other bytes are kept."""
+"""The patches of this project, applied to the text that they were made from, keep line endings and other bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def named(variant: Path) -> str:
 
 
 def before(patch: Patch, filler: bytes) -> dict[str, bytes]:
-    """For each changed file its hunks' old text at the lines they say, `filler` lines around it."""
+    """Path -> a file with the old text of each hunk at its line, and `filler` lines elsewhere."""
     files = {}
     for file in patch.files:
         if file.change is ChangeKind.CREATE:

@@ -26,7 +26,7 @@ FIXED = BASE.replace(b"line 30\n", b"line thirty, as our patch has it\n")
 PATCH = read_patch("fix.patch", diff_files({PATH: (BASE, FIXED)}))
 
 
-def told(folder: Path) -> tuple[Repository, History]:
+def make_history(folder: Path) -> tuple[Repository, History]:
     history = History(folder)
     history.commit({PATH: BASE}, "start")
     history.commit({PATH: BASE, "other": b""}, "elsewhere")
@@ -40,7 +40,7 @@ def told(folder: Path) -> tuple[Repository, History]:
 
 
 def test_the_commits_behind_a_conflict(tmp_path: Path) -> None:
-    repository, _history = told(tmp_path)
+    repository, _history = make_history(tmp_path)
     found = find_breakage(repository, PATCH, "main")
     assert found.last_good is not None
     assert found.broken_by is not None
@@ -66,7 +66,7 @@ def test_a_patch_that_never_applied_has_no_last_good_commit(tmp_path: Path) -> N
 
 
 def test_patches_that_apply_are_regenerated_for_the_new_base(tmp_path: Path) -> None:
-    repository, history = told(tmp_path / "repo")
+    repository, history = make_history(tmp_path / "repo")
     shifted = rebase_stack(repository, [PATCH], history.ids[2], tmp_path / "out")[0]
     assert shifted.verdict.verdict is PatchVerdict.OFFSET
     merged = rebase_stack(repository, [PATCH], history.ids[3], tmp_path / "out")[0]
@@ -81,7 +81,7 @@ def test_patches_that_apply_are_regenerated_for_the_new_base(tmp_path: Path) -> 
 
 
 def test_a_conflict_gives_a_kit_that_can_be_finished(tmp_path: Path) -> None:
-    repository, _history = told(tmp_path / "repo")
+    repository, _history = make_history(tmp_path / "repo")
     result = rebase_stack(repository, [PATCH], "main", tmp_path / "out")[0]
     assert result.kit is not None
     facts = json.loads((result.kit / KIT).read_text(encoding="utf-8"))
@@ -104,7 +104,7 @@ def test_a_conflict_gives_a_kit_that_can_be_finished(tmp_path: Path) -> None:
 
 
 def test_a_kit_without_the_original_file(tmp_path: Path) -> None:
-    repository, _history = told(tmp_path / "repo")
+    repository, _history = make_history(tmp_path / "repo")
     foreign = read_patch("far.patch", diff_files({PATH: (b"x\ny\nz\n", b"x\nw\nz\n")}))
     result = rebase_stack(repository, [foreign], "main", tmp_path / "out")[0]
     assert result.kit is not None
@@ -115,7 +115,7 @@ def test_a_kit_without_the_original_file(tmp_path: Path) -> None:
 
 
 def test_a_kit_does_not_overwrite_another(tmp_path: Path) -> None:
-    repository, _history = told(tmp_path / "repo")
+    repository, _history = make_history(tmp_path / "repo")
     rebase_stack(repository, [PATCH], "main", tmp_path / "out")
     with pytest.raises(InputError, match="already has a rebase kit"):
         rebase_stack(repository, [PATCH], "main", tmp_path / "out")
@@ -129,7 +129,7 @@ def test_a_folder_that_is_no_kit_is_rejected(tmp_path: Path, text: str) -> None:
 
 
 def test_a_kit_without_changes_is_rejected(tmp_path: Path) -> None:
-    repository, _history = told(tmp_path / "repo")
+    repository, _history = make_history(tmp_path / "repo")
     kit = rebase_stack(repository, [PATCH], "main", tmp_path / "out")[0].kit
     assert kit is not None
     (kit / "tree" / PATH).write_bytes(repository.tree("main").read(PATH))
@@ -145,7 +145,7 @@ def test_patches_that_are_upstream_are_skipped(tmp_path: Path) -> None:
 
 
 def test_a_later_patch_is_applied_after_the_earlier_patches(tmp_path: Path) -> None:
-    repository, history = told(tmp_path / "repo")
+    repository, history = make_history(tmp_path / "repo")
     second = FIXED.replace(b"line thirty, as our patch has it\n", b"line thirty, twice patched\n")
     later = read_patch("later.patch", diff_files({PATH: (FIXED, second)}))
     results = rebase_stack(repository, [PATCH, later], history.ids[2], tmp_path / "out")
@@ -153,7 +153,7 @@ def test_a_later_patch_is_applied_after_the_earlier_patches(tmp_path: Path) -> N
 
 
 def test_a_forecast_names_the_commit_that_broke_a_patch(tmp_path: Path) -> None:
-    repository, _history = told(tmp_path)
+    repository, _history = make_history(tmp_path)
     good = read_patch("good.patch", diff_files({PATH: (BASE, BASE.replace(b"line 10\n", b"line ten\n"))}))
     found = forecast_stack("verl", repository, [PATCH, good], "main")
     assert not found.stack.applies

@@ -1,4 +1,4 @@
-"""A rebase kit is a git work tree that git itself can go on with."""
+"""A rebase kit is a work tree in which git can continue the merge."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def git(folder: Path, *argv: str) -> str:
 
 
 def kit_of(tmp_path: Path, *more: bytes) -> tuple[Path, Repository]:
-    """A kit for a conflict in a CRLF file, on top of patches that go in."""
+    """A kit for a conflict in a CRLF file, after patches that apply."""
     history = History(tmp_path / "repo")
     files = {OTHER: b"a\nb\nc\n", ".gitattributes": ATTRIBUTES}
     history.commit({PATH: BASE, **files}, "start")
@@ -63,7 +63,7 @@ def test_git_shows_an_unmerged_file_and_the_history(tmp_path: Path) -> None:
 
 
 def test_a_patch_with_other_line_endings_is_merged(tmp_path: Path) -> None:
-    """As the plugin's LF patches of vllm-ascend's CRLF files."""
+    """As in the plugin, which has LF patches for vllm-ascend's CRLF files."""
     history = History(tmp_path / "repo")
     history.commit({PATH: BASE}, "start")
     history.commit({PATH: UPSTREAM}, "the same line")

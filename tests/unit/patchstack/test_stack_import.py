@@ -62,7 +62,7 @@ def plugin(root: Path, **more: bytes) -> Path:
     return root
 
 
-def said(imported: ImportedStack) -> list[str]:
+def problem_texts(imported: ImportedStack) -> list[str]:
     return [f"{problem.what} @{problem.where.line if problem.where else 0}" for problem in imported.problems]
 
 
@@ -73,7 +73,7 @@ def test_a_checkout_of_the_plugin(tmp_path: Path) -> None:
         ("verl", COMMIT, "verl/d62da4950/adaptor.patch"),
         ("verl", COMMIT, "verl/d62da4950/mod.patch"),
     ]
-    problems = said(found)
+    problems = problem_texts(found)
     assert "the key 'files' occurs twice @9" in problems
     assert any("adaptor.patch is applied but not in the summary" in problem for problem in problems)
     assert "verl/d62da4950/absent.patch is in the summary but does not exist @26" in problems
@@ -133,7 +133,7 @@ def test_recipes_pin_their_upstreams(tmp_path: Path) -> None:
         ("vllm-ascend", "a43c8cc"),
         ("vllm", ""),
     }
-    problems = said(found)
+    problems = problem_texts(found)
     assert "this line does not have the form NAME=value @5" in problems
     assert "MODE is set twice @4" in problems
     assert any("the vllm commit" in problem for problem in problems)
@@ -146,7 +146,7 @@ def test_a_quilt_series_gives_the_order_and_problems(tmp_path: Path) -> None:
     found = import_patches(tmp_path)
     assert found.layout == QUILT
     assert [patch.name for patch in found.patches] == ["b.patch", "a.patch"]
-    assert said(found) == [
+    assert problem_texts(found) == [
         "a.patch has to be applied with -p0 @3",
         "../x.patch is outside the folder @4",
         "there is no none.patch @5",
@@ -161,8 +161,8 @@ def test_a_plain_folder_with_corrupt_files(tmp_path: Path) -> None:
     found = import_patches(tmp_path)
     assert found.layout == PLAIN
     assert [patch.name for patch in found.patches] == ["bare.diff", "cut.patch", "good.patch"]
-    assert any("cut off" in problem for problem in said(found))
-    assert any("no context" in problem for problem in said(found))
+    assert any("cut off" in problem for problem in problem_texts(found))
+    assert any("no context" in problem for problem in problem_texts(found))
 
 
 @pytest.mark.parametrize("layout", ["", PLUGIN, QUILT, "svn"])

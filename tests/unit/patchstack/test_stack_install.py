@@ -44,7 +44,7 @@ def test_install_writes_the_patched_files(tmp_path: Path) -> None:
 
 
 def test_a_hard_linked_file_is_replaced(tmp_path: Path) -> None:
-    """Installers link files from their cache: writing into one would patch every environment."""
+    """Installers hard-link files from their cache: writing into such a file would patch every environment."""
     root = site(tmp_path / "site")
     cached = tmp_path / "cached.py"
     cached.hardlink_to(root / "pkg" / "one.py")

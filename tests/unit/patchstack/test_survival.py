@@ -29,8 +29,8 @@ BROKEN = BASE.replace(b"line 20\n", b"line 20, upstream\n")
 PATCH = read_patch("fix.patch", diff_files({"pkg/mod.py": (BASE, FIXED)}))
 
 
-def told(folder: Path) -> tuple[History, Repository]:
-    """apply, shifted, broken, mended, elsewhere, upstream, gone."""
+def make_history(folder: Path) -> tuple[History, Repository]:
+    """Seven commits: the patch applies, applies shifted, is broken, is fixed, is not affected, is upstream, is gone."""
     history = History(folder)
     other = {"other.py": b"x\n"}
     history.commit({"pkg/mod.py": BASE})
@@ -44,7 +44,7 @@ def told(folder: Path) -> tuple[History, Repository]:
 
 
 def test_the_history_of_a_patch(tmp_path: Path) -> None:
-    history, repository = told(tmp_path)
+    history, repository = make_history(tmp_path)
     found = survival_of_commits(repository, f"{history.ids[0]}..main", [PATCH])
     assert [commit.id for commit in found.commits] == history.ids[:0:-1]
     patch = found.patches[0]
@@ -64,7 +64,7 @@ def test_the_history_of_a_patch(tmp_path: Path) -> None:
 
 
 def test_variants_of_a_patch_are_one_row_with_the_best_verdict(tmp_path: Path) -> None:
-    history, repository = told(tmp_path)
+    history, repository = make_history(tmp_path)
     second = read_patch("second.patch", diff_files({"pkg/mod.py": (BROKEN, FIXED)}))
     [found] = survival_of_commits(
         repository,
@@ -93,13 +93,13 @@ def test_variants_of_a_patch_are_one_row_with_the_best_verdict(tmp_path: Path) -
 
 
 def test_the_oldest_commit_can_break_a_patch(tmp_path: Path) -> None:
-    history, repository = told(tmp_path)
+    history, repository = make_history(tmp_path)
     found = survival_of_commits(repository, f"{history.ids[1]}..{history.ids[2]}", [PATCH])
     assert found.patches[0].breaks[0].commit.id == history.ids[2]
 
 
 def test_equal_contents_are_classified_once(tmp_path: Path) -> None:
-    history, repository = told(tmp_path)
+    history, repository = make_history(tmp_path)
     for _ in range(20):
         history.commit({"other.py": b"y\n" * len(history.ids)})
     found = survival_of_commits(repository, f"{history.ids[0]}..main", [PATCH])
@@ -108,7 +108,7 @@ def test_equal_contents_are_classified_once(tmp_path: Path) -> None:
 
 
 def test_json_has_one_legend_index_for_each_commit(tmp_path: Path) -> None:
-    history, repository = told(tmp_path)
+    history, repository = make_history(tmp_path)
     found = json.loads(
         json.dumps(survival_of_commits(repository, f"{history.ids[0]}..main", [PATCH]).to_json())
     )
@@ -147,28 +147,28 @@ def test_releases_without_a_repository() -> None:
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here to compare with")
 def test_commits_equal_those_of_git_rev_list(tmp_path: Path) -> None:
-    history, repository = told(tmp_path)
-    asked = f"{history.ids[1]}..main"
+    history, repository = make_history(tmp_path)
+    revisions = f"{history.ids[1]}..main"
     listed = subprocess.run(
-        ["git", "rev-list", asked],
+        ["git", "rev-list", revisions],
         cwd=tmp_path,
         env=git_environment(),
         capture_output=True,
         text=True,
         check=True,
     )
-    assert [commit.id for commit in commits_in(repository, asked)] == listed.stdout.split()
+    assert [commit.id for commit in commits_in(repository, revisions)] == listed.stdout.split()
 
 
 @pytest.mark.parametrize("revisions", ["main..main", "none..main", "main..none", "a...b", "--all", ".."])
 def test_an_invalid_range_is_an_input_error(tmp_path: Path, revisions: str) -> None:
-    _history, repository = told(tmp_path)
+    _history, repository = make_history(tmp_path)
     with pytest.raises(InputError):
         survival_of_commits(repository, revisions, [PATCH])
 
 
 def test_a_missing_object_differs_from_a_missing_file(tmp_path: Path) -> None:
-    history, repository = told(tmp_path)
+    history, repository = make_history(tmp_path)
     store = repository.objects
     blob = str(store[history.ids[2]].tree["pkg/mod.py"].id)
     (tmp_path / "objects" / blob[:2] / blob[2:]).unlink()
@@ -202,14 +202,14 @@ def test_every_verdict_agrees_with_git(tmp_path: Path, seed: int) -> None:
 
 
 def test_verdicts_equal_those_of_the_full_tree(tmp_path: Path) -> None:
-    history, repository = told(tmp_path)
+    history, repository = make_history(tmp_path)
     for commit in history.ids:
         tree = repository.tree(commit)
         assert verdicts_at(repository, commit, [PATCH])[0] == classify(PATCH, tree, tree)
 
 
 class Checker(HTMLParser):
-    """Whether a page closes what it opens."""
+    """Checks that a page closes every element."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,7 +226,7 @@ class Checker(HTMLParser):
 
 
 def test_heatmap_formats(tmp_path: Path) -> None:
-    history, repository = told(tmp_path)
+    history, repository = make_history(tmp_path)
     nasty = read_patch("<script>alert(1)</script>.patch", diff_files({"pkg/mod.py": (BASE, FIXED)}))
     found = survival_of_commits(repository, f"{history.ids[0]}..main", [PATCH, nasty])
     page = heatmap_page(found, title="<b>")
@@ -243,7 +243,7 @@ def test_heatmap_formats(tmp_path: Path) -> None:
 
 
 def test_a_narrow_terminal_shows_the_worst_of_each_column(tmp_path: Path) -> None:
-    history, repository = told(tmp_path)
+    history, repository = make_history(tmp_path)
     for _ in range(94):
         history.commit({"pkg/mod.py": BASE, "n": b"%d" % len(history.ids)})
     found = survival_of_commits(repository, f"{history.ids[0]}..main", [PATCH])

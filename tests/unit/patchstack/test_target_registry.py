@@ -1,4 +1,4 @@
-"""Runtime patches: the registry that is recorded on the host, and what it finds inside a cell."""
+"""The registry of runtime patches: recorded on the host, compared inside a cell."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def runtime(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 
     def run(files: dict[str, bytes], *more: object, code: int = 0) -> str:
         upstream = wheel(tmp_path, files, "up.whl")
-        asked = ["patches", "runtime", str(patching), "--against", str(upstream), "--package", "up"]
+        arguments = ["patches", "runtime", str(patching), "--against", str(upstream), "--package", "up"]
         with pytest.raises(SystemExit) as stopped:
-            main(["--root", str(tmp_path), *asked, *map(str, more)])
-        said = capsys.readouterr()
-        assert stopped.value.code == code, said
-        return said.out or said.err
+            main(["--root", str(tmp_path), *arguments, *map(str, more)])
+        message = capsys.readouterr()
+        assert stopped.value.code == code, message
+        return message.out or message.err
 
     return run
 
