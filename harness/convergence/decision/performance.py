@@ -1,7 +1,7 @@
 """Compares the times, throughput and memory of a run with earlier runs of the same settings and machine.
 
-`regressions` is pure: runs are mappings of named series, as for `decide`. The test is one-sided: an
-improvement never fails.
+`compare` is pure: runs are mappings of named series, as for `decide`. The test is one-sided: an improvement
+never fails.
 """
 
 from __future__ import annotations
@@ -113,13 +113,6 @@ def compare(
             slack = 1.0 if metric.peak else crowding
             found.append(_compared(metric, mine, values, ALPHA / len(metrics), slack))
     return sorted(found, key=lambda one: one.bound - one.ratio), notes
-
-
-def regressions(
-    reference_runs: Sequence[Series], candidate: Series, metrics: Sequence[Metric] = METRICS
-) -> list[Comparison]:
-    """The metrics in which `candidate` is worse than the reference by more than chance, the worst first."""
-    return [one for one in compare(reference_runs, candidate, metrics)[0] if one.worse]
 
 
 def _compared(

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.convergence.telemetry.series import decode_series, encode_series
-from harness.convergence.telemetry.training_records import ReferenceProvenance
+from harness.convergence.telemetry.series import Series, decode_series, encode_series
+from harness.convergence.telemetry.training_records import ReferenceProvenance, Settings
 from harness.digest import digest_json
 from harness.errors import InputError, Location
 from harness.measurements import OldMeasurementsError, read_shape
 from harness.package import data_folder
+from harness.serialisation import json_object
+
+JsonObject = dict[str, Any]
 
 SCHEMA = {"name": "npu-matrix/reference", "version": 1}
 FOLDER = data_folder("convergence/decision/references")
@@ -41,7 +44,7 @@ class ReferenceSet:
     name: str
     digest: str
     recipe_digest: str
-    recipe: Mapping[str, Any]
+    recipe: Settings
     provenance: ReferenceProvenance
     seeds: tuple[int, ...]
     runs: tuple[Mapping[str, tuple[float, ...]], ...]
@@ -67,11 +70,11 @@ def content(
     *,
     name: str,
     recipe_digest: str,
-    recipe: Mapping[str, Any],
-    provenance: Mapping[str, Any],
-    runs: Sequence[tuple[int, Mapping[str, Sequence[float]]]],
-    twins: Sequence[tuple[int, Mapping[str, Sequence[float]]]] = (),
-) -> dict[str, Any]:
+    recipe: Settings,
+    provenance: ReferenceProvenance,
+    runs: Sequence[tuple[int, Series]],
+    twins: Sequence[tuple[int, Series]] = (),
+) -> JsonObject:
     """The JSON of a reference set; `runs` and `twins` are pairs (seed, series)."""
     timed = [(seed, {key: series[key] for key in PERFORMANCE if key in series}) for seed, series in runs]
     body = {
@@ -79,26 +82,26 @@ def content(
         "name": name,
         "recipe_digest": recipe_digest,
         "recipe": dict(recipe),
-        "provenance": dict(provenance),
+        "provenance": {key: value for key, value in json_object(provenance).items() if value},
         "runs": [_entry(seed, series) for seed, series in runs],
         "twins": [
             _entry(seed, {key: values[:TWIN_STEPS] for key, values in series.items()})
             for seed, series in twins
         ],
-        **({"performance": [_row(seed, series) for seed, series in timed]} if provenance.get("host") else {}),
+        **({"performance": [_row(seed, series) for seed, series in timed]} if provenance.host else {}),
     }
     return {**body, "digest": digest_json(body)}
 
 
-def _entry(seed: int, series: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+def _entry(seed: int, series: Series) -> JsonObject:
     return _row(seed, {key: values for key, values in series.items() if key not in LEFT_OUT})
 
 
-def _row(seed: int, series: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+def _row(seed: int, series: Series) -> JsonObject:
     return {"seed": seed, "series": encode_series(series)}
 
 
-def write(folder: Path, body: Mapping[str, Any]) -> Path:
+def write(folder: Path, body: JsonObject) -> Path:
     """Write a reference set under its name and the first 12 digits of its digest, one series per line."""
     rows = [key for key in ("runs", "twins", "performance") if key in body]
     head = {key: value for key, value in body.items() if key not in rows}
@@ -109,7 +112,7 @@ def write(folder: Path, body: Mapping[str, Any]) -> Path:
     return path
 
 
-def _rows(runs: Sequence[Mapping[str, Any]]) -> str:
+def _rows(runs: Sequence[JsonObject]) -> str:
     rows = []
     for run in runs:
         series = ",\n   ".join(

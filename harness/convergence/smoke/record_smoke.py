@@ -13,14 +13,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.cell_program.torch_device import device_facts
 from harness.convergence.decision import reference_set
 from harness.convergence.smoke import smoke_recipe as recipes
 from harness.convergence.smoke.smoke_program import train
 from harness.convergence.telemetry.machine_load import largest_load
 from harness.convergence.telemetry.series import read
-from harness.convergence.telemetry.training_records import MachineLoad
+from harness.convergence.telemetry.training_records import MachineLoad, ReferenceProvenance
 from harness.errors import HarnessError, InfrastructureError
-from harness.serialisation import to_json
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,15 +76,15 @@ def record(options: argparse.Namespace) -> Path:
         name=name,
         recipe_digest=chosen.digest(),
         recipe=chosen.as_json(),
-        provenance={
-            "device": header["device"],
-            "versions": header["versions"],
-            "python": header["python"],
-            "machine": header["machine"],
-            "host": to_json(largest_load([MachineLoad(**run.header["host"]) for run in telemetry.runs])),
-            "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
-            "program": "python -m harness.convergence.smoke.record_smoke",
-        },
+        provenance=ReferenceProvenance(
+            device=device_facts(options.device),
+            versions=header["versions"],
+            python=header["python"],
+            machine=header["machine"],
+            host=largest_load([MachineLoad(**run.header["host"]) for run in telemetry.runs]),
+            date=dt.datetime.now(dt.timezone.utc).date().isoformat(),
+            program="python -m harness.convergence.smoke.record_smoke",
+        ),
         runs=[(run.header["seed"], run.series) for run in telemetry.runs[: options.seeds]],
         twins=[(run.header["seed"], run.series) for run in telemetry.runs[options.seeds :]],
     )

@@ -60,12 +60,9 @@ _LOST_REMEDY = "Look at the weight sync: does every update reach the rollout, an
 
 def applies(facets: Mapping[str, Any]) -> str:
     """Why this check cannot run in this cell, or ""."""
-    versions = facets.get("versions", {})
-    version = str(versions.get("verl", "")).partition("@")[0]
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if version and numbers < OLDEST:
-        return f"this check needs verl 0.9 or later, and the cell has verl {version}"
-    if versions.get("vllm_ascend"):
+    if old := trainer.older_than(facets, OLDEST):
+        return f"this check needs verl 0.9 or later, and the cell has {old}"
+    if facets.get("versions", {}).get("vllm_ascend"):
         return "this check replaces vLLM by its own rollout, so it runs in cells without vLLM only"
     if facets["device"]["kind"] != "sim":
         return "this check runs on two simulated devices only; on NPUs, use a recipe with two cards"

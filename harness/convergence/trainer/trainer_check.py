@@ -16,6 +16,7 @@ from harness.convergence.trainer.trainer_measurements import (
     TrainerMeasurements,
     TrainerProgramFailure,
 )
+from harness.convergence.trainer.trainer_recipe import ALGORITHMS
 from harness.outcome import Judgement, Measured, Tier
 
 Measurements = TrainerMeasurements | TrainerProgramFailure
@@ -39,17 +40,22 @@ def judge(measured: Measurements, params: Mapping[str, Any]) -> Judgement:
 
 def applies(facets: Mapping[str, Any]) -> str:
     """Why this check cannot run the trainer of this cell's verl, or ""."""
-    version = str(facets.get("versions", {}).get("verl", "")).partition("@")[0]
-    if not version:
+    if not facets.get("versions", {}).get("verl"):
         return "this cell has no verl"
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if numbers < OLDEST:
-        return f"verl {version} has no rollout registry; this check needs verl 0.6 or later"
+    if why := older_than(facets, OLDEST):
+        return f"{why} has no rollout registry; this check needs verl 0.6 or later"
     return ""
 
 
-def _check(algorithm: str) -> Check:
-    return Check(
+def older_than(facets: Mapping[str, Any], version: tuple[int, int]) -> str:
+    """The cell's release of verl, such as "verl 0.5.0", if it is older than `version`; otherwise ""."""
+    release = str(facets.get("versions", {}).get("verl", "")).partition("@")[0]
+    numbers = tuple(int(part) for part in release.split(".")[:2] if part.isdigit())
+    return f"verl {release}" if release and numbers < version else ""
+
+
+CHECKS = tuple(
+    Check(
         name=f"trainer-{algorithm}",
         tier=Tier.CONVERGENCE,
         question=f"Does verl's own trainer learn with {algorithm.upper()} on this cell's device?",
@@ -64,6 +70,5 @@ def _check(algorithm: str) -> Check:
         expected_s=120.0,
         applies=applies,
     )
-
-
-CHECKS = (_check("grpo"), _check("gspo"))
+    for algorithm in ALGORITHMS
+)

@@ -93,7 +93,7 @@ class FurtherRun:
 
 @dataclass(frozen=True, kw_only=True)
 class GapLimits:
-    """Limits of the difference between rollout and trainer in token probabilities (mean, largest)."""
+    """Limits of |p_rollout - p_trainer|: of its mean over the tokens of a step, and of its largest value."""
 
     mean: float
     largest: float

@@ -30,6 +30,7 @@ from harness.outcome import Judgement, Measured, Status, Tier
 
 LIMITS_PROGRAM = "harness.convergence.trainer.judging.probability_gap"
 LIMITS_TIMEOUT_S = 300.0
+CHECK_TIMEOUT_S = TIMEOUT_S + LIMITS_TIMEOUT_S + 60.0
 STEPS = 2
 """The second step samples with the weights that the first one trained, so weight sync is tested twice."""
 SIMULATED_DEVICES = 64
@@ -227,18 +228,15 @@ def _meaning(measured: TrainerMeasurements) -> list[str]:
 
 def applies(facets: Mapping[str, Any]) -> str:
     """Why this check cannot run in this cell, or ""."""
-    versions = facets.get("versions", {})
-    if not versions.get("vllm_ascend"):
+    if not facets.get("versions", {}).get("vllm_ascend"):
         return "this cell has no vllm-ascend"
-    verl = str(versions.get("verl", "")).partition("@")[0]
-    numbers = tuple(int(part) for part in verl.split(".")[:2] if part.isdigit())
-    if verl and numbers < vllm_rollout.OLDEST:
-        return f"verl {verl} has no vLLM server mode; this check needs verl 0.7 or later"
+    if old := trainer_check.older_than(facets, vllm_rollout.OLDEST):
+        return f"{old} has no vLLM server mode; this check needs verl 0.7 or later"
     return trainer_check.applies(facets)
 
 
-def _check(algorithm: str) -> Check:
-    return Check(
+CHECKS = tuple(
+    Check(
         name=f"trainer-vllm-{algorithm}",
         tier=Tier.CONVERGENCE,
         question=f"Does verl train with {algorithm.upper()} and a vLLM rollout, and do the two agree?",
@@ -249,10 +247,9 @@ def _check(algorithm: str) -> Check:
         needs=("environment",),
         params={"algorithm": algorithm, "steps": STEPS},
         device=True,
-        timeout_s=TIMEOUT_S + LIMITS_TIMEOUT_S + 60.0,
+        timeout_s=CHECK_TIMEOUT_S,
         expected_s=150.0,
         applies=applies,
     )
-
-
-CHECKS = tuple(_check(algorithm) for algorithm in ALGORITHMS)
+    for algorithm in ALGORITHMS
+)

@@ -8,7 +8,6 @@ from typing import Any
 from harness.check import Check, TaskContext
 from harness.convergence.trainer import trainer_check as trainer
 from harness.convergence.trainer import vllm_check
-from harness.convergence.trainer.judging.failed_runs import TIMEOUT_S
 from harness.convergence.trainer.trainer_measurements import TRAINER_FORMAT
 from harness.outcome import Measured, Tier
 
@@ -17,13 +16,13 @@ STEPS = 3
 """The third step samples with the weights that the first one trained."""
 COMPARED = 1
 """Only in the first step rollout and trainer have the same weights; later steps are off-policy."""
-# Logical CPUs of Ray: the recipe's runner requests ten and each card's pool three; with fewer, vLLM's server
-# would wait for its one forever.
+# Logical CPUs of Ray. The recipe's runner requests ten and each card's pool three, and vLLM's server one;
+# with fewer, the server would wait forever.
 PROCESSORS = 24
 OPTIONS = (
     "--one-step-off",
     *("--set", f"ray_kwargs.ray_init.num_cpus={PROCESSORS}"),
-    # Makes the trainer compute log-probabilities too; the recipe takes those of the rollout.
+    # Makes the trainer compute log-probabilities too; by default the recipe uses those of the rollout.
     *("--set", "algorithm.rollout_correction.bypass_mode=false"),
 )
 """Options of the trainer's program."""
@@ -62,7 +61,7 @@ CHECK = Check(
     needs=("environment",),
     params={"algorithm": ALGORITHM, "steps": STEPS, "compared": COMPARED},
     device=True,
-    timeout_s=TIMEOUT_S + vllm_check.LIMITS_TIMEOUT_S + 60.0,
+    timeout_s=vllm_check.CHECK_TIMEOUT_S,
     expected_s=150.0,
     applies=applies,
 )

@@ -18,7 +18,9 @@ from harness.convergence.smoke import smoke_check
 from harness.convergence.smoke.smoke_measurements import SMOKE_FORMAT
 from harness.convergence.smoke.smoke_recipe import CANDIDATE_SEEDS, RECIPES
 from harness.convergence.telemetry.series import encode
+from harness.convergence.telemetry.training_records import ReferenceProvenance
 from harness.digest import canonical_json
+from harness.measurements import read_shape
 from harness.outcome import Evidence, Status
 from harness.serialisation import json_object
 
@@ -221,7 +223,9 @@ def own_reference(tmp_path, monkeypatch):
         name="grpo",
         recipe_digest=found.recipe_digest,
         recipe=found.recipe,
-        provenance={**json_object(found.provenance), "device": SIMULATED, "host": HERE},
+        provenance=read_shape(
+            ReferenceProvenance, {**json_object(found.provenance), "device": SIMULATED, "host": HERE}
+        ),
         runs=[
             (seed, {**series, "seconds": (0.1 * (1 + 0.005 * (seed % 5)),) * 60})
             for seed, series in zip(found.seeds, found.runs, strict=True)

@@ -9,7 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness.convergence.decision.performance import ALPHA, LEAST_RUNS, compare, regressions
+from harness.convergence.decision.performance import ALPHA, LEAST_RUNS, compare
+
+
+def regressions(references, candidate):
+    return [one for one in compare(references, candidate)[0] if one.worse]
 
 
 def run(rng, *, slower=1.0, memory=1.0, noise=0.05):

@@ -4,9 +4,11 @@ import pytest
 
 from harness.convergence.decision import reference_set
 from harness.convergence.smoke.smoke_recipe import CANDIDATE_SEEDS, RECIPES, recipe
+from harness.convergence.telemetry.training_records import ReferenceProvenance
 from harness.convergence.trainer import trainer_program
 from harness.convergence.trainer.judging import reference_comparison
 from harness.errors import InputError
+from harness.evidence import DeviceFacts
 
 SETS = reference_set.shipped_sets()
 
@@ -59,9 +61,8 @@ def test_gspo_trains_the_objective_of_its_paper():
 
 def test_writing_and_reading_keep_everything(tmp_path):
     runs = [(0, {"reward": (0.1, float("nan")), "seconds": (1.0, 1.0)})]
-    body = reference_set.content(
-        name="x", recipe_digest="d", recipe={}, provenance={"device": {"device": "cpu"}}, runs=runs
-    )
+    provenance = ReferenceProvenance(device=DeviceFacts(device="cpu"))
+    body = reference_set.content(name="x", recipe_digest="d", recipe={}, provenance=provenance, runs=runs)
     path = reference_set.write(tmp_path, body)
 
     found = reference_set.load(path)

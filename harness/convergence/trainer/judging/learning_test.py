@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -56,10 +55,6 @@ class LearningTest:
             f"{self.bound:.3f} with {1 - ALPHA:.1%} confidence), {against} {self.blind:.3f}, the best that a "
             "policy reaches without reading its prompt."
         )
-
-    def as_json(self) -> dict[str, Any]:
-        """JSON values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,17 +13,17 @@ which in the few steps of the check is a tenth of their spread. In-cell module; 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from harness.convergence.trainer import tiny_task
+from harness.convergence.trainer.trainer_measurements import GapLimits
 from harness.numerics.arithmetic import stochastic_arithmetic
 from harness.numerics.arithmetic.precision_contract import FP32
+from harness.serialisation import dumps
 
 SAMPLES = 8
 """As in the checks `actor` and `generation`."""
@@ -31,15 +31,7 @@ SIDES = 2
 PROMPTS = 32
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProbabilityGapLimits:
-    """Limits of |p_rollout - p_trainer|: of its mean over the tokens of a step, and of its largest value."""
-
-    mean: float
-    largest: float
-
-
-def measure_limits(model: Any, prompts: Sequence[Sequence[int]], seed: int) -> ProbabilityGapLimits:
+def measure_limits(model: Any, prompts: Sequence[Sequence[int]], seed: int) -> GapLimits:
     """Limits for responses to `prompts` (token ids, all of the same length).
 
     model: a transformers causal language model in float64 with the weights of both sides. The responses are
@@ -65,7 +57,7 @@ def measure_limits(model: Any, prompts: Sequence[Sequence[int]], seed: int) -> P
         largest = max(largest, float(error.max()))
     # Log-probabilities are passed in fp32 (an error of p |log p| u in the probability), and exp rounds (p u).
     rounding = FP32.ulp * float(torch.special.entr(exact).max() + 1)
-    return ProbabilityGapLimits(
+    return GapLimits(
         mean=SIDES * (FP32.safety * mean + rounding), largest=SIDES * (FP32.safety * largest + rounding)
     )
 
@@ -96,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     # Buffers were computed in fp32 on both sides, so they are loaded in fp32 first.
     found = measure_limits(model.to(torch.float64).eval(), prompts_of(options.seed, PROMPTS), options.seed)
-    options.out.write_text(json.dumps(asdict(found)) + "\n", encoding="utf-8")
+    options.out.write_text(dumps(found) + "\n", encoding="utf-8")
     return 0
 
 

@@ -10,7 +10,6 @@ import datetime as dt
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from harness.convergence.decision import reference_set
 from harness.convergence.decision.decide import decide
@@ -18,9 +17,9 @@ from harness.convergence.decision.decision_rule import Rule
 from harness.convergence.decision.reference_set import ReferenceSet
 from harness.convergence.telemetry.machine_load import largest_load
 from harness.convergence.telemetry.series import Series, decode_series
+from harness.convergence.telemetry.training_records import ReferenceProvenance
 from harness.convergence.trainer.trainer_measurements import TrainerRun
 from harness.errors import InfrastructureError
-from harness.serialisation import to_json
 
 # With the same seed, a healthy stack trains the same curve except for rounding. The curves of these seeds lie
 # inside the bands of both reference sets (measured); with another seed a second run may be needed. Without a
@@ -71,7 +70,7 @@ def require_complete(run: TrainerRun) -> None:
         )
 
 
-def reference_set_content(runs: Sequence[TrainerRun], *, name: str) -> dict[str, Any]:
+def reference_set_content(runs: Sequence[TrainerRun], *, name: str) -> reference_set.JsonObject:
     """The JSON of a reference set, made from one run of the trainer program for each seed.
 
     Raises InfrastructureError when a run is not complete.
@@ -83,13 +82,13 @@ def reference_set_content(runs: Sequence[TrainerRun], *, name: str) -> dict[str,
         name=name,
         recipe_digest=first.settings,
         recipe={key: value for key, value in first.recipe.as_json().items() if key != "seed"},
-        provenance={
-            "device": to_json(first.device),
-            "versions": dict(first.versions),
-            "ray": first.ray,
-            "host": to_json(largest_load([run.host for run in runs])),
-            "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
-            "program": "python -m harness.convergence.trainer.trainer_program",
-        },
+        provenance=ReferenceProvenance(
+            device=first.device,
+            versions=first.versions,
+            ray=first.ray,
+            host=largest_load([run.host for run in runs]),
+            date=dt.datetime.now(dt.timezone.utc).date().isoformat(),
+            program="python -m harness.convergence.trainer.trainer_program",
+        ),
         runs=[(run.recipe.seed, decode_series(run.series)) for run in runs],
     )
