@@ -4,7 +4,7 @@ fp32."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,38 +14,47 @@ Arrays = dict[str, NDArray[Any]]
 
 DEFAULT_SEED = 20250718
 
-MODEL: Mapping[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "tie_word_embeddings": False,
-}
-"""A Qwen2 with two layers. It has grouped keys, biases, RMSNorm, SwiGLU and rotary positions."""
 
-UPDATE: Mapping[str, Any] = {
-    "ppo_mini_batch_size": 4,
-    "ppo_micro_batch_size_per_gpu": 2,
-    "clip_ratio": 0.2,
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """Arguments of transformers' Qwen2Config: two layers with grouped keys, biases, RMSNorm, SwiGLU and
+    rotary positions."""
+
+    vocab_size: int = 97
+    hidden_size: int = 64
+    intermediate_size: int = 128
+    num_hidden_layers: int = 2
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+    max_position_embeddings: int = 64
+    pad_token_id: int = 0
+    tie_word_embeddings: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateSettings:
+    """Settings of verl's actor, by verl's names, and the learning rate `lr`.
+
+    The defaults give two optimizer steps of two micro-batches each, off-policy, with every term of the loss.
+    """
+
+    ppo_mini_batch_size: int = 4
+    ppo_micro_batch_size_per_gpu: int = 2
+    clip_ratio: float = 0.2
     # Wide, so that no ratio is within rounding errors of a bound, also after the first step
     # (`clip_decisions`).
-    "clip_ratio_low": 0.7,
-    "clip_ratio_high": 1.7,
-    "loss_agg_mode": "token-mean",
-    "loss_mode": "vanilla",
-    "entropy_coeff": 0.01,
-    "use_kl_loss": True,
-    "kl_loss_coef": 0.05,
-    "kl_loss_type": "low_var_kl",
+    clip_ratio_low: float = 0.7
+    clip_ratio_high: float = 1.7
+    loss_agg_mode: str = "token-mean"
+    loss_mode: str = "vanilla"
+    entropy_coeff: float = 0.01
+    use_kl_loss: bool = True
+    kl_loss_coef: float = 0.05
+    kl_loss_type: str = "low_var_kl"
     # Far above the norms that occur: gradient clipping would hide an error that scales all gradients.
-    "grad_clip": 1e4,
-    "lr": 5e-4,
-}
-"""Two optimizer steps of two micro-batches each, off-policy, with every term of the loss."""
+    grad_clip: float = 1e4
+    lr: float = 5e-4
+
 
 BATCH, PROMPT, RESPONSE = 8, 6, 10
 
@@ -68,8 +77,8 @@ class ActorCase:
     """
 
     seed: int = DEFAULT_SEED
-    model: Mapping[str, Any] = field(default_factory=lambda: MODEL)
-    update: Mapping[str, Any] = field(default_factory=lambda: UPDATE)
+    model: ModelShape = ModelShape()
+    update: UpdateSettings = UpdateSettings()
     packed: bool = False
     compute: str = "float32"
 
@@ -91,7 +100,7 @@ class ActorCase:
         """input_ids, attention_mask, position_ids (batch, prompt + response), with padding on the left and
         right."""
         rng = np.random.default_rng([self.seed, 1])
-        ids = rng.integers(1, self.model["vocab_size"], (BATCH, PROMPT + RESPONSE))
+        ids = rng.integers(1, self.model.vocab_size, (BATCH, PROMPT + RESPONSE))
         mask = np.ones_like(ids)
         for row in range(BATCH):
             mask[row, : row % 4] = 0

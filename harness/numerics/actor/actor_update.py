@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -59,7 +59,7 @@ def run_update(
     """
     torch = placement.torch
     model = build_model(case, placement)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=case.update["lr"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=case.update.lr)
     actor = actor_class(path)(model, optimizer, case, placement.device.split(":", maxsplit=1)[0])
     parameters = list(model.named_parameters())
 
@@ -102,7 +102,7 @@ def _keep_optimizer_in_fp32(optimizer: Any, mode: Any) -> None:
 def build_model(case: ActorCase, placement: TensorPlacement) -> Any:
     """A Qwen2 with the shape and the weights of the case, on the device of the placement."""
     transformers = import_module("transformers")
-    config = transformers.Qwen2Config(**case.model)
+    config = transformers.Qwen2Config(**asdict(case.model))
     config._attn_implementation = case.attention  # noqa: SLF001 - transformers has no other way before construction
     model = transformers.Qwen2ForCausalLM(config)
     for name, parameter in model.named_parameters():

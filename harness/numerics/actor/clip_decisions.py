@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,8 +24,7 @@ Margin = Callable[[Values], Values]
 
 def clip_margin(case: ActorCase, log_ratio: NDArray[np.float64]) -> NDArray[np.float64]:
     """Distance of each log-ratio from the nearest bound of the policy loss, in the same units."""
-    update = case.update
-    bounds = [1 - float(update["clip_ratio_low"]), 1 + float(update["clip_ratio_high"]), DUAL_CLIP]
+    bounds = [1 - case.update.clip_ratio_low, 1 + case.update.clip_ratio_high, DUAL_CLIP]
     return np.asarray(np.min([np.abs(log_ratio - math.log(bound)) for bound in bounds], axis=0))
 
 
@@ -34,21 +33,18 @@ DUAL_CLIP = 3.0
 
 
 @contextmanager
-def watch_clip_decisions(
-    update: Mapping[str, Any], margin: Margin, keep: KeepClipDecisions
-) -> Iterator[None]:
-    """Pass the log-ratios of verl's policy loss `update["loss_mode"]` to `keep`, with their distances from
-    the nearest clip bound.
+def watch_clip_decisions(loss_mode: str, margin: Margin, keep: KeepClipDecisions) -> Iterator[None]:
+    """Pass the log-ratios of verl's policy loss `loss_mode` to `keep`, with their distances from the nearest
+    clip bound.
 
     The distance is infinite if padding or an advantage of zero makes the decision irrelevant. A release
     without a registry of losses reports nothing.
     """
     registry = getattr(import_module("verl.trainer.ppo.core_algos"), "POLICY_LOSS_REGISTRY", {})
-    name = update["loss_mode"]
-    if name not in registry:
+    if loss_mode not in registry:
         yield
         return
-    original: Callable[..., Any] = registry[name]
+    original: Callable[..., Any] = registry[loss_mode]
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         old, new, advantages, mask = (
@@ -56,7 +52,7 @@ def watch_clip_decisions(
             for key in ("old_log_prob", "log_prob", "advantages", "response_mask")
         )
         ratio = (new - old) * mask
-        if name == "gspo":
+        if loss_mode == "gspo":
             ratio = ratio.sum(axis=1, keepdims=True) / np.maximum(mask.sum(axis=1, keepdims=True), 1)
         is_relevant = (
             ((mask != 0) & (advantages != 0))
@@ -66,11 +62,11 @@ def watch_clip_decisions(
         keep(ratio, np.where(is_relevant, margin(ratio), np.inf))
         return original(*args, **kwargs)
 
-    registry[name] = watched
+    registry[loss_mode] = watched
     try:
         yield
     finally:
-        registry[name] = original
+        registry[loss_mode] = original
 
 
 @dataclass(kw_only=True)
@@ -86,7 +82,7 @@ class ClipDecisions:
         """Add one run; the first is the exact one."""
         calls: list[tuple[Values, Values]] = []
         with watch_clip_decisions(
-            self.case.update, partial(clip_margin, self.case), lambda *call: calls.append(call)
+            self.case.update.loss_mode, partial(clip_margin, self.case), lambda *call: calls.append(call)
         ):
             yield
         if not self.exact:

@@ -8,6 +8,7 @@ has.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -81,20 +82,16 @@ class LegacyActor:
 
     def __init__(self, model: Any, optimizer: Any, case: ActorCase, _device: str) -> None:
         config = import_module("verl.workers.config")
-        update = dict(case.update)
-        update.pop("lr")
-        loss_mode = update.pop("loss_mode", "vanilla")
-        self.update_size = update["ppo_mini_batch_size"]
-        self.micro = update["ppo_micro_batch_size_per_gpu"]
+        self.micro = case.update.ppo_micro_batch_size_per_gpu
         actor_settings = {
             "strategy": "fsdp",
             "rollout_n": 1,
             "use_dynamic_bsz": False,
             "use_torch_compile": False,
             "use_remove_padding": case.packed,
-            "policy_loss": config.PolicyLossConfig(loss_mode=loss_mode),
+            "policy_loss": config.PolicyLossConfig(loss_mode=case.update.loss_mode),
             "fsdp_config": config.FSDPEngineConfig(dtype=case.compute),
-            **update,
+            **_update_settings(case, "lr", "loss_mode"),
         }
         self.actor = import_module(LEGACY).DataParallelPPOActor(
             _offered(config.FSDPActorConfig, actor_settings), model, optimizer
@@ -153,20 +150,18 @@ class EngineActor:
         settings = {
             "module": model,
             "optimizer": optimizer,
-            "optimizer_config": SimpleNamespace(clip_grad=case.update["grad_clip"]),
+            "optimizer_config": SimpleNamespace(clip_grad=case.update.grad_clip),
             "compute_entropy_from_logits": functional.entropy_from_logits,
             "_autocast_dtype": getattr(import_module("torch"), case.compute),
         }
         for name, value in settings.items():
             setattr(self.engine, name, value)
-        update = {name: case.update[name] for name in case.update if name not in {"lr", "grad_clip"}}
-        loss_mode = update.pop("loss_mode", "vanilla")
         actor_settings = {
             "strategy": "fsdp",
             "rollout_n": 1,
             "use_dynamic_bsz": False,
-            "policy_loss": config.PolicyLossConfig(loss_mode=loss_mode),
-            **update,
+            "policy_loss": config.PolicyLossConfig(loss_mode=case.update.loss_mode),
+            **_update_settings(case, "lr", "grad_clip", "loss_mode"),
         }
         actor = _offered(config.ActorConfig, actor_settings)
         self.loss = partial(import_module("verl.workers.utils.losses").ppo_loss, config=actor)
@@ -181,7 +176,7 @@ class EngineActor:
 
     def update(self, tokens: Tensors, targets: Tensors) -> dict[str, list[float]]:
         """Run train_batch once for each mini-batch; returns metrics as lists."""
-        size = self.case.update["ppo_mini_batch_size"]
+        size = self.case.update.ppo_mini_batch_size
         batch = {**tokens, **targets}
         self.engine.module.train()
         metrics: dict[str, list[float]] = {}
@@ -228,7 +223,7 @@ class EngineActor:
             max_response_len=RESPONSE,
             use_remove_padding=self.case.packed,
             use_dynamic_bsz=False,
-            micro_batch_size_per_gpu=self.case.update["ppo_micro_batch_size_per_gpu"],
+            micro_batch_size_per_gpu=self.case.update.ppo_micro_batch_size_per_gpu,
             temperature=1.0,
             calculate_entropy=True,
             global_batch_size=size,
@@ -237,7 +232,11 @@ class EngineActor:
         return data
 
 
-def _offered(config: Any, actor_settings: Mapping[str, Any]) -> Any:
+def _update_settings(case: ActorCase, *omitted: str) -> dict[str, object]:
+    return {name: value for name, value in asdict(case.update).items() if name not in omitted}
+
+
+def _offered(config: Any, actor_settings: Mapping[str, object]) -> Any:
     """A configuration with those of the settings that this release has."""
     return config(
         **{name: value for name, value in actor_settings.items() if name in config.__dataclass_fields__}

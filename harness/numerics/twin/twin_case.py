@@ -4,13 +4,13 @@ host."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.numerics.actor.actor_case import MODEL, PROMPT, RESPONSE, ActorCase, Arrays
+from harness.numerics.actor.actor_case import PROMPT, RESPONSE, ActorCase, Arrays, ModelShape, UpdateSettings
 from harness.numerics.arithmetic.precision_contract import BF16_NATIVE, FP16_NATIVE, FP32, Contract, round_to
 
 STEPS = 10
@@ -19,22 +19,20 @@ HOST = "host"
 
 CONTRACTS: Mapping[str, Contract] = {"float32": FP32, "bfloat16": BF16_NATIVE, "float16": FP16_NATIVE}
 
-UPDATE: Mapping[str, Any] = {
-    "ppo_mini_batch_size": 4,
-    "ppo_micro_batch_size_per_gpu": 4,
-    "clip_ratio": 0.06,
-    "clip_ratio_low": 0.06,
-    "clip_ratio_high": 0.08,
-    "loss_agg_mode": "token-mean",
-    "loss_mode": "vanilla",
-    "entropy_coeff": 0.01,
-    "use_kl_loss": False,
-    # Far above the norms that occur: gradient clipping would hide an error that scales all gradients.
-    "grad_clip": 1e4,
-    "lr": 1e-3,
-}
-"""Two optimizer steps per batch. The second is off-policy, and the clip range is narrow enough to clip
-tokens."""
+MODEL = ModelShape(hidden_size=32, vocab_size=48)
+UPDATE = UpdateSettings(
+    ppo_mini_batch_size=4,
+    ppo_micro_batch_size_per_gpu=4,
+    clip_ratio=0.06,
+    clip_ratio_low=0.06,
+    clip_ratio_high=0.08,
+    use_kl_loss=False,
+    # verl's default; it is not used.
+    kl_loss_coef=0.001,
+    lr=1e-3,
+)
+"""Two optimizer steps per batch. The second is off-policy, and the clip range is so narrow that tokens are
+clipped."""
 
 EPSILON = 1e-4
 """Adam's epsilon. With the default of 1e-8, a gradient that consists only of rounding errors (that of a key's
@@ -51,8 +49,8 @@ class TwinCase(ActorCase):
     sampling: `host`, or the name of another sampler of tokens. dtype: torch's name of the compute format.
     """
 
-    model: Mapping[str, Any] = field(default_factory=lambda: {**MODEL, "hidden_size": 32, "vocab_size": 48})
-    update: Mapping[str, Any] = field(default_factory=lambda: UPDATE)
+    model: ModelShape = MODEL
+    update: UpdateSettings = UPDATE
     steps: int = STEPS
     dtype: str = "float32"
     sampling: str = HOST
@@ -73,14 +71,14 @@ class TwinCase(ActorCase):
     def prompts(self, step: int) -> NDArray[np.int64]:
         """(rows, PROMPT) tokens; the rows of one group have the same prompt."""
         rng = np.random.default_rng([self.seed, 10, step])
-        drawn = rng.integers(2, self.model["vocab_size"], (GROUPS, PROMPT))
+        drawn = rng.integers(2, self.model.vocab_size, (GROUPS, PROMPT))
         return np.repeat(drawn, GROUP, axis=0)
 
     def noise(self, step: int) -> NDArray[np.float64]:
         """Gumbel noise (rows, RESPONSE, vocabulary): the index of the largest sum of logit and noise is a
         sample of the softmax (Gumbel 1954; Maddison, Tarlow and Minka 2014)."""
         rng = np.random.default_rng([self.seed, 11, step])
-        return rng.gumbel(size=(GROUPS * GROUP, RESPONSE, self.model["vocab_size"]))
+        return rng.gumbel(size=(GROUPS * GROUP, RESPONSE, self.model.vocab_size))
 
     def batch(self, prompts: NDArray[Any], responses: NDArray[Any]) -> Arrays:
         """The inputs of verl's actor: ids, mask and positions, (rows, PROMPT + RESPONSE)."""
@@ -120,7 +118,7 @@ def cannot_compare_reason(case: TwinCase) -> str:
         # The zone of `policy_loss`: a ratio within three unit roundoffs of a bound may be on either side of
         # it.
         zone = 3 * case.contract.unit
-        narrow = min(float(case.update["clip_ratio_low"]), float(case.update["clip_ratio_high"]))
+        narrow = min(case.update.clip_ratio_low, case.update.clip_ratio_high)
         if narrow <= zone:
             return (
                 f"the clip range of {narrow:g} is not above the {zone:.2g} within which {case.dtype} decides "

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -226,9 +227,9 @@ def _differing(tokens: Arrays, expected: NDArray[np.int64], found: NDArray[np.in
 def _require_registry(case: TwinCase) -> None:
     actor_class()
     registry = getattr(import_module("verl.trainer.ppo.core_algos"), "POLICY_LOSS_REGISTRY", {})
-    if case.update["loss_mode"] not in registry:
+    if case.update.loss_mode not in registry:
         raise NothingSelectedError(
-            f"this verl has no registered policy loss {case.update['loss_mode']!r}, so clip decisions cannot "
+            f"this verl has no registered policy loss {case.update.loss_mode!r}, so clip decisions cannot "
             "be recorded",
             fix="omit the check `twin` for this cell, or use another loss_mode",
         )
@@ -260,16 +261,16 @@ def case_of(settings: Mapping[str, Any]) -> TwinCase:
 
     InputError for an unknown dtype, a number of steps below 1, and unknown entries of `update`.
     """
-    unknown = sorted({*settings.get("update", {})} - {*UPDATE})
+    unknown = sorted({*settings.get("update", {})} - {*vars(UPDATE)})
     if settings.get("dtype", "float32") not in CONTRACTS or int(settings.get("steps", 1)) < 1 or unknown:
         raise InputError(
             "the settings of the twin run are not valid",
             why=f"unknown: {', '.join(unknown)}" if unknown else json.dumps(dict(settings)),
-            fix=f"dtype is one of {', '.join(CONTRACTS)}; steps at least 1; update has {', '.join(UPDATE)}",
+            fix=f"dtype is one of {', '.join(CONTRACTS)}; steps at least 1; update can have "
+            f"{', '.join(vars(UPDATE))}",
         )
     own = {name: settings[name] for name in ("seed", "steps", "dtype", "sampling") if name in settings}
-    case = TwinCase(**own)
-    return TwinCase(**own, update={**case.update, **settings.get("update", {})})
+    return TwinCase(**own, update=replace(UPDATE, **settings.get("update", {})))
 
 
 if __name__ == "__main__":

@@ -61,11 +61,13 @@ def run_twin(
     """
     torch, run = placement.torch, TwinRun()
     model = build_model(case, placement)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=case.update["lr"], eps=EPSILON)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=case.update.lr, eps=EPSILON)
     actor = actor_class()(model, optimizer, case, placement.device.split(":", maxsplit=1)[0])
     clock = StepCounter()
     injected = fault.injected(model, optimizer, clock) if fault else nullcontext()
-    loss = watch_clip_decisions(case.update, partial(clip_margin, case), partial(_decide_clips, run))
+    loss = watch_clip_decisions(
+        case.update.loss_mode, partial(clip_margin, case), partial(_decide_clips, run)
+    )
     with mode, loss, injected:
         for step in range(case.steps if steps is None else steps):
             clock.step = step

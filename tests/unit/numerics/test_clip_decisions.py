@@ -14,7 +14,7 @@ from harness.numerics.actor.clip_decisions import ClipDecisions, clip_margin, wa
 
 MODULE = "verl.trainer.ppo.core_algos"
 CASE = ActorCase()
-LOW, HIGH = np.log(1 - CASE.update["clip_ratio_low"]), np.log(1 + CASE.update["clip_ratio_high"])
+LOW, HIGH = np.log(1 - CASE.update.clip_ratio_low), np.log(1 + CASE.update.clip_ratio_high)
 
 
 class Tensor:
@@ -55,11 +55,13 @@ def call(registry: dict[str, Any], ratios: Any, *, loss: str = "vanilla", advant
 
 def watched(registry: dict[str, Any], ratios: Any, **given: Any) -> tuple[np.ndarray, np.ndarray]:
     calls: list[Any] = []
-    update = {**CASE.update, "loss_mode": given.get("loss", "vanilla")}
-    original = registry[update["loss_mode"]]
-    with watch_clip_decisions(update, lambda ratio: clip_margin(CASE, ratio), lambda *one: calls.append(one)):
+    loss_mode = given.get("loss", "vanilla")
+    original = registry[loss_mode]
+    with watch_clip_decisions(
+        loss_mode, lambda ratio: clip_margin(CASE, ratio), lambda *one: calls.append(one)
+    ):
         call(registry, ratios, **given)
-    assert registry[update["loss_mode"]] is original
+    assert registry[loss_mode] is original
     (found,) = calls
     return found
 
