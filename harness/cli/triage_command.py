@@ -85,11 +85,11 @@ def command(
         return EXIT_OK
     if not logs and not run_id:
         raise click.UsageError("give a log file, - for standard input, or --run")
-    beside = ComparedRuns(
+    compared = ComparedRuns(
         reference=read_series(reference, catalogue) if reference else None,
         repeat=read_series(repeat, catalogue) if repeat else None,
     )
-    diagnoses = {log: _diagnose(log, catalogue, beside) for log in dict.fromkeys(logs)}
+    diagnoses = {log: _diagnose(log, catalogue, compared) for log in dict.fromkeys(logs)}
     if run_id:
         diagnoses |= triage_run(settings, run_id, catalogue)
     if learns:
@@ -102,13 +102,13 @@ def command(
     return EXIT_UNEXPECTED if any(found.root and not found.known for found in diagnoses.values()) else EXIT_OK
 
 
-def _diagnose(log: str, catalogue: Catalogue, beside: ComparedRuns) -> Diagnosis:
+def _diagnose(log: str, catalogue: Catalogue, compared: ComparedRuns) -> Diagnosis:
     if log == "-":
         # Python has no standard input where it was started with a closed one.
         if sys.stdin is None:
             raise InputError("standard input is closed", fix="name a log file")
-        return triage(sys.stdin.buffer, catalogue, beside=beside)
-    return triage_file(Path(log), catalogue, beside=beside)
+        return triage(sys.stdin.buffer, catalogue, compared=compared)
+    return triage_file(Path(log), catalogue, compared=compared)
 
 
 def _print_json(diagnoses: dict[str, Diagnosis], *, as_list: bool) -> None:
@@ -160,7 +160,7 @@ def _learn(
     )
     entry = learn(root, description, catalogue)
     append_entry(local, entry)
-    click.echo(f"{local.name}: {entry['id']} recognises {entry['pattern']}")
+    click.echo(f"{local.name}: {entry.id} recognises {entry.pattern}")
 
 
 def _list(catalogue: Catalogue, *, as_json: bool) -> None:

@@ -1,3 +1,4 @@
-"""Compares the verdicts of a change with those of its base: newly broken, fixed, flaky, or unrelated to the
-change. Start with `gate.judge_gate`; `flake` decides what is flaky, `gate_format` renders the report.
+"""Compares the verdicts of a change with those of its base: which checks are newly broken, fixed, flaky, or
+unrelated to the change. Start with `gate.judge_gate`; `flake` decides what is flaky, `gate_format` renders
+the report.
 """

@@ -1,4 +1,4 @@
-"""The line of the checkout that sets the input which a change touched: where an annotation points."""
+"""Finds the line of the repository that sets an input which a change modified, for annotations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.plan.keys.key import KeyChange
 from harness.verdict.gate.gate import Place
 
 _WHERE = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?::\d+)?")
-# Facet -> the axes it is made of, most telling first; the others come from the whole cell.
+# Facet -> the axes that determine it, most specific first. Other facets depend on the whole cell.
 AXES = {
     "facets.verl_tree": ("verl",),
     "facets.platform": ("python", "arch"),
@@ -18,17 +18,17 @@ AXES = {
 
 
 def place_to_blame(changes: tuple[KeyChange, ...], after: TaskRecord, cell: CellFacts, matrix: str) -> Place:
-    """The patch that changed, else the matrix line of the version that did, else the cell's own line."""
+    """The changed patch, else the line of matrix.yaml with the changed version, else the line of the cell."""
     for change in changes:
         patch = _patch(change, after)
         if patch:
             return Place(file=patch)
     for change in changes:
         for axis in _axes(change, cell):
-            place = _written(cell.provenance.get(axis, ""), matrix)
+            place = _place(cell.provenance.get(axis, ""), matrix)
             if place:
                 return place
-    lines = [place.line for text in cell.provenance.values() if (place := _written(text, matrix))]
+    lines = [place.line for text in cell.provenance.values() if (place := _place(text, matrix))]
     return Place(file=matrix, line=min(lines, default=1))
 
 
@@ -52,7 +52,7 @@ def _axes(change: KeyChange, cell: CellFacts) -> tuple[str, ...]:
     return tuple(axis for axis in cell.provenance if axis.replace("_", "-") in words or axis in words)
 
 
-def _written(text: str, matrix: str) -> Place | None:
-    found = _WHERE.fullmatch(text)
-    # The provenance has the file's name without its folder; in the checkout it is the matrix file.
+def _place(provenance: str, matrix: str) -> Place | None:
+    found = _WHERE.fullmatch(provenance)
+    # A provenance contains the name of the matrix file without its folder.
     return Place(file=matrix, line=int(found["line"])) if found else None

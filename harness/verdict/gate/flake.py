@@ -1,10 +1,10 @@
-"""Whether a check that both passed and failed on one key is flaky.
+"""Decides whether a check that both passed and failed with the same key is flaky.
 
-A key covers everything that a check depends on, so different verdicts with the same key are due to chance,
-and only attempts with the same key are compared. A flaky check does not block, so a real failure must not be
-called flaky. Three things are required: chance failures before this change, at least as frequent as now, and
-passes in a row with the same key after the failure. The benchmark flaky_policy measures the error rate on
-simulated histories.
+A key covers all inputs of a check, so different verdicts with the same key are due to chance, and only
+attempts with the same key are compared. A flaky check does not block a change, so a real failure must not be
+called flaky. Therefore the check must have failed by chance before this change, at least as often as now, and
+it must have passed several times in a row with the same key after the failure. The benchmark flaky_policy
+measures the error rate on simulated histories.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Passes in a row required after a failure: a check that fails nine times in ten gets them in 0.1 % of cases.
-PASSES_WANTED = 3
-#: The weight of an attempt of the base is halved every so many attempts back.
+#: Passes in a row required after a failure. A check that fails nine times in ten has them with a probability
+#: of 0.1 %.
+PASSES_REQUIRED = 3
+#: The weight of an attempt of the base is halved for each such number of later attempts.
 HALF_LIFE = 20
-#: One-sided significance: below it, the key fails more often than its history explains.
+#: One-sided significance level: below it, the key fails more often than its history explains.
 SIGNIFICANCE = 0.05
-#: A check that has been flaky for longer than this blocks.
+#: A check that has been flaky for longer than this blocks changes.
 QUARANTINE_DAYS = 30
 SECONDS_PER_DAY = 86400.0
 
@@ -54,12 +55,12 @@ class FlakeDecision:
 
 
 def decide(head: Sequence[Attempt], base: Sequence[Sequence[Attempt]], *, now: float) -> FlakeDecision:
-    """`head`: attempts on the key in question; `base`: those on each earlier key of this cell and check.
+    """Decide from the attempts with this key (`head`) and with each earlier key of the entry (`base`).
 
-    All in order of time. ValueError without any head attempt.
+    All attempts are in order of time. ValueError if `head` is empty.
     """
     if not head:
-        raise ValueError("nothing was attempted")
+        raise ValueError("there is no attempt")
     failures = sum(not attempt.passed for attempt in head)
     if failures == 0:
         return FlakeDecision(stability=Stability.PASSES)
@@ -87,10 +88,10 @@ def decide(head: Sequence[Attempt], base: Sequence[Sequence[Attempt]], *, now: f
             reason=f"{counted}; before this change {rate:.0%} failed, so the probability is {chance:.1%}",
         )
     passes = next((index for index, attempt in enumerate(reversed(head)) if not attempt.passed), len(head))
-    if passes < PASSES_WANTED:
+    if passes < PASSES_REQUIRED:
         return FlakeDecision(
             stability=Stability.UNPROVEN,
-            reason=f"{counted}; {PASSES_WANTED - passes} more passes in a row are needed to call it flaky",
+            reason=f"{counted}; {PASSES_REQUIRED - passes} more passes in a row are needed to call it flaky",
         )
     return FlakeDecision(
         stability=Stability.FLAKY,
@@ -99,7 +100,7 @@ def decide(head: Sequence[Attempt], base: Sequence[Sequence[Attempt]], *, now: f
 
 
 def _weighted_rate(base: Sequence[Sequence[Attempt]]) -> tuple[float, float]:
-    """(rate of failures, total weight) over all earlier attempts, the newest weighing most."""
+    """(failure rate, total weight) of all earlier attempts; newer attempts have larger weights."""
     attempts = sorted((attempt for key in base for attempt in key), key=lambda attempt: -attempt.time)
     weights = [0.5 ** (index / HALF_LIFE) for index in range(len(attempts))]
     failed = sum(weight for weight, attempt in zip(weights, attempts, strict=True) if not attempt.passed)
@@ -108,7 +109,7 @@ def _weighted_rate(base: Sequence[Sequence[Attempt]]) -> tuple[float, float]:
 
 
 def _at_least(failures: int, attempts: int, failed: float, passed: float) -> float:
-    """P(X >= failures), X beta-binomial over the posterior of a uniform prior and weighted counts."""
+    """P(X >= failures) for a beta-binomial X, with a uniform prior updated by the weighted counts."""
 
     def log_beta(left: float, right: float) -> float:
         return math.lgamma(left) + math.lgamma(right) - math.lgamma(left + right)

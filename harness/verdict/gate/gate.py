@@ -1,4 +1,4 @@
-"""The gate: compares the verdicts of a change with those of its base and classifies each, with evidence."""
+"""The gate: compares the verdicts of a change with those of its base, and classifies each with evidence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CellCheck = tuple[str, str]
 
 
 class GateClass(str, enum.Enum):
-    """What a change did to one (cell, check)."""
+    """The effect of a change on one (cell, check). `INFRA`: planned, but without a decided outcome."""
 
     NEW = "new"
     FIXED = "fixed"
@@ -31,7 +31,7 @@ class GateClass(str, enum.Enum):
 
 
 class Blocks(str, enum.Enum):
-    """Whether an item makes the gate red, and why."""
+    """Whether an item makes the gate fail, and why."""
 
     NO = "no"
     UNEXPECTED = "unexpected"
@@ -40,7 +40,7 @@ class Blocks(str, enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """The line that an annotation points to: a file of the checkout and its line (1 for a whole file)."""
+    """The line that an annotation points to: a file of the repository, and its line (1 for a whole file)."""
 
     file: str
     line: int = 1
@@ -48,7 +48,11 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class GateItem:
-    """One entry of the plan, classified. `evidence` are sentences that name keys and runs of the ledger."""
+    """One classified entry of the plan. `evidence`: sentences that name keys and runs of the ledger.
+
+    obtained: how the outcome was obtained. changes: the inputs that the change modified. place: the line that
+    sets them. reproduce: the command that repeats the check.
+    """
 
     cell_id: str
     check: str
@@ -67,10 +71,10 @@ class GateItem:
 
 @dataclass(frozen=True, kw_only=True)
 class GateReport:
-    """Every planned entry, and problems of the expected failures.
+    """The classified entries, and problems of the expected failures.
 
-    untouched: how many entries are left out because their key is the same as on the base. gone: entries that
-    only the base plans.
+    untouched: the number of entries that are left out, because they have no outcome and the same key as on
+    the base. gone: entries that only the base plans.
     """
 
     base: str
@@ -82,13 +86,13 @@ class GateReport:
 
     @property
     def counts(self) -> Mapping[GateClass, int]:
-        """How many items of each class, in the order of the classes."""
+        """Class -> number of items, in the order of the classes."""
         counted = Counter(item.gate_class for item in self.items)
         return {one: counted[one] for one in GateClass}
 
     @property
     def exit_code(self) -> int:
-        """1 has precedence over 4, and 4 over 0; 3 when nothing was planned or nothing could run."""
+        """1 if an item is unexpected, else 4 if an outcome is missing, else 0; 3 if nothing could run."""
         if not self.items and not self.untouched:
             return EXIT_NOTHING_SELECTED
         blocking = {item.blocks for item in self.items}
@@ -110,10 +114,12 @@ class GateReport:
 class GateInputs:
     """All inputs of the gate. Mappings are by (cell, check).
 
-    head: every planned entry. base: the verdicts of the base. base_keys: the keys that the base plans, with
-    or without an outcome. flakes: the decision for entries with several attempts on their key. changes,
-    places: which inputs of an entry this change touched, and the line that sets them. logs: reasons and
-    remedies that triage found in its log.
+    head: the verdicts on all entries of the change. base: the verdicts of the base. base_keys: the keys of
+    all entries of the base, with or without an outcome. flakes: decisions for entries with several attempts
+    with the same key. changes, places: the inputs of an entry that the change modified, and the line that
+    sets them. logs: (reasons, remedies) that triage found in the log of an entry. strict_coverage: entries
+    that ran on the base, but not on the change, make the gate fail. impacted_only: leave out entries without
+    an outcome whose key is the same on the base. options: command-line options to reproduce a check.
     """
 
     base_name: str
@@ -132,27 +138,28 @@ class GateInputs:
     options: tuple[str, ...] = ()
 
 
-#: For these another attempt with the same key may give another decision.
-_OPEN = frozenset({None, Stability.FAILS, Stability.UNPROVEN})
+#: Another attempt with the same key may change these decisions.
+_UNDECIDED_STABILITY = frozenset({None, Stability.FAILS, Stability.UNPROVEN})
 
 
 def undecided(report: GateReport, flakes: Mapping[CellCheck, FlakeDecision]) -> tuple[str, ...]:
-    """Keys of new failures that may be flaky: another run with the same key can show it."""
-    found: dict[str, None] = {}
+    """The keys of new failures that may be flaky; another run of the same key can decide it."""
+    keys: dict[str, None] = {}
     for item in report.items:
         flake = flakes.get((item.cell_id, item.check))
-        answered = item.status in {Status.PASS, Status.FAIL}
-        if item.gate_class is GateClass.NEW and answered and (flake.stability if flake else None) in _OPEN:
-            found[item.key] = None
-    return tuple(key for key in found if key)
+        stability = flake.stability if flake else None
+        decided = item.status in {Status.PASS, Status.FAIL}
+        if item.gate_class is GateClass.NEW and decided and stability in _UNDECIDED_STABILITY:
+            keys[item.key] = None
+    return tuple(key for key in keys if key)
 
 
 def judge_gate(inputs: GateInputs) -> GateReport:
-    """Classify every planned entry; in doubt a failure counts as new."""
-    judged = {name: side for name, side in inputs.head.items() if not _left_out(name, side, inputs)}
+    """Classify every planned entry. If the cause of a failure is unclear, it counts as new."""
+    judged = {name: verdict for name, verdict in inputs.head.items() if not _left_out(name, verdict, inputs)}
     return GateReport(
         base=inputs.base_name,
-        items=tuple(_item(name, side, inputs) for name, side in judged.items()),
+        items=tuple(_item(name, verdict, inputs) for name, verdict in judged.items()),
         untouched=len(inputs.head) - len(judged),
         gone=tuple(name for name in inputs.base_keys if name not in inputs.head),
         problems=inputs.problems,
@@ -161,9 +168,9 @@ def judge_gate(inputs: GateInputs) -> GateReport:
 
 
 def _left_out(name: CellCheck, head: Verdict, inputs: GateInputs) -> bool:
-    """Whether an entry has no outcome and the same key on the base: then the change cannot be the cause."""
-    answered = head.status not in {Status.ERROR, Status.BLOCKED}
-    return inputs.impacted_only and not answered and bool(head.key) and inputs.base_keys.get(name) == head.key
+    """Whether an entry has no outcome and the same key on the base, so that the change cannot be a cause."""
+    no_outcome = head.status in {Status.ERROR, Status.BLOCKED}
+    return inputs.impacted_only and no_outcome and bool(head.key) and inputs.base_keys.get(name) == head.key
 
 
 def _item(name: CellCheck, head: Verdict, inputs: GateInputs) -> GateItem:
@@ -200,13 +207,13 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
     if head.status is Status.NOT_RUN:
         return _not_run(name, inputs)
     if head.status is Status.BLOCKED:
-        # The check that blocks it is an item of its own; without one, the outcome is missing.
-        root = any(
-            one.status not in {Status.PASS, Status.NOT_RUN, Status.BLOCKED}
-            for (cell_id, _check), one in inputs.head.items()
+        # The failed check of the cell is an item of its own. Without one, the outcome is missing.
+        has_cause = any(
+            verdict.status not in {Status.PASS, Status.NOT_RUN, Status.BLOCKED}
+            for (cell_id, _check), verdict in inputs.head.items()
             if cell_id == name[0]
         )
-        blocks = Blocks.NO if root else Blocks.INCOMPLETE
+        blocks = Blocks.NO if has_cause else Blocks.INCOMPLETE
         return GateClass.NOT_RUN, blocks, ("a check that it depends on did not pass in this cell",)
     if head.standing is Standing.KNOWN:
         known = head.expected
@@ -227,12 +234,9 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
         return GateClass.INFRA, Blocks.INCOMPLETE, (what,)
     flake = inputs.flakes.get(name)
     if flake and flake.stability not in {Stability.PASSES, Stability.FAILS}:
-        flaky = flake.stability is Stability.FLAKY
-        return (
-            (GateClass.FLAKY, Blocks.NO, (flake.reason,))
-            if flaky
-            else (GateClass.NEW, Blocks.UNEXPECTED, (flake.reason,))
-        )
+        if flake.stability is Stability.FLAKY:
+            return GateClass.FLAKY, Blocks.NO, (flake.reason,)
+        return _new(flake.reason)
     if head.standing is Standing.AS_EXPECTED:
         return _passed(name, head, inputs)
     gate_class, blocks, evidence = _failed(name, head, inputs)
@@ -250,11 +254,7 @@ def _not_run(name: CellCheck, inputs: GateInputs) -> _Class:
 def _passed(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
     base = inputs.base.get(name)
     if base and head.status is Status.UNSUPPORTED and base.status is Status.PASS:
-        return (
-            GateClass.NEW,
-            Blocks.UNEXPECTED,
-            (f"no longer supported; verdict of the base: {_described(base)}",),
-        )
+        return _new(f"no longer supported; verdict of the base: {_described(base)}")
     if base and head.status is Status.PASS and base.status is Status.FAIL:
         return GateClass.FIXED, Blocks.NO, (f"it failed on the base: {_described(base)}",)
     if head.status is Status.UNSUPPORTED:
@@ -268,27 +268,23 @@ def _failed(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
     base = inputs.base.get(name)
     if base is None:
         missing = "is not planned" if name not in inputs.base_keys else "was never run"
-        return (
-            GateClass.NEW,
-            Blocks.UNEXPECTED,
-            (f"no verdict to compare with: the check {missing} on the base",),
-        )
+        return _new(f"no verdict to compare with: the check {missing} on the base")
     if base.status is not head.status:
-        return GateClass.NEW, Blocks.UNEXPECTED, (f"verdict of the base: {_described(base)}",)
-    if _words(base) != _words(head):
-        return (
-            GateClass.NEW,
-            Blocks.UNEXPECTED,
-            (f"it fails for other reasons than on the base: {_described(base)}",),
-        )
+        return _new(f"verdict of the base: {_described(base)}")
+    if _normalised_reasons(base) != _normalised_reasons(head):
+        return _new(f"it fails for other reasons than on the base: {_described(base)}")
     return GateClass.KNOWN, Blocks.NO, (f"it fails for the same reasons on the base: {_described(base)}",)
+
+
+def _new(evidence: str) -> _Class:
+    return GateClass.NEW, Blocks.UNEXPECTED, (evidence,)
 
 
 def _same_key(head: Verdict, inputs: GateInputs) -> str:
     return f"key {head.key[:12]} is the same on {inputs.base_name}: this change cannot have caused it"
 
 
-def _words(verdict: Verdict) -> tuple[str, ...]:
+def _normalised_reasons(verdict: Verdict) -> tuple[str, ...]:
     return tuple(sorted({normalised(reason) for reason in verdict.reasons}))
 
 

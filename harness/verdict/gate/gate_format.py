@@ -1,11 +1,10 @@
-"""A gate's report for people, for GitHub and as SARIF; texts from a cell are never markup."""
+"""Renders the report of a gate as text, JSON, for GitHub, and as SARIF. Texts from a cell are escaped."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from harness import __version__
 from harness.verdict.gate.gate import Blocks, GateClass, GateItem, GateReport
@@ -14,7 +13,7 @@ from harness.verdict.triage.log_line import masked, shown
 
 SCHEMA = {"name": "npu-matrix.gate", "version": 1}
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-#: Identifies the comment of an earlier run, which is then updated.
+#: A hidden marker, by which the next run finds the comment to update.
 COMMENT_MARKER = "<!-- npu-matrix gate -->"
 TITLES = {
     GateClass.NEW: "newly broken",
@@ -28,10 +27,10 @@ TITLES = {
 VERDICTS = {
     0: "green: nothing is newly broken",
     1: "red: something is not as expected",
-    3: "red: nothing was planned, or nothing of the plan can run here, so nothing was verified",
+    3: "red: nothing was planned, or no planned check can run here, so nothing was verified",
     4: "red: a planned check has no outcome",
 }
-# GitHub shows ten annotations of a kind per step and drops the rest.
+# GitHub shows at most ten annotations of each level per step.
 MOST_ANNOTATIONS = 10
 MOST_ROWS = 50
 MOST_CHARACTERS = 60_000
@@ -39,7 +38,7 @@ _MARKUP = re.compile(r"[\\`*_{}\[\]<>()#+!|~&@:\"'$-]")
 
 
 def as_text(report: GateReport) -> str:
-    """For a terminal: everything that blocks, with evidence, remedy and the command that reproduces it."""
+    """For a terminal: the items of interest with evidence, remedies and the command to reproduce them."""
     lines: list[str] = []
     for item in report.items:
         if (
@@ -70,8 +69,8 @@ def as_json(report: GateReport) -> str:
     return json.dumps(to_json(report), indent=2) + "\n"
 
 
-def to_json(report: GateReport) -> dict[str, Any]:
-    """The report as JSON data."""
+def to_json(report: GateReport) -> dict[str, object]:
+    """The report as JSON data (schema `npu-matrix.gate`)."""
     return {
         "schema": SCHEMA,
         "base": report.base,
@@ -85,7 +84,7 @@ def to_json(report: GateReport) -> dict[str, Any]:
     }
 
 
-def _item_json(item: GateItem) -> dict[str, Any]:
+def _item_json(item: GateItem) -> dict[str, object]:
     return {
         "cell": item.cell_id,
         "check": item.check,
@@ -105,7 +104,7 @@ def _item_json(item: GateItem) -> dict[str, Any]:
 
 
 def as_github(report: GateReport) -> str:
-    """Workflow commands, which GitHub shows at the line that caused a failure."""
+    """Workflow commands, from which GitHub makes annotations at the lines that caused failures."""
     lines = [
         _annotation("error", item, f"{item.gate_class.value}: {item.cell_id} {item.check}", _sentences(item))
         for item in report.blocking[:MOST_ANNOTATIONS]
@@ -137,7 +136,7 @@ def _sentences(item: GateItem) -> str:
 
 
 def as_markdown(report: GateReport) -> str:
-    """For a job summary: what blocks first, then every class that is not simply passed."""
+    """For a job summary: a table for each class except `passed`."""
     head = f"### npu-matrix gate: {VERDICTS[report.exit_code]}"
     parts = [head, "", f"Against {_escaped(report.base)}: {_counts(report)}.", ""]
     parts += [f"- **{_escaped(problem)}**" for problem in report.problems]
@@ -153,7 +152,7 @@ def as_markdown(report: GateReport) -> str:
 
 
 def as_comment(report: GateReport) -> str:
-    """For a pull request: the summary after a hidden marker, so that the next run can replace the comment."""
+    """For a pull request: the summary after a hidden marker, so that the next run can update the comment."""
     return f"{COMMENT_MARKER}\n{as_markdown(report)}"
 
 
@@ -174,7 +173,7 @@ def _table(one: GateClass, items: list[GateItem]) -> list[str]:
 
 
 def as_sarif(report: GateReport) -> str:
-    """SARIF 2.1.0: one rule per check, one result per entry that blocks or is flaky."""
+    """SARIF 2.1.0: one rule per check, one result per item that blocks or is flaky."""
     shown_items = [
         item for item in report.items if item.blocks is not Blocks.NO or item.gate_class is GateClass.FLAKY
     ]
@@ -185,9 +184,9 @@ def as_sarif(report: GateReport) -> str:
     return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _sarif_result(item: GateItem) -> Mapping[str, Any]:
+def _sarif_result(item: GateItem) -> dict[str, object]:
     place = item.place
-    result: dict[str, Any] = {
+    result: dict[str, object] = {
         "ruleId": item.check,
         "level": "warning" if item.blocks is Blocks.NO else "error",
         "message": {"text": f"{item.gate_class.value}: {item.cell_id}\n{_sentences(item)}"},
@@ -209,16 +208,16 @@ def _counts(report: GateReport) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text as HTML entities where Markdown or GitHub would see markup, a mention or a reference."""
+    """Text with HTML entities for characters that Markdown or GitHub would interpret."""
     return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", without_mentions(shown(text)))
 
 
 def _cut(text: str) -> str:
     if len(text) <= MOST_CHARACTERS:
         return text
-    kept = text[:MOST_CHARACTERS].rpartition("\n")[0]
-    closing = "\n\n</details>" * (kept.count("<details>") - kept.count("</details>"))
-    return f"{kept}{closing}\n\nCut off here; see `npu-matrix gate --json`."
+    beginning = text[:MOST_CHARACTERS].rpartition("\n")[0]
+    closing = "\n\n</details>" * (beginning.count("<details>") - beginning.count("</details>"))
+    return f"{beginning}{closing}\n\nThe summary is truncated; see `npu-matrix gate --json` for all of it."
 
 
 def _data(text: str) -> str:

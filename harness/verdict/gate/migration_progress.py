@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from harness.outcome import Status
 from harness.verdict.verdict import Verdict
 
-#: Says that this check has nothing to ask here, or nobody to ask; it holds nobody up.
-SILENT = frozenset({Status.NOT_RUN, Status.UNSUPPORTED})
+#: These statuses say that the check could not run or does not apply.
+WITHOUT_RESULT = frozenset({Status.NOT_RUN, Status.UNSUPPORTED})
 
 
 @dataclass(frozen=True, kw_only=True)
 class MigrationStep:
-    """One check of both rows; `holds_up` says why the old row cannot retire because of it, or ""."""
+    """One check of both rows. `holds_up`: why the old row is still needed because of this check, or ""."""
 
     check: str
     old: Status | None
@@ -24,28 +24,28 @@ class MigrationStep:
 
 @dataclass(frozen=True, kw_only=True)
 class MigrationProgress:
-    """All checks of a migration. It is done when some check of the new row passed and none holds it up."""
+    """All checks of a migration. It is done if a check of the new row passed and no check holds it up."""
 
     steps: tuple[MigrationStep, ...]
 
     @property
     def done(self) -> bool:
-        """Whether the old row can retire."""
+        """Whether the old row can be removed."""
         return any(step.new is Status.PASS for step in self.steps) and not self.waits_for
 
     @property
     def waits_for(self) -> tuple[str, ...]:
-        """Why it is not done."""
+        """The checks that hold the migration up, with the reasons."""
         return tuple(f"{step.check}: {step.holds_up}" for step in self.steps if step.holds_up)
 
 
 def migration_progress(
     old: Iterable[Verdict], new: Iterable[Verdict], checks: Iterable[str] = ()
 ) -> MigrationProgress:
-    """Compare the verdicts of two rows; `checks`: all planned checks, with or without an outcome.
+    """Compare the verdicts of two rows. `checks`: all planned checks, with or without an outcome.
 
-    The new row must be green: an expected failure blocks the migration as well. Where the old row has an
-    outcome, "not run" is not enough, especially where it fails, as that may be the reason to migrate.
+    Expected failures of the new row hold the migration up too. If a check has an outcome for the old row, it
+    must also run for the new row, even if it failed: that failure may be the reason for the migration.
     """
     before = {verdict.check: verdict for verdict in old}
     after = {verdict.check: verdict for verdict in new}
@@ -60,10 +60,10 @@ def _step(check: str, old: Verdict | None, new: Verdict | None) -> MigrationStep
     reason = ""
     if now is None:
         reason = "the new row has no outcome yet"
-    elif now in SILENT and was is Status.PASS:
+    elif now in WITHOUT_RESULT and was is Status.PASS:
         reason = f"passes on the old row, {now.value} on the new one"
-    elif now is Status.NOT_RUN and was is not None and was not in SILENT:
+    elif now is Status.NOT_RUN and was is not None and was not in WITHOUT_RESULT:
         reason = f"{was.value} on the old row, {now.value} on the new one"
-    elif now is not Status.PASS and now not in SILENT:
+    elif now is not Status.PASS and now not in WITHOUT_RESULT:
         reason = f"{now.value}: {new.reasons[0]}" if new and new.reasons else now.value
     return MigrationStep(check=check, old=was, new=now, holds_up=reason)

@@ -1,4 +1,4 @@
-"""Known failures as data: what their logs say, why it happens, what to do, and who says so."""
+"""The catalogue of known failures, read from YAML: patterns of log lines, causes, remedies and sources."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from harness.errors import HarnessError, InputError, Location, Problem
+from harness.errors import InputError, Location, Problem
 from harness.package import data_folder
 
 FOLDER = data_folder("verdict/triage/signatures")
-#: Beside matrix.yaml: what `triage --learn` adds to.
+#: The file in the folder of matrix.yaml to which `triage --learn` adds signatures.
 LOCAL_NAME = "signatures.yaml"
-#: A needle this long holds a whole aligned group of four bytes wherever it starts (see `needles`).
+#: Any text of this length contains four bytes at an address divisible by four (see `literal_search`).
 SHORTEST_NEEDLE = 7
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-# Each of them lets a long hostile line take quadratic time.
+# On a long line, matching such a pattern can take quadratic time.
 UNBOUNDED = re.compile(r"(?<!\\)\.[*+]")
 _NEVER = re.compile(r"(?!)")
 
+STRICT = ConfigDict(extra="forbid", strict=True)
+#: Strict validation would accept only tuples here, but YAML has lists.
+YamlList = Annotated[tuple[str, ...], Field(strict=False)]
 Severity = Literal["error", "warning", "note"]
 Role = Literal["cause", "symptom"]
 MetricRule = Literal[
@@ -35,12 +38,12 @@ MetricRule = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """A failure a log can be recognised by.
+    """The description of a failure that can be recognised by a line of a log.
 
-    needles: literal texts of at least seven bytes; whatever `pattern` matches contains one of them.
-    role: a symptom only says that something failed elsewhere or before.
-    evidence: reproduced, source, docs, seed: seen verbatim; issue: shortened from a report; learned: of a
-    user's log.
+    needles: literal texts of at least seven bytes; every match of `pattern` contains one of them. role: a
+    symptom only says that something else failed before. evidence: where the example is from. `reproduced`,
+    `source`, `docs` and `seed` are verbatim, `issue` is shortened from a report, `learned` is from a user's
+    log.
     """
 
     id: str
@@ -58,25 +61,27 @@ class Signature:
     sources: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class MetricSignature:
-    """A failure that shows in metrics: `rule` with its `limit` (see signatures/metrics.yaml).
+class MetricSignature(BaseModel):
+    """The description of a failure that shows in metrics: a rule and its limit (see signatures/metrics.yaml).
 
-    metrics: names as verl logs them, the first that a log has counts; one that ends in `/` is a beginning.
+    metrics: names of alternative metrics; the first one that a log contains is used. A name that ends in `/`
+    is a prefix. derivation: how the limit was determined.
     """
 
+    model_config = ConfigDict(**STRICT, frozen=True)
+
     id: str
-    metrics: tuple[str, ...]
+    metrics: YamlList
     symptom: str
     cause: str
     remedy: str
-    sources: tuple[str, ...]
+    sources: YamlList
     rule: MetricRule
-    limit: float
-    derivation: str
+    limit: float = Field(gt=0)
+    derivation: str = Field(min_length=1)
 
     def as_signature(self) -> Signature:
-        """The same as a signature of logs, which no line matches."""
+        """A log signature with the same texts and a pattern that matches no line."""
         return Signature(
             id=self.id,
             area="metrics",
@@ -102,12 +107,14 @@ class Catalogue:
     metrics: tuple[MetricSignature, ...] = ()
 
     def matching(self, text: str) -> tuple[Signature, ...]:
-        """The signatures a line matches."""
+        """The signatures that match a line."""
         return tuple(signature for signature in self.signatures if signature.pattern.search(text))
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+class CatalogueEntry(BaseModel):
+    """A signature as it is written in a catalogue file."""
+
+    model_config = STRICT
 
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{1,60}$")
     stage: str = "unknown"
@@ -123,43 +130,29 @@ class _Entry(BaseModel):
     sources: list[str] = Field(min_length=1)
 
 
-class _MetricEntry(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    id: str
-    metrics: list[str]
-    symptom: str
-    cause: str
-    remedy: str
-    sources: list[str]
-    rule: MetricRule
-    limit: float = Field(gt=0)
-    derivation: str = Field(min_length=1)
-
-
 class _File(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = STRICT
 
     area: str = "local"
-    signatures: list[_Entry] = Field(default_factory=list)
-    metric_signatures: list[_MetricEntry] = Field(default_factory=list)
+    signatures: list[CatalogueEntry] = Field(default_factory=list)
+    metric_signatures: list[MetricSignature] = Field(default_factory=list)
 
 
 @functools.cache
 def shipped_catalogue() -> Catalogue:
-    """The catalogue that comes with this program."""
+    """The catalogue that is part of this program."""
     return load_catalogue(sorted(FOLDER.glob("*.yaml")))
 
 
 def catalogue_with(local: Path) -> Catalogue:
-    """The shipped catalogue, and the file `local` on top where there is one."""
+    """The shipped catalogue and the signatures of the file `local`, if it exists."""
     if not local.is_file():
         return shipped_catalogue()
     return load_catalogue([*sorted(FOLDER.glob("*.yaml")), local])
 
 
 def load_catalogue(files: Iterable[Path]) -> Catalogue:
-    """Read catalogue files; InputError lists everything that is wrong with them."""
+    """Read catalogue files; InputError lists all problems in them."""
     signatures: dict[str, Signature] = {}
     metrics: list[MetricSignature] = []
     problems: list[Problem] = []
@@ -171,12 +164,7 @@ def load_catalogue(files: Iterable[Path]) -> Catalogue:
                 problems.append(Problem(f"signature {entry.id!r}: {problem}", Location(file)))
             else:
                 signatures[entry.id] = _signature(entry, parsed.area)
-        metrics.extend(
-            MetricSignature(
-                **{**entry.model_dump(), "metrics": tuple(entry.metrics), "sources": tuple(entry.sources)}
-            )
-            for entry in parsed.metric_signatures
-        )
+        metrics.extend(parsed.metric_signatures)
     if problems:
         raise InputError.of(problems)
     return Catalogue(signatures=tuple(signatures.values()), metrics=tuple(metrics))
@@ -184,48 +172,44 @@ def load_catalogue(files: Iterable[Path]) -> Catalogue:
 
 def _read(file: Path) -> _File:
     try:
-        data: Any = yaml.load(file.read_text(encoding="utf-8"), LOADER)  # noqa: S506 - a safe loader
-        return _File.model_validate(data)
+        return _File.model_validate(yaml.load(file.read_text(encoding="utf-8"), LOADER))  # noqa: S506 - a safe loader
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise InputError("this catalogue cannot be read", where=Location(file), why=str(error)) from error
     except ValidationError as error:
-        raise _invalid(file, error) from error
+        problems = [_problem(file, fault["loc"], fault["msg"]) for fault in error.errors()]
+        raise InputError.of(problems) from error
 
 
-def _invalid(file: Path, error: ValidationError) -> HarnessError:
-    return InputError.of([_problem(file, fault["loc"], fault["msg"]) for fault in error.errors()])
-
-
-def _problem(file: Path, place: tuple[int | str, ...], message: str) -> Problem:
-    if not place:
+def _problem(file: Path, path: tuple[int | str, ...], message: str) -> Problem:
+    if not path:
         return Problem(
-            "a catalogue is a mapping with the key `signatures`",
+            "a catalogue must be a mapping with the key `signatures`",
             Location(file),
-            fix="see `npu-matrix triage --learn`, which writes one",
+            fix="`npu-matrix triage --learn` writes such a file",
         )
-    return Problem(f"{'.'.join(map(str, place))}: {message}", Location(file))
+    return Problem(f"{'.'.join(map(str, path))}: {message}", Location(file))
 
 
-def _fault(entry: _Entry, known: dict[str, Signature]) -> str:
+def _fault(entry: CatalogueEntry, known: dict[str, Signature]) -> str:
     if entry.id in known:
-        return "this id is taken"
+        return "its id is already used"
     try:
         pattern = re.compile(entry.pattern)
     except re.error as error:
-        return f"its pattern is no regular expression: {error}"
+        return f"its pattern is not a regular expression: {error}"
     if not pattern.search(entry.example):
         return "its pattern does not match its example"
     if UNBOUNDED.search(entry.pattern):
-        return "its pattern has an unbounded `.*` or `.+`, slow on long lines: write .{0,300}"
+        return "its pattern contains `.*` or `.+`, which is slow on long lines: use .{0,300} instead"
     short = [needle for needle in entry.needles if len(needle.encode()) < SHORTEST_NEEDLE]
     if short:
         return f"the needle {short[0]!r} is shorter than {SHORTEST_NEEDLE} bytes"
     if not any(needle in entry.example for needle in entry.needles):
-        return "none of its needles is in its example"
+        return "its example contains none of its needles"
     return ""
 
 
-def _signature(entry: _Entry, area: str) -> Signature:
+def _signature(entry: CatalogueEntry, area: str) -> Signature:
     return Signature(
         id=entry.id,
         area=area,

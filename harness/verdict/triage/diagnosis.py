@@ -1,4 +1,4 @@
-"""From what a log holds to why the job failed: the cause before its consequences, or that it is not known."""
+"""Determines from a log why a job failed: ranks the findings, so that the cause comes before its symptoms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from harness.errors import InputError, Location
 from harness.verdict.triage.catalogue import Catalogue, Signature, shipped_catalogue
@@ -18,7 +18,7 @@ from harness.verdict.triage.metric_triage import metric_matches
 from harness.verdict.triage.stack_trace import LoggedFailure, innermost
 
 SCHEMA = {"name": "npu-matrix.triage", "version": 1}
-# What is taken for an error where no signature and no exception was found.
+# Lines that count as errors if neither a signature matches nor an exception is found.
 SUSPICIOUS = re.compile(
     r"(?:^|\s)(?:error|fatal|panic)\b[^:]{0,40}:|^\w+(?:Error|Exception)\b"
     r"|\b(?:cannot find|command not found|permission denied|no space left|killed|aborted)\b",
@@ -28,10 +28,10 @@ SUSPICIOUS = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One failure of a log, however many ranks show it.
+    """One failure in a log, which several ranks may report.
 
-    signature: None for a failure nobody has described yet. count: over all ranks and repetitions. survived:
-    training went on after it.
+    signature: None for an unknown failure. count: number of occurrences on all ranks. survived: training
+    continued after it.
     """
 
     signature: Signature | None
@@ -53,7 +53,7 @@ class Finding:
 
     @property
     def order(self) -> tuple[bool, int, int]:
-        """What ended the job first; causes, then symptoms, then warnings; the first line first."""
+        """Sort key: failures that ended the job first; causes, symptoms, warnings; then by line."""
         return (self.survived, self._weight, self.line)
 
     @property
@@ -64,8 +64,8 @@ class Finding:
             return 2 if self.signature.severity == "warning" else 3
         return 1 if self.signature.role == "symptom" else 0
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON; `rank` is the first rank that shows it, null where the log does not say."""
+    def to_json(self) -> dict[str, object]:
+        """As JSON. `rank` is the first rank that reports it, null if the log does not name one."""
         known = self.signature
         return {
             "id": self.id,
@@ -91,7 +91,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """Why a job failed, as far as its log tells; `findings` are ranked."""
+    """Why a job failed, according to its log. `findings` are ranked, the most likely cause first."""
 
     findings: tuple[Finding, ...]
     lines: int
@@ -100,19 +100,19 @@ class Diagnosis:
 
     @property
     def root(self) -> Finding | None:
-        """What most likely ended the job; None when nothing was found."""
+        """The failure that most likely ended the job; None if there is none."""
         return next((finding for finding in self.findings if not finding.survived), None)
 
     @property
     def known(self) -> bool:
-        """Whether the catalogue describes the root cause: a symptom or a warning explains nothing."""
+        """Whether a signature explains the root cause. Symptoms and warnings do not count."""
         root = self.root
         return bool(
             root and root.signature and root.signature.role == "cause" and root.signature.severity == "error"
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Schema `npu-matrix.triage`."""
+    def to_json(self) -> dict[str, object]:
+        """As JSON (schema `npu-matrix.triage`)."""
         return {
             "schema": SCHEMA,
             "known": self.known,
@@ -126,33 +126,33 @@ class Diagnosis:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedRuns:
-    """Runs whose metrics are compared with the log: a correct run, and a second run of the same cell."""
+    """Runs whose metrics are compared with those of the log: a correct run, and a repetition of this run."""
 
     reference: MetricSeries | None = None
     repeat: MetricSeries | None = None
 
 
 def triage_text(
-    log: bytes, catalogue: Catalogue | None = None, *, beside: ComparedRuns | None = None
+    log: bytes, catalogue: Catalogue | None = None, *, compared: ComparedRuns | None = None
 ) -> Diagnosis:
     """The diagnosis of a log in memory."""
-    return triage(io.BytesIO(log), catalogue or shipped_catalogue(), beside=beside)
+    return triage(io.BytesIO(log), catalogue or shipped_catalogue(), compared=compared)
 
 
 def triage_file(
-    path: Path, catalogue: Catalogue | None = None, *, beside: ComparedRuns | None = None
+    path: Path, catalogue: Catalogue | None = None, *, compared: ComparedRuns | None = None
 ) -> Diagnosis:
-    """The diagnosis of a log file of any size; InputError when it cannot be read."""
+    """The diagnosis of a log file of any size; InputError if it cannot be read."""
     used = catalogue or shipped_catalogue()
-    return diagnose(_scan_file(path, used), used, beside=beside)
+    return diagnose(_scan_file(path, used), used, compared=compared)
 
 
 def read_series(path: Path, catalogue: Catalogue | None = None) -> MetricSeries:
-    """The metrics by step in a log; InputError when it cannot be read or holds no training step."""
+    """The metrics by step in a log; InputError if it cannot be read or contains no training step."""
     series = _scan_file(path, catalogue or shipped_catalogue()).series
     if not series.values:
         raise InputError(
-            "no training step with a known metric is in this log",
+            "this log contains no training step with a known metric",
             where=Location(path),
             fix="pass verl's console log, or the file that its `file` logger wrote",
         )
@@ -168,34 +168,34 @@ def _scan_file(path: Path, catalogue: Catalogue) -> Scan:
             "this log cannot be read",
             where=Location(path),
             why=error.strerror or str(error),
-            fix="name a log file",
+            fix="pass a log file",
         ) from error
 
 
-def triage(stream: BinaryIO, catalogue: Catalogue, *, beside: ComparedRuns | None = None) -> Diagnosis:
-    """The diagnosis of a log that is read once, in bounded memory."""
-    return diagnose(scan(stream, catalogue), catalogue, beside=beside)
+def triage(stream: BinaryIO, catalogue: Catalogue, *, compared: ComparedRuns | None = None) -> Diagnosis:
+    """The diagnosis of a log, which is read once and with bounded memory."""
+    return diagnose(scan(stream, catalogue), catalogue, compared=compared)
 
 
-def diagnose(found: Scan, catalogue: Catalogue, *, beside: ComparedRuns | None = None) -> Diagnosis:
-    """Group by failure, drop what wraps another, and rank; what only metrics show comes last."""
+def diagnose(found: Scan, catalogue: Catalogue, *, compared: ComparedRuns | None = None) -> Diagnosis:
+    """Group matches and exceptions by failure, and rank the failures. Findings from metrics come last."""
     explained = _explained(found)
     groups: dict[str, list[Finding]] = {}
     for match in found.matches:
-        one = _of_match(match, found)
-        groups.setdefault(one.id, []).append(one)
+        finding = _match_finding(match, found)
+        groups.setdefault(finding.id, []).append(finding)
     for failure in found.failures:
         if explained[id(failure)] is None:
-            one = _of_failure(failure, found)
-            groups.setdefault(one.id, []).append(one)
+            finding = _failure_finding(failure, found)
+            groups.setdefault(finding.id, []).append(finding)
     last = innermost([failure for failure in found.failures if failure.line > found.progress])
-    carried = _name(last, explained) if last else ""
+    last_id = _name(last, explained) if last else ""
     findings = sorted(
         (_merged(group) for group in groups.values()),
-        # Of several causes, the one the last process died of was carried to the end of the job.
-        key=lambda finding: (*finding.order[:2], finding.id != carried, finding.line),
+        # If there are several causes, the exception of the last process that died is the most likely one.
+        key=lambda finding: (*finding.order[:2], finding.id != last_id, finding.line),
     )
-    findings += _of_metrics(found, catalogue, beside or ComparedRuns())
+    findings += _metric_findings(found, catalogue, compared or ComparedRuns())
     if not findings:
         findings = _suspicious(found)
     return Diagnosis(
@@ -204,7 +204,7 @@ def diagnose(found: Scan, catalogue: Catalogue, *, beside: ComparedRuns | None =
 
 
 def _explained(found: Scan) -> dict[int, Match | None]:
-    """id() of each failure -> the match within its stack, if there is one."""
+    """id() of each failure -> the signature match in its traceback, or None."""
     by_process: dict[str, list[Match]] = {}
     for match in found.matches:
         by_process.setdefault(match.process, []).append(match)
@@ -222,7 +222,7 @@ def _name(failure: LoggedFailure, explained: Mapping[int, Match | None]) -> str:
     return match.signature.id if match else f"unknown-{failure.cluster}"
 
 
-def _of_match(match: Match, found: Scan) -> Finding:
+def _match_finding(match: Match, found: Scan) -> Finding:
     return Finding(
         signature=match.signature,
         text=match.text,
@@ -235,7 +235,7 @@ def _of_match(match: Match, found: Scan) -> Finding:
     )
 
 
-def _of_failure(failure: LoggedFailure, found: Scan) -> Finding:
+def _failure_finding(failure: LoggedFailure, found: Scan) -> Finding:
     return Finding(
         signature=None,
         text=failure.text,
@@ -249,9 +249,9 @@ def _of_failure(failure: LoggedFailure, found: Scan) -> Finding:
     )
 
 
-def _of_metrics(found: Scan, catalogue: Catalogue, beside: ComparedRuns) -> list[Finding]:
+def _metric_findings(found: Scan, catalogue: Catalogue, compared: ComparedRuns) -> list[Finding]:
     matches = metric_matches(
-        catalogue.metrics, found.series, reference=beside.reference, repeat=beside.repeat
+        catalogue.metrics, found.series, reference=compared.reference, repeat=compared.repeat
     )
     return [
         Finding(
@@ -270,17 +270,17 @@ def _of_metrics(found: Scan, catalogue: Catalogue, beside: ComparedRuns) -> list
 
 def _merged(group: list[Finding]) -> Finding:
     first = min(group, key=lambda finding: (finding.survived, finding.line))
-    alive = [finding for finding in group if not finding.survived] or group
+    fatal = [finding for finding in group if not finding.survived] or group
     return replace(
         first,
-        ranks=tuple(dict.fromkeys(rank for finding in alive for rank in finding.ranks)),
-        processes=tuple(dict.fromkeys(finding.process for finding in alive)),
-        count=sum(finding.count for finding in alive),
+        ranks=tuple(dict.fromkeys(rank for finding in fatal for rank in finding.ranks)),
+        processes=tuple(dict.fromkeys(finding.process for finding in fatal)),
+        count=sum(finding.count for finding in fatal),
     )
 
 
 def _suspicious(found: Scan) -> list[Finding]:
-    """The first of the last lines that looks like an error, when nothing better was found."""
+    """The first of the last lines that looks like an error, if there is one."""
     lines = [
         (number, text) for number, text in found.tail if number > found.progress and SUSPICIOUS.search(text)
     ]
@@ -307,14 +307,14 @@ def _notes(found: Scan, findings: list[Finding]) -> tuple[str, ...]:
         notes.append("a match occurs a thousand times or more; further occurrences were not counted")
     if any(finding.survived for finding in findings):
         notes.append(
-            f"training went on until line {found.progress}: failures before that line did not end the job"
+            f"training continued until line {found.progress}: failures before that line did not end the job"
         )
     return tuple(notes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The same unknown failure in several logs."""
+    """The same unknown failure in several logs (`places`)."""
 
     id: str
     text: str
@@ -323,18 +323,14 @@ class Cluster:
 
 
 def cluster(diagnoses: Mapping[str, Diagnosis]) -> tuple[Cluster, ...]:
-    """Unknown root causes by normalised stack, largest group first; `diagnoses` is by place (file, cell)."""
-    groups: dict[str, list[tuple[str, Finding]]] = {}
+    """Group unknown root causes by normalised stack, largest group first. diagnoses: log -> diagnosis."""
+    groups: dict[str, dict[str, Finding]] = {}
     for place, diagnosis in diagnoses.items():
         if diagnosis.root and not diagnosis.known:
-            groups.setdefault(diagnosis.root.id, []).append((place, diagnosis.root))
-    made = [
-        Cluster(
-            id=name,
-            text=members[0][1].text,
-            stack=members[0][1].failure.stack if members[0][1].failure else (),
-            places=tuple(place for place, _finding in members),
-        )
-        for name, members in groups.items()
-    ]
-    return tuple(sorted(made, key=lambda one: -len(one.places)))
+            groups.setdefault(diagnosis.root.id, {})[place] = diagnosis.root
+    clusters = []
+    for name, roots in groups.items():
+        first = next(iter(roots.values()))
+        stack = first.failure.stack if first.failure else ()
+        clusters.append(Cluster(id=name, text=first.text, stack=stack, places=tuple(roots)))
+    return tuple(sorted(clusters, key=lambda cluster: -len(cluster.places)))

@@ -1,4 +1,4 @@
-"""A diagnosis as text: for a terminal, and as reasons and remedies of a failed task."""
+"""Renders a diagnosis as text: for a terminal, and as reasons and remedies of a failed task."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SHOWN_RANKS = 8
 
 
 def describe(found: Diagnosis) -> list[str]:
-    """A diagnosis as lines of text; excerpts stand behind `| ` so that no runner takes them for commands."""
+    """A diagnosis as lines. Excerpts of the log follow `| `, so that CI runners execute no commands."""
     root = found.root
     if root is None:
         return [f"no failure found in {found.lines} lines"]
@@ -28,7 +28,7 @@ def describe(found: Diagnosis) -> list[str]:
         )
     rest = [finding for finding in found.findings if finding is not root]
     for finding in rest[:SHOWN_FINDINGS]:
-        role = "before training went on" if finding.survived else "also"
+        role = "before training continued" if finding.survived else "also"
         lines.append(f"{role}: {finding.id}, line {finding.line}{_ranks(finding)}")
         lines.append(f"  | {finding.text}")
     if len(rest) > SHOWN_FINDINGS:
@@ -44,7 +44,7 @@ def _ranks(finding: Finding) -> str:
 
 
 def in_short(found: Diagnosis) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(reasons, remedies) that a log adds to a failed task; both empty when it says nothing."""
+    """(reasons, remedies) that a log adds to those of a failed task; both are empty if nothing was found."""
     root = found.root
     if root is None:
         return (), ()

@@ -1,14 +1,22 @@
-"""Makes a signature, with its example line, of a failure that the catalogue does not know."""
+"""Makes a signature from a line of a log, for a failure that is not in the catalogue."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import yaml
+from pydantic import ValidationError
 
 from harness.errors import InputError, Location
-from harness.verdict.triage.catalogue import LOCAL_NAME, SHORTEST_NEEDLE, Catalogue, load_catalogue
+from harness.verdict.triage.catalogue import (
+    LOCAL_NAME,
+    SHORTEST_NEEDLE,
+    Catalogue,
+    CatalogueEntry,
+    load_catalogue,
+)
 from harness.verdict.triage.diagnosis import Finding
 from harness.verdict.triage.stack_trace import NUMBERS, PATHS
 
@@ -18,7 +26,7 @@ HEADER = "# Failures seen here. `npu-matrix triage --learn` adds to this file; e
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """A person's description of a failure."""
+    """The description of a failure by a person."""
 
     id: str
     cause: str
@@ -28,7 +36,7 @@ class Description:
 
 
 def generalise(text: str) -> tuple[str, str]:
-    """(regular expression, longest literal part) of a line; numbers, addresses and folders may differ."""
+    """A regular expression for a line with any numbers, addresses and folders; its longest constant part."""
     pieces: list[str] = []
     literals: list[str] = []
     end = 0
@@ -41,12 +49,12 @@ def generalise(text: str) -> tuple[str, str]:
     return "".join(pieces), max(literals, key=lambda literal: len(literal.encode()))
 
 
-def learn(finding: Finding, description: Description, catalogue: Catalogue) -> dict[str, Any]:
-    """The entry for a catalogue file; InputError when the failure is known or its line says too little."""
+def learn(finding: Finding, description: Description, catalogue: Catalogue) -> CatalogueEntry:
+    """The entry for a catalogue file; InputError if the failure is known or its line is too unspecific."""
     if finding.signature:
         raise InputError(
             f"the catalogue already describes this failure as {finding.signature.id!r}",
-            fix="nothing to add: `npu-matrix triage` shows its cause",
+            fix="no signature is needed: `npu-matrix triage` shows its cause",
         )
     if any(signature.id == description.id for signature in catalogue.signatures):
         raise InputError(f"a signature {description.id!r} already exists", fix="choose another --id")
@@ -62,27 +70,30 @@ def learn(finding: Finding, description: Description, catalogue: Catalogue) -> d
             f"a pattern made of this line would also match {', '.join(also)}",
             fix=f"write the entry into {LOCAL_NAME} by hand, with a narrower pattern",
         )
-    return {
-        "id": description.id,
-        "stage": "unknown",
-        "severity": "error",
-        "evidence": "learned",
-        "pattern": pattern,
-        "needles": [needle],
-        "example": finding.text,
-        "cause": description.cause,
-        "remedy": description.remedy,
-        "affects": description.affects or "unknown",
-        "sources": [description.source],
-    }
+    try:
+        return CatalogueEntry(
+            id=description.id,
+            pattern=pattern,
+            needles=[needle],
+            example=finding.text,
+            cause=description.cause,
+            remedy=description.remedy,
+            affects=description.affects or "unknown",
+            sources=[description.source],
+        )
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise InputError(
+            f"{fault['loc'][0]}: {fault['msg']}", fix="change the option and try again"
+        ) from error
 
 
-def append_entry(file: Path, entry: dict[str, Any]) -> None:
-    """Add an entry to a catalogue file, comments kept; a file that would not load is left as it was."""
-    import yaml
-
+def append_entry(file: Path, entry: CatalogueEntry) -> None:
+    """Add an entry to a catalogue file, and keep its comments. An invalid file is not changed."""
     before = file.read_text(encoding="utf-8") if file.is_file() else HEADER
-    text = yaml.safe_dump([entry], sort_keys=False, allow_unicode=True, width=100)
+    text = yaml.safe_dump(
+        [entry.model_dump(exclude={"role"})], sort_keys=False, allow_unicode=True, width=100
+    )
     after = before.rstrip("\n") + "\n" + "".join(f"  {line}\n" for line in text.splitlines())
     candidate = file.with_name(f".{file.name}.new")
     candidate.write_text(after, encoding="utf-8")
@@ -94,7 +105,7 @@ def append_entry(file: Path, entry: dict[str, Any]) -> None:
             "the entry cannot be added to this file",
             where=Location(file),
             why=error.problems[0].what,
-            fix="`signatures:` must be its last key",
+            fix="make `signatures:` the last key of the file",
         ) from error
     finally:
         candidate.unlink(missing_ok=True)

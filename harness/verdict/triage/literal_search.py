@@ -1,9 +1,10 @@
-"""Finds many literal texts in bytes at once, fast enough to go through gigabytes.
+"""Finds many literal texts (needles) in bytes at once, fast enough for gigabytes.
 
-A text of seven bytes or more contains, wherever it starts, a group of four bytes at an address divisible by
-four. So only every fourth address is examined, a whole chunk in a few vector operations: hash the four bytes,
-look the hash up in a table of the groups of all texts, and compare the whole text at the few places left.
-The automaton of pyahocorasick finds the same occurrences, but reads every byte and is six times slower.
+Wherever a needle of seven bytes or more starts, it contains a group of four bytes at an address divisible by
+four. So only every fourth address is examined, for a whole chunk in a few vector operations: hash the four
+bytes, and look the hash up in a table of the groups of all needles. Only at the few remaining addresses whole
+needles are compared. The automaton of pyahocorasick finds the same occurrences, but reads every byte and is
+six times slower.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ GROUP = 4
 WINDOW = 2 * GROUP - 1
 TABLE_BITS = 16
 MULTIPLIER = np.uint32(0x9E3779B1)  # 2**32 / golden ratio, Knuth's multiplicative hash
-# How often characters occur in logs, roughly and in percent: rare ones make fewer false candidates.
+# Approximate frequency of characters in logs, in percent. Groups of rare characters cause fewer candidates.
 COMMON = {
     **dict.fromkeys(" e", 10.0),
     **dict.fromkeys("taoinsr01", 5.0),
@@ -30,14 +31,14 @@ RARE = 0.2
 
 
 class Hit(NamedTuple):
-    """Where a needle starts, and which it is."""
+    """An occurrence: the position where a needle starts, and the index of the needle."""
 
     position: int
     needle: int
 
 
 class NeedleFinder:
-    """Occurrences of any of `needles` (each at least seven bytes; ValueError for a shorter one)."""
+    """Finds `needles`. Each must have at least seven bytes; ValueError for a shorter one."""
 
     def __init__(self, needles: Sequence[bytes]) -> None:
         self._needles = tuple(needles)
@@ -62,31 +63,31 @@ class NeedleFinder:
         self._table[_hash(self._groups)] = True
 
     def find(self, data: bytes) -> list[Hit]:
-        """Every occurrence, in order of position."""
+        """All occurrences, ordered by position."""
         hits: list[Hit] = []
         if not len(self._groups) or len(data) < WINDOW:
             return hits
         groups = np.frombuffer(data, dtype="<u4", count=len(data) // GROUP)
-        places = np.flatnonzero(self._table[_hash(groups)])
-        found = self._matching(groups, places)
-        for place, value in zip(places[found].tolist(), groups[places[found]].tolist(), strict=True):
+        candidates = np.flatnonzero(self._table[_hash(groups)])
+        candidates = candidates[self._matching(groups, candidates)]
+        for index, value in zip(candidates.tolist(), groups[candidates].tolist(), strict=True):
             for number, offset in self._at[value]:
-                start = place * GROUP - offset
+                start = index * GROUP - offset
                 if start >= 0 and data.startswith(self._needles[number], start):
                     hits.append(Hit(start, number))
         return sorted(hits)
 
     def _matching(
-        self, groups: npt.NDArray[np.uint32], places: npt.NDArray[np.intp]
+        self, groups: npt.NDArray[np.uint32], candidates: npt.NDArray[np.intp]
     ) -> npt.NDArray[np.bool_]:
-        """Which places have a group of a text, followed by a group that can follow it."""
-        values = groups[places]
+        """Which candidates are a group of a needle, followed by a group that can follow it in the needle."""
+        values = groups[candidates]
         index = np.minimum(np.searchsorted(self._groups, values), len(self._groups) - 1)
-        following = groups[np.minimum(places + 1, len(groups) - 1)].astype(np.uint64)
+        following = groups[np.minimum(candidates + 1, len(groups) - 1)].astype(np.uint64)
         pairs = values.astype(np.uint64) | following << np.uint64(32)
         paired = self._pairs[np.searchsorted(self._pairs, pairs)] == pairs
-        kept: npt.NDArray[np.bool_] = (self._groups[index] == values) & (self._loose[index] | paired)
-        return kept
+        matching: npt.NDArray[np.bool_] = (self._groups[index] == values) & (self._loose[index] | paired)
+        return matching
 
 
 def _group(text: bytes, offset: int) -> int:
@@ -99,13 +100,13 @@ def _hash(groups: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 
 
 def _rarest_window(needle: bytes) -> int:
-    """Where a window of rare groups starts, with room for another group behind it if the needle has it."""
+    """The start of the window with the rarest groups. In a long needle, another group follows the window."""
 
-    def frequency(at: int) -> float:
-        return math.prod(COMMON.get(chr(byte), RARE) for byte in needle[at : at + GROUP])
+    def frequency(offset: int) -> float:
+        return math.prod(COMMON.get(chr(byte), RARE) for byte in needle[offset : offset + GROUP])
 
-    room = WINDOW + GROUP if len(needle) >= WINDOW + GROUP else WINDOW
+    size = WINDOW + GROUP if len(needle) >= WINDOW + GROUP else WINDOW
     return min(
-        range(len(needle) - room + 1),
-        key=lambda start: max(frequency(at) for at in range(start, start + GROUP)),
+        range(len(needle) - size + 1),
+        key=lambda start: max(frequency(offset) for offset in range(start, start + GROUP)),
     )

@@ -1,7 +1,8 @@
-"""Goes through a log once, in bounded memory, and picks out what may say why a job failed."""
+"""Reads a log once, with bounded memory, and collects signature matches, tracebacks, crashes and metrics."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import BinaryIO
@@ -13,14 +14,14 @@ from harness.verdict.triage.metric_series import MetricSeries
 from harness.verdict.triage.stack_trace import HEAD, LoggedFailure, TracebackReader
 
 CHUNK_BYTES = 1 << 18
-# Of a longer line, only this much around what was found is looked at.
+# Of a longer line, only this many bytes around an occurrence are examined.
 LINE_BYTES = 1 << 14
 BEFORE_BYTES = 1 << 12
-# Enough of one kind: the first decides, and counting further would slow down on logs that repeat themselves.
+# After this many occurrences of a signature it is no longer searched, which would be slow on repetitive logs.
 MANY = 1000
 TAIL_LINES = 200
 TAIL_BYTES = 1 << 16
-#: verl prints it with the metrics of every step: what failed before the last one did not end the job.
+#: verl prints this with the metrics of every step. Failures before the last step did not end the job.
 PROGRESS = "training/global_step"
 CRASHES = (
     "Segmentation fault",
@@ -33,7 +34,7 @@ CRASHES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """A line that matches a signature. Lines count from 1."""
+    """A line that matches a signature. `line` counts from 1."""
 
     signature: Signature
     line: int
@@ -45,10 +46,11 @@ class Match:
 
 @dataclass(kw_only=True)
 class Scan:
-    """What was found in a log, in order of lines.
+    """The findings in a log, in order of lines.
 
-    progress: the line of the last training step, 0 for none. series: the catalogue's metrics by step.
-    tail: the last lines with their numbers.
+    progress: the line of the last training step, 0 if there is none. series: the metrics of the catalogue by
+    step. tail: the last lines with their numbers. capped: a match occurred `MANY` times, and further
+    occurrences were not counted.
     """
 
     matches: list[Match] = field(default_factory=list)
@@ -62,68 +64,69 @@ class Scan:
 
 
 class _Needles:
-    """Which needle means what; needles of signatures that were seen often enough are dropped."""
+    """The needles to search for, and the signatures that they belong to."""
 
     def __init__(self, catalogue: Catalogue) -> None:
-        self._counts: dict[str, int] = {}
-        self._wanted: dict[str, list[Signature]] = {}
+        self._counts: Counter[str] = Counter()
+        self._signatures: dict[str, list[Signature]] = {}
         for signature in catalogue.signatures:
             for needle in signature.needles:
-                self._wanted.setdefault(needle, []).append(signature)
+                self._signatures.setdefault(needle, []).append(signature)
         self._others = [HEAD, PROGRESS, *CRASHES]
         self._build()
 
     def _build(self) -> None:
-        self.texts = [*self._wanted, *(text for text in self._others if text not in self._wanted)]
+        self.texts = [*self._signatures, *(text for text in self._others if text not in self._signatures)]
         self.finder = NeedleFinder([text.encode() for text in self.texts])
 
     def signatures(self, hits: Iterable[Hit]) -> list[Signature]:
+        """The signatures whose needles were found, each once."""
         found = {
             signature.id: signature
             for hit in hits
-            for signature in self._wanted.get(self.texts[hit.needle], ())
+            for signature in self._signatures.get(self.texts[hit.needle], ())
         }
         return list(found.values())
 
     def others(self, hits: Iterable[Hit]) -> set[str]:
+        """The texts among `hits` that do not belong to a signature: `HEAD`, `PROGRESS` and `CRASHES`."""
         return {self.texts[hit.needle] for hit in hits} & set(self._others)
 
-    def enough(self, name: str) -> bool:
-        """Count one more of `name`; True when it has been seen often enough."""
-        self._counts[name] = self._counts.get(name, 0) + 1
+    def is_exhausted(self, name: str) -> bool:
+        """Count an occurrence of `name`; returns whether it has occurred `MANY` times."""
+        self._counts[name] += 1
         return self._counts[name] >= MANY
 
     def drop(self, names: set[str]) -> None:
-        """Look no longer for these signatures and texts."""
+        """Stop searching for these signatures and texts."""
         self._others = [text for text in self._others if text not in names]
-        kept = {
-            needle: [signature for signature in found if signature.id not in names]
-            for needle, found in self._wanted.items()
-        }
-        self._wanted = {needle: found for needle, found in kept.items() if found}
+        for needle, signatures in list(self._signatures.items()):
+            self._signatures[needle] = [signature for signature in signatures if signature.id not in names]
+            if not self._signatures[needle]:
+                del self._signatures[needle]
         self._build()
 
 
 def scan(stream: BinaryIO, catalogue: Catalogue) -> Scan:
-    """Read the log to its end; no content raises: any encoding, NULs, lines without end."""
+    """Read the log to its end. Any content is accepted: any encoding, NULs, very long lines."""
     scanner = _Scanner(catalogue)
-    carry, again = b"", 0
+    rest, repeated = b"", 0
     while block := stream.read(CHUNK_BYTES):
         scanner.found.size += len(block)
-        # UTF-16 as Windows tools write it becomes the ASCII it mostly is.
-        data = carry + (block.translate(None, b"\0") if b"\0" in block else block)
+        # Without NULs, UTF-16 of Windows tools is mostly ASCII.
+        data = rest + (block.translate(None, b"\0") if b"\0" in block else block)
         end = data.rfind(b"\n") + 1
         if end:
-            scanner.feed(data[:end], again)
-            carry, again = data[end:], 0
+            scanner.feed(data[:end], repeated)
+            rest, repeated = data[end:], 0
         elif len(data) < 2 * LINE_BYTES:
-            carry = data
+            rest = data
         else:
-            # An endless line goes on with what was its end, so that nothing is cut in two.
-            scanner.feed(data, again)
-            carry, again = data[-BEFORE_BYTES:], BEFORE_BYTES
-    if carry:
-        scanner.feed(carry, again)
+            # Parts of a very long line overlap, so that no match is cut in two.
+            scanner.feed(data, repeated)
+            rest, repeated = data[-BEFORE_BYTES:], BEFORE_BYTES
+    if rest:
+        scanner.feed(rest, repeated)
     return scanner.finish()
 
 
@@ -137,11 +140,8 @@ class _Scanner:
         self._seen: set[tuple[str, int]] = set()
         self._last = b""
 
-    def feed(self, data: bytes, again: int = 0) -> None:
-        """A piece of the log that ends with a line end, or is a piece of a line.
-
-        again: how many of its first bytes were in the piece before.
-        """
+    def feed(self, data: bytes, repeated: int = 0) -> None:
+        """Scan whole lines, or a part of a line; `repeated` bytes at its start were already scanned."""
         hits = self._needles.finder.find(data)
         position, index, exhausted = 0, 0, set[str]()
         while index < len(hits) or (self._tracebacks.busy and position < len(data)):
@@ -151,42 +151,42 @@ class _Scanner:
                 position = start
             end = data.find(b"\n", position)
             end = len(data) if end < 0 else end
-            within = index
+            first_hit = index
             while index < len(hits) and hits[index].position < end:
                 index += 1
-            exhausted |= self._take(data, position, end, hits[within:index])
+            exhausted |= self._scan_line(data, position, end, hits[first_hit:index])
             if end == len(data):
                 position = end
                 break
             position, self._line = end + 1, self._line + 1
         self._line += data.count(b"\n", position)
-        self._last = (self._last + data[again:])[-TAIL_BYTES:]
+        self._last = (self._last + data[repeated:])[-TAIL_BYTES:]
         if exhausted:
             self.found.capped = True
             self._needles.drop(exhausted)
 
-    def _take(self, data: bytes, start: int, end: int, hits: list[Hit]) -> set[str]:
-        """One line: its matches and its part in a traceback. Returns what has been seen often enough."""
+    def _scan_line(self, data: bytes, start: int, end: int, hits: list[Hit]) -> set[str]:
+        """Scan one line for matches and parts of tracebacks; returns exhausted signatures and texts."""
         exhausted: set[str] = set()
-        done = -1
+        scanned = -1
         for hit in hits or [Hit(start, -1)]:
-            if hit.position < done:
+            if hit.position < scanned:
                 continue
             first, last = start, end
             if end - start > LINE_BYTES:
                 first = max(start, hit.position - BEFORE_BYTES)
                 last = min(end, first + LINE_BYTES)
-            done = last
-            here = [one for one in hits if first <= one.position < last]
-            others = self._needles.others(here)
-            signatures = self._needles.signatures(here)
+            scanned = last
+            inside = [other for other in hits if first <= other.position < last]
+            others = self._needles.others(inside)
+            signatures = self._needles.signatures(inside)
             raw = data[first:last]
             if PROGRESS in others:
                 self.found.progress = self._line
-                self.found.series.take(raw, self._line)
+                self.found.series.read_line(raw, self._line)
             if signatures and not self._tracebacks.busy:
                 text = plain(raw)
-                signatures = [one for one in signatures if one.pattern.search(text)]
+                signatures = [signature for signature in signatures if signature.pattern.search(text)]
             if not signatures and others <= {PROGRESS} and not self._tracebacks.busy:
                 continue
             line = parse_line(raw)
@@ -217,12 +217,12 @@ class _Scanner:
                     count=1 + line.more,
                 )
             )
-            if self._needles.enough(signature.id):
+            if self._needles.is_exhausted(signature.id):
                 exhausted.add(signature.id)
         return exhausted
 
     def _crash(self, line: LogLine, texts: set[str]) -> set[str]:
-        # The end of an endless line's piece is looked at twice.
+        # The overlap between the parts of a very long line is scanned twice.
         new = {text for text in texts if (text, self._line) not in self._seen}
         self._seen |= {(text, self._line) for text in new}
         for text in new:
@@ -236,10 +236,10 @@ class _Scanner:
                     rank=line.rank,
                 )
             )
-        return {text for text in new if self._needles.enough(text)}
+        return {text for text in new if self._needles.is_exhausted(text)}
 
     def finish(self) -> Scan:
-        """Everything found; call once, after the last piece."""
+        """All findings. Call this once, after the last part of the log."""
         self.found.failures.extend(self._tracebacks.finish(self._line))
         self.found.series.finish()
         self.found.lines = self._line - 1 + (not self._last.endswith(b"\n") and bool(self._last))

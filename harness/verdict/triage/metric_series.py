@@ -1,4 +1,4 @@
-"""The metrics of training steps, read out of the lines verl prints them in."""
+"""Reads the metrics of training steps from the lines that verl prints."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _INDEX = re.compile(rb"[\"']?\s*:\s*(?:np\.\w{1,12}\()?(\d{1,9})")
 _DIGITS = rb"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _VALUE = rb"[\"']?\s*:\s*(?:np\.\w{1,12}\(|tensor\()?([-+]?(?:" + _DIGITS + rb"|nan|inf|NaN|Infinity))"
 _NUMBER = re.compile(_VALUE)
-_BEGUN = re.compile(rb"[^\s\"':]{1,200}" + _VALUE)
-# What may stand before a name that is not the end of a longer one: `critic/x` is not `actor/critic/x`.
-_WITHIN = frozenset(
+_AFTER_PREFIX = re.compile(rb"[^\s\"':]{1,200}" + _VALUE)
+# After one of these bytes, a name is only the end of a longer name: `critic/x` in `actor/critic/x`.
+_NAME_BYTES = frozenset(
     bytes([byte]) for byte in b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/"
 )
-#: Rules look at the first steps one by one; of later ones every tenth and each with a validation will do.
+#: All of the first steps are read. Of later steps, only every tenth and those with a validation are needed.
 FIRST_STEPS = 32
 EVERY = 10
 _VALIDATION = b"val-core/"
@@ -26,15 +26,15 @@ MOST_STEPS = 10_000
 
 @dataclass(kw_only=True)
 class MetricSeries:
-    """Metric -> values by step; `lines`: step -> the line that showed it first."""
+    """The metrics of a run. values: metric -> step -> value. lines: step -> its first line in the log."""
 
     names: tuple[str, ...] = ()
     values: dict[str, dict[int, float]] = field(default_factory=dict)
     lines: dict[int, int] = field(default_factory=dict)
     _last: tuple[bytes, int] | None = None
 
-    def take(self, raw: bytes, line: int) -> None:
-        """Read a line with `training/global_step`; of several lines on a step the first counts."""
+    def read_line(self, raw: bytes, line: int) -> None:
+        """Read a line that contains `training/global_step`. Only the first line of a step counts."""
         step = step_of(raw)
         if step is None:
             return
@@ -45,7 +45,7 @@ class MetricSeries:
             self._last = (raw, line)
 
     def finish(self) -> None:
-        """Read the last step too, whichever it is."""
+        """Read the last step, even if its number is not a multiple of `EVERY`."""
         if self._last:
             raw, line = self._last
             self._add(step_of(raw) or 0, raw, line)
@@ -58,7 +58,7 @@ class MetricSeries:
             self.values.setdefault(name, {})[step] = value
 
     def first_of(self, names: Iterable[str]) -> tuple[str, dict[int, float]] | None:
-        """The first of the metrics that is there, with its values by step, in order of steps."""
+        """The first of these metrics that has values, with its values ordered by step."""
         for name in names:
             if self.values.get(name):
                 return name, dict(sorted(self.values[name].items()))
@@ -73,17 +73,17 @@ def step_of(raw: bytes) -> int | None:
 
 
 def metrics_on_line(raw: bytes, names: Iterable[str]) -> dict[str, float]:
-    """Metric -> value on a line; a name that ends in `/` stands for the first metric that begins so."""
-    values = ((name, _value(raw, name.encode(), name.endswith("/"))) for name in names)
+    """Metric -> value on a line. A name that ends in `/` is a prefix; the first metric with it counts."""
+    values = ((name, _value(raw, name.encode(), is_prefix=name.endswith("/"))) for name in names)
     return {name: value for name, value in values if value is not None}
 
 
-def _value(raw: bytes, name: bytes, beginning: bool) -> float | None:
+def _value(raw: bytes, name: bytes, *, is_prefix: bool) -> float | None:
     at = raw.find(name)
     while at >= 0:
         end = at + len(name)
-        if not at or raw[at - 1 : at] not in _WITHIN:
-            match = (_BEGUN if beginning else _NUMBER).match(raw, end)
+        if not at or raw[at - 1 : at] not in _NAME_BYTES:
+            match = (_AFTER_PREFIX if is_prefix else _NUMBER).match(raw, end)
             if match:
                 return float(match[1])
         at = raw.find(name, end)

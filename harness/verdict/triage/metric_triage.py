@@ -10,21 +10,21 @@ from dataclasses import dataclass
 from harness.verdict.triage.catalogue import MetricSignature
 from harness.verdict.triage.metric_series import MetricSeries
 
-#: Steps a rule about the beginning takes the mean of: one may be chance.
-EARLY = 5
-#: Steps verl's nightly check_npu.py takes the mean of, and how many of them must be there.
-NIGHTLY = range(5, 15)
-FEWEST = 5
+#: Rules about the beginning of a run use the mean of this many steps, because one value may be due to chance.
+EARLY_STEPS = 5
+#: The steps whose mean verl's nightly check_npu.py compares, and how many of them must exist.
+NIGHTLY_STEPS = range(5, 15)
+FEWEST_STEPS = 5
 REWARDS = ("critic/rewards/mean", "critic/score/mean", "raw_reward")
-#: Rewards this close are equal to verl's nightly check_npu.py.
+#: Rewards whose difference is at most this are equal for verl's nightly check_npu.py.
 SAME_REWARD = 0.05
-#: How many times the limit a reference must have to count as something.
-SOMETHING = 2
+#: A reference value is clearly above the limit if it is at least this many times the limit.
+CLEARLY_ABOVE = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricMatch:
-    """A metric signature that fits; `text` says what was measured against what, `line` shows it."""
+    """A metric signature that matches. `text` contains the compared values, `line` is where they begin."""
 
     signature: MetricSignature
     text: str
@@ -38,87 +38,93 @@ def metric_matches(
     reference: MetricSeries | None = None,
     repeat: MetricSeries | None = None,
 ) -> tuple[MetricMatch, ...]:
-    """The signatures that fit; one that needs a reference or a repetition which is not given never does."""
-    found = []
+    """The signatures that match. Without the run that a signature compares with, it never matches."""
+    matches = []
     for signature in signatures:
         other = repeat if signature.rule == "not-repeatable" else reference
         evidence = RULES[signature.rule](signature, run, other)
         if evidence:
             text, step = evidence
-            found.append(MetricMatch(signature=signature, text=text, line=run.lines.get(step, 0)))
-    return tuple(found)
+            matches.append(MetricMatch(signature=signature, text=text, line=run.lines.get(step, 0)))
+    return tuple(matches)
 
 
-_Said = tuple[str, int] | None
+#: (sentence with the compared values, first step that shows the failure), or None if the rule does not match.
+_Evidence = tuple[str, int] | None
 
 
-def _above(signature: MetricSignature, run: MetricSeries, _other: MetricSeries | None) -> _Said:
+def _above(signature: MetricSignature, run: MetricSeries, _other: MetricSeries | None) -> _Evidence:
     found = run.first_of(signature.metrics)
     if found is None:
         return None
     name, values = found
-    early = dict(list(values.items())[:EARLY])
+    early = dict(list(values.items())[:EARLY_STEPS])
     mean = statistics.fmean(early.values())
-    # A mean that is no number is above every limit.
+    # A mean that is NaN counts as above the limit.
     if mean <= signature.limit:
         return None
     return f"{name} is {mean:.4g} on average in {_steps(early)}; above {signature.limit:g}", next(iter(early))
 
 
-def _far_below_reference(signature: MetricSignature, run: MetricSeries, other: MetricSeries | None) -> _Said:
+def _far_below_reference(
+    signature: MetricSignature, run: MetricSeries, other: MetricSeries | None
+) -> _Evidence:
     both = _both(signature.metrics, run, other)
     rewards = run.first_of(REWARDS)
     if both is None or rewards is None or _rise(rewards[1]) > SAME_REWARD:
         return None
-    name, mine, theirs = both
-    if len(mine) < FEWEST:
+    name, values, expected = both
+    if len(values) < FEWEST_STEPS:
         return None
-    low = statistics.median(abs(value) for value in mine.values())
-    usual = statistics.median(abs(value) for value in theirs.values())
-    if not low < signature.limit * usual:
+    median = statistics.median(abs(value) for value in values.values())
+    expected_median = statistics.median(abs(value) for value in expected.values())
+    if not median < signature.limit * expected_median:
         return None
-    text = f"|{name}| is {low:.3g} and the reference's {usual:.3g}, while {rewards[0]} does not rise"
-    return text, next(iter(mine))
+    text = (
+        f"the median of |{name}| is {median:.3g}, but {expected_median:.3g} in the reference, "
+        f"and {rewards[0]} does not rise"
+    )
+    return text, next(iter(values))
 
 
-def _nothing_at_first(signature: MetricSignature, run: MetricSeries, other: MetricSeries | None) -> _Said:
+def _nothing_at_first(signature: MetricSignature, run: MetricSeries, other: MetricSeries | None) -> _Evidence:
     both = _both(signature.metrics, run, other)
     if both is None:
         return None
-    name, mine, theirs = both
-    step = next(iter(mine))
-    if abs(mine[step]) > signature.limit or theirs[step] < SOMETHING * signature.limit:
+    name, values, expected = both
+    step = next(iter(values))
+    if abs(values[step]) > signature.limit or expected[step] < CLEARLY_ABOVE * signature.limit:
         return None
-    return f"{name} is {mine[step]:.3g} in step {step}, and {theirs[step]:.3g} in the reference", step
+    return f"{name} is {values[step]:.3g} in step {step}, but {expected[step]:.3g} in the reference", step
 
 
-def _mean_apart(signature: MetricSignature, run: MetricSeries, other: MetricSeries | None) -> _Said:
+def _mean_apart(signature: MetricSignature, run: MetricSeries, other: MetricSeries | None) -> _Evidence:
     both = _both(signature.metrics, run, other)
     if both is None:
         return None
-    name, mine, theirs = both
-    steps = [step for step in NIGHTLY if step in mine]
-    if len(steps) < FEWEST:
+    name, values, expected = both
+    steps = [step for step in NIGHTLY_STEPS if step in values]
+    if len(steps) < FEWEST_STEPS:
         return None
-    left, right = (statistics.fmean(one[step] for step in steps) for one in (mine, theirs))
-    if abs(left - right) <= signature.limit:
+    mean, expected_mean = (statistics.fmean(series[step] for step in steps) for series in (values, expected))
+    if abs(mean - expected_mean) <= signature.limit:
         return None
     where = f"steps {steps[0]} to {steps[-1]}"
-    return f"{name} is {left:.3g} on average in {where}, and {right:.3g} in the reference", steps[0]
+    return f"{name} is {mean:.3g} on average in {where}, but {expected_mean:.3g} in the reference", steps[0]
 
 
-def _worse_at_last(signature: MetricSignature, run: MetricSeries, other: MetricSeries | None) -> _Said:
+def _worse_at_last(signature: MetricSignature, run: MetricSeries, other: MetricSeries | None) -> _Evidence:
     both = _both(signature.metrics, run, other)
     if both is None:
         return None
-    name, mine, theirs = both
-    step = max(mine)
-    if mine[step] >= theirs[step] * (1 - signature.limit):
+    name, values, expected = both
+    step = max(values)
+    if values[step] >= expected[step] * (1 - signature.limit):
         return None
-    return f"{name} is {mine[step]:.4g} at step {step}, and {theirs[step]:.4g} in the reference", step
+    return f"{name} is {values[step]:.4g} at step {step}, but {expected[step]:.4g} in the reference", step
 
 
-def _not_repeatable(signature: MetricSignature, run: MetricSeries, other: MetricSeries | None) -> _Said:
+def _not_repeatable(signature: MetricSignature, run: MetricSeries, other: MetricSeries | None) -> _Evidence:
     if other is None:
         return None
     *compared, first, second = signature.metrics
@@ -137,26 +143,27 @@ def _not_repeatable(signature: MetricSignature, run: MetricSeries, other: Metric
 
 
 def _step_one(name: str, run: MetricSeries, other: MetricSeries) -> tuple[float, float] | None:
-    left, right = (one.values.get(name, {}).get(1) for one in (run, other))
-    return None if left is None or right is None else (left, right)
+    first, second = (series.values.get(name, {}).get(1) for series in (run, other))
+    return None if first is None or second is None else (first, second)
 
 
 def _both(
     names: Sequence[str], run: MetricSeries, other: MetricSeries | None
 ) -> tuple[str, dict[int, float], dict[int, float]] | None:
-    """The first metric both runs have, at the steps both have; numbers only."""
+    """The first metric that both runs have, with its values in both runs at their common steps.
+
+    Steps with a value that is not finite are left out.
+    """
     for name in names if other else ():
-        mine, theirs = (one.values.get(name, {}) for one in (run, other) if one)
-        steps = sorted(
-            step for step in mine.keys() & theirs.keys() if math.isfinite(mine[step] + theirs[step])
-        )
+        own, others = (series.values.get(name, {}) for series in (run, other) if series)
+        steps = sorted(step for step in own.keys() & others.keys() if math.isfinite(own[step] + others[step]))
         if steps:
-            return name, {step: mine[step] for step in steps}, {step: theirs[step] for step in steps}
+            return name, {step: own[step] for step in steps}, {step: others[step] for step in steps}
     return None
 
 
 def _rise(values: Mapping[int, float]) -> float:
-    """Mean of the last third of the steps less that of the first."""
+    """The mean over the last third of the steps minus the mean over the first third."""
     numbers = list(values.values())
     third = max(1, len(numbers) // 3)
     return statistics.fmean(numbers[-third:]) - statistics.fmean(numbers[:third])
@@ -167,7 +174,7 @@ def _steps(values: Mapping[int, float]) -> str:
     return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
-RULES: Mapping[str, Callable[[MetricSignature, MetricSeries, MetricSeries | None], _Said]] = {
+RULES: Mapping[str, Callable[[MetricSignature, MetricSeries, MetricSeries | None], _Evidence]] = {
     "above": _above,
     "far-below-reference": _far_below_reference,
     "nothing-at-first": _nothing_at_first,

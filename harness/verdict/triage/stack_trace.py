@@ -1,4 +1,4 @@
-"""Python tracebacks read out of logs: Ray's wrapping removed, processes kept apart, stacks normalised."""
+"""Reads Python tracebacks from logs: separates processes, removes Ray's wrapping, and normalises stacks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ FRAME = re.compile(
     r'\s*File "(?P<file>[^"]{1,1000})", line (?P<line>\d{1,9})(?:, in (?P<function>.{1,200}))?'
 )
 EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,200}(?:\([\w.]{1,200}\))?)(?:: (?P<message>.*))?$")
-# `ray.exceptions.RayTaskError(ValueError): ray::Worker.run() (pid=1, ip=...)`: the worker's stack follows.
+# After `ray.exceptions.RayTaskError(ValueError): ray::Worker.run() (pid=1, ip=...)` the worker's stack
+# follows.
 RAY_WRAPPER = re.compile(
     r"(?:ray\.exceptions\.)?(?:RayTaskError|ActorDiedError|RayActorError)\b|.{0,300}\bray::\S{1,200} \(pid="
 )
 MOST_LINES = 400
 CLUSTER_FRAMES = 6
+SHORTENED = 500
 
-#: Exceptions that only say that another process or program failed.
+#: Exceptions that only report the failure of another process or program.
 SECONDARY_TYPES = frozenset(
     {
         "SystemExit",
@@ -42,8 +44,8 @@ SECONDARY_TYPES = frozenset(
         "EngineDeadError",
     }
 )
-# Frames of the machinery that carries a call, which say nothing about the failure.
-MACHINERY = re.compile(
+# Frames of libraries that only forward calls, which are irrelevant for the failure.
+FORWARDING = re.compile(
     r"(?:^|/)(?:ray/_private|ray/util/tracing|ray/dashboard|hydra/_internal|hydra/main|concurrent/futures|asyncio|"
     r"threading|multiprocessing|runpy|importlib|torch/utils/_contextlib|torch/nn/modules/module|"
     r"verl/single_controller|tensordict/_contextlib|contextlib|functools)\b|^<frozen "
@@ -54,7 +56,7 @@ PATHS = re.compile(r"(?:/[\w.@+-]+){2,}")
 
 @dataclass(frozen=True)
 class Frame:
-    """A place in a stack."""
+    """One frame of a stack."""
 
     file: str
     line: int
@@ -62,14 +64,14 @@ class Frame:
 
     @property
     def place(self) -> str:
-        """The file from its package on, and the function: the same on every host, whatever the line."""
+        """The file, relative to the folder of its package, and the function. It is equal on all hosts."""
         file = re.split(r"/(?:site|dist)-packages/|/python3\.\d+/", self.file)[-1]
         return f"{'/'.join(file.split('/')[-4:])}:{self.function}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedFailure:
-    """An exception, or a crash, in a log; `first` is where its stack begins, `line` where it ends."""
+    """An exception or crash in a log. `first` and `line` are the first and last line of its traceback."""
 
     type: str
     message: str
@@ -81,7 +83,7 @@ class LoggedFailure:
 
     @property
     def secondary(self) -> bool:
-        """Whether it only reports that something else failed."""
+        """Whether it only reports another failure."""
         return self.type.rpartition(".")[2].partition("(")[0] in SECONDARY_TYPES
 
     @property
@@ -91,23 +93,20 @@ class LoggedFailure:
 
     @property
     def stack(self) -> tuple[str, ...]:
-        """The innermost frames that are not machinery, outermost first."""
-        places = [frame.place for frame in self.frames if not MACHINERY.search(frame.place)]
+        """The innermost frames without forwarding libraries, outermost first."""
+        places = [frame.place for frame in self.frames if not FORWARDING.search(frame.place)]
         return tuple(places[-CLUSTER_FRAMES:])
 
     @property
     def cluster(self) -> str:
-        """Equal for failures of one type at one place with the same message up to numbers and paths."""
+        """A digest of type, stack, and message without numbers and paths: equal for the same failure."""
         name = self.type.rpartition(".")[2]
         return digest_json([name, normalised(self.message), list(self.stack)])[:12]
 
 
 def normalised(message: str) -> str:
-    """A message without what differs from run to run: addresses, numbers, folders."""
+    """A message without the parts that differ between runs: addresses, numbers, folders."""
     return NUMBERS.sub("N", PATHS.sub(lambda path: path[0].rpartition("/")[2], message))[:SHORTENED]
-
-
-SHORTENED = 500
 
 
 @dataclass
@@ -120,14 +119,14 @@ class _OpenTraceback:
 
 
 class TracebackReader:
-    """Reads lines in order; each process has at most one unfinished traceback."""
+    """Reads the lines of a log in order. Each process has at most one unfinished traceback."""
 
     def __init__(self) -> None:
         self._open: dict[str, _OpenTraceback] = {}
 
     @property
     def busy(self) -> bool:
-        """Whether the next lines may belong to a traceback that has begun."""
+        """Whether a traceback has begun, to which the next lines may belong."""
         return bool(self._open)
 
     def feed(self, number: int, line: LogLine) -> LoggedFailure | None:
@@ -139,18 +138,18 @@ class TracebackReader:
         if HEAD in line.body:
             self._open[line.process] = _OpenTraceback(first=number, rank=line.rank)
             return None
-        found_here = self._open.get(line.process)
-        return self._continue(found_here, number, line) if found_here else None
+        own = self._open.get(line.process)
+        return self._continue(own, number, line) if own else None
 
     def finish(self, number: int) -> list[LoggedFailure]:
-        """What was open when the log ended, as failures without a message."""
-        left = [
+        """The unfinished tracebacks at the end of the log, as failures without a message."""
+        unfinished = [
             _failure(found, found.wrapped or "unfinished traceback", "", number, process)
             for process, found in self._open.items()
             if found.frames or found.wrapped
         ]
         self._open.clear()
-        return left
+        return unfinished
 
     def _continue(self, found: _OpenTraceback, number: int, line: LogLine) -> LoggedFailure | None:
         body = line.body
@@ -185,5 +184,5 @@ def _failure(found: _OpenTraceback, kind: str, message: str, number: int, proces
 
 
 def innermost(failures: Sequence[LoggedFailure]) -> LoggedFailure | None:
-    """The last failure that is not merely a report of another one."""
+    """The last failure that does not only report another one."""
     return next((failure for failure in reversed(failures) if not failure.secondary), None)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.verdict.gate.flake import PASSES_WANTED, QUARANTINE_DAYS, Attempt, Stability, _at_least, decide
+from harness.verdict.gate.flake import PASSES_REQUIRED, QUARANTINE_DAYS, Attempt, Stability, _at_least, decide
 
 DAY = 86400.0
 NOW = 1000 * DAY
@@ -57,7 +57,7 @@ def test_the_chance_is_that_of_the_beta_binomial():
 
 
 def test_nothing_attempted_is_no_decision():
-    with pytest.raises(ValueError, match="nothing"):
+    with pytest.raises(ValueError, match="no attempt"):
         decide([], [], now=NOW)
 
 
@@ -68,7 +68,7 @@ words = st.text("pf", min_size=1, max_size=12)
 def test_flaky_is_never_said_without_passes_in_a_row_at_the_end_and_both_ways_before(head, base):
     found = decide(attempts(head, NOW), [attempts(word) for word in base], now=NOW + DAY)
     if found.stability is Stability.FLAKY:
-        assert head.endswith("p" * PASSES_WANTED)
+        assert head.endswith("p" * PASSES_REQUIRED)
         assert "f" in head
         assert any(len(set(word)) == 2 for word in base)
     if "p" not in head:

@@ -53,8 +53,8 @@ def series(form="console", **changed):
     return scan(io.BytesIO(log(form, **changed)), shipped_catalogue()).series
 
 
-def found(beside=None, **changed):
-    return {one.id: one for one in triage_text(log(**changed), beside=beside).findings}
+def found(compared=None, **changed):
+    return {one.id: one for one in triage_text(log(**changed), compared=compared).findings}
 
 
 AGAINST_HEALTHY = ComparedRuns(reference=series(), repeat=series())
@@ -92,7 +92,7 @@ def test_each_fires_on_what_it_describes(name):
 
 @pytest.mark.parametrize("form", ["console", "numpy", "json"])
 def test_a_healthy_run_shows_nothing_however_verl_writes_it(form):
-    assert triage_text(log(form), beside=AGAINST_HEALTHY).findings == ()
+    assert triage_text(log(form), compared=AGAINST_HEALTHY).findings == ()
     assert len(series(form).values["critic/rewards/mean"]) == STEPS
     bad = log(form, training_rollout_probs_diff_mean=lambda _step: 0.02)
     assert [one.id for one in triage_text(bad).findings] == ["m-logprob-diff"]
@@ -138,9 +138,9 @@ def test_no_metrics_break_it(values):
     text = "\n".join(
         f"step:{step} - {name}:{value} - training/global_step:{step}" for name, step, value in values
     )
-    triage_text(text.encode(), beside=AGAINST_HEALTHY)
+    triage_text(text.encode(), compared=AGAINST_HEALTHY)
     against = ComparedRuns(reference=scan_of(text), repeat=scan_of(text))
-    triage_text(log(), beside=against)
+    triage_text(log(), compared=against)
 
 
 def scan_of(text):
