@@ -283,8 +283,8 @@ def test_no_ratio_lies_at_a_clip_bound():
     log_ratio = log_probs - case.targets(log_probs)["old_log_probs"]
     assert clip_margin(case, log_ratio).min() > 0.8
     update = case.update
-    assert (log_ratio > np.log(1 + update["clip_ratio_high"])).any()
-    assert (log_ratio < np.log(1 - update["clip_ratio_low"])).any()
+    assert (log_ratio > np.log(1 + update.clip_ratio_high)).any()
+    assert (log_ratio < np.log(1 - update.clip_ratio_low)).any()
 
 
 def test_packed_rows_are_told_apart_from_padded_ones(context):
