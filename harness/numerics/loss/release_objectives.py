@@ -9,11 +9,10 @@ functions.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from harness.numerics.loss.cases.loss_case import LossCase
+from harness.numerics.loss.cases.loss_case import LossCase, LossSettings
 
 ReleaseVersion = tuple[int, ...]
 
@@ -30,7 +29,7 @@ class ObjectiveDifference:
     last: ReleaseVersion
     what: str
     source: str
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    changes: LossSettings = field(default_factory=dict)
     applies: Callable[[LossCase], bool]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +25,9 @@ from harness.numerics.loss.cases.loss_case import LossCase
 from harness.numerics.loss.loss_measurements import SourceFile
 
 IO_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
+
+#: Input of the case -> torch tensor on the device.
+Tensors = Mapping[str, Any]
 
 
 class VerlCandidate:
@@ -87,7 +91,7 @@ class VerlCandidate:
     def _up(self, tensor: Any) -> Any:
         return tensor.to(self.torch.float32) if tensor.dtype.is_floating_point else tensor
 
-    def _policy(self, case: LossCase, tensors: dict[str, Any]) -> Any:
+    def _policy(self, case: LossCase, tensors: Tensors) -> Any:
         mode = case.settings["loss_mode"]
         arguments = {
             "old_log_prob": tensors["old_log_prob"],
@@ -135,18 +139,18 @@ class VerlCandidate:
             **{name: value for name, value in actor_settings.items() if name in config.__dataclass_fields__}
         )
 
-    def _aggregation(self, case: LossCase, tensors: dict[str, Any]) -> Any:
+    def _aggregation(self, case: LossCase, tensors: Tensors) -> Any:
         return self.core_algos.agg_loss(
             tensors["losses"], tensors["response_mask"], case.settings["loss_agg_mode"], **_global_batch(case)
         )
 
-    def _kl(self, case: LossCase, tensors: dict[str, Any]) -> Any:
+    def _kl(self, case: LossCase, tensors: Tensors) -> Any:
         divergence = self.core_algos.kl_penalty(
             tensors["log_prob"], tensors["ref_log_prob"], case.settings["kl_penalty"]
         )
         return self.core_algos.agg_loss(divergence, tensors["response_mask"], case.settings["loss_agg_mode"])
 
-    def _advantage(self, case: LossCase, tensors: dict[str, Any]) -> Any:
+    def _advantage(self, case: LossCase, tensors: Tensors) -> Any:
         mask = tensors["response_mask"]
         last = (mask.sum(-1, keepdim=True) - 1).clamp(min=0)
         rewards = self.torch.zeros(mask.shape, dtype=self.torch.float32, device=self.device)
@@ -158,16 +162,16 @@ class VerlCandidate:
             norm_adv_by_std_in_grpo=case.setting("norm_adv_by_std_in_grpo", True),
         )[0]
 
-    def _entropy(self, case: LossCase, tensors: dict[str, Any]) -> Any:
+    def _entropy(self, case: LossCase, tensors: Tensors) -> Any:
         return self.core_algos.compute_entropy_loss(
             tensors["logits"], tensors["response_mask"], case.settings["loss_agg_mode"]
         )
 
-    def _logprob(self, _case: LossCase, tensors: dict[str, Any]) -> Any:
+    def _logprob(self, _case: LossCase, tensors: Tensors) -> Any:
         log_probs = self.functional.logprobs_from_logits(tensors["logits"], tensors["labels"])
         return (log_probs * tensors["weights"]).sum()
 
-    def _weights(self, case: LossCase, tensors: dict[str, Any]) -> Any:
+    def _weights(self, case: LossCase, tensors: Tensors) -> Any:
         settings = case.settings
         upper, lower = settings["upper"], case.setting("lower")
         return self.rollout.compute_rollout_correction_weights(
@@ -199,7 +203,7 @@ class VerlCandidate:
         return True
 
 
-def _global_batch(case: LossCase) -> dict[str, Any]:
+def _global_batch(case: LossCase) -> dict[str, str | float | bool]:
     names = ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor")
     return {name: case.settings[name] for name in names if name in case.settings}
 

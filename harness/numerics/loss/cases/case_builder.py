@@ -3,7 +3,7 @@ can resolve."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from harness.numerics.arithmetic.precision_contract import FP32, Contract
 from harness.numerics.loss.cases import case_inputs
-from harness.numerics.loss.cases.loss_case import LossCase
+from harness.numerics.loss.cases.loss_case import LossCase, LossSettings
 from harness.numerics.loss.loss_measurements import REQUIRED, ROBUSTNESS
 
 FOUR_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
@@ -25,7 +25,7 @@ COARSE_MEANS = (0.1, -0.1, 0.2, -0.2, 0.6, -0.6, 0.9, -0.9)
 2^-8 and 2^-7 apart, and an exponential may be wrong by three of these steps. Mean log-ratios have at least
 this distance from the bounds."""
 
-NO_SETTINGS: Mapping[str, Any] = {}
+NO_SETTINGS: LossSettings = {}
 
 Drift = Callable[[np.random.Generator, int, int], NDArray[np.float64]]
 
@@ -48,7 +48,7 @@ class CaseBuilder:
         name: str,
         arrays: dict[str, NDArray[Any]],
         gradient_of: str,
-        settings: dict[str, Any],
+        settings: LossSettings,
         *,
         requires: Sequence[str] = (),
         severity: str = REQUIRED,
@@ -80,7 +80,7 @@ class CaseBuilder:
         weighted: bool = False,
         row_means: Sequence[float] = (),
         requires: Sequence[str] = (),
-        settings: Mapping[str, Any] = NO_SETTINGS,
+        settings: LossSettings = NO_SETTINGS,
     ) -> Iterator[LossCase]:
         """One case for each aggregation mode over the same inputs.
 
@@ -107,7 +107,12 @@ class CaseBuilder:
             requires = (*requires, "rollout_is_weights")
         _fill_padding(arrays, padding)
         loss_mode = "gspo" if family.startswith("gspo") else "vanilla"
-        base = {"loss_mode": loss_mode, "clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 3.0}
+        base: LossSettings = {
+            "loss_mode": loss_mode,
+            "clip_ratio_low": 0.2,
+            "clip_ratio_high": 0.28,
+            "clip_ratio_c": 3.0,
+        }
         for mode in modes:
             yield self.case(
                 f"policy/{family}/{mode}",
@@ -119,7 +124,7 @@ class CaseBuilder:
             )
 
 
-def _needs(mode: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
+def _needs(mode: str, settings: LossSettings) -> tuple[str, ...]:
     needs = ("token-sum",) if mode == "token-sum" else ()
     return (*needs, "global_denominators") if "batch_num_tokens" in settings else needs
 

@@ -20,6 +20,10 @@ FORMAT = "npu-matrix-loss-cases/1"
 INDEX = "index.json"
 
 
+#: Names of verl's configuration -> values, as JSON.
+LossSettings = Mapping[str, str | float | bool]
+
+
 @dataclass(frozen=True, kw_only=True)
 class LossCase:
     """One evaluation: the computation (`operation`, `settings`), its `inputs`, and the contract.
@@ -39,7 +43,7 @@ class LossCase:
     contract: Contract
     inputs: Mapping[str, NDArray[Any]]
     gradient_of: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: LossSettings = field(default_factory=dict)
     requires: tuple[str, ...] = ()
     severity: str = REQUIRED
 

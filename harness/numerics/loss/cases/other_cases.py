@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from harness.numerics.loss.cases import case_inputs
 from harness.numerics.loss.cases.case_builder import FOUR_MODES, CaseBuilder
-from harness.numerics.loss.cases.loss_case import LossCase
+from harness.numerics.loss.cases.loss_case import LossCase, LossSettings
 
 
 def divergences(build: CaseBuilder) -> Iterator[LossCase]:
@@ -69,7 +69,7 @@ def advantages(build: CaseBuilder) -> Iterator[LossCase]:
     even = np.repeat(np.arange(size // case_inputs.GROUP), case_inputs.GROUP)
     ragged = np.repeat(np.arange(5), (5, 1, 7, 1, 10))
     equal = np.concatenate([np.full(8, 0.7), np.full(8, 0.1), np.full(8, 1.0 / 3.0)])
-    plain: dict[str, Any] = {"norm_adv_by_std_in_grpo": True}
+    plain: LossSettings = {"norm_adv_by_std_in_grpo": True}
     for name, rewards, index, settings in (
         ("binary", (rng.random(size) < 0.5).astype(np.float64), even, plain),
         ("real", rng.normal(size=size), even, plain),

@@ -79,7 +79,8 @@ def _clipped(
 ) -> tuple[Bounded, Bounded, Branches]:
     """Token losses, their full gradient by log_prob, and which branch each token takes."""
     contract = case.contract
-    low, high = 1.0 - case.settings["clip_ratio_low"], 1.0 + case.settings["clip_ratio_high"]
+    low = 1.0 - float(case.settings["clip_ratio_low"])
+    high = 1.0 + float(case.settings["clip_ratio_high"])
     negative = Bounded.exact(-advantages, contract)
     unclipped = negative * ratio
     losses = maximum(unclipped, negative * ratio.clip(low, high))
