@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from harness.builds.cell.environment_judge import judge
 from harness.cell_program.built_environment import (
     ENVIRONMENT_FORMAT,
     EnvironmentBuilt,
     EnvironmentNotBuilt,
 )
 from harness.check import Check, TaskContext
-from harness.outcome import Judgement, Measured, Outcome, Tier
+from harness.outcome import Measured, Outcome, Tier
 
 
 def _run_environment(ctx: TaskContext) -> Measured[EnvironmentBuilt | EnvironmentNotBuilt]:
@@ -22,14 +20,6 @@ def _run_environment(ctx: TaskContext) -> Measured[EnvironmentBuilt | Environmen
     from harness.builds.cell import venv_environment
 
     return venv_environment.run(ctx)
-
-
-def _judge_environment(
-    measurements: EnvironmentBuilt | EnvironmentNotBuilt, params: Mapping[str, Any]
-) -> Judgement:
-    from harness.builds.cell import environment_judge
-
-    return environment_judge.judge(measurements, params)
 
 
 def _environment_holds(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _outcome: Outcome) -> str:
@@ -54,7 +44,7 @@ CHECKS: tuple[Check, ...] = (
         device=True,
         measurements=ENVIRONMENT_FORMAT,
         run=_run_environment,
-        judge=_judge_environment,
+        judge=judge,
         holds=_environment_holds,
         timeout_s=1800.0,
         expected_s=30.0,

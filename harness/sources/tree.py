@@ -131,12 +131,12 @@ class OverlayTree:
 
     def read(self, path: str) -> bytes:
         """The file's bytes; KeyError if there is no such file."""
-        if path in self.changes:
-            file = self.changes[path]
-            if file is None:
-                raise KeyError(path)
-            return file.data
-        return self.base.read(path)
+        if path not in self.changes:
+            return self.base.read(path)
+        file = self.changes[path]
+        if file is None:
+            raise KeyError(path)
+        return file.data
 
 
 @dataclass(frozen=True, kw_only=True)

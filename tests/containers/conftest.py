@@ -1,8 +1,8 @@
-"""Tests with a real container engine: a Docker daemon of their own, and a base image of Debian's packages.
+"""Tests with a real container engine: a private Docker daemon, and a base image made of Debian packages.
 
-`nox -s containers` runs them, after `nox -s npu_e2e` where cells are to be compared. They need root, Debian's
-`docker.io` and `mmdebstrap`, and `podman` for its own tests; without these every test says what is missing.
-The daemon has its own socket and data root and is gone afterwards; NPU_MATRIX_TEST_DOCKER names another one.
+`nox -s containers` runs them; the comparison of cells needs `nox -s npu_e2e` first. They need root, Debian's
+`docker.io` and `mmdebstrap`, and `podman` for the tests of podman. A test reports what is missing. The daemon
+has its own socket and data root and is stopped afterwards; NPU_MATRIX_TEST_DOCKER selects another daemon.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PACKAGES = "bash,ca-certificates,coreutils,libgomp1,libstdc++6,patch,python3"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # The SDK leaves the sockets of streams it read to their end to the garbage collector.
+    # The SDK does not close the sockets of streams that it has read to the end.
     config.addinivalue_line(
         "filterwarnings",
         "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning",
@@ -39,14 +39,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # The last test that uses an engine also pays for the removal of its storage.
+    # The time of the last test that uses an engine includes the removal of its storage.
     for item in items:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(600))
 
 
 def missing(what: str) -> NoReturn:
-    """In CI everything was installed, so that a missing program is a failure; elsewhere it is said."""
+    """Fail in CI, where everything is installed; elsewhere skip the test."""
     if os.environ.get("CI"):
         pytest.fail(what)
     pytest.skip(what)
@@ -61,7 +61,7 @@ def program(name: str) -> str:
 
 @contextlib.contextmanager
 def own_daemon(prepare: Callable[[Path], None] = lambda _: None) -> Iterator[Daemon]:
-    """A docker daemon in a folder of its own; `prepare` gets the folder before it starts."""
+    """A Docker daemon in a new folder; `prepare` is called with the folder before the daemon starts."""
     if os.getuid() != 0:
         missing("a Docker daemon is started by root")
     folder = Path(tempfile.mkdtemp(prefix="npu-matrix-docker-"))
@@ -86,9 +86,9 @@ def daemon() -> Iterator[Daemon]:
 
 @pytest.fixture(scope="session")
 def base_tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root file system of Debian packages, made in memory: thousands of small files that need no disk.
+    """A root file system made of Debian packages, built in memory because it has thousands of small files.
 
-    One that was made before can be named by NPU_MATRIX_BASE_TAR.
+    NPU_MATRIX_BASE_TAR selects an existing one.
     """
     if given := os.environ.get("NPU_MATRIX_BASE_TAR"):
         return Path(given)
@@ -99,7 +99,7 @@ def base_tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
         argv = [program("mmdebstrap"), "--quiet", "--variant=essential", f"--include={PACKAGES}", "bookworm"]
         argv += ["--aptopt=Acquire::Retries 5", str(tar)]
         environ = {**os.environ, "TMPDIR": str(memory)}
-        # A mirror that fails once may be in the middle of an update.
+        # A mirror can fail while it is updated.
         for _attempt in range(3):
             done = subprocess.run(argv, env=environ, capture_output=True, text=True)
             if done.returncode == 0:
@@ -113,7 +113,7 @@ def base_tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def clear(folder: Path) -> None:
-    """Remove an engine's storage, with what is still mounted below it: podman leaves it mounted on itself."""
+    """Remove an engine's storage; first unmount everything below it, because podman leaves mounts there."""
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for place in sorted((one for one in mounts if one.startswith(f"{folder}/")), reverse=True):
         subprocess.run(["umount", "-l", place], capture_output=True, check=False)
@@ -127,7 +127,7 @@ def load(tar: Path, argv: list[str], environ: dict[str, str]) -> None:
 
 @pytest.fixture(scope="session")
 def docker_host(request: pytest.FixtureRequest) -> str:
-    """The daemon of these tests, with the base image; one that runs already can be named, with its layers."""
+    """The address of the daemon for these tests, which has the base image."""
     address = os.environ.get("NPU_MATRIX_TEST_DOCKER") or request.getfixturevalue("daemon").address
     environ = {**os.environ, "DOCKER_HOST": address}
     known = subprocess.run(
@@ -140,7 +140,7 @@ def docker_host(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def docker(docker_host: str) -> Iterator[DockerEngine]:
-    """Docker, building by steps."""
+    """Docker, which builds layers without BuildKit."""
     engine = DockerEngine({"DOCKER_HOST": docker_host, "PATH": "/nonexistent"})
     yield engine
     engine.close()
@@ -148,7 +148,7 @@ def docker(docker_host: str) -> Iterator[DockerEngine]:
 
 @pytest.fixture(scope="session")
 def podman_environ(base_tar: Path) -> Iterator[dict[str, str]]:
-    """Podman with storage of its own; its limits are low enough for machines that may not raise any."""
+    """Podman with separate storage, and with limits that do not have to be raised."""
     folder = Path(tempfile.mkdtemp(prefix="npu-matrix-podman-"))
     (folder / "containers.conf").write_text(
         '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1000:1000"]\n'

@@ -1,7 +1,7 @@
-"""A simulated cell as a container says what the same cell says as a virtual environment: checks and tests/npu.
+"""A simulated cell has the same verdicts in a container as in a virtual environment: checks and tests/npu.
 
-With the cells that `nox -s npu_e2e` built: their ledger is used, and gets the container's outcomes beside.
-NPU_MATRIX_TEST_CELLS names the verl versions (default 0.9.1), NPU_MATRIX_TEST_ENGINES the engines (docker).
+The tests use the ledger with the cells that `nox -s npu_e2e` built, and add the outcomes of the container to
+it. NPU_MATRIX_TEST_CELLS: the verl versions (default 0.9.1). NPU_MATRIX_TEST_ENGINES: the engines (docker).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from harness.workspace.planning.open_plan import open_plan
 CELLS = os.environ.get("NPU_MATRIX_TEST_CELLS", "0.9.1").split()
 ENGINES = os.environ.get("NPU_MATRIX_TEST_ENGINES", "docker").split()
 CHECKS = ("environment", "loss")
-# Where and when it was measured, not what.
-OF_THE_PLACE = {"seconds", "container", "digest", "python", "prefix", "runtime", "site_packages", "reused"}
+# Measurements about the location and time of a build; they differ between engines.
+LOCATION_FIELDS = {"seconds", "container", "digest", "python", "prefix", "runtime", "site_packages", "reused"}
 
 
 def settings_of(engine: str, base: str = "") -> Settings:
@@ -77,7 +77,10 @@ def run(engine: str, environ: Mapping[str, str], base: str, verl: str, folder: P
 
 @dataclass(frozen=True, kw_only=True)
 class Both:
-    """One cell by both engines: check -> its code and outcome; `environ` is how the container's is reached."""
+    """One cell with both engines. embedded, contained: check name -> the check and its outcome.
+
+    environ: environment variables that define how to connect to the container engine.
+    """
 
     engine: str
     embedded: Mapping[str, tuple[Any, Outcome]]
@@ -136,7 +139,7 @@ def test_tests_npu_says_the_same_of_every_test_in_the_container(
     print(both.engine, Counter(found.values()))
     assert found, said[-4000:]
     assert not differences("venv", npu_tests_in_venv, both.engine, found), said[-4000:]
-    # Skipped are tests of packages the cell does not have, in both.
+    # Both engines skip the tests of packages that the cell does not have.
     assert set(found.values()) <= {"passed", "skipped"}, said[-4000:]
 
 
@@ -152,7 +155,7 @@ def test_a_device_that_is_wrong_in_the_container_alone_is_named_by_its_tests(
 
 def test_what_was_measured_is_the_same_but_for_the_place(both: Both) -> None:
     (_code, embedded), (_again, contained) = both.embedded["environment"], both.contained["environment"]
-    for name in embedded.measurements.keys() - OF_THE_PLACE - {"probe", "requested_device"}:
+    for name in embedded.measurements.keys() - LOCATION_FIELDS - {"probe", "requested_device"}:
         assert contained.measurements[name] == embedded.measurements[name], name
     left, right = embedded.measurements["probe"], contained.measurements["probe"]
     assert left["packages"] == right["packages"]

@@ -1,4 +1,4 @@
-"""What every container engine must do, asked of real ones."""
+"""What every container engine must do, tested with real ones."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def run(engine: Any, image: str, *argv: str, **changes: Any) -> tuple[int, bool,
 
 
 def everything(engine: Any, image: str) -> bytes:
-    """Each layer's files and the configuration, as they would be pushed."""
+    """The files of all layers and the configuration of an image, as they would be pushed."""
     if engine.name == "podman":
         return image_history(engine, image).encode()
     stream = bytes(b"".join(engine.client.api.get_image(image)))
@@ -197,7 +197,7 @@ stuck_in_a_collective()
 
 
 def test_a_hang_says_where_and_is_gone(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    # However long a loaded machine takes to send a signal into a container.
+    # Long, because sending a signal into a container takes long on a loaded machine.
     monkeypatch.setattr(container_run, "STACK_SECONDS", 120.0)
     image = find_base_image(engine, base_name(engine), "x86_64").id
     said, stopped = bytearray(), threading.Event()
@@ -314,7 +314,7 @@ def test_no_daemon_and_no_permission_are_named(docker_host: str, tmp_path: Path)
     program_text = (
         "import os, sys; sys.path.insert(0, sys.argv[1])\n"
         "from harness.builds.engines.docker_engine import DockerEngine\n"
-        # Whoever has no rights may not be able to read the modules that are imported at first use either.
+        # Import it now: a user without permissions may not be able to read the modules later.
         "DockerEngine({'DOCKER_HOST': sys.argv[2]}).info()\n"
         "os.setgid(65534); os.setuid(65534)\n"
         "try:\n    DockerEngine({'DOCKER_HOST': sys.argv[2]}).info()\n"
@@ -357,7 +357,7 @@ def test_a_base_image_without_a_shell_is_named(docker: DockerEngine, tmp_path: P
 
 
 def empty_image(name: str, arch: str) -> bytes:
-    """An image of nothing, as `docker save` writes one."""
+    """An image without files, in the format of `docker save`."""
     layer_tar = io.BytesIO()
     tarfile.open(fileobj=layer_tar, mode="w").close()
     digest = f"sha256:{digest_bytes(layer_tar.getvalue())}"

@@ -1,4 +1,4 @@
-"""An exported Dockerfile is built by BuildKit as it is, with a stand-in for pip that notes what it is told."""
+"""BuildKit builds an exported Dockerfile; a replacement of pip records its arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.builds.lock.cell_lock import LockFacets, PatchFile, make_lock
 from harness.digest import digest_bytes
 from harness.matrix.model.environment_facets import PinsFacet, PlatformFacet
 
-# Notes the command and that it could read its configuration; installs nothing.
+# Records the arguments and whether it can read its configuration; installs nothing.
 PIP = """
 import pathlib, sys
 conf = pathlib.Path("/etc/pip.conf")

@@ -1,4 +1,4 @@
-"""Where real engines keep images, and that a disk without room for them is refused before a build."""
+"""Where real engines store images, and that a disk without space is reported before a build."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_data_root_without_room_is_named_before_a_build_and_by_doctor(small_da
     argv = [sys.executable, "-m", "harness", "doctor", "--json"]
     done = subprocess.run(argv, env=environ, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 4, done.stderr
-    # Podman, where it is installed too, keeps its images elsewhere.
+    # If podman is installed too, it stores its images elsewhere.
     [found] = [one for one in json.loads(done.stdout)["findings"] if "docker stores images" in one["what"]]
     assert (found["topic"], found["health"]) == ("image storage", "broken")
     assert f"({small_daemon.folder / 'data'})" in found["what"]

@@ -1,4 +1,4 @@
-"""Tasks whose programs run in containers: what tests/unit/run/test_run_in_cell.py asks of virtual environments."""
+"""Tasks whose programs run in containers; tests/unit/run/test_run_in_cell.py tests virtual environments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def task(name: str, run: Any, timeout: float) -> Task:
 
 @pytest.fixture
 def runs(engine: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    """Runs a Python text in a container, as a check runs a module in its cell."""
+    """Run a Python program in a container, like a check runs a module in its cell."""
     image = find_base_image(engine, base_name(engine), "x86_64").id
     (tmp_path / "bytecode").mkdir()
     if engine.name == "podman":
@@ -123,7 +123,7 @@ def test_colours_and_secrets_stay_out_of_the_log(runs: Run) -> None:
 
 
 def test_a_flood_is_cut_and_its_end_is_there(runs: Run, engine: Any) -> None:
-    # Podman hands on a tenth of what Docker does in a second: there the end of a smaller flood has to do.
+    # Podman passes on a tenth of the output per second that Docker does, so the test prints less.
     lines = 20_000 if engine.name == "podman" else 250_000
     text = f"import sys\nfor n in range({lines}): sys.stdout.write('noise ' * 20 + '\\n')\nprint('the end')"
     outcome, log, site = runs(text)

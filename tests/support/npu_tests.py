@@ -1,4 +1,4 @@
-"""tests/npu inside a cell, in whatever engine it runs, and what became of each of its tests."""
+"""Runs tests/npu inside a cell of any engine and reads the result of each test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Command = Callable[..., tuple[list[str], dict[str, str]]]
 
 
 def install_pytest(folder: Path) -> Path:
-    """pytest for cells, beside them: what is locked stays as it is."""
+    """Install pytest for cells into a separate folder, so that the locked packages do not change."""
     settings = index_environment(os.environ)
     argv = [uv_binary(), "pip", "install", "--quiet", "--target", str(folder), "--python", sys.executable]
     environ = {**os.environ, **settings.uv_environment()}
@@ -34,7 +34,7 @@ def run_npu_tests(
 ) -> tuple[dict[str, str], str]:
     """Run tests/npu in a cell; test -> `passed`, `failed`, `error` or `skipped`, and what was printed.
 
-    All it reads lies below `folder`, which a container gets as a whole. only: files of tests/npu.
+    Everything that it reads is below `folder`, which is mounted into a container. only: files of tests/npu.
     """
     tests = folder / "tests/npu"
     ignored = shutil.ignore_patterns("__pycache__", ".hypothesis")
@@ -46,10 +46,10 @@ def run_npu_tests(
         *(str(tests / name) for name in only),
         *("-q", "-p", "no:cacheprovider", f"--junitxml={result}", *arguments),
     )
-    # A container's program keeps its own variables apart from those of what it runs.
+    # The program that starts a container has other variables than the command in it.
     name = next(name for name in (PREFIX + "PYTHONPATH", "PYTHONPATH") if name in variables)
     variables[name] += f"{os.pathsep}{beside}"
-    # A run of its own: as part of ours it would wait for the simulated cards of the cell tested beside it.
+    # A separate run id: with that of this run it would wait for the simulated cards of another cell under test.
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
         argv, env={**ours, **variables}, cwd=folder, capture_output=True, text=True, check=False
@@ -59,7 +59,7 @@ def run_npu_tests(
 
 
 def results(junit: str) -> dict[str, str]:
-    """Test -> what became of it, from a JUnit file; the worst when a test is told of twice."""
+    """Test -> its result in a JUnit file; the worst result if a test is listed twice."""
     found: dict[str, str] = {}
     for case in ET.fromstring(junit).iter("testcase"):
         name = f"{case.get('classname')}::{case.get('name')}"
@@ -70,7 +70,7 @@ def results(junit: str) -> dict[str, str]:
 
 
 def differences(one: str, left: Mapping[str, str], other: str, right: Mapping[str, str]) -> list[str]:
-    """What one engine says of a test and the other does not, each named with both answers."""
+    """The tests whose results differ between two engines, each with both results."""
     return [
         f"{test}: {left.get(test, 'not run')} with {one}, {right.get(test, 'not run')} with {other}"
         for test in sorted(left.keys() | right.keys())

@@ -166,19 +166,12 @@ def _follow(engine: Engine, container: str, write: Callable[[bytes], None]) -> N
 def _remove(engine: Engine, resource: EngineResource) -> None:
     """Remove the container; try again for a while, because a daemon may be restarting."""
     deadline = time.monotonic() + REMOVE_SECONDS
-    while not _removed(engine, resource):
-        if time.monotonic() > deadline:
-            _write(f"npu-matrix: {resource.name} could not be removed; run npu-matrix cleanup\n".encode())
+    while time.monotonic() <= deadline:
+        with contextlib.suppress(HarnessError):
+            engine.remove(resource)
             return
         time.sleep(0.5)
-
-
-def _removed(engine: Engine, resource: EngineResource) -> bool:
-    try:
-        engine.remove(resource)
-    except HarnessError:
-        return False
-    return True
+    _write(f"npu-matrix: {resource.name} could not be removed; run npu-matrix cleanup\n".encode())
 
 
 def _container_spec(command: ContainedCommand, environ: Mapping[str, str]) -> ContainerSpec:

@@ -165,7 +165,8 @@ def _write_files(context: Path, layer: Layer, build_files: BuildTimeFiles) -> No
 
 
 def _dockerfile(parent: str, layer: Layer, build_files: BuildTimeFiles) -> str:
-    lines = [f"FROM {parent}", _shell()]
+    shell = ", ".join(f'"{word}"' for word in SHELL)
+    lines = [f"FROM {parent}", f"SHELL [{shell}]"]
     if layer.files:
         lines.append("COPY files/ /")
     mounts = [f"--mount=type=tmpfs,target={BUILD_TIME_FOLDER}"]
@@ -179,8 +180,3 @@ def _dockerfile(parent: str, layer: Layer, build_files: BuildTimeFiles) -> str:
     commands = " && \\\n    ".join(layer.commands) or "true"
     lines.append("RUN " + " \\\n    ".join(mounts) + f" \\\n    {commands}")
     return "\n".join(lines) + "\n"
-
-
-def _shell() -> str:
-    words = ", ".join(f'"{word}"' for word in SHELL)
-    return f"SHELL [{words}]"

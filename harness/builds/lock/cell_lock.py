@@ -260,6 +260,9 @@ def make_lock(
         for source in pins.from_source
     )
     soc_version = {"SOC_VERSION": SOC_VERSIONS[soc]} if soc in SOC_VERSIONS else {}
+    build_env = {
+        name: value for values in pins.build_env.values() for name, value in _safe_env(values).items()
+    }
     known = {source.package for source in sources} if resolved_sources is None else resolved_sources
     return CellLock(
         cell=cell,
@@ -276,7 +279,7 @@ def make_lock(
             replace(patch, file=_safe(patch.file), digest=_safe(patch.digest)) for patch in facets.patches
         ),
         compiled=tuple(sorted(_safe(normal_name(name)) for name in pins.build_env)),
-        build_env={**_merged_env(pins.build_env), **soc_version},
+        build_env={**build_env, **soc_version},
         indexes=pins.index,
         inconsistencies=tuple(inconsistencies),
         omitted=omitted,
@@ -311,13 +314,6 @@ def _digest(text: str) -> str:
     if text and not re.fullmatch(r"sha256:[0-9a-f]{64}", text):
         raise InputError(f"{text!r} is not an image digest", fix="use sha256: followed by 64 hex digits")
     return text
-
-
-def _merged_env(env: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    merged: dict[str, str] = {}
-    for values in env.values():
-        merged |= _safe_env(values)
-    return merged
 
 
 def _safe_env(values: Mapping[str, str]) -> dict[str, str]:

@@ -182,14 +182,10 @@ def _prune(data: Any, places: Iterable[tuple[NodePath, bool]]) -> Any:
 
 def _drop_key(data: Any, path: NodePath) -> bool:
     """Remove the key; False if there is none."""
-    for part in path[:-1]:
-        if isinstance(data, dict):
-            data = data.get(part)
-        else:
-            data = (
-                data[part] if isinstance(data, list) and isinstance(part, int) and part < len(data) else None
-            )
-    if not (path and isinstance(data, dict) and path[-1] in data):
+    try:
+        for part in path[:-1]:
+            data = data[part]
+        del data[path[-1]]
+    except (KeyError, IndexError, TypeError):
         return False
-    del data[path[-1]]
     return True

@@ -54,19 +54,17 @@ def _blocks(text: str) -> Iterator[tuple[int, str, tuple[str, ...]]]:
             continue
         if not line[0].isspace():
             if parts:
-                yield start, " ".join(parts), tuple(_via(comments))
+                yield start, " ".join(parts), _via(comments)
             # A comment before the first package is the header of the file.
             start, parts, comments = number, [], []
         parts.append(stripped.removesuffix("\\").strip())
     if parts:
-        yield start, " ".join(parts), tuple(_via(comments))
+        yield start, " ".join(parts), _via(comments)
 
 
-def _via(comments: Iterable[str]) -> Iterator[str]:
-    for comment in comments:
-        name = comment.removeprefix("via").strip()
-        if name:
-            yield name
+def _via(comments: Iterable[str]) -> tuple[str, ...]:
+    """The packages in the comments after a package; the first comment starts with `via`."""
+    return tuple(name for comment in comments if (name := comment.removeprefix("via").strip()))
 
 
 def _package(line: int, block: str, via: tuple[str, ...], file: str) -> LockedPackage:

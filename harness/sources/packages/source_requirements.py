@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 import tomllib
@@ -53,24 +53,16 @@ def _of_project(tree: Tree) -> tuple[str, ...] | None:
 
 
 def _of_setup(tree: Tree) -> tuple[str, ...] | None:
+    """The literal list that setup.py assigns to `install_requires`; None for a computed one."""
     try:
         module = ast.parse(_text(tree, SETUP))
     except SyntaxError as error:
         raise InputError(
             "this file is not valid Python", where=Location(f"{tree.label}:{SETUP}"), why=str(error)
         ) from error
-    for node in ast.walk(module):
-        if isinstance(node, ast.Assign) and any(
-            isinstance(target, ast.Name) and target.id == _ARGUMENT for target in node.targets
-        ):
-            return _strings(node.value)
-    return None
-
-
-def _strings(node: ast.expr) -> tuple[str, ...] | None:
-    """The strings of a literal list; None for a computed one."""
+    node = next((value for name, value in _assignments(ast.walk(module)) if name == _ARGUMENT), None)
     try:
-        value = ast.literal_eval(node)
+        value = ast.literal_eval(node) if node else None
     except ValueError:
         return None
     return tuple(map(str, value)) if isinstance(value, (list, tuple)) else None
@@ -113,7 +105,7 @@ def _parsed(setup: str) -> ast.Module:
 
 def _from_table(module: ast.Module) -> tuple[str, ...] | None:
     """The requirements in `install_requires = [deps["a"], ...]`, where `_deps` lists all requirements."""
-    values = dict(_assignments(module))
+    values = dict(_assignments(module.body))
     table, required = values.get("_deps"), values.get(_ARGUMENT)
     if not isinstance(table, ast.List) or not isinstance(required, ast.List):
         return None
@@ -133,9 +125,9 @@ def _from_table(module: ast.Module) -> tuple[str, ...] | None:
     return tuple(by_name[name] for name in names)
 
 
-def _assignments(module: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """The names that the module assigns at its top level, and their values."""
-    for node in module.body:
+def _assignments(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
+    """The names that these statements assign, and their values."""
+    for node in nodes:
         if isinstance(node, ast.Assign):
             yield from ((target.id, node.value) for target in node.targets if isinstance(target, ast.Name))
 

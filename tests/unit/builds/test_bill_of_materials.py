@@ -51,7 +51,7 @@ def test_the_bill_of_materials_lists_what_was_found_with_what_was_locked() -> No
     assert {one["value"] for one in found["verl"]["properties"]} == {"sha256:bb", "sha256:cc"}
     assert found["verl"]["pedigree"]["patches"]
     assert "pedigree" not in found["torch"]
-    # What nobody locked shows all the same, without a digest.
+    # A package that is not locked is listed too, without a digest.
     assert "properties" not in found["stray"]
     assert found["ascend/cann:9"]["version"] == IMAGE.base_id
 

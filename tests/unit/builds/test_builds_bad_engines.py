@@ -1,4 +1,4 @@
-"""Engines that cannot be used, each with its name and its fix. Real daemons: tests/containers."""
+"""Engines that cannot be used: the error names the engine and a fix. Real daemons: tests/containers."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_daemon_whose_disk_is_full_and_builds_again_with_room(memory: MemoryEn
 
 
 class Elsewhere(http.server.BaseHTTPRequestHandler):
-    """As much of Docker's API as says which host it is on."""
+    """The part of Docker's API that reports the daemon's host."""
 
     name = "another-machine"
     arch: Mapping[str, str] = {"Arch": "amd64"}
@@ -123,7 +123,7 @@ class Elsewhere(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        """Tests print nothing."""
+        """Print nothing in tests."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Packages that are built inside the environment, and locked packages it does without."""
+"""Packages that are built inside the environment, and locked packages that are not installed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def sdist(folder: Path) -> Path:
 
 @pytest.fixture
 def engine(wheels: Any, context: Any, tmp_path: Path) -> Cell:
-    """A cell whose engine has a wheel for another device, and is to be built for this one."""
+    """A cell whose package `engine` has a wheel for another device and must be built for this one."""
     wheels.add("engine", "0.18.0")
     wheels.folder.joinpath("engine-0.18.0-py3-none-any.whl").unlink()
     cell = Cell(context, tmp_path, wheels.add("needed", "7"))
@@ -73,7 +73,7 @@ def test_a_package_is_built_inside_the_environment_for_the_named_target(engine: 
     found, judgement = engine.build()
     assert judgement.status is Status.PASS, judgement
     assert found.probe.packages["engine"] == "0.18.0+empty"
-    # What its build imported is the locked package, not one that was fetched for the build.
+    # Its build imported the locked package, not one that was fetched for the build.
     source = Path(found.site_packages) / "engine/__init__.py"
     assert source.read_text() == "TARGET = 'empty', '7'\n"
     assert "Built from source on this host: engine." in judgement.reasons

@@ -1,4 +1,4 @@
-"""How the answers of two engines to tests/npu are read and compared (tests/containers does it with real ones)."""
+"""Reading and comparing the results of tests/npu with two engines; tests/containers uses real engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room for images where an engine keeps them: a file system in memory, mounted for real, of an engine in memory."""
+"""Disk space for images: an engine in memory whose storage is a mounted file system in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CELL = lock(packages=tuple(package(one.name, "1") for one in LARGE))
 
 
 class Asked(MemoryEngine):
-    """How often it was asked where it keeps images."""
+    """An engine that counts the calls of `storage`."""
 
     asked = 0
 

@@ -31,7 +31,7 @@ def test_a_bundle_holds_what_runs_in_cells_and_nothing_of_the_host(tmp_path: Pat
 
 
 def test_programs_of_cells_reach_nothing_outside_the_bundle(tmp_path: Path) -> None:
-    """The programs are those that the code of in-cell checks names: with `-m`, as plugins, in configurations.
+    """The programs are those that in-cell checks refer to: with `-m`, as plugins, in configurations.
 
     Seen to fail without `evidence.py` in the bundle.
     """

@@ -14,7 +14,7 @@ DAY = 86400.0
 
 
 def entry(path: Path, *, days: float, size: int = 1000) -> Path:
-    """A folder with one file, or a file where the name has an ending, last used so many days ago."""
+    """A folder with one file, or a file if the name has a suffix, last used `days` ago."""
     file = path if path.suffix else path / "file"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(b"x" * size)

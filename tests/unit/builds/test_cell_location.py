@@ -1,4 +1,4 @@
-"""Where a built environment is, as every check that starts a program in it reads it."""
+"""Reading the location of a built environment."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def test_temporary_folders_of_the_dead_go_and_no_others(dead_owner: Any, tmp_pat
     scratch(tmp_path, "npmx-elsewhere", replace(mine, host="elsewhere"))
     scratch(tmp_path, "npmx-space", replace(dead_owner, space="1"))
     scratch(tmp_path, "npmx-nobodys", None)
-    # Killed before it could say whose it is.
+    # Its creator was killed before it wrote the owner.
     os.utime(scratch(tmp_path, "npmx-forgotten", None), (time.time() - 9e3,) * 2)
     scratch(tmp_path, "npmy-dead", dead_owner)
     (tmp_path / "npmx-link").symlink_to(scratch(tmp_path, "kept", dead_owner))
@@ -285,7 +285,7 @@ def test_containers_and_networks_of_the_dead_go_and_of_the_living_stay(dead_owne
         thing("container", "dead", labels(dead_owner)),
         thing("network", "dead-net", labels(dead_owner)),
         thing("container", "mine", labels(mine)),
-        # An owner that lives keeps its things, expired or not.
+        # Resources of a living owner stay, even if they have expired.
         thing("container", "mine-expired", labels(mine, expires=1.0)),
         thing("container", "elsewhere", labels(elsewhere)),
         thing("container", "elsewhere-expired", labels(elsewhere, expires=1.0)),

@@ -1,4 +1,4 @@
-"""A package from a commit of a mirror, put into an environment."""
+"""Installing a package from a commit of a mirror into an environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repositories that are asked for their commits: real ones, in folders."""
+"""Looking up commits in upstream repositories, which are folders here."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from harness.builds.export.lock_formats import EXPORTS
 from harness.builds.lock.cell_lock import LockedSource
 from harness.builds.lock.commit_trees import add_upstream_tree_ids
 
-# Nothing of who runs the tests decides how git answers.
+# The git configuration of the user must not affect the tests.
 ENVIRON = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
 
 
 class Upstream:
-    """A repository of two commits, the first with the tag v1."""
+    """A repository with two commits; the first has the tag v1."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

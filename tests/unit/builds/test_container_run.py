@@ -156,7 +156,7 @@ def test_everything_about_fetching_is_lent_and_nothing_of_this_host(folders: Pat
     assert "PATH" not in found
     where = {mount.target: mount.source for mount in lent.mounts}
     assert where[found["UV_FIND_LINKS"].removeprefix("file://")] == folders / "links"
-    # The pages of an index folder point beside it.
+    # The pages of an index folder link to files next to it.
     assert where[found["UV_INDEX"].removeprefix("file://").removesuffix("/simple")] == folders / "index"
     assert [mount.target for mount in lent.mounts if mount.writable] == [f"{BUILD_TIME_FOLDER}/cache"]
     assert str(folders) not in lent.secrets["settings"].decode()
@@ -199,11 +199,11 @@ def test_a_mirror_with_the_commit_is_lent(folders: Path) -> None:
 
 
 def test_the_end_of_a_flood_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    # However long this machine stands still meanwhile.
+    # Long, because the machine may be loaded.
     monkeypatch.setattr(container_run, "QUIET_SECONDS", 100.0)
 
     class Slow(MemoryEngine):
-        """Hands output on long after the container has ended, as a daemon does with a flood."""
+        """Passes on output long after the container has ended, like a daemon with very much output."""
 
         def follow(self, container: str, write: Any) -> None:
             for _ in range(30):
@@ -219,7 +219,7 @@ def test_the_end_of_a_flood_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_last_words_of_a_flood_whose_follower_lost_its_place() -> None:
     class Lost(MemoryEngine):
-        """Its log was cut while it was followed."""
+        """The engine truncates its log while the output is followed."""
 
         def follow(self, container: str, write: Any) -> None:
             write(b"noise\n" * size)

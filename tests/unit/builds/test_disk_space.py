@@ -1,4 +1,4 @@
-"""Room for an environment, and disks that are full: file systems in memory, mounted and filled for real."""
+"""Disk space for an environment, and full disks: file systems in memory that are mounted and filled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ only_measured = pytest.mark.skipif(
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Any]:
-    """`disk(name, MiB)` is the folder of a file system of that size."""
+    """A function: `disk(name, MiB)` returns the folder of a new file system of that size."""
     with contextlib.ExitStack() as mounted:
 
         def make(name: str, size: int) -> Path:
@@ -76,7 +76,7 @@ def test_what_the_installer_has_already_takes_no_room_on_its_disk(disk: Any) -> 
     require_disk_space(LARGE, **folders, is_cached=lambda package: package.name != "ray")
     with pytest.raises(InfrastructureError):
         require_disk_space(LARGE, **folders, is_cached=lambda package: package.name != "torch")
-    # It is filled with copies of what is there, when the user says so.
+    # With this link mode the environment contains copies.
     with pytest.raises(InfrastructureError):
         require_disk_space(LARGE, **folders, link_mode="copy", is_cached=lambda _package: True)
 
@@ -123,7 +123,7 @@ def test_a_disk_that_fills_up_while_a_cell_is_built_is_named_and_nothing_half_bu
         cell.build()
     assert "No space left on device" in str(caught.value)
     assert not [path for path in (cell.ctx.cache / "cells").iterdir() if path.is_dir()]
-    # Room for the outcome, which is written next.
+    # Space for the outcome, which is written next.
     (cell.ctx.cache / "outcome").write_bytes(b"x" * (3 << 20))
     cell.ctx.cache = disk("more", 64)
     _found, judgement = cell.build()
@@ -137,10 +137,10 @@ def test_a_disk_that_is_full_when_the_cell_is_looked_into_says_nothing_of_the_ce
     found, _judgement = cell.build()
     work = disk("work", 1)
     cell.ctx.workdir = work
-    # One page is left, for the question but not for the answer.
+    # One page is free: enough for the input file but not for the output.
     (work / "filler").write_bytes(b"x" * ((1 << 20) - os.sysconf("SC_PAGE_SIZE")))
     with pytest.raises(InfrastructureError) as caught:
         cell.build()
     assert "No space left on device" in str(caught.value)
-    # What was whole before stays.
+    # Complete environments stay.
     assert (Path(found.prefix).parent / venv_environment.FINISHED).is_file()

@@ -1,4 +1,4 @@
-"""What packages from source need beside the pins, resolved with the real resolver over made-up wheels."""
+"""Requirements of packages from source, resolved with uv and generated wheels."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_file_that_leaves_its_tree_or_includes_itself_is_not_read(tmp_path: Pa
 
 @pytest.fixture
 def empty_index(tmp_path: Path) -> Iterator[str]:
-    """An index that answers and has nothing; packages are found in the folder of wheels."""
+    """An index that responds but has no packages; they are in the folder of wheels."""
     (tmp_path / "nothing").mkdir()
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "nothing"))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -187,7 +187,7 @@ def test_a_part_that_patches_others_is_told_and_torch_npu_is_built_by_its_own_sc
         "bash ci/build.sh --python=3.11 && python3 -m pip install --no-deps dist/torch_npu-*.whl)" in script
     )
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
-    # Before anything is installed, what is missing is named.
+    # Missing programs are reported before anything is installed.
     asked = next(line for line in script.splitlines() if line.startswith("for tool in"))
     assert asked.startswith("for tool in cmake g++ git make unzip wget;")
     done = subprocess.run(

@@ -100,7 +100,7 @@ def test_cells_cost_their_distinct_layers(engine: MemoryEngine, tmp_path: Path) 
     }
     for layers in cells.values():
         build(engine, layers, tmp_path)
-    # python, torch, training in common; verl twice, patches, another training with its own verl.
+    # Shared: python, torch, training. Separate: two verl layers, patches, another training layer with its verl.
     distinct = list(dict.fromkeys(layer.key for layers in cells.values() for layer in layers))
     assert len(distinct) == 8
     assert engine.built == distinct
@@ -234,7 +234,7 @@ BUILD = "mkdir dist && touch dist/torch_npu-2.6.0-cp311.whl && echo built $1"
 
 
 def run_layer(commands: tuple[str, ...], folder: Path, tools: tuple[str, ...]) -> tuple[str, str]:
-    """What a stand-in for the installer was told, and what the commands said, in a folder instead of an image."""
+    """Run the commands of a layer in a folder; returns the arguments of a fake installer, and the output."""
     program = folder / "program"
     program.mkdir()
     for name in tools:

@@ -1,4 +1,4 @@
-"""The quick check against the committed schema may never accept what the models refuse."""
+"""The fast check against the committed schema never accepts data that the models reject."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ PLACES = places(SMALL)[1:]
 
 
 def changed(choose: random.Random) -> object:
-    """`SMALL` with one thing removed, renamed, added or replaced."""
+    """`SMALL` with one part removed, renamed, added or replaced."""
     data = copy.deepcopy(SMALL)
     *parents, last = choose.choice(PLACES)
     node = data
@@ -103,7 +103,7 @@ def test_what_the_models_refuse_the_quick_check_refuses() -> None:
         verdicts.append((form.matches_schema(data, SCHEMA, SCHEMA), accepted(data)))
         assert verdicts[-1] != (True, False), data
     assert verdicts.count((True, True)) > 200
-    # The other way round costs time, not truth; it should be rare all the same.
+    # Rejecting valid data only costs time, but it should be rare.
     assert verdicts.count((False, True)) < 60
 
 

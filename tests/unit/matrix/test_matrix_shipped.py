@@ -135,7 +135,7 @@ def test_constraints_leave_the_combinations_that_are_known_to_resolve() -> None:
     assert all(cell.axes["torch_npu"].startswith(cell.axes["torch"]) for cell in cells)
 
 
-#: Releases that go with nothing yet: listed, so that what is published against them is told.
+#: Releases that are compatible with nothing yet. They are listed so that the exclusions are reported.
 ALONE = {"vllm_ascend 0.24.0rc1", "torch_npu 2.8.0", "torch_npu 2.9.0.post2", "python 3.13"}
 
 

@@ -1,4 +1,4 @@
-"""Cells of a product are made from shared parts; each must be what it is when it is made alone."""
+"""Cells of a product are made from shared parts and must equal cells that are made separately."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_cell_made_from_shared_parts_is_the_cell_made_alone(
     cells = matrix.cells("default").cells
     (selection,) = matrix.profiles["default"].select
     expected = []
-    # The first axis of the file varies slowest.
+    # The first axis of the file changes last.
     for cann, verl, torch in itertools.product(
         *(selection.product[one] for one in ("cann", "verl", "torch"))
     ):

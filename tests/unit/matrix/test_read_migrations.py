@@ -1,4 +1,4 @@
-"""Version bumps: rows of both values, what is refused, and the edit that ends one."""
+"""Migrations: both stacks are planned, invalid entries are rejected, and finishing edits the file."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from harness.matrix.document.yaml_positions import load_yaml, parse_yaml
 
 
 def problems(text: str) -> list[str]:
-    """What is wrong with the text, whether or not it could be read nevertheless."""
+    """The problems of a text, including those that do not stop the reading."""
     try:
         found = parse_yaml(text, "f.yaml").problems
     except InputError as error:

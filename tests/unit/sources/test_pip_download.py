@@ -13,7 +13,7 @@ from harness.sources.packages.pip_download import ReleaseNotFoundError, fetch_re
 
 
 class Index:
-    """A package index behind a pip that does as it is told."""
+    """A fake pip with a package index; its behaviour can be set."""
 
     def __init__(self, *, tail: str = "", code: int = 0, data: bytes = b"wheel") -> None:
         self.tail, self.code, self.data = tail, code, data

@@ -1,4 +1,4 @@
-"""Sources of releases from an index: by range, whole, and when the index or the archive misbehaves."""
+"""Fetching the sources of releases: by range, as a whole, and from faulty indexes and archives."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from harness.sources.packages.remote_file import NoRangesError, RemoteFile, down
 
 
 class Server:
-    """A tiny index: what it serves, whether it knows ranges, and what was asked of it."""
+    """A small package index: its files, whether it supports range requests, and the requests it got."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -78,7 +78,7 @@ class Server:
         data = data[: self.cut] if self.cut and code == 206 else data
         request.send_header("Content-Length", str(len(data)))
         request.end_headers()
-        # uv asks for the metadata, in its own way.
+        # uv requests the metadata itself.
         self.sent += len(data) if "urllib" in request.headers["User-Agent"] else 0
         request.wfile.write(data)
 
@@ -96,7 +96,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def index(server: Server, wheels: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Wheels made in the served folder, and pip's settings that point there."""
+    """Generates wheels in the folder of the server, and sets pip's index to it."""
     wheels.folder = server.folder / "big"
     wheels.folder.mkdir()
     monkeypatch.delenv("PIP_NO_INDEX")

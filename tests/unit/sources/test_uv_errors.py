@@ -1,4 +1,4 @@
-"""Samples are what uv 0.13.8 prints; a new uv that words them differently must be noticed here."""
+"""The samples are output of uv 0.13.8. If a new uv words its output differently, a test here fails."""
 
 from __future__ import annotations
 
