@@ -1,6 +1,6 @@
-"""Tests over the cells that the main job built: they need its ledger and environments, and minutes.
+"""Tests in the cells that the main job built. They need its ledger and environments, and take minutes.
 
-`nox -s cells` runs them after `nox -s npu_e2e`. Without built cells every test says so.
+`nox -s cells` runs them after `nox -s npu_e2e`. Tests whose cell is not built are skipped; in CI they fail.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BUILD_ENGINE = {
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltCell:
-    """A simulated cell whose environment stands, and its tasks by check."""
+    """A simulated cell with its environment, and its tasks by check."""
 
     axes: Mapping[str, str]
     tasks: Mapping[str, Task]
@@ -89,7 +89,7 @@ class BuiltCell:
 
 
 def not_built(what: str) -> NoReturn:
-    """In CI the main job has run, so a missing cell is a failure; elsewhere the tests say they were not run."""
+    """Fail in CI, where the main job has run; skip the test elsewhere."""
     message = f"{what} built here: run `nox -s npu_e2e` first"
     if os.environ.get("CI"):
         pytest.fail(message)
@@ -97,7 +97,7 @@ def not_built(what: str) -> NoReturn:
 
 
 def built_in(settings: Settings) -> list[BuiltCell]:
-    """The simulated cells of a profile whose environments stand."""
+    """The simulated cells of a profile whose environments are built."""
     if not (settings.path("state") / "ledger.sqlite3").is_file():
         return []
     plan = open_plan(settings).plan
@@ -133,13 +133,13 @@ def built_cells() -> list[BuiltCell]:
 
 @pytest.fixture(scope="session")
 def engine_cells() -> list[BuiltCell]:
-    """The cells with vllm-ascend whose environments stand. The main job builds none of them."""
+    """The cells with vllm-ascend whose environments are built. The main job builds none of them."""
     cells = built_in(load_settings({"profile": "full"}, os.environ, REPOSITORY))
     return [cell for cell in cells if cell.axes.get("vllm_ascend")]
 
 
 def with_engine(cells: list[BuiltCell], version: str) -> BuiltCell:
-    """The cell with this vllm-ascend; where it is not built, the test says it was not run."""
+    """The cell with this vllm-ascend. The test is skipped if it is not built."""
     found = next((cell for cell in cells if cell.axes["vllm_ascend"] == version), None)
     if found is None:
         pytest.skip(f"no cell with vllm-ascend {version} is built here: {BUILD_ENGINE[version]} builds it")
@@ -154,13 +154,13 @@ def engine_cell(engine_cells: list[BuiltCell]) -> BuiltCell:
 
 @pytest.fixture(scope="session")
 def experts_cell(engine_cells: list[BuiltCell]) -> BuiltCell:
-    """A cell whose experts are right, those of gpt-oss too, which 0.18.0 computes wrongly."""
+    """A cell that computes MoE models correctly, also gpt-oss, which 0.18.0 computes wrongly."""
     return with_engine(engine_cells, EXPERTS)
 
 
 @pytest.fixture(scope="session")
 def twin_cells() -> list[BuiltCell]:
-    """The rows' own verl on the simulated device. CI's main job builds none of them."""
+    """The cells of the stacks' own verl on the simulated device. The main job in CI builds none of them."""
     return built_in(load_settings({"profile": "twins"}, os.environ, REPOSITORY))
 
 

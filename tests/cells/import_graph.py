@@ -1,8 +1,8 @@
-"""What of a package cannot be imported beside another release of what it uses, by the sources of both alone.
+"""Finds the modules of a package that cannot be imported with another release of a dependency, from sources alone.
 
-Nothing is imported here: modules run from top to bottom, an import runs the packages above a module first, and the
-first import that fails ends all modules on its way. What stands in a function, under TYPE_CHECKING, or in a `try` that
-catches it does not end anything.
+Nothing is imported: the imports of each module are followed from top to bottom, those of its parent packages first.
+The first import that fails ends all modules that were being imported. Imports in functions, under TYPE_CHECKING, and
+in a `try` that catches the error are ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Site:
 
 @dataclass(kw_only=True)
 class Graph:
-    """`package` in the folder `own`, beside what `used` has in the folder `other`."""
+    """The imports of `package` in the folder `own`, with the dependency `used` in the folder `other`."""
 
     package: str
     own: Path
@@ -36,7 +36,7 @@ class Graph:
     _ended: dict[str, Site | None] = field(default_factory=dict)
 
     def broken(self) -> dict[str, Site]:
-        """Module -> the import that ends it, each module as the first that a process imports."""
+        """Module -> the import that fails, if each module is the first import of a process."""
         found = {}
         for path in sorted((self.own / self.package).rglob("*.py")):
             parts = path.relative_to(self.own).with_suffix("").parts
@@ -53,7 +53,7 @@ class Graph:
         site = self._end_of(above) if above else None
         if module in self._ended:
             return site or self._ended[module]
-        # A module that is being imported is there for those that it imports.
+        # A module that is being imported is available to the modules that it imports.
         self._ended[module] = site
         path = _source(self.own, module)
         if site is None and path is not None and path.is_file():
@@ -132,7 +132,7 @@ def _words(caught: ast.expr | None) -> set[str]:
 
 
 def _names(body: list[ast.stmt]) -> set[str]:
-    """What a module's top level binds; "*" where it takes all of another."""
+    """The names that a module's top level binds; "*" if it imports all names of another module."""
     found: set[str] = set()
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

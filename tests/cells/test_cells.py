@@ -1,4 +1,4 @@
-"""What the main job says of a cell must turn red when the device is wrong, at the right tier, for the right reason."""
+"""The checks of the main job fail on a wrong device, in the right tier and for the right reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def pytest_folder(tmp_path_factory) -> Path:
-    """pytest for cells, beside them: what is locked stays as it is."""
+    """A folder with pytest for cells, outside their environments, which stay as locked."""
     folder = tmp_path_factory.mktemp("pytest")
     settings = index_environment(os.environ)
     subprocess.run(
@@ -46,7 +46,8 @@ def test_the_tests_of_devices_and_losses_pass_inside_the_cell(cell, pytest_folde
         "pytest", str(REPOSITORY / "tests" / "npu"), "-q", "-p", "no:cacheprovider"
     )
     variables["PYTHONPATH"] += os.pathsep + str(pytest_folder)
-    # A run of its own: as part of ours it would wait for the simulated cards of the cell tested beside it.
+    # Without pytest's variables: otherwise it would be part of this run, and wait for the simulated cards of
+    # the cell that another worker tests.
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(argv, env={**ours, **variables}, cwd=tmp_path, capture_output=True, text=True)
     print(done.stdout[-4000:])
@@ -58,7 +59,7 @@ def test_the_unit_tests_that_need_torch_pass_inside_the_cell(cell, pytest_folder
     names = ("tiny_policy", "smoke_program", "probability_gap", "sampler")
     losses = "test_a_right_loss_passes_and_a_wrong_one_fails_with_its_reasons"
     _launched, variables = cell.command("pytest")
-    # They compute on the CPU, where verl must not find torch_npu: its kernels know no CPU tensors.
+    # These tests run on the CPU, where verl must not find torch_npu: its kernels do not support CPU tensors.
     cpu = {
         "PYTHONPATH": os.pathsep.join([variables["PYTHONPATH"], str(pytest_folder)]),
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
@@ -120,10 +121,11 @@ def test_a_device_that_raises_is_red_with_its_error(cell, tmp_path):
 @pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
 def test_a_device_with_wrong_gradients_does_not_learn_and_the_decision_says_so(cell, tmp_path, algorithm):
     wrong = {"op": "mul*", "kind": "sign", "phase": "backward"}
-    # Who reads along looks twice a second. A step calls exp eight times: none is so short that the end comes first.
+    # The host reads the telemetry twice a second. A step calls exp eight times, so the run is slow enough to be
+    # stopped before its end.
     slow = {"op": "exp", "kind": "hang", "seconds": 0.01}
     outcome = cell.execute(algorithm, tmp_path, [wrong, slow])
     judgement = judge_outcome(cell.tasks[algorithm].check, outcome)
     assert judgement.status is Status.FAIL, judgement.reasons
-    # It shows long before the end, and whoever reads along ends it there.
+    # The fault is detected long before the end, and the run is stopped then.
     assert any("It was stopped after" in reason for reason in judgement.reasons), judgement.reasons

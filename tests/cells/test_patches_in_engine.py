@@ -1,7 +1,7 @@
-"""A patch of ours for vllm-ascend, at work in a cell with vLLM: the whole patched file, on the simulated device.
+"""Runs a patched file of vllm-ascend in a cell with vLLM, on the simulated device.
 
-The commit it is for has no wheel, so its file comes from a clone (`NPU_MATRIX_MIRRORS`). It needs nothing of
-its own package, and the operators it calls are those of the cell's torch_npu.
+The commit of the patch has no wheel, so its file comes from a clone (`NPU_MATRIX_MIRRORS`). The file imports
+nothing of vllm-ascend, and the operators that it calls are those of the cell's torch_npu.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ json.dump({{"limited": groups(), "plain": plain}}, open(sys.argv[2], "w"))
 
 
 def routed(cell, file: Path, folder: Path) -> dict[str, int]:
-    """The most groups that any token's experts are of, when groups count and when not."""
+    """The largest number of expert groups of any token, with and without grouped routing."""
     out = folder / f"{file.stem}.json"
     (folder / "route.py").write_text(ROUTE, encoding="utf-8")
     argv, variables = cell.command("runpy")
@@ -61,7 +61,7 @@ def routed(cell, file: Path, folder: Path) -> dict[str, int]:
 
 @pytest.fixture
 def files(tmp_path) -> tuple[Path, Path]:
-    """The file of the commit, and the same with our patch."""
+    """The file of the commit, without and with the patch."""
     folder = mirrors_folder()
     clone = None if folder is None else find_mirror(folder, COMMIT)
     if clone is None:
@@ -72,7 +72,7 @@ def files(tmp_path) -> tuple[Path, Path]:
         place.parent.mkdir(parents=True)
         place.write_bytes(blob)
     patched = tmp_path / "patched"
-    # The file has CRLF line endings, and so has the body: nothing may be converted on the way.
+    # The file and the patch have CRLF line endings, which git must not convert.
     subprocess.run(
         ["git", "-c", "core.autocrlf=false", "apply", str(PATCH)],
         cwd=patched,
@@ -89,10 +89,10 @@ def test_experts_are_of_the_groups_that_count_with_the_patch_and_of_all_without(
     )
     assert unpatched["limited"] > KEPT
     assert patched["limited"] <= KEPT
-    # Models without groups are routed as before.
+    # The patch does not change the routing of models without groups.
     assert patched["plain"] == unpatched["plain"] > KEPT
 
 
 def _no_repository() -> dict[str, str]:
-    """git apply, as in a folder of no repository: inside one it passes over paths of another."""
+    """Variables that hide this repository from `git apply`, which ignores paths outside its repository."""
     return {**os.environ, "GIT_CEILING_DIRECTORIES": "/"}

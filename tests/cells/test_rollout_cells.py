@@ -1,6 +1,6 @@
-"""A vLLM cell on a wrong device: the checks turn red and name the operator. Minutes; on demand.
+"""A vLLM cell on a wrong device: the checks fail and name the operator. Takes minutes.
 
-`npu-matrix --profile full run --only verl-0-7-1-sim-4b15a92bd487 --check generation` builds such a cell; experts need
+`npu-matrix --profile full run --only verl-0-7-1-sim-4b15a92bd487 --check generation` builds such a cell; the tests of MoE models need
 `--only verl-0-9-1-sim-c3585b007787`.
 """
 
@@ -60,7 +60,7 @@ def test_experts_with_the_wrong_sign_are_found_by_their_operator(experts_cell, t
 
 
 def test_a_collective_that_rounds_is_found_in_the_case_of_two_devices_alone(engine_cell, tmp_path):
-    # Scaled, it would not show: every term of the residual stream is then scaled alike, and norms undo it.
+    # A scaled collective would not be detected: it scales the whole residual stream, and norms undo that.
     outcome = engine_cell.execute("generation", tmp_path, [{"op": "c10d::allreduce_", "kind": "round"}])
     judgement = judge_outcome(engine_cell.tasks["generation"].check, outcome)
     assert outcome.evidence is Evidence.SIMULATED

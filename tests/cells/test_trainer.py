@@ -1,4 +1,4 @@
-"""verl's own trainer in a cell of the main job: green on a clean device, red for the right reason on a bad one."""
+"""verl's own trainer in a cell of the main job: passes on a clean device, fails for the right reason on a bad one."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from harness.workspace.planning.open_plan import open_plan
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
 ALGORITHM = "gspo"
-# Where the row one-step-off-2card stands.
+# The commit of the stack one-step-off-2card.
 COMMIT = "ccd7d934f91be98bb3732c78bd1870fa39c399ad"
 CHECK = f"trainer-{ALGORITHM}"
-# Turned red below: both algorithms have one judge, and a run takes a minute.
+# Tested with a fault only: both algorithms have the same judge, and a run takes a minute.
 OTHER = "trainer-grpo"
 ONE_STEP = "trainer-one-step-off"
 MINUTES = pytest.mark.skipif(
-    bool(os.environ.get("CI")), reason="takes one to three minutes, which CI has not: run this file by hand"
+    bool(os.environ.get("CI")), reason="takes one to three minutes, too long for CI: run this file by hand"
 )
 ENGINE = "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module"
-# Attention learns nothing with it, and a policy without attention cannot read its prompt.
+# Attention does not learn with this fault, and a policy without attention cannot read its prompt.
 WRONG_ATTENTION = {"op": "_softmax_backward_data", "kind": "sign"}
 
 
@@ -59,7 +59,7 @@ def with_checks(cell, *checks):
 
 @pytest.fixture
 def one_step_cell(twin_cells):
-    """The twin of the row that trains one step off its policy, which needs a mirror with verl's commit."""
+    """The cell with verl's one-step-off recipe, and the tree of its commit, which needs a mirror."""
     found = next((one for one in twin_cells if COMMIT in one.verl), None)
     mirror = find_mirror(mirrors_folder(), COMMIT) if mirrors_folder() else None
     if found is None or mirror is None:
@@ -85,7 +85,7 @@ def run_program(cell, folder, *arguments, faults=(), python_path=()) -> TrainerM
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Commands of the living processes that were started for the run in this folder."""
+    """The commands of the running processes that were started for the run in this folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
@@ -113,7 +113,7 @@ def test_a_device_with_a_wrong_gradient_of_attention_turns_it_red(trainer_cell, 
     assert outcome.state is State.COMPLETED
     assert outcome.evidence is Evidence.SIMULATED
     assert judgement.status is Status.FAIL
-    # By the bands of the shipped reference, at their first look, on two seeds.
+    # Detected by the bands of the shipped reference set, at their first look, with two seeds.
     assert "between-run standard deviations" in judgement.reasons[0], judgement.reasons
     assert sum("It was stopped after" in reason for reason in judgement.reasons) == 2, judgement.reasons
     assert any("of the first step is" in reason for reason in judgement.reasons), judgement.reasons
@@ -133,7 +133,7 @@ def test_a_trainer_that_stands_still_is_ended_and_says_where(trainer_cell, tmp_p
 
 @MINUTES
 def test_a_transfer_queue_that_nobody_has_processors_for_is_ended_and_says_where(queue_cell, tmp_path):
-    """verl's default: eight storage units that want a processor each. On a small host it waits for ever."""
+    """By default eight storage units request one processor each. On a small host verl waits forever."""
     name = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
 
     found = run_program(
@@ -153,7 +153,7 @@ def test_a_transfer_queue_that_nobody_has_processors_for_is_ended_and_says_where
 
 
 def test_one_step_off_policy_training_stops_without_our_patch(one_step_cell, tmp_path):
-    """Unpatched it asks Ray for a backend that Ray has not; patched it trains, which is the check recipe-twin."""
+    """Without the patch it requests a backend that Ray does not have; the check recipe-twin tests it with the patch."""
     cell, tree = one_step_cell
     for path in tree.paths():
         if path.startswith("recipe/one_step_off_policy/"):

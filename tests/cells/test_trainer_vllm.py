@@ -1,4 +1,4 @@
-"""verl's trainer with vLLM as its rollout: green on a clean device, red when the two sides do not agree. Minutes.
+"""verl's trainer with a vLLM rollout: passes on a clean device, fails if rollout and trainer disagree. Takes minutes.
 
 `npu-matrix --profile full run --only verl-0-7-1-sim-4b15a92bd487 --check environment` builds the cell.
 """
@@ -22,9 +22,9 @@ ALGORITHM = "gspo"
 ONE_STEP = vllm_one_step_check.CHECK.name
 RECIPE = "recipe/one_step_off_policy/"
 CHECK = f"trainer-vllm-{ALGORITHM}"
-# Only the rollout calls it: the trainer's attention is eager.
+# Only the rollout calls this operator: the trainer's attention is eager.
 COARSE_ATTENTION = {"op": "*infer_attention*", "kind": "round"}
-# Loaded by every process of verl; the one that sends weights forgets a tensor of each update.
+# Every process of verl loads this plug-in; the process that sends weights omits one tensor of each update.
 FORGETFUL = """
 from harness.convergence.trainer.verl_extensions.verl_plugin import act
 
@@ -111,7 +111,7 @@ def test_a_weight_that_an_update_forgets_is_found(engine_cell, tmp_path):
 
 @pytest.fixture
 def one_step_cell(twin_cells):
-    """The row one-step-off-2card in its own versions, vLLM's among them."""
+    """The cell of the stack one-step-off-2card with its own versions, also of vLLM."""
     wanted = vllm_one_step_check.COMMITS
     found = next((one for one in twin_cells if one.verl in wanted and one.axes.get("vllm_ascend")), None)
     if found is None:
@@ -129,7 +129,7 @@ def test_one_step_off_the_rollouts_card_gets_the_weights(one_step_cell, tmp_path
 
 
 def test_one_step_off_stops_without_our_patch(one_step_cell, tmp_path):
-    """Unpatched it asks Ray for a group of a backend that Ray has not, as on cards."""
+    """Without the patch it requests a process group of a backend that Ray does not have, as on real cards."""
     commit = one_step_cell.verl.partition("@")[2]
     mirror = find_mirror(mirrors_folder(), commit) if mirrors_folder() else None
     if mirror is None:

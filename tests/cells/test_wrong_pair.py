@@ -1,4 +1,4 @@
-"""Two releases that were not made for each other, as they are: every break is found, by its root cause. Minutes.
+"""Two releases that were not made for each other: every broken import is found by its cause. Takes minutes.
 
 `npu-matrix --profile full run --only 'verl-0-7-1-sim*' --check vllm-imports` builds the cell.
 """
@@ -23,8 +23,8 @@ from harness.sources.packages.index_settings import index_environment, uv_binary
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
 OTHER_VLLM = "vllm==0.19.1"
 _GONE = "vllm.model_executor.layers.batch_invariant.vllm_is_batch_invariant"
-# The six root causes: import of vllm-ascend 0.18.0 -> what vLLM 0.19.1 has no longer, and how many modules end there.
-# `import_graph` derives them from the sources of both.
+# The six root causes: import in vllm-ascend 0.18.0 -> the name that vLLM 0.19.1 no longer has, and the number of
+# modules that fail there. `import_graph` derives them from the sources of both.
 ROOT_CAUSES = {
     "vllm_ascend/patch/worker/patch_qwen3_next.py:26": (
         "vllm.model_executor.models.qwen3_next.Qwen3NextGatedDeltaNet",
@@ -39,7 +39,7 @@ ROOT_CAUSES = {
     "vllm_ascend/sample/sampler.py:2": (_GONE, 2),
     "vllm_ascend/kv_offload/npu.py:8": ("vllm.v1.kv_offload.backends", 1),
 }
-# What vllm-ascend does before any module is asked for; the first imports in a function, which no graph shows.
+# Steps of vllm-ascend before any module is imported. The first one imports in a function, which the graph ignores.
 STEPS = {
     "vllm_ascend: compiled extension": ("vllm_ascend/utils.py:262", _GONE),
     "vllm_ascend: patches of a worker": (
@@ -51,7 +51,7 @@ STEPS = {
 
 @pytest.fixture(scope="session")
 def other_vllm(engine_cell, tmp_path_factory) -> Path:
-    """The other vLLM, built in front of the cell's own: nothing of the cell changes."""
+    """A folder with the other vLLM, which hides the cell's vLLM. The cell is not changed."""
     folder = tmp_path_factory.mktemp("vllm")
     facts = engine_cell.environment.measurements
     settings = index_environment(os.environ)
@@ -75,7 +75,7 @@ def other_vllm(engine_cell, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def ended(engine_cell, other_vllm) -> Mapping[str, Site]:
-    """Module of vllm-ascend -> the import that ends it beside the other vLLM, by the sources alone."""
+    """Module of vllm-ascend -> the import that fails with the other vLLM, derived from the sources alone."""
     [own] = Path(engine_cell.environment.measurements["prefix"]).glob("lib/python*/site-packages")
     beside_its_own = Graph(package="vllm_ascend", own=own, used="vllm", other=own)
     assert beside_its_own.broken() == {}
@@ -115,7 +115,7 @@ def test_a_pair_that_was_not_released_together_is_red_with_its_root_causes(
         for site in cause.sites
         for module in site.modules
     }
-    # Every module that must break does, for its own reason, and no other: one root cause less turns this red.
+    # Exactly the expected modules fail, each for the expected reason.
     assert found == {**{module: (site.place, site.missing) for module, site in ended.items()}, **STEPS}
     told = " ".join(judgement.reasons)
     assert [place for place in ROOT_CAUSES if place not in told] == []

@@ -1,7 +1,7 @@
 """Student prediction bands of run-level summaries, from reference runs.
 
-The mean of n new runs of a healthy stack lies, for a summary with reference mean m, standard deviation s
-and R reference runs, at m + t s sqrt(1/n + 1/R) with t Student-distributed with R - 1 degrees of freedom
+For a summary with mean m and standard deviation s over R reference runs, the mean of n new runs of a healthy
+stack is m + t s sqrt(1/n + 1/R), where t is Student-distributed with R - 1 degrees of freedom
 (Hahn, Meeker and Escobar, *Statistical Intervals*, 2nd ed. 2017, section 4.7).
 """
 

@@ -1,9 +1,9 @@
 """The decision rule: do candidate runs train as well as the reference runs?
 
-Each run first has to get through the gates. One run then screens; if it is suspicious, up to two further runs
-confirm or clear the suspicion.
+Each run must first pass the gates. One run then screens; if it is suspicious, up to two further runs confirm
+or clear the suspicion.
 
-`decide` is pure and works on anybody's curves: a run is a mapping of series names to numbers, one per step.
+`decide` is pure and works with any curves: a run is a mapping of series names to numbers, one for each step.
 The series `reward` is required; `decision_rule.FEATURES` lists the other series that are judged.
 """
 
@@ -157,11 +157,11 @@ class _Trial:
         )
 
     def _screen(self, run: Mapping[str, Floats]) -> Decision | None:
-        unlike = self._compare_with_twin(run)
+        deviates = self._compare_with_twin(run)
         stopped = self._test_at_looks(run, "screen", self.rule.screen_alpha)
         if stopped is not None:
             return stopped
-        if unlike or self.looks[-1].alarm:
+        if deviates or self.looks[-1].alarm:
             return None
         shortfall = self.bands.shortfall([run], self.rule.last_look)
         if shortfall < self.rule.margin:

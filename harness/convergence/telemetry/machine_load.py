@@ -57,7 +57,7 @@ class OtherProcesses:
         self._looked = -LOOK_SECONDS
 
     def look(self) -> None:
-        """Record the processor times of this process's descendants. May be called as often as wanted."""
+        """Record the processor times of this process's descendants. Can be called at any frequency."""
         if time.monotonic() - self._looked >= LOOK_SECONDS:
             self._looked = time.monotonic()
             self._below.update(_below())

@@ -65,7 +65,7 @@ def measure(context: TaskContext, arguments: Sequence[str]) -> Measured[Measurem
         runs.append(found)
         if reference is None or found.state != "measured":
             break
-        if not decide(reference.runs, [decode_series(one.series) for one in runs]).runs_wanted:
+        if not decide(reference.runs, [decode_series(run.series) for run in runs]).runs_wanted:
             break
     return measured_by(context, _joined(runs, reference))
 
@@ -86,9 +86,9 @@ def measured_by(context: TaskContext, found: Measurements) -> Measured[Measureme
 
 def _joined(runs: Sequence[TrainerMeasurements], reference: ReferenceSet | None) -> TrainerMeasurements:
     """The run that failed, or else the first run with the others as `more`, and the decision about them."""
-    found = next((one for one in runs if one.state != "measured"), runs[0])
+    found = next((run for run in runs if run.state != "measured"), runs[0])
     if found.state == "measured":
-        more = tuple(FurtherRun(recipe=one.recipe, series=one.series, stop=one.stop) for one in runs[1:])
+        more = tuple(FurtherRun(recipe=run.recipe, series=run.series, stop=run.stop) for run in runs[1:])
         found = replace(found, more=more)
     if reference is not None:
         found = replace(found, reference=reference.digest, reference_provenance=reference.provenance)
@@ -115,12 +115,12 @@ def _run(
     reference: ReferenceSet | None,
     earlier: Sequence[TrainerMeasurements],
 ) -> Measurements:
-    # The first run's files have no seed in their names: the documentation names them.
+    # The names of the first run's files, which the documentation mentions, do not contain the seed.
     name = "" if not earlier else f"-{seed}"
     folder, out = context.workdir / f"task{name}", context.workdir / f"run{name}.json"
     live, stop_file = context.workdir / f"live-{seed}.json", context.workdir / f"stop-{seed}"
     folder.mkdir()
-    before = [decode_series(one.series) for one in earlier]
+    before = [decode_series(run.series) for run in earlier]
     watcher = Watcher(
         read=lambda: reference_comparison.read_live_series(live),
         stop_reason=lambda series: (
@@ -152,7 +152,7 @@ def read_run(out: Path, completed: Completed) -> Measurements:
 
 def _curves(runs: Sequence[TrainerMeasurements], reference: ReferenceSet | None) -> TrainingCurves:
     """The curves that a report draws; without a reference set there are no bands."""
-    drawn = [(one.recipe.seed, RecordedRun(series=decode_series(one.series))) for one in runs]
+    drawn = [(run.recipe.seed, RecordedRun(series=decode_series(run.series))) for run in runs]
     return training_curves(reference.runs if reference else (), drawn)
 
 
@@ -202,7 +202,7 @@ def _decision(measured: TrainerMeasurements) -> tuple[Decision | None, Reference
     reference = by_digest(measured.reference) if measured.reference else None
     if reference is None:
         return None, None
-    return decide(reference.runs, [decode_series(one.series) for one in _runs(measured)]), reference
+    return decide(reference.runs, [decode_series(run.series) for run in _runs(measured)]), reference
 
 
 def _runs(measured: TrainerMeasurements) -> tuple[TrainerMeasurements | FurtherRun, ...]:
@@ -248,13 +248,13 @@ def _passed(
 def _cost(measured: TrainerMeasurements, decision: Decision, reference: ReferenceSet) -> list[str]:
     """Sentences: the number of runs, the steps that early stops saved, and the reference set."""
     runs = _runs(measured)
-    seeds = ", ".join(str(one.recipe.seed) for one in runs)
+    seeds = ", ".join(str(run.recipe.seed) for run in runs)
     device = reference.provenance.device
     simulated = "the simulated " if device.simulated else ""
     saved = [
-        f"Seed {one.recipe.seed}: {one.stop.sentence(len(one.series.get('reward', ())))}"
-        for one in runs
-        if one.stop is not None
+        f"Seed {run.recipe.seed}: {run.stop.sentence(len(run.series.get('reward', ())))}"
+        for run in runs
+        if run.stop is not None
     ]
     number = "1 run" if decision.runs_used == 1 else f"{decision.runs_used} runs"
     against = (
@@ -280,7 +280,7 @@ def _whole(measured: TrainerMeasurements, steps: int) -> Mapping[str, tuple[floa
     """The first complete run, or None. Further runs exist only if there is a reference set."""
     first = [measured] if measured.complete else []
     ended: list[TrainerMeasurements | FurtherRun] = [*first, *measured.more]
-    runs = (decode_series(one.series) for one in ended)
+    runs = (decode_series(run.series) for run in ended)
     return next((series for series in runs if len(series.get("reward", ())) >= steps), None)
 
 

@@ -21,7 +21,7 @@ from harness.convergence.telemetry.training_records import ReferenceProvenance
 from harness.convergence.trainer.trainer_measurements import TrainerRun
 from harness.errors import InfrastructureError
 
-# With the same seed, a healthy stack trains the same curve except for rounding. The curves of these seeds lie
+# With the same seed, a healthy stack trains the same curve except for rounding. The curves of these seeds are
 # inside the bands of both reference sets (measured); with another seed a second run may be needed. Without a
 # reference only the first seed is trained. Reference runs must use other seeds.
 CANDIDATE_SEEDS = (2, 3, 4)

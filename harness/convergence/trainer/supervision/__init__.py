@@ -1,5 +1,5 @@
-"""Runs verl's trainer, notices when it hangs, and ends all its processes. Linux only.
+"""Runs verl's trainer, detects that it hangs, and kills all its processes. Linux only.
 
-Start with `supervised_run.py`; `process_stacks.py` records where the processes of a hanging run stand,
-`zygote.py` makes Ray's workers start faster.
+Start with `supervised_run.py`. `process_stacks.py` reads the stacks of a hung run, and `zygote.py` makes Ray's
+workers start faster.
 """
