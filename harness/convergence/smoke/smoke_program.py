@@ -15,10 +15,10 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TextIO
 
+from harness.cell_program.torch_device import device_facts, package_version
 from harness.convergence.smoke import smoke_recipe as recipes
 from harness.convergence.smoke.smoke_recipe import TinyRecipe
 from harness.convergence.telemetry.machine_load import OtherProcesses, machine_load
@@ -90,7 +90,6 @@ def train(
 
     stop_file: the run stops after the step in which this file appears.
     """
-    from harness.cell_program.torch_device import device_facts
     from harness.convergence.smoke.training_device import open_device
     from harness.convergence.smoke.training_faults import fault
     from harness.convergence.smoke.training_loop import Training
@@ -126,15 +125,8 @@ def train(
 
 def versions(device: str) -> dict[str, str]:
     """The installed versions of the packages that affect a curve on `device`."""
-    found = {}
-    for package in _PACKAGES:
-        if package == "torch_npu" and device == "cpu":
-            continue
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    packages = [name for name in _PACKAGES if device != "cpu" or name != "torch_npu"]
+    return {name: found for name in packages if (found := package_version(name))}
 
 
 def _write(out: TextIO, record: Mapping[str, Any]) -> None:

@@ -19,11 +19,10 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
-from harness.cell_program.torch_device import device_facts
+from harness.cell_program.torch_device import device_facts, package_version
 from harness.convergence.decision import run_gates
 from harness.convergence.decision.bands import arrays
 from harness.convergence.decision.decision_rule import Rule
@@ -161,7 +160,7 @@ def run(options: argparse.Namespace) -> TrainerRun:
         argv=tuple(argv[1:]),
         plugins=tuple(_plugins(options, entry)),
         versions=versions(options.device),
-        ray=_version("ray"),
+        ray=package_version("ray"),
         device=device_facts("npu:0" if options.device == "npu" else "cpu"),
         host=replace(host, others=others.share()),
         processes=_processes(folder / "processes"),
@@ -203,7 +202,7 @@ def _identity(digest: str, options: argparse.Namespace) -> str:
 
 
 def _verl() -> str:
-    found = _version("verl")
+    found = package_version("verl")
     if not found:
         raise InfrastructureError(
             "verl is not installed in this environment", fix="run this program in a cell's environment"
@@ -231,13 +230,6 @@ def _plugins(options: argparse.Namespace, entry: str) -> list[str]:
     # The recipe supports vLLM only. Without vLLM, our rollout replaces it.
     replaces_vllm = entry == ONE_STEP_OFF_RECIPE and importlib.util.find_spec("vllm") is None
     return [VERL_PLUGIN, *([ONE_STEP_PLUGIN] if replaces_vllm else []), *options.plugin]
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 def _overrides(pairs: Sequence[str]) -> dict[str, str]:

@@ -21,9 +21,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from harness.cell_program.torch_device import device_facts, package_version
 from harness.cell_program.unsimulated_operators import unsimulated_operators
+from harness.devices.sim.faults.fault_spec import parse_faults
+from harness.devices.sim.start import overlay
 from harness.rollout.generation import engine_workers, vllm_engine
 from harness.rollout.generation.generation_measurements import CaseRun, FaultRun, GenerationFile
+from harness.rollout.generation.tiny_checkpoints import make_checkpoint
 from harness.rollout.operators.operator_result import OperatorMeasurement
 from harness.serialisation import to_json
 
@@ -130,8 +134,6 @@ def run(group: str, folder: Path, *, faults: bool) -> GenerationFile:
     vllm_engine.prepare()
     import torch
 
-    from harness.cell_program.torch_device import device_facts
-
     started = time.monotonic()
     device = "npu:0"
     entries: list[CaseRun] = []
@@ -149,7 +151,7 @@ def run(group: str, folder: Path, *, faults: bool) -> GenerationFile:
         calls={name: count for name, count in calls.items() if not name.startswith("aten::")},
         operators=() if named is None else named(),
         device=device_facts(device),
-        packages={name: vllm_engine.installed_version(name) for name in PACKAGES},
+        packages={name: package_version(name) for name in PACKAGES},
         seconds=round(time.monotonic() - started, 3),
     )
 
@@ -215,8 +217,6 @@ def _case_run(case: Generation, **facts: Any) -> CaseRun:
 
 def simulated() -> bool:
     """Whether this process computes on the simulated device."""
-    from harness.devices.sim.start import overlay
-
     return overlay.installed() is not None
 
 
@@ -242,9 +242,6 @@ def seeded_fault(family: str, effect: str, called: Collection[str]) -> str:
 
 def _under_fault(llm: Any, case: Generation, family: str, text: str, named: Measure) -> FaultRun:
     """Generate while a fault is injected, and measure which operators the test battery finds wrong."""
-    from harness.devices.sim.faults.fault_spec import parse_faults
-    from harness.devices.sim.start import overlay
-
     simulation = overlay.installed()
     if simulation is None:
         why = "faults need the simulated device"
@@ -282,8 +279,6 @@ def _battery(device: str) -> Measure:
 
 
 def _checkpoint(folder: Path, case: Generation) -> Path:
-    from harness.rollout.generation.tiny_checkpoints import make_checkpoint
-
     checkpoint = folder / case.checkpoint
     if not checkpoint.is_dir():
         make_checkpoint(checkpoint, case.kind, case.dtype, SEED)
@@ -292,8 +287,6 @@ def _checkpoint(folder: Path, case: Generation) -> Path:
 
 def _calls(llm: Any, case: Generation) -> Counter[str]:
     """How often the engine called each operator so far; empty on a real device."""
-    from harness.devices.sim.start import overlay
-
     if case.devices > 1:
         return engine_workers.total(llm, engine_workers.calls)
     simulation = overlay.installed()
@@ -303,8 +296,6 @@ def _calls(llm: Any, case: Generation) -> Counter[str]:
 @contextmanager
 def _counted_calls() -> Iterator[dict[str, int]]:
     """At the end of the block: how often each operator was called in it; empty on a real device."""
-    from harness.devices.sim.start import overlay
-
     calls: dict[str, int] = {}
     simulation = overlay.installed()
     if simulation is not None:

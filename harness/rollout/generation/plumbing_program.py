@@ -21,6 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from harness.cell_program.torch_device import device_facts, package_version
 from harness.cell_program.unsimulated_operators import unsimulated_operators
 from harness.rollout.generation import vllm_engine
 from harness.rollout.generation.generation_measurements import (
@@ -119,8 +120,6 @@ def steps(session: Session) -> None:
 def run(folder: Path) -> PlumbingFile:
     """Run all steps. An error is recorded, and ends the steps of its engine."""
     vllm_engine.prepare()
-    from harness.cell_program.torch_device import device_facts
-
     started = time.monotonic()
     weights = {name: _weights(folder / name, seed) for name, seed in CHECKPOINTS.items()}
     first = folder / "first"
@@ -143,7 +142,7 @@ def run(folder: Path) -> PlumbingFile:
         steps=tuple(found),
         cases=tuple(cases),
         device=device_facts("npu:0"),
-        packages={name: vllm_engine.installed_version(name) for name in PACKAGES},
+        packages={name: package_version(name) for name in PACKAGES},
         seconds=round(time.monotonic() - started, 3),
     )
 

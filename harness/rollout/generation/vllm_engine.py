@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from harness.cell_program.torch_device import package_version
 from harness.rollout.generation.generation_measurements import GeneratedRequest
 
 PROMPTS: tuple[tuple[int, ...], ...] = (
@@ -150,7 +150,7 @@ def _interpret_triton() -> None:
     simulation = overlay.installed()
     if simulation is None:
         return
-    for name, value in triton_environment(installed_version("vllm-ascend")).items():
+    for name, value in triton_environment(package_version("vllm-ascend")).items():
         os.environ.setdefault(name, value)
     if triton_interpreter.is_requested():
         triton_interpreter.install(simulation.machine)
@@ -164,11 +164,3 @@ def computes_sinks() -> bool:
         and spec.origin is not None
         and "learnable_sink" in Path(spec.origin).read_text("utf-8")
     )
-
-
-def installed_version(distribution: str) -> str:
-    """The version of an installed distribution, or ""."""
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return ""

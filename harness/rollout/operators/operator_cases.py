@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from harness.rollout.operators import operator_inputs as inputs
 from harness.rollout.operators import plain_operators
@@ -40,14 +39,26 @@ class OperatorCase:
         return f"{self.operator}/{self.variant}" if self.variant else self.operator
 
 
-_FUSED_1, _FUSED_2 = "npu::npu_fused_infer_attention_score", "npu::npu_fused_infer_attention_score_v2"
-_ATB_ATTENTION = partial(
-    OperatorCase,
-    family="attention",
-    written=("out",),
-    expected=plain_operators.atb_attention,
-    host=frozenset({"seq_len", "context_lens"}),
-)
+def _atb_attention(name: str, *, paged: bool, new: bool, mask: bool) -> OperatorCase:
+    return OperatorCase(
+        operator=f"atb::{name}",
+        family="attention",
+        draw=inputs.atb(paged=paged, new=new, mask=mask),
+        expected=plain_operators.atb_attention,
+        written=("out",),
+        host=frozenset({"seq_len", "context_lens"}),
+    )
+
+
+def _fused_attention(variant: str, draw: inputs.Draw, *, version: str = "") -> OperatorCase:
+    return OperatorCase(
+        operator=f"npu::npu_fused_infer_attention_score{version}",
+        variant=variant,
+        family="attention",
+        draw=draw,
+        expected=plain_operators.fused_attention,
+    )
+
 
 CASES: tuple[OperatorCase, ...] = (
     OperatorCase(
@@ -136,54 +147,15 @@ CASES: tuple[OperatorCase, ...] = (
         written=("key_cache", "value_cache"),
         exact=True,
     ),
-    OperatorCase(
-        operator=_FUSED_1,
-        variant="prefill",
-        family="attention",
-        draw=inputs.fused(paged=False),
-        expected=plain_operators.fused_attention,
-    ),
-    OperatorCase(
-        operator=_FUSED_1,
-        variant="chunked",
-        family="attention",
-        draw=inputs.fused(paged=True),
-        expected=plain_operators.fused_attention,
-    ),
-    OperatorCase(
-        operator=_FUSED_1,
-        variant="decode",
-        family="attention",
-        draw=inputs.fused(paged=True, decode=True),
-        expected=plain_operators.fused_attention,
-    ),
-    OperatorCase(
-        operator=_FUSED_2,
-        variant="sink and window",
-        family="attention",
-        draw=inputs.with_sinks,
-        expected=plain_operators.fused_attention,
-    ),
-    _ATB_ATTENTION(
-        operator="atb::_npu_paged_attention",
-        draw=inputs.atb(paged=True, new=False, mask=False),
-    ),
-    _ATB_ATTENTION(
-        operator="atb::_npu_paged_attention_splitfuse",
-        draw=inputs.atb(paged=True, new=True, mask=True),
-    ),
-    _ATB_ATTENTION(
-        operator="atb::_npu_flash_attention_qlens",
-        draw=inputs.atb(paged=True, new=True, mask=True),
-    ),
-    _ATB_ATTENTION(
-        operator="atb::_npu_flash_attention",
-        draw=inputs.atb(paged=False, new=True, mask=True),
-    ),
-    _ATB_ATTENTION(
-        operator="atb::_npu_flash_attention_unpad",
-        draw=inputs.atb(paged=False, new=True, mask=False),
-    ),
+    _fused_attention("prefill", inputs.fused(paged=False)),
+    _fused_attention("chunked", inputs.fused(paged=True)),
+    _fused_attention("decode", inputs.fused(paged=True, decode=True)),
+    _fused_attention("sink and window", inputs.with_sinks, version="_v2"),
+    _atb_attention("_npu_paged_attention", paged=True, new=False, mask=False),
+    _atb_attention("_npu_paged_attention_splitfuse", paged=True, new=True, mask=True),
+    _atb_attention("_npu_flash_attention_qlens", paged=True, new=True, mask=True),
+    _atb_attention("_npu_flash_attention", paged=False, new=True, mask=True),
+    _atb_attention("_npu_flash_attention_unpad", paged=False, new=True, mask=False),
     OperatorCase(
         operator="aten::mm",
         family="product",
