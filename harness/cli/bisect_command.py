@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -11,6 +10,7 @@ from harness.errors import EXIT_OK, InputError
 from harness.plan.bisection.cells_between import bisection_cells
 from harness.plan.bisection.search import Bisection
 from harness.plan.keys.variant import patch_series
+from harness.serialisation import dumps
 from harness.settings import Settings
 from harness.workspace.execution.bisect_search import (
     BisectSearch,
@@ -98,13 +98,13 @@ def command(settings: Settings, /, good: str, bad: str | None, check: str | None
         noise=check_noise(context, name, options["false_fail"], options["false_pass"]),
         confidence=options["confidence"],
     )
-    tell = (lambda _text: None) if options["as_json"] else click.echo
-    hunt = BisectSearch(context, space, search, name, tell)
-    hunt.recall()
+    log = (lambda _text: None) if options["as_json"] else click.echo
+    bisection = BisectSearch(context, space, search, name, log)
+    bisection.use_stored_outcomes()
     if options["dry_run"]:
-        report, code = hunt.forecast(), EXIT_OK
+        report, code = bisection.forecast(), EXIT_OK
     else:
-        report, code = hunt.go(options["limit"])
+        report, code = bisection.go(options["limit"])
     if options["as_json"]:
-        click.echo(json.dumps(report, indent=2))
+        click.echo(dumps(report, indent=2))
     return code

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import click
 
+from harness.cli.explain_command import violation_json
 from harness.errors import InputError, NothingSelectedError, did_you_mean
 from harness.matrix.version_matrix import Matrix
 from harness.plan.feasibility.exclusion import NearestCell, RuleViolation, parse_axes
-from harness.plan.feasibility.frontier import CellProof, newest_cells, newest_versions, upgrade_obstacles
+from harness.plan.feasibility.frontier import (
+    CellProof,
+    NewestVersions,
+    newest_cells,
+    newest_versions,
+    upgrade_obstacles,
+)
 from harness.settings import Settings
 from harness.workspace.execution.frontier_probe import (
     known_proofs,
@@ -87,7 +93,7 @@ _SCHEMA = {"schema": {"name": "npu-matrix.frontier", "version": 1}}
 
 def _newest(
     settings: Settings, matrix: Matrix, axis: str, given: tuple[str, ...], probe: str | None = None
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[dict[str, object], list[str]]:
     if axis not in matrix.axes:
         raise InputError(f"unknown axis {axis!r}", fix=did_you_mean(axis, matrix.axes))
     conditions = parse_conditions(matrix, given)
@@ -97,7 +103,7 @@ def _newest(
         raise NothingSelectedError(f"no cell has a value of {axis}")
     if probe:
         context, found = probe_frontier(settings, matrix, axis, conditions, probe)
-    report = {
+    report: dict[str, object] = {
         "axis": axis,
         "with": list(given),
         "works": str(found.works.version) if found.works else None,
@@ -107,7 +113,7 @@ def _newest(
                 "version": str(candidate.version),
                 "stand": candidate.state.value,
                 "cell": _proof_json(candidate.proof) if candidate.proof else None,
-                "objections": [_objection_json(one, settings) for one in candidate.objections],
+                "objections": [violation_json(one, settings.root) for one in candidate.objections],
                 "instead": _near_json(candidate.alternative) if candidate.alternative else None,
             }
             for candidate in found.versions
@@ -133,40 +139,42 @@ def _newest(
     return report, lines
 
 
-def _headline(found: Any, axis: str, given: tuple[str, ...]) -> str:
+def _headline(found: NewestVersions, axis: str, given: tuple[str, ...]) -> str:
     under = f" with {', '.join(given)}" if given else ""
     if found.works:
-        newest_versions, evidence = found.works.version.short, _evidence(found.works.proof)
-        return f"newest {axis}{under} that passed every check: {newest_versions} (evidence: {evidence})"
+        version, evidence = found.works.version.short, _evidence(found.works.proof)
+        return f"newest {axis}{under} that passed every check: {version} (evidence: {evidence})"
     if found.candidate:
-        newest_versions = found.candidate.version.short
-        return f"no {axis}{under} is known to work; the newest that has not failed: {newest_versions}"
+        version = found.candidate.version.short
+        return f"no {axis}{under} is known to work; the newest that has not failed: {version}"
     return f"no {axis}{under}: every version is excluded or has failed"
 
 
 def _newest_of_all(
     settings: Settings, matrix: Matrix, given: tuple[str, ...]
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[dict[str, object], list[str]]:
     conditions = parse_conditions(matrix, given)
     _, proofs = known_proofs(settings, matrix, conditions)
     found = newest_cells(matrix, conditions, proofs)
-    report = {"with": list(given), "cells": [_proof_json(proof) for proof in found]}
-    lines = [f"{len(found)} cells nothing speaks against, and than which no other such cell is newer:"]
+    report: dict[str, object] = {"with": list(given), "cells": [_proof_json(proof) for proof in found]}
+    lines = [f"{len(found)} cells without a failure that are not older than another such cell:"]
     for proof in found:
         lines.append(f"  {' '.join(f'{axis}={value}' for axis, value in proof.cell.axes.items())}")
         lines.append(f"      {_stand(proof.state.value, proof)}")
     return report, lines
 
 
-def _blocks(settings: Settings, matrix: Matrix, wanted: str, stack: str) -> tuple[dict[str, Any], list[str]]:
+def _blocks(
+    settings: Settings, matrix: Matrix, wanted: str, stack: str
+) -> tuple[dict[str, object], list[str]]:
     axes = parse_axes(matrix, [wanted])
     context, proofs = known_proofs(settings, matrix, ())
     cell = find_cell(context.matrix, settings["profile"], stack)
     found = upgrade_obstacles(matrix, cell, axes, proofs)
-    report = {
+    report: dict[str, object] = {
         "wanted": {axis: str(version) for axis, version in axes.items()},
         "on": cell.id,
-        "objections": [_objection_json(one, settings) for one in found.objections],
+        "objections": [violation_json(one, settings.root) for one in found.objections],
         "nearest": [
             {**_proof_json(proof), "changes": {axis: list(pair) for axis, pair in changes.items()}}
             for proof, changes in zip(found.nearest, found.changes, strict=True)
@@ -174,9 +182,9 @@ def _blocks(settings: Settings, matrix: Matrix, wanted: str, stack: str) -> tupl
     }
     what = f"{wanted} on {cell.stack or cell.id}"
     lines = [
-        f"{what}: {len(found.objections)} rules stand in the way"
+        f"{what}: blocked by {len(found.objections)} rules"
         if found.objections
-        else f"{what}: no rule stands in the way"
+        else f"{what}: not blocked by any rule"
     ]
     lines += [line for one in found.objections for line in _objection_lines(one, settings)]
     for proof, changes in zip(found.nearest, found.changes, strict=True):
@@ -190,22 +198,24 @@ def _blocks(settings: Settings, matrix: Matrix, wanted: str, stack: str) -> tupl
 def _stand(stand: str, proof: CellProof | None) -> str:
     if proof is None:
         return "no cell"
-    asked = len(proof.answers)
-    told = [
+    known = [
         f"{answer.check} {answer.status.value} ({answer.evidence.value})"
         for answer in proof.answers
         if answer.status and answer.evidence
     ]
-    return f"{stand}: {proof.passed} of {asked} checks passed{'; known: ' + ', '.join(told) if told else ''}"
+    total = len(proof.answers)
+    return (
+        f"{stand}: {proof.passed} of {total} checks passed{'; known: ' + ', '.join(known) if known else ''}"
+    )
 
 
 def _evidence(proof: CellProof | None) -> str:
-    """The evidence of the dearest check: what was proved on a simulated device is not proved on hardware."""
+    """The evidence of the most expensive check; a proof on a simulated device is not one on hardware."""
     found = [answer.evidence for answer in proof.answers if answer.evidence] if proof else []
     return found[-1].value if found else "none"
 
 
-def _near_json(near: NearestCell) -> dict[str, Any]:
+def _near_json(near: NearestCell) -> dict[str, object]:
     return {"cell": near.cell.id, "changes": {axis: list(pair) for axis, pair in near.changes.items()}}
 
 
@@ -221,7 +231,7 @@ def _proof_lines(proof: CellProof) -> list[str]:
     return lines
 
 
-def _proof_json(proof: CellProof) -> dict[str, Any]:
+def _proof_json(proof: CellProof) -> dict[str, object]:
     return {
         "cell": proof.cell.id,
         "axes": dict(proof.cell.axes),
@@ -235,16 +245,6 @@ def _proof_json(proof: CellProof) -> dict[str, Any]:
             }
             for answer in proof.answers
         ],
-    }
-
-
-def _objection_json(objection: RuleViolation, settings: Settings) -> dict[str, str]:
-    return {
-        "rule": objection.rule,
-        "what": objection.what,
-        "reason": objection.reason,
-        "source": objection.source,
-        "where": relative_location(objection.where, settings.root),
     }
 
 

@@ -11,7 +11,7 @@ import click
 
 from harness.errors import EXIT_INTERRUPTED, InputError, Location
 from harness.settings import Settings
-from harness.verdict.gate.gate import GateReport, judge_gate, undecided
+from harness.verdict.gate.gate import GateInputs, GateReport, judge_gate, undecided
 from harness.verdict.gate.gate_format import FORMATS
 from harness.workspace.execution.rerun_tasks import rerun_tasks
 from harness.workspace.open_ledger import ledger_file, open_ledger
@@ -82,21 +82,33 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
         for shard in options["shards"]:
             ledger.merge(ledger_file(Path(shard)))
         context, hosts = add_outcomes_of_other_hosts(own, ledger, options["only"], options["checks"])
-        report = judge_gate(inputs := gate_inputs(context, hosts, ledger, base, options))
+
+        def inputs_of_ledger() -> GateInputs:
+            return gate_inputs(
+                context,
+                hosts,
+                ledger,
+                base,
+                selects_checks=bool(options["checks"]),
+                strict_coverage=options["strict_coverage"],
+                impacted_only=options["impacted"],
+            )
+
+        report = judge_gate(inputs := inputs_of_ledger())
         for number in range(1, options["reruns"] + 1):
-            # What another host answered, only that host can run again.
+            # Tasks of other hosts cannot be run again here.
             keys = [key for key in undecided(report, inputs.flakes) if key in own.plan.tasks]
             if not keys:
                 break
             click.echo(f"attempt {number} of {options['reruns']} more on {len(keys)} failed tasks", err=True)
             if rerun_tasks(own, ledger, keys):
                 return EXIT_INTERRUPTED
-            report = judge_gate(inputs := gate_inputs(context, hosts, ledger, base, options))
-    _tell(report, options)
+            report = judge_gate(inputs := inputs_of_ledger())
+    _print(report, options)
     return report.exit_code
 
 
-def _tell(report: GateReport, options: Mapping[str, Any]) -> None:
+def _print(report: GateReport, options: Mapping[str, Any]) -> None:
     click.echo(FORMATS["json" if options["as_json"] else "text"](report), nl=False)
     if options["github"]:
         if not options["as_json"]:

@@ -18,7 +18,11 @@ from harness.numerics.loss.loss_measurements import LOSS_FORMAT, LossCaseOutcome
 from harness.outcome import Judgement, Outcome
 from harness.serialisation import json_object
 from harness.settings import Settings
-from harness.workspace.execution.numerics_measurement import calibration_file_name, measure_numerics
+from harness.workspace.execution.numerics_measurement import (
+    NumericsTarget,
+    calibration_file_name,
+    measure_numerics,
+)
 
 DEVICES = ("sim", "npu", "cpu")
 LONGEST_REASON = 110
@@ -60,15 +64,15 @@ def _target_options(function: Any) -> Any:
 @command.command("battery")
 @_target_options
 @click.pass_obj
-def battery(settings: Settings, /, **options: Any) -> int:
+def battery(settings: Settings, /, as_json: bool, **options: Any) -> int:
     """Evaluate the loss test battery and print one line per case.
 
     Uses the environment of a built cell with that verl version. Exits with 0 when every case passes, 1 when a
     case fails, 4 when the result is inconclusive.
     """
     loss = next(check for check in CHECKS if check.name == "loss")
-    outcome, judgement = measure_numerics(settings, loss, options)
-    if options["as_json"]:
+    outcome, judgement = measure_numerics(settings, loss, NumericsTarget(**options))
+    if as_json:
         click.echo(json.dumps(_report("npu-matrix.numerics-battery", outcome, judgement), indent=2))
     else:
         measured = LOSS_FORMAT.read(outcome.measurements)
@@ -84,12 +88,12 @@ def battery(settings: Settings, /, **options: Any) -> int:
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the calibration to this file."
 )
 @click.pass_obj
-def calibrate(settings: Settings, /, out: Path | None, **options: Any) -> int:
+def calibrate(settings: Settings, /, out: Path | None, as_json: bool, **options: Any) -> int:
     """Measure the precision constants of a device.
 
     The error budget of each group of cases is measured too. The figures are recorded, not judged.
     """
-    outcome, _ = measure_numerics(settings, CALIBRATION, options)
+    outcome, _ = measure_numerics(settings, CALIBRATION, NumericsTarget(**options))
     calibration = CALIBRATION.read(outcome).calibration
     record = {
         **json_object(calibration),
@@ -102,7 +106,7 @@ def calibrate(settings: Settings, /, out: Path | None, **options: Any) -> int:
         out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot write {out}", why=str(error), fix="name another file with --out") from error
-    if options["as_json"]:
+    if as_json:
         click.echo(json.dumps(record, indent=2))
         return 0
     for row in calibration.constants:
@@ -118,7 +122,7 @@ def calibrate(settings: Settings, /, out: Path | None, **options: Any) -> int:
     return 0
 
 
-def _report(name: str, outcome: Outcome, judgement: Judgement) -> dict[str, Any]:
+def _report(name: str, outcome: Outcome, judgement: Judgement) -> dict[str, object]:
     return {
         "schema": {"name": name, "version": 1},
         "status": judgement.status.value,

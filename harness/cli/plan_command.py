@@ -8,13 +8,19 @@ from typing import Any
 
 import click
 
+from harness.ledger.plan_record import PlanEntry
 from harness.plan.keys.code_impact import code_impact
 from harness.plan.tasks.task import Plan
 from harness.serialisation import as_object, dumps
 from harness.settings import Settings
-from harness.workspace.planning.plan_estimates import cost_text, estimate_basis, estimate_plan, work_text
+from harness.workspace.planning.plan_estimates import PlanEstimates, estimate_plan, work_text
 from harness.workspace.planning.plan_history import PlanHistory, open_plan_with_history
-from harness.workspace.planning.plan_schedule import github_job_lines, task_order_rows
+from harness.workspace.planning.plan_schedule import (
+    PlanReport,
+    ScheduledTask,
+    github_job_lines,
+    schedule_tasks,
+)
 from harness.workspace.planning.plan_selection import select_checks
 from harness.workspace.planning.revision_comparison import compare_with_revision
 
@@ -102,30 +108,34 @@ def command(
         # It imports numpy, which takes longer than a plan without covering set.
         from harness.workspace.planning.covering_plan import choose_covering_cells
 
-        context, known, report, lines = choose_covering_cells(
+        report = choose_covering_cells(
             settings, only, checks, options["strength"], options["budget"], options["keep"]
         )
     elif options["changed_since"]:
         context, known = open_plan_with_history(settings, only=only, checks=checks)
-        report, lines = compare_with_revision(context, known, options["changed_since"], only, checks)
+        report = compare_with_revision(context, known, options["changed_since"], only, checks)
     else:
         context, known = open_plan_with_history(settings, only=only, checks=checks)
-        costs = estimate_plan(context.plan, known)
-        report = {**as_object(context.plan.record()), "known": sorted(known.outcomes), "estimates": costs}
-        lines = _lines(context.plan, known, costs)
+        estimates = estimate_plan(context.plan, known)
+        record = as_object(context.plan.record())
+        report = PlanReport(
+            context=context,
+            known=known,
+            json={**record, "known": sorted(known.outcomes), "estimates": estimates},
+            lines=_lines(context.plan, known, estimates),
+        )
     if options["github"]:
-        click.echo(github_job_lines(context, known, report, options["github"], options["cards"] or 0))
+        click.echo(github_job_lines(report, options["github"], options["cards"] or 0))
         return
     if options["in_order"]:
-        turns = task_order_rows(context, known, {as_object(task)["key"] for task in report["tasks"]})
-        report["order"] = [turn["key"] for turn in turns]
-        lines += ["", "order of execution:"] + [
-            _turn_line(number, turn) for number, turn in enumerate(turns, 1)
-        ]
+        scheduled = schedule_tasks(report)
+        report.json["order"] = [task.key for task in scheduled]
+        report.lines.extend(["", "order of execution:"])
+        report.lines.extend(_scheduled_line(number, task) for number, task in enumerate(scheduled, 1))
     if as_json:
-        click.echo(dumps(report, indent=2))
+        click.echo(dumps(report.json, indent=2))
         return
-    for line in lines:
+    for line in report.lines:
         click.echo(line)
 
 
@@ -152,8 +162,8 @@ def _show_code_impact(names: tuple[str, ...], *, as_json: bool) -> None:
         )
 
 
-def _lines(plan: Plan, known: PlanHistory, costs: dict[str, Any]) -> list[str]:
-    by_cell: dict[str, list[Any]] = {}
+def _lines(plan: Plan, known: PlanHistory, estimates: PlanEstimates) -> list[str]:
+    by_cell: dict[str, list[PlanEntry]] = {}
     for entry in plan.entries:
         by_cell.setdefault(entry.cell_id, []).append(entry)
     width = max(len(cell) for cell in by_cell)
@@ -162,18 +172,18 @@ def _lines(plan: Plan, known: PlanHistory, costs: dict[str, Any]) -> list[str]:
         planned = [_mark(entry.check, entry.key in known.outcomes) for entry in entries if entry.key]
         left_out = Counter(entry.skip.reason for entry in entries if entry.skip)
         tail = "; ".join(f"{count} not run: {reason}" for reason, count in left_out.items())
-        cost = cost_text(costs["cells"][cell_id])
+        cost = str(estimates.cells[cell_id])
         lines.append(
             f"{cell_id:<{width}}  {' '.join(planned)}{'  [' + cost + ']' if cost else ''}"
             f"{'  (' + tail + ')' if tail else ''}"
         )
     todo = [task for key, task in plan.tasks.items() if key not in known.outcomes]
-    wanted = sum(bool(entry.key) for entry in plan.entries)
+    planned_checks = sum(bool(entry.key) for entry in plan.entries)
     lines.append(
-        f"{len(by_cell)} cells, {wanted} checks, {len(plan.tasks)} distinct tasks, "
+        f"{len(by_cell)} cells, {planned_checks} checks, {len(plan.tasks)} distinct tasks, "
         f"{len(todo)} to run ({work_text(known, todo)} of work); * = stored outcome is reused"
     )
-    lines.extend(estimate_basis(costs))
+    lines.extend(estimates.basis_lines())
     lines.extend(f"note: {notice}" for notice in plan.notices)
     return lines
 
@@ -182,9 +192,9 @@ def _mark(check: str, is_known: bool) -> str:
     return f"{check}*" if is_known else check
 
 
-def _turn_line(number: int, turn: dict[str, Any]) -> str:
-    failed = ", failed last time" if turn["failed_before"] else ""
+def _scheduled_line(number: int, task: ScheduledTask) -> str:
+    failed = ", failed last time" if task.failed_before else ""
     return (
-        f"{number:>4}  {turn['key'][:12]}  {turn['check']:<12} decides {turn['decides']:g}, "
-        f"{turn['card_seconds_to_the_end']:g} card-seconds to the end{failed}"
+        f"{number:>4}  {task.key[:12]}  {task.check:<12} decides {task.decides:g}, "
+        f"{task.card_seconds_to_the_end:g} card-seconds to the end{failed}"
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from harness.errors import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK, InputError, NothingSelectedError
@@ -28,16 +29,26 @@ from harness.workspace.planning.open_plan import PlanContext, open_plan
 from harness.workspace.planning.plan_history import PlanHistory, read_history
 from harness.workspace.planning.plan_selection import find_cell
 
-#: Assumed probabilities of a wrong verdict for checks that run code; static checks have 0.
+#: Assumed probabilities of a wrong verdict. Static checks have 0.
 FALSE_FAIL, FALSE_PASS = 0.05, 0.02
 
 
-#: The cost of a probe that this host cannot run, so that it is never chosen.
-UNANSWERABLE_COST = 1e18
+#: The cost of a probe without a verdict on this host, so that it is not chosen.
+UNUSABLE_COST = 1e18
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """An outcome of a probe. values: axis -> value. how: `known` if it was stored before, else `ran`."""
+
+    cell: str
+    values: Mapping[str, str | None]
+    status: Status
+    how: str
 
 
 class BisectSearch:
-    """One search over cells: reads the ledger, runs missing probes, passes its progress to `tell`."""
+    """One search over cells. It reads the ledger, runs missing probes, and passes its progress to `log`."""
 
     def __init__(
         self,
@@ -45,34 +56,34 @@ class BisectSearch:
         space: BisectionCells,
         search: Bisection,
         check: str,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         self.context = context
         self.space = space
         self.search = search
         self.check = check
-        self.tell = tell
+        self.log = log
         self.known: PlanHistory = read_history(context)
         entries = {entry.cell_id: entry for entry in context.plan.entries if entry.check == check}
         self.entries = [entries[cell.id] for cell in space.cells]
-        self.unanswerable: set[int] = set()
-        self.observations: list[dict[str, Any]] = []
+        self.unusable: set[int] = set()
+        self.observations: list[Observation] = []
 
-    def recall(self) -> None:
-        """Use every stored outcome of every probe."""
+    def use_stored_outcomes(self) -> None:
+        """Update the search with every stored outcome of every probe."""
         changes = ", ".join(
             f"{span.axis} ({span.steps} step{'s' if span.steps > 1 else ''})" for span in self.space.spans
         )
-        self.tell(f"{self.check}: between {self.space.good.id} and {self.space.bad.id} change {changes}")
+        self.log(f"{self.check}: between {self.space.good.id} and {self.space.bad.id} change {changes}")
         settings = self.context.settings
         if not (settings.path("state") / FILE_NAME).exists():
             return
         with open_ledger(settings) as ledger:
             for number, entry in enumerate(self.entries):
                 for outcome in reversed(ledger.history(key=entry.key)):
-                    self.take(number, outcome, "known")
+                    self.observe(number, outcome, "known")
 
-    def take(self, number: int, outcome: Outcome, how: str) -> bool:
+    def observe(self, number: int, outcome: Outcome, how: str) -> bool:
         """Update the search with an outcome; False if the outcome is neither pass nor fail."""
         task = self.context.plan.tasks[self.entries[number].key]
         status = judge_outcome(task.check, outcome).status
@@ -88,14 +99,11 @@ class BisectSearch:
             ) from None
         vector = self.space.probes[number]
         self.observations.append(
-            {
-                "cell": self.space.cells[number].id,
-                "values": self.values(vector),
-                "status": status.value,
-                "how": how,
-            }
+            Observation(cell=self.space.cells[number].id, values=self.values(vector), status=status, how=how)
         )
-        self.tell(f"  {how:<6} {status.value:<5} {self.told(vector)}  ({self.search.bits:.1f} bits to go)")
+        self.log(
+            f"  {how:<6} {status.value:<5} {self.values_text(vector)}  ({self.search.bits:.1f} bits left)"
+        )
         return True
 
     def values(self, vector: Sequence[int]) -> dict[str, str | None]:
@@ -103,27 +111,27 @@ class BisectSearch:
         pairs = zip(self.space.spans, vector, strict=True)
         return {span.axis: span.values[number] for span, number in pairs}
 
-    def told(self, vector: Sequence[int]) -> str:
+    def values_text(self, vector: Sequence[int]) -> str:
         """The values of a probe as text."""
         return " ".join(f"{axis}={_shortened(value)}" for axis, value in self.values(vector).items())
 
-    def prices(self, asked: frozenset[int] = frozenset()) -> list[float]:
-        """Seconds of each probe, without tasks that have an outcome or that earlier probes run."""
+    def prices(self, earlier: frozenset[int] = frozenset()) -> list[float]:
+        """Seconds of each probe, without tasks that have an outcome or that run for the `earlier` probes."""
         made = set(self.known.outcomes)
-        for number in asked:
+        for number in earlier:
             made |= self.tasks[number].keys()
         own = {entry.key for entry in self.entries}
         prices = []
         for number, tasks in enumerate(self.tasks):
-            if number in self.unanswerable:
-                prices.append(UNANSWERABLE_COST)
+            if number in self.unusable:
+                prices.append(UNUSABLE_COST)
                 continue
             prices.append(sum(cost for key, cost in tasks.items() if key in own or key not in made))
         return prices
 
     @functools.cached_property
     def tasks(self) -> list[dict[str, float]]:
-        """For each probe: key -> expected seconds of each of its tasks."""
+        """For each probe, key -> expected seconds of each of its tasks."""
         by_cell: dict[str, dict[str, float]] = {}
         for entry in self.context.plan.entries:
             if entry.key:
@@ -134,9 +142,9 @@ class BisectSearch:
     def best(self) -> int | None:
         """The next probe that this host can run, or None."""
         probe = self.search.best(self.prices())
-        return None if probe is None or probe in self.unanswerable else probe
+        return None if probe is None or probe in self.unusable else probe
 
-    def forecast(self) -> dict[str, Any]:
+    def forecast(self) -> dict[str, object]:
         """The first probe, and the expected cost of the whole search."""
         probe = self.best()
         trials = 64 if len(self.space.probes) < 500 else 12
@@ -144,8 +152,8 @@ class BisectSearch:
         if probe is None or expected is None:
             self.conclude()
         else:
-            self.tell(f"first: {self.told(self.space.probes[probe])}")
-            self.tell(
+            self.log(f"first: {self.values_text(self.space.probes[probe])}")
+            self.log(
                 f"expected: {expected.probes:.1f} probes of {expected.distinct:.1f} cells, about "
                 f"{duration(expected.cost)} of work (mean of {expected.trials} simulated searches)"
             )
@@ -161,7 +169,7 @@ class BisectSearch:
             else None,
         }
 
-    def go(self, limit: int) -> tuple[dict[str, Any], int]:
+    def go(self, limit: int) -> tuple[dict[str, object], int]:
         """Run probes until the culprit is found, no probe is left, or `limit` probes were run."""
 
         settings = self.context.settings
@@ -176,7 +184,7 @@ class BisectSearch:
         return self.report(), EXIT_INTERRUPTED if interrupted else EXIT_OK if found else EXIT_INCOMPLETE
 
     def run(self, probe: int, ledger: Ledger, executor: Any, stopped: Any) -> None:
-        """Run one probe; one without a pass or fail is not tried again."""
+        """Run one probe. A probe that neither passes nor fails is not run again."""
         key = self.entries[probe].key
         result = run_plan(
             restrict_plan(self.context.plan, {self.space.cells[probe].id}),
@@ -189,27 +197,29 @@ class BisectSearch:
         )
         ledger.finish_run(result.run_id, EXIT_OK)
         outcome = result.outcomes.get(key)
-        if outcome is None or not self.take(probe, outcome, "ran"):
-            self.unanswerable.add(probe)
+        if outcome is None or not self.observe(probe, outcome, "ran"):
+            self.unusable.add(probe)
             task = self.context.plan.tasks[key]
             why = judge_outcome(task.check, outcome).reasons[:1] if outcome else ()
-            self.tell(f"  no verdict   {self.told(self.space.probes[probe])}: {why[0] if why else 'not run'}")
+            self.log(
+                f"  no verdict   {self.values_text(self.space.probes[probe])}: {why[0] if why else 'not run'}"
+            )
 
     def conclude(self) -> SearchResult | None:
-        """Report the culprit, or the most probable candidate."""
+        """Log the culprit or the most probable candidate; returns the culprit, if it is known."""
         found = self.search.finding
         leading = found or self.search.leading
         names = " or ".join(self.space.name(culprit) for culprit in leading.culprits)
         if found:
-            more = "; no valid cell tells them apart" if len(found.culprits) > 1 else ""
-            self.tell(f"found: {names} ({found.probability:.1%}{more})")
+            more = "; no valid cell distinguishes them" if len(found.culprits) > 1 else ""
+            self.log(f"found: {names} ({found.probability:.1%}{more})")
         else:
-            self.tell(
+            self.log(
                 f"not sure yet: {names} ({leading.probability:.1%}); run the same command again to continue"
             )
         return found
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, object]:
         """The state of the search as JSON (schema `npu-matrix.bisect`)."""
         leading = self.search.leading
         return {
@@ -276,7 +286,7 @@ def _shortened(value: str | None) -> str:
 def check_noise(
     context: PlanContext, name: str, false_fail: float | None, false_pass: float | None
 ) -> FlakeRates:
-    """How often the check is wrong: as given, else 0 for a static check and the defaults for others."""
+    """The probabilities of a wrong verdict: as given, else 0 for a static check and defaults for others."""
     static = any(entry.check == name and entry.tier is Tier.STATIC for entry in context.plan.entries)
     return FlakeRates(
         false_fail=false_fail if false_fail is not None else 0.0 if static else FALSE_FAIL,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from harness.builds.cell.bundle import make_bundle
 from harness.builds.cell.cell_command import cell_command
@@ -26,12 +25,27 @@ from harness.package import PACKAGE_ROOT
 from harness.plan.tasks.task import Task
 from harness.run.jobs.execute import execute
 from harness.run.jobs.job import Job, JobSite
-from harness.serialisation import json_object
+from harness.serialisation import JsonValue, json_object
 from harness.settings import Settings
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_ledger import open_ledger
 from harness.workspace.planning.open_plan import open_plan
 from harness.workspace.planning.plan_selection import unknown_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumericsTarget:
+    """What to measure: a verl version on a device, in a built cell or in a Python environment of the user.
+
+    target: `verl==VERSION`. interpreter: the Python of the user's environment. seed: of the test battery.
+    keep: a folder for all intermediate files.
+    """
+
+    target: str | None
+    device: str
+    interpreter: Path | None = None
+    seed: int | None = None
+    keep: Path | None = None
 
 
 def calibration_file_name(record: CalibrationRecord, evidence: Evidence) -> str:
@@ -41,54 +55,50 @@ def calibration_file_name(record: CalibrationRecord, evidence: Evidence) -> str:
     return "".join(letter if letter.isalnum() or letter in ".-" else "_" for letter in name) + ".json"
 
 
-def measure_numerics(
-    settings: Settings, check: Check, options: Mapping[str, Any]
-) -> tuple[Outcome, Judgement]:
+def measure_numerics(settings: Settings, check: Check, target: NumericsTarget) -> tuple[Outcome, Judgement]:
     """Run the check on the target in a temporary folder; nothing is stored in the ledger."""
-    if options["seed"] is not None:
-        check = replace(check, params={**check.params, "seed": options["seed"]})
-    job, enter = (
-        _own_environment(settings, check, options)
-        if options["interpreter"]
-        else _cell(settings, check, options)
-    )
-    keep: Path | None = options["keep"]
-    with temporary_folder() as place:
+    if target.seed is not None:
+        check = replace(check, params={**check.params, "seed": target.seed})
+    if target.interpreter:
+        job, enter = _own_environment(settings, check, target, target.interpreter.absolute())
+    else:
+        job, enter = _cell(settings, check, target)
+    with temporary_folder() as folder:
         site = JobSite(
             root=settings.root,
-            state=(keep or place).absolute(),
+            state=(target.keep or folder).absolute(),
             cache=settings.cache,
             environ=os.environ,
             cell=enter,
-            keep=keep is not None,
+            keep=target.keep is not None,
         )
         outcome = execute(job, site)
     if outcome.state is not State.COMPLETED:
         failure = outcome.failure
         raise InfrastructureError(
             f"the battery could not be measured: {failure.message if failure else outcome.state.value}",
-            fix=failure.fix if failure else "run it again with --keep FOLDER and read the log there",
+            fix=failure.fix if failure else "run the command again with --keep FOLDER and read the log there",
         )
     return outcome, judge_outcome(check, outcome)
 
 
-def _cell(settings: Settings, check: Check, options: Mapping[str, Any]) -> tuple[Job, CellCommand]:
+def _cell(settings: Settings, check: Check, target: NumericsTarget) -> tuple[Job, CellCommand]:
     """The job in the environment of a built cell; InfrastructureError names the command that builds it."""
-    wanted, device = _version(options["target"]), options["device"]
+    version, device = _version(target.target), target.device
     plan = open_plan(settings).plan
-    cells = [cell for cell in plan.cells if _names(cell.axes.get("verl", ""), wanted)]
+    cells = [cell for cell in plan.cells if _names(cell.axes.get("verl", ""), version)]
     if not cells:
         raise unknown_name(
-            "cell with verl", wanted, sorted({cell.axes.get("verl", "") for cell in plan.cells})
+            "cell with verl", version, sorted({cell.axes.get("verl", "") for cell in plan.cells})
         )
-    # On a CPU the packages of any cell will do; a simulated one can be built anywhere.
+    # A CPU can use the packages of any cell; cells with a simulated device can be built on every host.
     fitting = [cell for cell in cells if cell.device == device or (device == "cpu" and cell.device == "sim")]
     if not fitting:
-        there = sorted({cell.device for cell in cells})
+        devices = sorted({cell.device for cell in cells})
         raise InputError(
-            f"no cell of the profile {settings['profile']!r} has verl {wanted} on {device}",
-            why=f"there it is on {', '.join(there)}",
-            fix="name one of these, another profile, or your own environment with --python",
+            f"no cell of the profile {settings['profile']!r} has verl {version} on {device}",
+            why=f"its cells with this version are on {', '.join(devices)}",
+            fix="choose one of these devices, another profile, or your own environment with --python",
         )
     with open_ledger(settings) as ledger:
         for cell in fitting:
@@ -114,24 +124,25 @@ def _cell(settings: Settings, check: Check, options: Mapping[str, Any]) -> tuple
             )
             return Job(task=task, inputs={"environment": built}), _enter(settings, facets["device"])
     raise InfrastructureError(
-        f"no environment with verl {wanted} is built here",
+        f"no environment with verl {version} is built here",
         fix=f"npu-matrix run --only {fitting[0].id} --check environment",
     )
 
 
-def _own_environment(settings: Settings, check: Check, options: Mapping[str, Any]) -> tuple[Job, CellCommand]:
+def _own_environment(
+    settings: Settings, check: Check, target: NumericsTarget, python: Path
+) -> tuple[Job, CellCommand]:
     """The job in a Python environment of the user."""
-    device = {"kind": options["device"]}
-    if device["kind"] == "sim":
+    device: dict[str, JsonValue] = {"kind": target.device}
+    if target.device == "sim":
         raise InputError(
             "--python needs --device npu or cpu",
             why="the simulated device belongs to cells that npu-matrix builds",
             fix="use --target verl==VERSION --device sim",
         )
-    python = options["interpreter"].absolute()
-    facets: dict[str, Any] = {"device": device}
-    if options["target"]:
-        facets["verl_tree"] = {"version": _version(options["target"])}
+    facets: dict[str, JsonValue] = {"device": device}
+    if target.target:
+        facets["verl_tree"] = {"version": _version(target.target)}
     built = Outcome(
         key="",
         check="environment",
@@ -152,7 +163,7 @@ def _own_environment(settings: Settings, check: Check, options: Mapping[str, Any
     return Job(task=task, inputs={"environment": built}), _enter(settings, device)
 
 
-def _enter(settings: Settings, device: Mapping[str, Any]) -> CellCommand:
+def _enter(settings: Settings, device: Mapping[str, JsonValue]) -> CellCommand:
     def enter(built: Outcome, module: str, args: Sequence[str]) -> tuple[Sequence[str], Mapping[str, str]]:
         bundle = make_bundle(PACKAGE_ROOT, settings.cache)
         environment = environment_location(built)
@@ -167,12 +178,12 @@ def _version(target: str | None) -> str:
     name, separator, version = (target or "").partition("==")
     if name.strip() != "verl" or not separator or not version.strip():
         raise InputError(
-            f"not a target: {target!r}" if target else "no target is named",
+            f"{target!r} is not a target" if target else "no target is given",
             fix="--target verl==0.9.1, or --python for an environment of your own",
         )
     return version.strip()
 
 
-def _names(axis: str, wanted: str) -> bool:
-    """Whether `wanted` is the verl version of a cell, with or without `@commit`."""
-    return wanted in {axis, axis.partition("@")[0]}
+def _names(axis: str, version: str) -> bool:
+    """Whether `version` is the verl version of a cell, with or without `@commit`."""
+    return version in {axis, axis.partition("@")[0]}

@@ -6,13 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.errors import InputError, Location
 from harness.matrix.model.cell import Cell
 from harness.matrix.version_matrix import Matrix
 from harness.outcome import Status
-from harness.plan.cost.task_cost import Estimate, duration, forecast
+from harness.plan.cost.task_cost import Estimate, Forecast, duration, forecast
 from harness.plan.covering.covering_set import MAX_STRENGTH, Cover, Universe, cover
 from harness.plan.covering.time_budget import (
     BudgetedCover,
@@ -32,6 +31,7 @@ from harness.workspace.planning.open_plan import (
     open_plan,
 )
 from harness.workspace.planning.plan_history import PlanHistory, read_history, read_key_history
+from harness.workspace.planning.plan_schedule import PlanReport
 from harness.workspace.planning.plan_selection import select_cells, select_checks
 
 TUPLES = {1: "values", 2: "pairs", 3: "triples"}
@@ -54,10 +54,10 @@ def choose_covering_cells(
     strength: int,
     budget: str | None,
     keep: Path | None,
-) -> tuple[PlanContext, PlanHistory, dict[str, Any], list[str]]:
-    """The plan of a covering set, and the report as JSON (schema `npu-matrix.cover`) and as lines of text.
+) -> PlanReport:
+    """The plan of a covering set, with JSON of the schema `npu-matrix.cover`.
 
-    Only keys are made of all cells; tasks and entries are made of those that were chosen.
+    Keys are computed for all cells, tasks and entries only for those that are chosen.
     """
     try:
         seconds = parse_duration(budget) if budget else None
@@ -70,8 +70,13 @@ def choose_covering_cells(
     bought = fit_into_budget(found, covering_steps(found, field.work), universe, seconds)
     taken = [field.cells[step.index] for step in bought.taken]
     context = open_plan(settings, checks=checks, choose=lambda _matrix: taken or field.cells[:1])
-    report = _report(context, field, bought, seconds)
-    return context, read_history(context), report, _lines(context, field, bought, budget)
+    return PlanReport(
+        context=context,
+        known=read_history(context),
+        json=_report(context, field, bought, seconds),
+        lines=_lines(context, field, bought, budget),
+        has_tasks=bool(bought.taken),
+    )
 
 
 def _field(settings: Settings, matrix: Matrix, only: Sequence[str], names: Sequence[str]) -> _Candidates:
@@ -81,8 +86,8 @@ def _field(settings: Settings, matrix: Matrix, only: Sequence[str], names: Seque
     columns = ring.keys(cells)
     keys = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     by_name = {check.name: check for check in checks}
-    asked = {key: by_name[name] for mine in keys for name, key in mine.items()}
-    known = read_key_history(settings, asked, inspect_this_host())
+    check_of_key = {key: by_name[name] for mine in keys for name, key in mine.items()}
+    known = read_key_history(settings, check_of_key, inspect_this_host())
     costs = {
         (name, device): known.costs.estimate(check, device)
         for name, check in by_name.items()
@@ -96,15 +101,15 @@ def _field(settings: Settings, matrix: Matrix, only: Sequence[str], names: Seque
 
 
 def _cover(field: _Candidates, universe: Universe, earlier: frozenset[str]) -> Cover:
-    """Stacks and failed cells are always included, cells of the earlier plan are kept, new cells win ties."""
-    red = {key for key, judgement in field.known.judgements.items() if judgement.status is Status.FAIL}
+    """Always include stacks and failed cells, keep the cells of the earlier plan, and prefer new cells."""
+    failed = {key for key, judgement in field.known.judgements.items() if judgement.status is Status.FAIL}
     known = field.known.outcomes.keys()
     must: dict[int, str] = {}
     for number, cell in enumerate(field.cells):
         if cell.stack:
             must[number] = f"stack {cell.stack}"
-        elif red and not red.isdisjoint(field.keys[number].values()):
-            must[number] = "red last time"
+        elif failed and not failed.isdisjoint(field.keys[number].values()):
+            must[number] = "failed last time"
     return cover(
         universe.cells,
         universe.strength,
@@ -123,13 +128,14 @@ def _earlier(file: Path) -> frozenset[str]:
         return frozenset(cell["id"] for cell in cells)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
-            "this is no plan", where=Location(file), why=str(error), fix="npu-matrix plan --json > FILE"
+            "this is not a plan", where=Location(file), why=str(error), fix="npu-matrix plan --json > FILE"
         ) from None
 
 
 def _report(
     context: PlanContext, field: _Candidates, bought: BudgetedCover, budget: float | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
+    work = _forecast(bought, field)
     return {
         "schema": {"name": "npu-matrix.cover", "version": 1},
         "profile": context.plan.profile,
@@ -145,11 +151,17 @@ def _report(
             "seconds": round(bought.next_hour.seconds, 1),
         },
         "tasks": context.plan.record().tasks if bought.taken else [],
-        "forecast": _forecast(bought, field),
+        "forecast": {
+            "seconds": round(work.seconds, 1),
+            "error_s": round(work.error, 1),
+            "tasks": work.tasks,
+            "guessed": work.guessed,
+            "text": str(work),
+        },
     }
 
 
-def _step_json(field: _Candidates, step: CoveringStep) -> dict[str, Any]:
+def _step_json(field: _Candidates, step: CoveringStep) -> dict[str, object]:
     return {
         "id": field.cells[step.index].id,
         "gained": step.gained,
@@ -158,16 +170,10 @@ def _step_json(field: _Candidates, step: CoveringStep) -> dict[str, Any]:
     }
 
 
-def _forecast(bought: BudgetedCover, field: _Candidates) -> dict[str, Any]:
-    distinct = {name: estimate for step in bought.taken for name, estimate in field.work[step.index].items()}
-    told = forecast(list(distinct.values()))
-    return {
-        "seconds": round(told.seconds, 1),
-        "error_s": round(told.error, 1),
-        "tasks": told.tasks,
-        "guessed": told.guessed,
-        "text": str(told),
-    }
+def _forecast(bought: BudgetedCover, field: _Candidates) -> Forecast:
+    """The time of all tasks of the taken cells that still have to run."""
+    distinct = {key: estimate for step in bought.taken for key, estimate in field.work[step.index].items()}
+    return forecast(list(distinct.values()))
 
 
 def _lines(context: PlanContext, field: _Candidates, bought: BudgetedCover, budget: str | None) -> list[str]:
@@ -181,34 +187,34 @@ def _lines(context: PlanContext, field: _Candidates, bought: BudgetedCover, budg
     ]
     skipped = sum(entry.skip is not None for entry in context.plan.entries)
     lines.append(
-        f"{len(bought.taken)} of {len(cells)} cells hold {bought.covered} "
+        f"{len(bought.taken)} of {len(cells)} cells cover {bought.covered} "
         f"of {bought.tuples} feasible {tuples} "
-        f"({bought.coverage:.1%}); about {_forecast(bought, field)['text']} of work"
+        f"({bought.coverage:.1%}); about {_forecast(bought, field)} of work"
     )
     offer = bought.next_hour
     if bought.left:
         lines.append(
             f"{len(bought.left)} cells do not fit {budget}; the next {duration(max(offer.seconds, 3600))} "
-            f"would buy {offer.cells} of them and {offer.gained} more {tuples}, "
-            f"to {(bought.covered + offer.gained) / bought.tuples:.1%}"
+            f"would add {offer.cells} of them and cover {offer.gained} more {tuples}, "
+            f"in total {(bought.covered + offer.gained) / bought.tuples:.1%}"
         )
     else:
         lines.append(_beyond(field, bought))
     if skipped:
-        lines.append("note: includes work this host cannot run; `npu-matrix plan` says what and why")
+        lines.append("note: includes work that this host cannot run; `npu-matrix plan` shows it")
     return lines
 
 
 def _beyond(field: _Candidates, bought: BudgetedCover) -> str:
-    """If every tuple is covered: the share of tuples of the next strength that the cells cover."""
+    """What a covering set of the next strength would add, for a set that covers every tuple."""
     strength = bought.strength + 1
     if strength > MAX_STRENGTH:
-        return "every tuple is held, and no greater strength is offered"
+        return "every tuple is covered, and there is no greater strength"
     universe = Universe([cell.axes for cell in field.cells], strength)
-    held = universe.count_covered([step.index for step in bought.taken])
+    covered = universe.count_covered([step.index for step in bought.taken])
     tuples = TUPLES.get(strength, f"{strength}-tuples")
-    share = held / universe.size if universe.size else 1.0
+    share = covered / universe.size if universe.size else 1.0
     return (
-        f"more time buys nothing at strength {bought.strength}; of the {universe.size} feasible {tuples} "
-        f"these cells hold {held} ({share:.1%}): the rest is what --strength {strength} would buy"
+        f"more cells would add nothing at strength {bought.strength}; of the {universe.size} feasible "
+        f"{tuples} these cells cover {covered} ({share:.1%}), and --strength {strength} would cover the rest"
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from harness.ledger.plan_record import CellFacts
 from harness.plan.cost.disk import ENVIRONMENT_CHECK, estimate_environment_disk
@@ -11,87 +12,124 @@ from harness.plan.tasks.task import Plan, Task
 from harness.workspace.planning.plan_history import PlanHistory
 
 
-def estimate_plan(plan: Plan, known: PlanHistory) -> dict[str, Any]:
-    """Estimates as JSON: for every task that still has to run, for every cell, and in total.
+@dataclass(frozen=True, kw_only=True)
+class TaskEstimate:
+    """The expected seconds of a task with their range, and the disk space of the environment that it builds.
 
-    Seconds are those of one task after the other. A task that cells share counts in each of them and once in
-    all. disk_mib is of environments that are still to be built; disk_unknown counts those whose like was
-    never measured.
+    measured: the number of executions that the seconds are based on. disk_mib: 0 for a task that builds no
+    environment, None for an environment whose size is not known.
     """
+
+    seconds: float
+    low: float
+    high: float
+    measured: int
+    basis: str
+    disk_mib: int | None = 0
+    disk_basis: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TotalEstimate:
+    """The sum for several tasks, executed one after the other.
+
+    guessed: the number of tasks without a measured execution. disk_unknown: the number of environments of
+    unknown size.
+    """
+
+    tasks: int
+    guessed: int
+    seconds: float
+    disk_mib: int
+    disk_unknown: int
+
+    def __str__(self) -> str:
+        """`about 3.4 min, 4.1 GiB of disk`; "" if nothing has to run."""
+        if not self.tasks:
+            return ""
+        parts = [f"about {duration(self.seconds)}"]
+        if self.disk_mib:
+            parts.append(f"{self.disk_mib / 1024:.1f} GiB of disk")
+        if self.disk_unknown:
+            plural = "s" if self.disk_unknown > 1 else ""
+            parts.append(f"{self.disk_unknown} environment{plural} of unknown size")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanEstimates:
+    """Estimates of the tasks that still have to run, by key, for every cell, and in total.
+
+    A task that several cells share is included in the sum of each of them, and once in the total.
+    """
+
+    tasks: Mapping[str, TaskEstimate]
+    cells: Mapping[str, TotalEstimate]
+    total: TotalEstimate
+
+    def basis_lines(self) -> list[str]:
+        """Lines of text with the total and what it is based on."""
+        if not self.total.tasks:
+            return []
+        guessed = self.total.guessed
+        time = (
+            f"estimates: {self.total} in total, one task after the other; "
+            f"{self.total.tasks - guessed} of {self.total.tasks} tasks by executions in this ledger, "
+            f"{guessed} by a documented figure"
+        )
+        found = sorted({task.disk_basis for task in self.tasks.values() if task.disk_basis})
+        disk = (
+            "disk: environments that are not built yet, each as if none of its packages were in the "
+            f"installer's cache ({'; '.join(found)})"
+        )
+        return [time, disk] if found else [time]
+
+
+def estimate_plan(plan: Plan, known: PlanHistory) -> PlanEstimates:
+    """The estimates of all tasks without a reusable outcome."""
     cells = {cell.id: cell for cell in plan.cells}
-    asking = {entry.key: cells[entry.cell_id] for entry in plan.entries}
+    cell_of_key = {entry.key: cells[entry.cell_id] for entry in plan.entries}
     tasks = {
-        key: _task(known, task, asking[key]) for key, task in plan.tasks.items() if key not in known.outcomes
+        key: _estimate_task(known, task, cell_of_key[key])
+        for key, task in plan.tasks.items()
+        if key not in known.outcomes
     }
-    wanted: dict[str, list[str]] = {cell: [] for cell in cells}
+    keys_of_cell: dict[str, set[str]] = {cell: set() for cell in cells}
     for entry in plan.entries:
         if entry.key in tasks:
-            wanted[entry.cell_id].append(entry.key)
-    return {
-        "tasks": tasks,
-        "cells": {cell: _sum([tasks[key] for key in dict.fromkeys(keys)]) for cell, keys in wanted.items()},
-        "total": _sum(list(tasks.values())),
-    }
+            keys_of_cell[entry.cell_id].add(entry.key)
+    return PlanEstimates(
+        tasks=tasks,
+        cells={cell: total_estimate([tasks[key] for key in keys]) for cell, keys in keys_of_cell.items()},
+        total=total_estimate(tasks.values()),
+    )
 
 
-def _task(known: PlanHistory, task: Task, cell: CellFacts) -> dict[str, Any]:
-    """`cell` is any cell that needs the task; all of them have the same environment."""
+def _estimate_task(known: PlanHistory, task: Task, cell: CellFacts) -> TaskEstimate:
+    """cell: any cell that has the task; all of them have the same environment."""
+    builds = task.check.name == ENVIRONMENT_CHECK
+    disk = estimate_environment_disk(cell.axes, cell.device) if builds else None
     estimate = known.costs.of_task(task)
-    found = {
-        "seconds": round(estimate.seconds, 1),
-        "low": round(estimate.low, 1),
-        "high": round(estimate.high, 1),
-        "measured": estimate.samples,
-        "basis": estimate.basis,
-        "disk_mib": 0,
-    }
-    if task.check.name == ENVIRONMENT_CHECK:
-        disk = estimate_environment_disk(cell.axes, cell.device)
-        found |= {
-            "disk_mib": disk.mib if disk else None,
-            "disk_basis": disk.basis if disk else "never measured on NPUs",
-        }
-    return found
-
-
-def _sum(tasks: list[dict[str, Any]]) -> dict[str, Any]:
-    disks = [task["disk_mib"] for task in tasks]
-    return {
-        "tasks": len(tasks),
-        "guessed": sum(not task["measured"] for task in tasks),
-        "seconds": round(sum(task["seconds"] for task in tasks), 1),
-        "disk_mib": sum(disk for disk in disks if disk),
-        "disk_unknown": disks.count(None),
-    }
-
-
-def cost_text(cost: dict[str, Any]) -> str:
-    """`about 3.4 min, 4.1 GiB of disk` for a cell or a plan; "" if nothing has to run."""
-    if not cost["tasks"]:
-        return ""
-    parts = [f"about {duration(cost['seconds'])}"]
-    parts += [f"{cost['disk_mib'] / 1024:.1f} GiB of disk"] if cost["disk_mib"] else []
-    unknown = cost["disk_unknown"]
-    parts += [f"{unknown} environment{'s' * (unknown > 1)} of unknown size"] if unknown else []
-    return ", ".join(parts)
-
-
-def estimate_basis(report: dict[str, Any]) -> list[str]:
-    """Lines of text with the total estimate and what it is based on."""
-    total, tasks = report["total"], report["tasks"].values()
-    if not total["tasks"]:
-        return []
-    time = (
-        f"estimates: {cost_text(total)} in total, one task after the other; "
-        f"{total['tasks'] - total['guessed']} of {total['tasks']} tasks by executions in this ledger, "
-        f"{total['guessed']} by a documented figure"
+    return TaskEstimate(
+        seconds=round(estimate.seconds, 1),
+        low=round(estimate.low, 1),
+        high=round(estimate.high, 1),
+        measured=estimate.samples,
+        basis=estimate.basis,
+        disk_mib=disk.mib if disk else None if builds else 0,
+        disk_basis=disk.basis if disk else "never measured on NPUs" if builds else "",
     )
-    found = sorted({task["disk_basis"] for task in tasks if "disk_basis" in task})
-    disk = (
-        "disk: environments that are not built yet, each as if none of its packages were in the installer's "
-        f"cache ({'; '.join(found)})"
+
+
+def total_estimate(tasks: Collection[TaskEstimate]) -> TotalEstimate:
+    """The sum of estimates."""
+    return TotalEstimate(
+        tasks=len(tasks),
+        guessed=sum(not task.measured for task in tasks),
+        seconds=round(sum(task.seconds for task in tasks), 1),
+        disk_mib=sum(task.disk_mib or 0 for task in tasks),
+        disk_unknown=sum(task.disk_mib is None for task in tasks),
     )
-    return [time, disk] if found else [time]
 
 
 def work_text(known: PlanHistory, tasks: list[Task]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from harness.outcome import Status
 from harness.plan.cost.shards import github_output, make_shards
@@ -11,24 +11,58 @@ from harness.workspace.planning.open_plan import PlanContext, cards_by_cell
 from harness.workspace.planning.plan_history import PlanHistory
 
 
-def github_job_lines(
-    context: PlanContext, known: PlanHistory, report: dict[str, Any], jobs: int, cards: int
-) -> str:
-    """Lines for `$GITHUB_OUTPUT`: the cells, divided by expected cost over at most `jobs` jobs."""
-    left = {key: task for key, task in context.plan.tasks.items() if key not in known.outcomes}
-    touched = None
-    if "since" in report:
-        touched = {
-            cell for task in report["tasks"] if task["effect"] != "unchanged" for cell in task["cells"]
-        }
-    seconds = {key: known.costs.of_task(task).seconds for key, task in left.items()}
-    return github_output(make_shards(context.plan, seconds, jobs, only=touched, cards=cards))
+@dataclass(frozen=True, kw_only=True)
+class PlanReport:
+    """A plan with its history, as `npu-matrix plan` prints it: as JSON and as lines of text.
+
+    has_tasks: False for a covering set without cells. changed_cells: the cells with tasks that a change
+    affects, if the plan is compared with an earlier revision.
+    """
+
+    context: PlanContext
+    known: PlanHistory
+    json: dict[str, object]
+    lines: list[str]
+    has_tasks: bool = True
+    changed_cells: frozenset[str] | None = None
 
 
-def task_order_rows(context: PlanContext, known: PlanHistory, keys: set[str]) -> list[dict[str, Any]]:
-    """Rows for JSON: the tasks of `keys` that still have to run, in the order a run would start them."""
+@dataclass(frozen=True, kw_only=True)
+class ScheduledTask:
+    """A task in the order in which a run starts them.
+
+    decides: expected number of more expensive entries that its failure skips. card_seconds_to_the_end: the
+    longest chain of dependent tasks that starts with it.
+    """
+
+    key: str
+    check: str
+    failed_before: bool
+    decides: float
+    card_seconds_to_the_end: float
+
+
+def github_job_lines(report: PlanReport, jobs: int, cards: int) -> str:
+    """Lines for `$GITHUB_OUTPUT`: the cells, divided by expected cost over at most `jobs` jobs.
+
+    cards: see `make_shards`.
+    """
+    plan, known = report.context.plan, report.known
+    seconds = {
+        key: known.costs.of_task(task).seconds
+        for key, task in plan.tasks.items()
+        if key not in known.outcomes
+    }
+    return github_output(make_shards(plan, seconds, jobs, only=report.changed_cells, cards=cards))
+
+
+def schedule_tasks(report: PlanReport) -> list[ScheduledTask]:
+    """The tasks that still have to run, in the order in which a run starts them."""
+    if not report.has_tasks:
+        return []
+    context, known = report.context, report.known
     failed = {key for key, judgement in known.judgements.items() if judgement.status is Status.FAIL}
-    turns = order_tasks(
+    ordered = order_tasks(
         context.plan,
         seconds={key: known.costs.of_task(task).seconds for key, task in context.plan.tasks.items()},
         failed_before=failed,
@@ -36,13 +70,13 @@ def task_order_rows(context: PlanContext, known: PlanHistory, keys: set[str]) ->
         cards=cards_by_cell(context),
     )
     return [
-        {
-            "key": turn.key,
-            "check": turn.check,
-            "failed_before": turn.failed_before,
-            "decides": round(turn.decides, 2),
-            "card_seconds_to_the_end": round(turn.path, 1),
-        }
-        for turn in turns
-        if turn.key in keys and (turn.key not in known.outcomes or turn.failed_before)
+        ScheduledTask(
+            key=task.key,
+            check=task.check,
+            failed_before=task.failed_before,
+            decides=round(task.decides, 2),
+            card_seconds_to_the_end=round(task.path, 1),
+        )
+        for task in ordered
+        if task.key not in known.outcomes or task.failed_before
     ]

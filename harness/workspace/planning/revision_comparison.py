@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.errors import InputError, Location, NothingSelectedError
@@ -28,19 +27,27 @@ from harness.settings import ENVIRONMENT_PREFIX, Settings, flag_of, load_setting
 from harness.workspace.planning.open_plan import PlanContext, open_plan
 from harness.workspace.planning.plan_estimates import work_text
 from harness.workspace.planning.plan_history import PlanHistory
+from harness.workspace.planning.plan_schedule import PlanReport
 
-#: Time limit of the planner of another revision, which runs in its own process.
+#: Time limit in seconds for the planner of another revision, which runs in a process of its own.
 SECONDS = 120
 
 
 def compare_with_revision(
     context: PlanContext, known: PlanHistory, reference: str, only: Sequence[str], checks: Sequence[str]
-) -> tuple[dict[str, Any], list[str]]:
-    """The report as JSON (schema `npu-matrix.impact`), and as lines of text."""
+) -> PlanReport:
+    """The plan, with the differences from a revision as JSON (schema `npu-matrix.impact`) and as text."""
     revision = resolve_revision(context.settings.root, reference)
     before = plan_of_revision(context, revision, only, checks)
     found = compare_plans(context.plan, before)
-    return _report(context, known, revision, found), _lines(context, known, revision, found)
+    changed = [task for task in found.tasks if task.effect is not Effect.UNCHANGED]
+    return PlanReport(
+        context=context,
+        known=known,
+        json=_report(context, known, revision, found),
+        lines=_lines(context, known, revision, found),
+        changed_cells=frozenset(cell for task in changed for cell in task.cells),
+    )
 
 
 def plan_of_revision(
@@ -48,12 +55,12 @@ def plan_of_revision(
 ) -> PlanRecord:
     """The plan of the same selection at a revision.
 
-    With the same planning code there and here, today's planner reads that revision's files; otherwise that
-    revision's own planner does, so that the keys are the ones it really had.
+    If the planning code is the same, the current planner reads the files of the revision. Otherwise the
+    planner of the revision runs, so that the keys are those that the revision really had.
     """
     settings = context.settings
     matrix = _inside(settings)
-    # If the program is not installed from the checkout, the same code plans both.
+    # If npu-matrix is not installed from this checkout, the same code plans both.
     same = PACKAGE_ROOT.parent != settings.root or has_same_code(settings.root, revision)
     with temporary_folder() as place:
         paths = [matrix, "patches", "npu-matrix.toml", *([] if same else [PACKAGE])]
@@ -73,7 +80,7 @@ def plan_of_revision(
 
 
 def _inside(settings: Settings) -> str:
-    """The path of the matrix inside the checkout, so that its content at a revision can be read."""
+    """The path of matrix.yaml in the checkout; InputError if it is elsewhere and so has no revisions."""
     file = settings.path("matrix")
     folder = os.path.relpath(os.path.realpath(file.parent), os.path.realpath(settings.root))
     name = Path(folder) / file.name
@@ -81,13 +88,13 @@ def _inside(settings: Settings) -> str:
         raise InputError(
             "the matrix lies outside of this checkout, so it has no revision here",
             where=Location(file),
-            fix="name one of the checkout with --matrix, or the checkout of this one with --root",
+            fix="select a file in the checkout with --matrix, or the checkout of this file with --root",
         )
     return str(name)
 
 
 def _settings_at(settings: Settings, folder: Path) -> Settings:
-    """The settings file of the revision; options of the command line and the profile stay as they are."""
+    """The settings of the revision, with the options of the command line and the profile of this command."""
     flags = {name: one.value for name, one in settings.values.items() if one.origin == flag_of(name)}
     return load_settings(
         {**flags, "matrix": _inside(settings), "profile": settings["profile"]}, os.environ, folder
@@ -108,7 +115,7 @@ def _planned_here(
 def _planned_there(
     context: PlanContext, revision: Revision, folder: Path, only: Sequence[str], checks: Sequence[str]
 ) -> PlanRecord:
-    """Run the planner of the revision. `-P` keeps the working folder off its path; PYTHONPATH sets it."""
+    """Run the planner of the revision. PYTHONPATH selects its code; `-P` excludes the working folder."""
     settings = context.settings
     argv = [sys.executable, "-P", "-m", "harness", "--root", str(folder)]
     argv += ["--matrix", _inside(settings), "--profile", settings["profile"]]
@@ -146,7 +153,7 @@ def _planned_there(
     )
 
 
-def _report(context: PlanContext, known: PlanHistory, revision: Revision, found: Impact) -> dict[str, Any]:
+def _report(context: PlanContext, known: PlanHistory, revision: Revision, found: Impact) -> dict[str, object]:
     return {
         "schema": {"name": "npu-matrix.impact", "version": 1},
         "profile": context.plan.profile,
@@ -180,8 +187,8 @@ def _lines(context: PlanContext, known: PlanHistory, revision: Revision, found: 
     lines += [f"  gone       {check:<12} {cell}" for cell, check in found.gone]
     unchanged = found.of(Effect.UNCHANGED)
     counts = Counter(_status(known, task) or "without an outcome here" for task in unchanged)
-    told = ", ".join(f"{count} {status}" for status, count in counts.items())
-    lines.append(f"unchanged, proved by their keys: {len(unchanged)}{f' ({told})' if told else ''}")
+    statuses = ", ".join(f"{count} {status}" for status, count in counts.items())
+    lines.append(f"unchanged, proved by their keys: {len(unchanged)}{f' ({statuses})' if statuses else ''}")
     lines.append(f"{len(todo)} to run ({work_text(known, todo)} of work)")
     return lines
 

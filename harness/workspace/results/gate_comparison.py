@@ -44,17 +44,24 @@ def gate_inputs(
     hosts: Mapping[str, HostReport],
     ledger: Ledger,
     base: str,
-    options: Mapping[str, Any],
+    *,
+    selects_checks: bool,
+    strict_coverage: bool,
+    impacted_only: bool,
 ) -> GateInputs:
-    """Everything the gate judges: outcomes of this plan and of its base, flakes, causes of changes."""
-    answers = read_attempts(context.plan, ledger)
+    """Everything that the gate judges: outcomes of this plan and of its base, flakes, causes of changes.
+
+    hosts: cell id -> the host that ran it, if not this one. selects_checks: whether --check selects some of
+    the checks; then checks that only the base has do not count as missing.
+    """
+    attempts = read_attempts(context.plan, ledger)
     expected = expectations(context.matrix, context.settings["profile"])
     base_name, base_plan, base_verdicts = _base(context, hosts, ledger, base)
     changes, places = _blame(context, base_plan)
     selected = {cell.id for cell in context.plan.cells}
     checks = {entry.check for entry in context.plan.entries}
     whole = len(selected) == len(context.matrix.cells(context.settings["profile"]).cells)
-    head = verdicts_from_ledger(context.plan, answers.outcomes, expected)
+    head = verdicts_from_ledger(context.plan, attempts.outcomes, expected)
     return GateInputs(
         base_name=base_name,
         head=head,
@@ -64,15 +71,15 @@ def gate_inputs(
             name: entry.key
             for name, entry in base_plan.entries_by_name.items()
             # A check that was removed from the code counts as missing, unless --check selects others.
-            if (entry.check in checks or not options["checks"]) and (whole or entry.cell_id in selected)
+            if (entry.check in checks or not selects_checks) and (whole or entry.cell_id in selected)
         },
-        flakes=flake_decisions(context.plan, answers, ledger, now=time.time()),
+        flakes=flake_decisions(context.plan, attempts, ledger, now=time.time()),
         changes=changes,
         places=places,
         problems=_idle_expectations(context),
         notices=context.plan.notices,
-        strict_coverage=options["strict_coverage"],
-        impacted_only=options["impacted"],
+        strict_coverage=strict_coverage,
+        impacted_only=impacted_only,
         profile=context.plan.profile,
         options=context.settings.flags(*REPRODUCE_OPTIONS),
     )
@@ -81,7 +88,7 @@ def gate_inputs(
 def _logs(
     context: PlanContext, head: Mapping[CellCheck, Verdict], ledger: Ledger
 ) -> dict[CellCheck, tuple[Sequence[str], Sequence[str]]]:
-    """Root causes from the logs of failed tasks that are on this machine."""
+    """Root causes, from those logs of failed tasks that are on this machine."""
     found: dict[CellCheck, tuple[Sequence[str], Sequence[str]]] = {}
     for name, verdict in head.items():
         outcome = verdict.outcome
@@ -100,7 +107,7 @@ def _base(
     """The name of the base, its plan, and the verdicts of its entries."""
     settings = context.settings
     path = Path(base)
-    # A folder may have the name of a branch: without a ledger in it, the branch is meant.
+    # A folder and a branch may have the same name. Without a ledger in the folder, the branch is meant.
     if _has_ledger(path):
         return _base_of_ledger(base, ledger_file(path))
     run = ledger.run(base)
@@ -131,30 +138,28 @@ def _base_of_ledger(base: str, file: Path) -> tuple[str, PlanRecord, dict[CellCh
     with Ledger.open(file.parent) as other:
         run = other.latest_run()
         if run is None:
-            raise InputError(
-                "no run is in this ledger", where=Location(file), fix="name one that holds a run"
-            )
+            raise InputError("this ledger has no run", where=Location(file), fix="name a ledger with a run")
         plan = _readable(run)
         return f"{base} (run {run.run_id})", plan, _answered(plan, other, run.run_id)
 
 
 def _readable(run: RunRecord) -> PlanRecord:
-    """The plan of the run; InputError when it has no readable plan."""
+    """The plan of the run; InputError if it cannot be read."""
     _stored_plan(run.plan)
     return run.plan
 
 
 def _check_ledger(file: Path) -> None:
-    """Check a ledger read-only: opening it would repair a damaged file, and this one is not ours."""
+    """Check that a file is a ledger, read-only, because opening it could change a file of another project."""
     try:
         with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
             database.execute("SELECT count(*) FROM outcomes").fetchone()
     except sqlite3.DatabaseError as error:
-        raise InputError("this is no ledger", where=Location(file), why=str(error)) from error
+        raise InputError("this is not a ledger", where=Location(file), why=str(error)) from error
 
 
 def _answered(plan: PlanRecord, ledger: Ledger, run_id: str | None) -> dict[CellCheck, Verdict]:
-    """Base entries with an outcome, judged by the checks of today, without expectations."""
+    """The verdicts of base entries with an outcome, by the current checks and without expectations."""
     if not plan.entries:
         return {}
     stored = _stored_plan(plan)
@@ -186,13 +191,9 @@ def _blame(context: PlanContext, base: PlanRecord) -> tuple[dict[Any, Any], dict
 
 
 def _idle_expectations(context: PlanContext) -> tuple[str, ...]:
-    known = {check.name for check in _checks()}
+    known = {check.name for check in all_checks()}
     return tuple(
         f"{one.where}: the expectation {one.id!r} {one.fault}"
         for one in survey_expectations(context.matrix, known, context.settings.root)
         if one.fault
     )
-
-
-def _checks() -> Sequence[Any]:
-    return all_checks()
