@@ -10,7 +10,7 @@ import click
 from harness.builds.cleanup.cleanup_candidates import CleanupCandidate, removal_order, remove_candidate
 from harness.errors import EXIT_INCOMPLETE
 from harness.settings import Settings
-from harness.workspace.results.cleanup_search import cleanup_standing, find_leftovers
+from harness.workspace.results.cleanup_search import cleanup_policy, find_leftovers
 
 
 @click.command(
@@ -49,7 +49,7 @@ def command(settings: Settings, *, dry_run: bool, everything: bool, older_than: 
 
     Exits with 4 when something could not be removed.
     """
-    found, notices = find_leftovers(settings, cleanup_standing(settings, older_than, everything=everything))
+    found, notices = find_leftovers(settings, cleanup_policy(settings, older_than, everything=everything))
     failed: dict[str, str] = {}
     for engine, one in [(engine, one) for engine, things in found for one in removal_order(things)]:
         problem = "" if dry_run else remove_candidate(one, engine)

@@ -1,7 +1,7 @@
-"""What commands do, without parsing arguments and printing results.
+"""The work of the commands, without parsing arguments and printing results.
 
-A checkout is opened here: its settings, matrix, host, plan, ledger and history. Start with
-`planning/open_plan.py`, which almost every command calls first. `planning` makes plans and says what is known
-of them, `patches` finds patches and the trees they apply to, `execution` runs tasks on this machine, and
-`results` reads what runs have stored.
+Start with `planning/open_plan.py`, which almost every command calls first: it makes the plan of a checkout
+from its settings, its matrix and this host. `planning` makes plans and looks up their stored outcomes,
+`patches` finds patches and the trees they apply to, `execution` runs tasks on this machine, and `results`
+reads what runs have stored.
 """

@@ -38,7 +38,7 @@ QUIET_S = 2.0
 
 
 def announced_fetch(what: str) -> Any:
-    """A function that runs pip like `run_quietly`, and first logs that `what` is downloaded."""
+    """A function like `run_quietly` that first logs that `what` is downloaded."""
 
     def fetch(
         argv: Sequence[str],
@@ -54,7 +54,7 @@ def announced_fetch(what: str) -> Any:
 
 
 def progress_logger(what: str) -> Callable[[int, int], None]:
-    """A callback that logs `what: done of total`, at most once a second."""
+    """A callback that logs `WHAT: DONE of TOTAL`, at most once a second, and not in the first two seconds."""
     last = time.monotonic() + QUIET_S - 1
 
     def log(done: int, total: int) -> None:

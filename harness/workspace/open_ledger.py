@@ -25,6 +25,6 @@ def ledger_file(path: Path) -> Path:
     file = path / FILE_NAME if path.is_dir() else path
     if not file.is_file():
         raise InputError(
-            "there is no ledger here", where=Location(path), fix=f"name a folder with {FILE_NAME}"
+            "there is no ledger here", where=Location(path), fix=f"give a folder that contains {FILE_NAME}"
         )
     return file

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from harness.errors import InputError, InterruptedRunError, did_you_mean
+from harness.ledger.plan_record import PlanEntry
 from harness.ledger.store import Ledger
 from harness.matrix.model.constraints import Condition
 from harness.matrix.model.versions import parse_specifier
@@ -35,7 +35,7 @@ _CONDITION = re.compile(r"\s*(?P<axis>[a-z_][a-z0-9_]*)\s*(?P<specifier>[<>=!].*
 def probe_frontier(
     settings: Settings, matrix: Matrix, axis: str, conditions: tuple[Condition, ...], most: str
 ) -> tuple[PlanContext, NewestVersions]:
-    """Run missing checks until the newest working version is known; returns the frontier after that."""
+    """Run missing checks until the newest working version is known; returns the plan and the frontier."""
     tried: set[str] = set()
     while True:
         context, proofs = known_proofs(settings, matrix, conditions)
@@ -56,12 +56,12 @@ def probe_frontier(
 
 
 def parse_conditions(matrix: Matrix, given: tuple[str, ...]) -> tuple[Condition, ...]:
-    """The conditions of `--with AXIS=VALUE`; InputError for one that cannot be read."""
+    """Parse the conditions of `--with AXIS=VALUE`; InputError for an invalid one."""
     conditions = []
     for text in given:
         match = _CONDITION.fullmatch(text)
         if not match:
-            raise InputError(f"{text!r} is no condition", fix="write AXIS=VALUE, or AXIS>=VALUE")
+            raise InputError(f"{text!r} is not a condition", fix="write AXIS=VALUE, or AXIS>=VALUE")
         axis, specifier = match["axis"], match["specifier"]
         if axis not in matrix.axes:
             raise InputError(f"unknown axis {axis!r}", fix=did_you_mean(axis, matrix.axes))
@@ -69,7 +69,7 @@ def parse_conditions(matrix: Matrix, given: tuple[str, ...]) -> tuple[Condition,
         try:
             parsed = parse_specifier(matrix.axes[axis].scheme, words)
         except ValueError as error:
-            raise InputError(f"{text!r} is no condition", why=str(error)) from None
+            raise InputError(f"{text!r} is not a condition", why=str(error)) from None
         conditions.append(Condition(axis=axis, specifiers=(parsed,)))
     return tuple(conditions)
 
@@ -80,17 +80,17 @@ def known_proofs(
     """The stored verdicts of every cell of any profile that meets the conditions."""
     context = open_plan(settings, choose=lambda matrix: matrix.all_cells)
     known = read_history(context)
-    answers: dict[str, list[CheckProof]] = {}
+    checks: dict[str, list[CheckProof]] = {}
     for entry in context.plan.entries:
-        answers.setdefault(entry.cell_id, []).append(_answer(entry, known))
+        checks.setdefault(entry.cell_id, []).append(_check_proof(entry, known))
     return context, {
-        cell.id: CellProof(cell=cell, answers=tuple(answers[cell.id]))
+        cell.id: CellProof(cell=cell, answers=tuple(checks[cell.id]))
         for cell in matrix.all_cells
         if meets_conditions(matrix, cell, conditions)
     }
 
 
-def _answer(entry: Any, known: PlanHistory) -> CheckProof:
+def _check_proof(entry: PlanEntry, known: PlanHistory) -> CheckProof:
     if entry.skip:
         return CheckProof(check=entry.check, not_run=entry.skip.reason)
     judgement = known.judgements.get(entry.key)

@@ -1,4 +1,4 @@
-"""What this host needs for the default profile, and the resources it offers to Ray."""
+"""The disk space that the default profile needs, and the resources that this host offers to Ray."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from harness.devices.host.host_findings import DiskSpace
 from harness.devices.host.inventory import HostReport
 from harness.settings import Settings
 
-#: Two environments of 1.7 GiB each, their downloads, and space to build: measured on the default profile.
+#: Two environments of 1.7 GiB each, their downloads, and build files; measured with the default profile.
 NEEDED_BYTES = 8 * 2**30
 
 
-#: Two images, 3.4 GB together, and the largest layer, 0.9 GB, twice while it is stored.
+#: Two images with 3.4 GB in total, and two copies of the largest layer (0.9 GB) while it is stored.
 NEEDED_FOR_IMAGES = 5 * 2**30
 
 
@@ -30,7 +30,7 @@ def disk_requirements(settings: Settings) -> DiskSpace:
 
 
 def ray_resources(host: HostReport) -> dict[str, float]:
-    """Markers of `harness.plan.tasks.demand`; Ray counts CPUs itself, and cards if pyACL is installed."""
+    """Resources for `ray start` (see `harness.plan.tasks.demand`). Ray counts CPUs itself."""
     found: dict[str, float] = {f"arch:{platform.machine()}": 1}
     if host.usable_chips:
         found["NPU"] = len(host.usable_chips)

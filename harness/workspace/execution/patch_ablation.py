@@ -1,4 +1,4 @@
-"""Ablation of patches: compare the tree, then the verdicts, with one patch left out at a time."""
+"""Ablation of patches: leaves out one patch at a time and compares the source tree, then the verdicts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ablate_tree(settings: Settings, names: Sequence[str], asked: Mapping[str, An
 def ablate_cell(
     settings: Settings, name: str, names: Sequence[str], checks: Sequence[str], *, static: bool
 ) -> tuple[list[Ablation], bool]:
-    """Compare the trees of a cell, then its verdicts; the flag says whether the run was interrupted."""
+    """Compare the trees of a cell, then its verdicts; also returns whether the run was interrupted."""
     matrix = open_matrix(settings)
     cell = find_cell(matrix, settings["profile"], name)
     found = _ablate_statically(settings, cell, names)
@@ -58,8 +58,8 @@ def ablate_cell(
     unknown = [one.patch for one in found if one.result == UNKNOWN]
     if not unknown:
         return found, False
-    moved, interrupted = _run_without(settings, planned(), {patch: planned(patch) for patch in unknown})
-    return [moved.get(one.patch, one) for one in found], interrupted
+    judged, interrupted = _run_without(settings, planned(), {patch: planned(patch) for patch in unknown})
+    return [judged.get(one.patch, one) for one in found], interrupted
 
 
 def _ablate_statically(settings: Settings, cell: Cell, names: Sequence[str]) -> list[Ablation]:
@@ -81,7 +81,7 @@ def _ablate_statically(settings: Settings, cell: Cell, names: Sequence[str]) -> 
 def _run_without(
     settings: Settings, full: PlanContext, partial: Mapping[str, PlanContext]
 ) -> tuple[dict[str, Ablation], bool]:
-    """Run the cell with all patches, then without each one; also says whether it was interrupted."""
+    """Run the cell with all patches, then without each one; also returns whether it was interrupted."""
     found: dict[str, Ablation] = {}
     with local_run(settings) as (executor, stopped), open_ledger(settings) as ledger:
         before = _statuses(full, ledger, executor, stopped, "with every patch")

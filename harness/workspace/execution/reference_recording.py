@@ -31,11 +31,12 @@ TRAINER_PROGRAM = "harness.convergence.trainer.trainer_program"
 ALGORITHMS = ("grpo", "gspo")
 # Check -> the algorithm that verl's own trainer trains in it.
 TRAINERS = {f"trainer-{algorithm}": algorithm for algorithm in ALGORITHMS}
-# The rule needs 10 runs; 20 find faults of 5 between-run standard deviations instead of 7 (see `Rule`).
+# The rule needs at least 10 runs. With 20, faults of 5 instead of 7 between-run standard deviations are found
+# (see `Rule`).
 SEEDS = 20
-# A run takes 10 s of a core, and ten times that on a crowded machine.
+# A run takes 10 s on one core, and up to ten times as long on a loaded machine.
 SECONDS_PER_RUN = 100.0
-# A trainer takes one to three minutes, and ends itself when it stands still.
+# A trainer run takes one to three minutes, and stops itself when it makes no progress.
 SECONDS_PER_TRAINER = 1800.0
 
 RunProgram = Callable[[Sequence[str], Mapping[str, str], float], "Completed"]
@@ -54,7 +55,7 @@ class Recording:
 def recordings_of_run(plan: Plan, result: RunResult) -> list[Recording]:
     """One recording for each convergence check that has an outcome in a built cell.
 
-    NothingSelectedError when there is none.
+    NothingSelectedError if there is none.
     """
     outcomes = result.outcomes
     built = {
@@ -86,15 +87,15 @@ def recordings_of_run(plan: Plan, result: RunResult) -> list[Recording]:
 def record_references(
     recordings: Sequence[Recording], folder: Path, enter: CellCommand, run: RunProgram
 ) -> Iterator[str]:
-    """Record one reference set after the other; yields the path of each.
+    """Record the reference sets one after the other; yields the path of each.
 
-    InfrastructureError when a recording fails or the folder cannot be made.
+    InfrastructureError if a recording fails or the folder cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InfrastructureError(
-            "the folder for reference sets cannot be made",
+            "the folder for reference sets cannot be created",
             where=Location(folder),
             why=error.strerror or str(error),
             fix="name another folder",
@@ -141,14 +142,14 @@ def _trainer_set(one: Recording, folder: Path, enter: CellCommand, run: RunProgr
 def _last_line(
     one: Recording, command: tuple[Sequence[str], Mapping[str, str]], seconds: float, run: RunProgram
 ) -> str:
-    """The last line that the program printed; InfrastructureError when it failed."""
+    """The last line that the program printed; InfrastructureError if the program failed."""
     done = run(*command, seconds)
     lines = [line.strip() for line in done.tail.splitlines() if line.strip()]
     if done.returncode != 0 or not lines:
         raise InfrastructureError(
             f"the reference of {one.check} in {one.cell} could not be recorded",
             why=lines[-1] if lines else f"the program ended with {done.returncode}",
-            fix=f"look at what `npu-matrix run --only {one.cell} --check {one.check}` says",
+            fix=f"see the result of `npu-matrix run --only {one.cell} --check {one.check}`",
         )
     return lines[-1]
 

@@ -16,9 +16,9 @@ from harness.workspace.planning.open_plan import PlanContext
 
 
 def rerun_tasks(context: PlanContext, ledger: Ledger, keys: Collection[str]) -> bool:
-    """Run these tasks of the plan again on this machine; True when interrupted.
+    """Run these tasks of the plan again on this machine; True if the user interrupted the run.
 
-    Every attempt is recorded, in a run of its own. InfrastructureError when another run uses the checkout.
+    Every attempt is recorded in a run of its own. InfrastructureError if another run uses the checkout.
     """
     with local_run(context.settings) as (executor, stopped):
         result = run_plan(
@@ -36,18 +36,18 @@ def rerun_tasks(context: PlanContext, ledger: Ledger, keys: Collection[str]) -> 
 
 def partial_plan(plan: Plan, keys: Collection[str]) -> Plan:
     """The part of the plan with these keys and their dependencies, in the order of the plan."""
-    wanted: set[str] = set()
-    left = list(keys)
-    while left:
-        key = left.pop()
-        if key in plan.tasks and key not in wanted:
-            wanted.add(key)
-            left += plan.tasks[key].needs
-    entries = tuple(entry for entry in plan.entries if entry.key in wanted and entry.skip is None)
+    selected: set[str] = set()
+    queue = list(keys)
+    while queue:
+        key = queue.pop()
+        if key in plan.tasks and key not in selected:
+            selected.add(key)
+            queue += plan.tasks[key].needs
+    entries = tuple(entry for entry in plan.entries if entry.key in selected and entry.skip is None)
     cells = {entry.cell_id for entry in entries}
     return replace(
         plan,
         cells=tuple(cell for cell in plan.cells if cell.id in cells),
         entries=entries,
-        tasks={key: task for key, task in plan.tasks.items() if key in wanted},
+        tasks={key: task for key, task in plan.tasks.items() if key in selected},
     )

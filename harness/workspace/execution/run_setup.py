@@ -1,4 +1,4 @@
-"""Prepares a run: the executor, the folders and the facts of this host."""
+"""Prepares a run: the lock of the state folder, the executor, its folders, and the facts about this host."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ LOGGER = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def exclusive_run(settings: Settings) -> Iterator[Callable[[], bool]]:
-    """Hold the lock of the state folder; yields a function that says whether the user interrupted the run.
+    """Lock the state folder; yields a function that returns whether the user interrupted the run.
 
-    With the setting `wait` off, InfrastructureError while another run uses this state folder.
+    InfrastructureError if another run uses this state folder and the setting `wait` is off.
     """
     command = ["npu-matrix", *sys.argv[1:]]
     with (
@@ -45,7 +45,7 @@ def exclusive_run(settings: Settings) -> Iterator[Callable[[], bool]]:
 
 @contextlib.contextmanager
 def local_run(settings: Settings) -> Iterator[tuple[LocalExecutor, Callable[[], bool]]]:
-    """As `exclusive_run`, with an executor that runs tasks on this machine."""
+    """Like `exclusive_run`; also yields an executor that runs tasks on this machine."""
     with (
         exclusive_run(settings) as stopped,
         contextlib.closing(LocalExecutor(local_site(settings), settings.jobs)) as executor,
@@ -54,13 +54,13 @@ def local_run(settings: Settings) -> Iterator[tuple[LocalExecutor, Callable[[], 
 
 
 def ray_cluster(settings: Settings) -> RayExecutor | None:
-    """The executor for a Ray cluster; None when tasks run on this machine."""
+    """The executor for a Ray cluster; None if tasks run on this machine."""
     if settings["executor"] == "local":
         return None
     if settings["executor"] != "ray":
         origin = settings.values["executor"].origin
         raise InputError(
-            f"there is no executor {settings['executor']!r}", why=f"set by {origin}", fix="local, or ray"
+            f"there is no executor {settings['executor']!r}", why=f"set by {origin}", fix="use local or ray"
         )
     from harness.run.executors.ray_executor import RayExecutor, RemoteSite
 
@@ -73,7 +73,7 @@ def ray_cluster(settings: Settings) -> RayExecutor | None:
 
 
 def local_site(settings: Settings, *, keep: bool = False, cards: tuple[int, ...] = ()) -> JobSite:
-    """Where tasks run on this machine. keep: keep their work folders. cards: those that tasks may use."""
+    """The folders, environment and cards for tasks on this machine. keep: whether to keep work folders."""
     cache = settings.cache
     return JobSite(
         root=settings.root,

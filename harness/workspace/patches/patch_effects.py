@@ -39,7 +39,7 @@ def survival_over_releases(settings: Settings, patches: Path, upstream: str) -> 
     versions = [version for version in matrix_versions(settings, package) if "@" not in version]
     if not versions:
         raise InputError(
-            f"the matrix has no release of {package}", fix="give a repository: --repo PATH --range A..B"
+            f"the matrix has no release of {package}", fix="use a repository: --repo PATH --range A..B"
         )
     fetch = announced_fetch(package)
     trees = [

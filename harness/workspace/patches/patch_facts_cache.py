@@ -1,6 +1,6 @@
 """Facts for the patches page of the report: whether patches apply to upstream heads, and what they change.
 
-Computed once for a head or a tree, and cached.
+The facts are computed once for each head or tree and cached.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ FOLDER = "patch-facts"
 def patch_facts_files(settings: Settings, matrix: Matrix) -> tuple[Path, ...]:
     """The files of forecasts and summaries that can be computed without the network.
 
-    Heads need a clone below `mirrors`; summaries a commit of one, or a release that a check has fetched. What
-    fails is logged and missing from the report.
+    A forecast needs a clone in the folder `mirrors`. A summary needs a commit of such a clone, or a release
+    that a check has downloaded. Failures are logged, and the report is made without these facts.
     """
     patches = settings.root / "patches"
     if not patches.is_dir():
@@ -104,7 +104,7 @@ def _summaries(settings: Settings, patches: Path) -> Iterator[Path]:
 
 
 def _no_network(argv: Sequence[str], **_options: Any) -> Any:
-    raise InputError(f"{argv[0]} would have to fetch it")
+    raise InputError(f"{argv[0]} would have to download it")
 
 
 def _kept(

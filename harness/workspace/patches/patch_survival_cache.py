@@ -1,4 +1,4 @@
-"""The survival of our patches for the report, computed once per upstream head and cached."""
+"""The survival of the patches over upstream commits, for the report; computed once per head and cached."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ LOGGER = logging.getLogger(__name__)
 
 
 def patch_survival_file(settings: Settings, matrix: Matrix) -> Path | None:
-    """The survival of our largest patch stack: from the oldest release in the matrix to its clone's head.
+    """The survival of the largest patch stack, from the oldest release in the matrix to the head of its
+    clone.
 
-    None when no clone below `mirrors` is of its upstream. A failure is logged and the report has no survival.
+    None if the folder `mirrors` has no clone of its upstream, or after a failure, which is logged.
     """
     try:
         return _recorded(settings, matrix) if settings["mirrors"] else None

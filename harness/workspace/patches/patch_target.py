@@ -46,7 +46,7 @@ def resolve_target(
 ) -> tuple[UpstreamTree, str]:
     """The selected source tree, and the name of its upstream."""
     if path and repo:
-        raise InputError("--tree and --repo exclude each other", fix="pass only one of them")
+        raise InputError("--tree and --repo exclude each other", fix="give only one of them")
     if path:
         package = upstream_of_patches(patches, choose_upstream(patches, upstream, open_folder(path)))
         return folder_target(path, package, version), package
@@ -61,7 +61,7 @@ def resolve_target(
 
 
 def upstream_of_patches(patches: Path, upstream: str) -> str:
-    """The upstream of the patch stack in a folder; without a stack, the named one or verl."""
+    """The upstream of the patch stack in a folder; without a stack, `upstream` or verl."""
     stack = load_own_stack(patches, upstream) if patches.is_dir() else None
     return stack.upstream if stack else upstream or DEFAULT_UPSTREAM
 
@@ -85,7 +85,8 @@ def matrix_versions(settings: Settings, upstream: str) -> list[str]:
 def trees_of_cell(
     settings: Settings, cell: Cell
 ) -> list[tuple[tuple[LoadedPatch, ...], UpstreamTree | None, str]]:
-    """Of each upstream whose patches a cell has: the bodies, the tree, or why there is none at hand."""
+    """For each upstream that the cell has patches for: the patch variants, and the tree or why there is
+    none."""
     found: list[tuple[tuple[LoadedPatch, ...], UpstreamTree | None, str]] = []
     patches = settings.root / "patches"
     for name in upstreams(patches):

@@ -12,21 +12,21 @@ from harness.sources.git.mirrors import branch_head, mirrors_folder
 
 
 def follow_branches(matrix: Matrix) -> tuple[Matrix, tuple[str, ...]]:
-    """The matrix with migrations at the current commit of the branch they follow, and notices to print.
+    """The matrix with migrations at the current commits of the branches they follow, and notices to print.
 
-    If a branch cannot be read, its stack is left out and a notice says so; the rest is planned.
+    If a branch cannot be read, the stack of its migration is left out, with a notice.
     """
     today = dt.datetime.now(tz=dt.UTC).date()
     notices = [
-        f"{_place(one.where)}: migration {one.name!r} should have been done by {one.until}: "
-        f"`npu-matrix matrix migrations` says what it waits for"
+        f"{_place(one.where)}: migration {one.name!r} was due on {one.until}: "
+        f"`npu-matrix matrix migrations` shows what blocks it"
         for one in matrix.migrations.values()
         if one.overdue(today)
     ]
     commits: dict[str, dict[str, str]] = {}
     for one in matrix.migrations.values():
         commits[one.name], missing = _heads(matrix, one)
-        notices += [f"{_place(one.where)}: the row {one.name!r} is not planned: {what}" for what in missing]
+        notices += [f"{_place(one.where)}: the stack {one.name!r} is not planned: {what}" for what in missing]
     return matrix.with_migrations(commits), tuple(notices)
 
 

@@ -17,7 +17,7 @@ from harness.workspace.planning.plan_history import read_history
 
 
 def migration_advance(settings: Settings, matrix: Matrix, migration: Migration) -> MigrationProgress:
-    """The progress according to stored outcomes; a stack that cannot be planned has none."""
+    """The progress of a migration by stored outcomes; none if one of its stacks is not in the matrix."""
     rows = [name for name in (migration.stack, migration.name) if name in matrix.stacks]
     if len(rows) < 2:
         return migration_progress((), ())
@@ -33,14 +33,14 @@ def _row_verdicts(
     outcomes = read_history(context).outcomes
     verdicts = judge_plan(context.plan, outcomes, {}, expectations(matrix, settings["profile"]))
     stacks = {cell.id: cell.stack for cell in context.plan.cells}
-    # A check without an outcome has not failed; it has not been run yet.
-    asked = [
+    # Entries without an outcome have not failed: they have not run yet.
+    judged = [
         verdict
         for entry, verdict in zip(context.plan.entries, verdicts, strict=True)
         if not entry.key or entry.key in outcomes
     ]
     return list(dict.fromkeys(entry.check for entry in context.plan.entries)), {
-        row: [verdict for verdict in asked if stacks[verdict.cell_id] == row] for row in rows
+        row: [verdict for verdict in judged if stacks[verdict.cell_id] == row] for row in rows
     }
 
 
@@ -53,7 +53,7 @@ def finished_migrations(matrix: Matrix, plan: Plan, verdicts: Iterable[Verdict])
     for verdict in verdicts:
         rows.setdefault(stacks[verdict.cell_id], []).append(verdict)
     return [
-        f"migration {one.name!r} is done: `npu-matrix matrix retire {one.name}` takes the old row off"
+        f"migration {one.name!r} is done: `npu-matrix matrix retire {one.name}` removes the old stack"
         for one in matrix.migrations.values()
         if {one.stack, one.name} <= rows.keys() and migration_progress(rows[one.stack], rows[one.name]).done
     ]

@@ -1,4 +1,4 @@
-"""Opens a plan: settings -> matrix, host, plan. Most commands start here."""
+"""Opens a plan: loads the matrix, inspects this host and plans. Most commands start here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from harness.workspace.planning.plan_selection import (
 
 @dataclass(frozen=True, kw_only=True)
 class PlanContext:
-    """An opened plan with its settings, its matrix and the host it was made for."""
+    """A plan with the settings, the matrix and the host that it was made from."""
 
     settings: Settings
     matrix: Matrix
@@ -77,29 +77,30 @@ def open_plan(
     choose: Callable[[Matrix], Sequence[Cell]] | None = None,
     nodes: Sequence[Mapping[str, float]] = (),
 ) -> PlanContext:
-    """Plan the profile, or the selected cells (globs) and checks. An empty selection is an error.
+    """Plan the cells of the profile, or the selected cells (globs) and checks; an empty selection is an
+    error.
 
-    `a,b` selects two names. A glob without a match gives a notice if another glob matches.
-    `host` replaces the inspection of this machine, `package_root` the code that keys are computed from.
-    `choose` selects other cells than those of the profile.
-    `nodes` are the resources of the nodes of a cluster, if the plan runs there.
+    only, checks: names, several of them also separated by commas. A glob without a match gives a notice if
+    another glob matches. host: used instead of inspecting this machine. package_root: the code that keys are
+    computed from. choose: selects the cells instead of the profile. nodes: the resources of each cluster
+    node, if the plan runs on a cluster.
     """
     matrix, moving = follow_branches(open_matrix(settings))
     cells = select_cells(settings, matrix, only, choose)
-    wanted = select_checks(checks)
-    missed = [glob for glob in split_names(only) if not any(_matches(cell.id, [glob]) for cell in cells)]
+    selected = select_checks(checks)
+    unmatched = [glob for glob in split_names(only) if not any(_matches(cell.id, [glob]) for cell in cells)]
     host = host or inspect_this_host()
-    code = code_of_checks(wanted, package_root or PACKAGE_ROOT, settings.cache)
+    code = code_of_checks(selected, package_root or PACKAGE_ROOT, settings.cache)
     plan = make_plan(
         cells,
-        wanted,
+        selected,
         profile=settings["profile"],
         matrix_digest=digest_file(settings.path("matrix")),
         inputs=facet_inputs(settings, matrix, package_root or PACKAGE_ROOT),
         code={name: one.digest for name, one in code.items()},
         code_record=record_code(code.values()),
         host=replace(host_facts(host), nodes=tuple(nodes)),
-        notices=(*_expired(matrix), *moving, *(f"no cell matches {glob!r}" for glob in missed)),
+        notices=(*_expired(matrix), *moving, *(f"no cell matches {glob!r}" for glob in unmatched)),
         without={} if checks else checks_left_out(settings, matrix),
     )
     return PlanContext(settings=settings, matrix=matrix, host=host, plan=plan)
@@ -109,14 +110,14 @@ def _expired(matrix: Matrix) -> tuple[str, ...]:
     today = dt.datetime.now(tz=dt.UTC).date()
     return tuple(
         f"{Path(found.where.file).name}:{found.where.line}: the expectation {name!r} expired on "
-        f"{found.until_date} and no longer excuses anything: mend the cell, or give a new reason and date"
+        f"{found.until_date} and no longer applies: fix the failure, or give a new reason and date"
         for name, found in matrix.expectations.items()
         if found.expired(today)
     )
 
 
 def facet_inputs(settings: Settings, matrix: Matrix, package_root: Path = PACKAGE_ROOT) -> FacetInputs:
-    """The inputs of facets besides the cell."""
+    """The inputs of facets in addition to the cell."""
 
     @functools.cache
     def patches(upstream: str, version: str) -> tuple[dict[str, Any], ...]:
@@ -144,7 +145,7 @@ def cards_by_cell(context: PlanContext) -> dict[str, int]:
 
 
 def host_facts(report: HostReport) -> Any:
-    """The facts of the host that planning uses."""
+    """The facts about the host that planning uses."""
     chips = report.usable_chips
     npu = (
         NpuFacts(cards=len(chips), soc=report.soc, driver=report.npu.version)
@@ -155,7 +156,8 @@ def host_facts(report: HostReport) -> Any:
 
 
 def expectations(matrix: Matrix, profile: str) -> Callable[[str, str], ExpectedFailure | None]:
-    """A function (cell id, check) -> the expectation of the matrix, or None."""
+    """A function that returns the expected failure of a cell id and a check according to the matrix, or
+    None."""
     cells = {cell.id: cell for cell in matrix.cells(profile).cells} if profile in matrix.profiles else {}
     today = dt.datetime.now(tz=dt.UTC).date()
 

@@ -1,23 +1,23 @@
-"""Entries that this host cannot run but another host has run: planned here as on that host."""
+"""Plans entries that only another host can run, to use the outcomes of that host."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from harness.devices.host.inventory import HostReport
 from harness.devices.host.npu_smi import Chip, NpuReport
 from harness.ledger.plan_record import PlanEntry, PlanRecord
 from harness.ledger.store import Ledger
+from harness.plan.tasks.task import Task
 from harness.workspace.planning.open_plan import PlanContext, open_plan
 
-#: A chip of each family as npu-smi names it (see `harness.devices.host.soc`).
+#: SoC family -> the name of one of its chips in npu-smi (see `harness.devices.host.soc`).
 CHIPS = {"a2": "910B3", "a3": "910_9391", "a5": "950", "310p": "310P3"}
 
 
 def host_with_chip(host: HostReport, soc: str) -> HostReport:
-    """`host` as if it had a healthy card of that family, with a driver that is compatible with every CANN."""
+    """This host, as if it had a healthy card of this SoC with a driver that is compatible with every CANN."""
     chip = Chip(card=0, chip=0, index=0, name=CHIPS[soc], health="OK", bus_id="", hbm_used=0, hbm_total=65536)
     return replace(
         host,
@@ -31,25 +31,25 @@ def host_with_chip(host: HostReport, soc: str) -> HostReport:
 def add_outcomes_of_other_hosts(
     context: PlanContext, ledger: Ledger, only: Sequence[str], checks: Sequence[str]
 ) -> tuple[PlanContext, Mapping[str, HostReport]]:
-    """The plan with entries that have outcomes of other hosts, and cell id -> host for these cells."""
+    """The plan, with skipped entries planned if another host has run them, and cell id -> host for those."""
     device = {cell.id: cell.axes.get("soc", "") for cell in context.plan.cells if cell.device == "npu"}
     skipped = {(entry.cell_id, entry.check) for entry in context.plan.entries if entry.skip is not None}
-    taken: dict[tuple[str, str], PlanEntry] = {}
-    tasks: dict[str, Any] = {}
+    added: dict[tuple[str, str], PlanEntry] = {}
+    tasks: dict[str, Task] = {}
     hosts: dict[str, HostReport] = {}
     for soc in sorted(set(device.values()) & set(CHIPS)):
         host = host_with_chip(context.host, soc)
         plan = open_plan(context.settings, only=only, checks=checks, host=host).plan
         for entry in plan.entries:
             name = (entry.cell_id, entry.check)
-            wanted = device.get(entry.cell_id) == soc and name in skipped and entry.key in plan.tasks
-            if wanted and ledger.history(key=entry.key, limit=1):
-                taken[name] = entry
+            matches = device.get(entry.cell_id) == soc and name in skipped and entry.key in plan.tasks
+            if matches and ledger.history(key=entry.key, limit=1):
+                added[name] = entry
                 tasks[entry.key] = plan.tasks[entry.key]
                 hosts[entry.cell_id] = host
     plan = replace(
         context.plan,
-        entries=tuple(taken.get((entry.cell_id, entry.check), entry) for entry in context.plan.entries),
+        entries=tuple(added.get((entry.cell_id, entry.check), entry) for entry in context.plan.entries),
         tasks={**context.plan.tasks, **tasks},
     )
     return replace(context, plan=plan), hosts

@@ -20,15 +20,17 @@ from harness.workspace.planning.open_plan import PlanContext, host_kind, open_pl
 #: How many executions of a check, and how many runs, the cost model uses.
 HISTORY = 60
 RUNS = 20
-#: Up to this number of keys, each is looked up in the ledger.
+#: Above this number of keys, only recent outcomes are looked up.
 MANY = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanHistory:
-    """Outcomes and judgements by key; how often each check failed; cells of earlier plans; costs.
+    """What the ledger knows about a plan.
 
-    not_reusable: keys whose outcome is asked again although it is stored, with the reason.
+    outcomes, judgements: by key, for reusable outcomes. not_reusable: key -> why its stored outcome is not
+    reused. failure_rate: check -> share of failed executions. planned_before: ids of cells in earlier plans
+    of the profile.
     """
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
@@ -43,19 +45,19 @@ def read_history(context: PlanContext) -> PlanHistory:
     """Read the history of the plan from the ledger."""
     checks = {key: task.check for key, task in context.plan.tasks.items()}
     found = read_key_history(context.settings, checks, context.host)
-    again = outdated_outcomes(context.plan.tasks, found.outcomes)
+    outdated = outdated_outcomes(context.plan.tasks, found.outcomes)
     return replace(
         found,
-        outcomes={key: outcome for key, outcome in found.outcomes.items() if key not in again},
-        judgements={key: said for key, said in found.judgements.items() if key not in again},
-        not_reusable={**found.not_reusable, **again},
+        outcomes={key: outcome for key, outcome in found.outcomes.items() if key not in outdated},
+        judgements={key: judgement for key, judgement in found.judgements.items() if key not in outdated},
+        not_reusable={**found.not_reusable, **outdated},
     )
 
 
 def read_key_history(settings: Settings, checks: Mapping[str, Check], host: HostReport) -> PlanHistory:
     """Read the history of keys and their checks; a missing ledger is not created.
 
-    host: this one; what ran on hosts of its kind says best what work costs here.
+    host: executions on hosts of its kind are preferred to estimate costs.
     """
     if not (settings.path("state") / FILE_NAME).exists():
         return PlanHistory(costs=CostModel())
@@ -65,15 +67,15 @@ def read_key_history(settings: Settings, checks: Mapping[str, Check], host: Host
         samples, rates = check_history(ledger, by_name)
         runs = ledger.runs(RUNS)
     judgements = {key: judge_outcome(checks[key], outcome) for key, outcome in stored.items()}
-    asked_again = {
+    not_reusable = {
         key: reason
         for key, outcome in stored.items()
         if (reason := why_not_reusable(checks[key], outcome, judgements[key]))
     }
     return PlanHistory(
-        outcomes={key: outcome for key, outcome in stored.items() if key not in asked_again},
-        judgements={key: said for key, said in judgements.items() if key not in asked_again},
-        not_reusable=asked_again,
+        outcomes={key: outcome for key, outcome in stored.items() if key not in not_reusable},
+        judgements={key: judgement for key, judgement in judgements.items() if key not in not_reusable},
+        not_reusable=not_reusable,
         failure_rate=rates,
         planned_before=frozenset(
             cell.id for run in runs if run.plan.profile == settings["profile"] for cell in run.plan.cells
@@ -85,8 +87,8 @@ def read_key_history(settings: Settings, checks: Mapping[str, Check], host: Host
     )
 
 
-def host_label(host: Mapping[str, Any]) -> str:
-    """Hosts with the same label do the same work in about the same time."""
+def host_label(host: Mapping[str, object]) -> str:
+    """A text that is the same for hosts with about the same speed."""
     return ", ".join(str(host.get(name, "")) for name in ("machine", "cpus", "npu"))
 
 
@@ -95,7 +97,7 @@ def _placed(sample: TimedExecution, hosts: Mapping[str, str]) -> TimedExecution:
 
 
 def _recorded(ledger: Ledger, keys: Collection[str], checks: Collection[str]) -> Collection[str]:
-    """The keys to look up: all, or if there are very many, those with recent outcomes."""
+    """The keys to look up: all of them, or of very many only those with recent outcomes."""
     if len(keys) <= MANY:
         return keys
     return {
@@ -109,7 +111,7 @@ def _recorded(ledger: Ledger, keys: Collection[str], checks: Collection[str]) ->
 def check_history(
     ledger: Ledger, checks: Mapping[str, Check]
 ) -> tuple[list[TimedExecution], dict[str, float]]:
-    """Completed executions (their host is still the run's id), and each check's share of failures."""
+    """The completed executions, with the id of the run as their host, and the share of failures by check."""
     devices = {Evidence.SIMULATED: "sim", Evidence.HARDWARE: "npu", Evidence.CPU: "cpu"}
     samples: list[TimedExecution] = []
     rates: dict[str, float] = {}

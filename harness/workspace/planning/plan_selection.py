@@ -17,12 +17,12 @@ from harness.settings import Settings
 
 
 def unknown_name(what: str, wanted: str, known: list[str]) -> InputError:
-    """The error for a name that matches nothing, with the nearest known names."""
+    """The error for a name without a match; it suggests the nearest known names."""
     near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.4)
     if near:
         fix = f"nearest: {', '.join(near)}"
     elif what in {"cell", "check"}:
-        fix = f"see `npu-matrix plan` for the {what}s there are"
+        fix = f"`npu-matrix plan` lists the {what}s"
     else:
         fix = f"one of: {', '.join(known) or 'none'}"
     return InputError(f"no {what} matches {wanted!r}", fix=fix)
@@ -55,7 +55,7 @@ def select_checks(names: Sequence[str] = ()) -> tuple[Check, ...]:
 
 
 def checks_left_out(settings: Settings, matrix: Matrix) -> dict[str, str]:
-    """Check -> why the profile does not run it; an InputError when it names a check that does not exist."""
+    """Check -> why the profile leaves it out; InputError if the profile names an unknown check."""
     profile = matrix.profiles.get(settings["profile"])
     if profile is None or not profile.without:
         return {}
@@ -70,7 +70,7 @@ def checks_left_out(settings: Settings, matrix: Matrix) -> dict[str, str]:
 def _nothing_selected(
     matrix: Matrix, profile: str, only: Sequence[str], known: list[str]
 ) -> NothingSelectedError:
-    """The reason for an empty selection: a glob without a match, or rules that exclude every cell."""
+    """The error for an empty selection: a glob has no match, or rules exclude every cell."""
     if only:
         near = unknown_name("cell", only[0], known).problems[0]
         return NothingSelectedError(near.what, fix=near.fix)
@@ -90,24 +90,24 @@ def _nothing_selected(
     )
 
 
-def find_cell(matrix: Matrix, profile: str, wanted: str) -> Cell:
-    """The cell with this id, this stack name, or this beginning of its id; InputError for an unknown name.
+def find_cell(matrix: Matrix, profile: str, name: str) -> Cell:
+    """The cell with this id, stack name, or beginning of its id; InputError if there is none or several.
 
-    Cells of the profile have precedence over other cells if the beginning of an id is ambiguous.
+    Cells of the profile are searched first, then all cells.
     """
     for cells in (matrix.cells(profile).cells, matrix.all_cells):
-        exact = [cell for cell in cells if wanted in {cell.id, cell.stack}]
-        matches = exact or [cell for cell in cells if cell.id.startswith(wanted)]
+        exact = [cell for cell in cells if name in {cell.id, cell.stack}]
+        matches = exact or [cell for cell in cells if cell.id.startswith(name)]
         if matches:
             break
     if len(matches) == 1:
         return matches[0]
     if not matches:
         raise unknown_name(
-            "cell", wanted, [word for cell in matrix.all_cells for word in {cell.id, cell.stack} if word]
+            "cell", name, [word for cell in matrix.all_cells for word in {cell.id, cell.stack} if word]
         )
     raise InputError(
-        f"{wanted!r} is the beginning of {len(matches)} cells",
+        f"{len(matches)} cells begin with {name!r}",
         fix=f"one of: {', '.join(cell.id for cell in matches)}",
     )
 
@@ -120,7 +120,8 @@ def relative_location(where: Location, root: Path) -> str:
 
 
 def split_names(words: Sequence[str]) -> list[str]:
-    """The names, split at commas. Empty text is an error: an empty variable must not select everything."""
+    """The names, split at commas. Empty text is an error, so that an empty shell variable does not select
+    all."""
     parts = [part for word in words for part in word.split(",") if part]
     if words and not parts:
         raise NothingSelectedError("--only or --check is empty", fix="give a name, or leave the option out")

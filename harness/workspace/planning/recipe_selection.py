@@ -1,4 +1,4 @@
-"""The recipe that a command names, with its overrides and the folders of its locations."""
+"""The recipe of a command, with its overrides and the folders of its locations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.workspace.planning.plan_selection import unknown_name
 
 
 def override_settings(overrides: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """The overrides, changed by those of --set; Hydra's `+` is ignored when names are compared."""
+    """The overrides with the changes of --set. A leading `+` (Hydra) is ignored when names are compared."""
     found = dict(overrides)
     for pair in changes:
         key, separator, value = pair.partition("=")
@@ -26,8 +26,8 @@ def override_settings(overrides: Mapping[str, Any], changes: Sequence[str]) -> d
             raise InputError(
                 f"--set {pair!r} is not KEY=VALUE", fix="name an override, e.g. trainer.total_epochs=1"
             )
-        there = next((name for name in found if name.lstrip("+") == key.lstrip("+")), key)
-        found[there] = value
+        existing = next((name for name in found if name.lstrip("+") == key.lstrip("+")), key)
+        found[existing] = value
     return found
 
 
@@ -40,7 +40,7 @@ def known_errors(facet: Mapping[str, Any], versions: Mapping[str, str]) -> list[
 def recipe_facet(
     settings: Settings, matrix: Matrix, cell: Any, other: str | None
 ) -> tuple[str, Mapping[str, Any]]:
-    """The name and the facet of a cell's recipe, or of the one named with --recipe."""
+    """The name and the facet of the recipe of a cell, or of the recipe `other`."""
     if other is not None:
         if other not in matrix.recipes:
             raise unknown_name("recipe", other, sorted(matrix.recipes))
@@ -56,7 +56,7 @@ def _with_recipe(cell: Any, name: str) -> Any:
 
 
 def recipe_locations(matrix: Matrix, runner: str, given: tuple[str, ...]) -> dict[str, str]:
-    """Location -> folder: from --location, else the environment, else the labels of the runner."""
+    """Location -> folder: from `given` (--location), the environment, or the labels of the runner."""
     if runner not in matrix.runners:
         raise InputError(
             f"there is no runner {runner!r}", fix=f"one of: {', '.join(sorted(matrix.runners)) or 'none'}"

@@ -1,3 +1,3 @@
-"""Reads what runs have stored: a stored run with its verdicts, the inputs of the report and of the gate,
-the lock of a cell, what cleanup may remove. Start with `stored_run.py`.
+"""Reads the results of runs: a run with its verdicts, the inputs of the report and of the gate, the lock of a
+cell, and what cleanup may remove. Start with `stored_run.py`.
 """

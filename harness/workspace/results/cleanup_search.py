@@ -1,4 +1,4 @@
-"""Finds what finished or killed runs left on this host and in the cache."""
+"""Finds leftovers of finished or killed runs on this host and in the cache."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from harness.settings import Settings
 from harness.workspace.open_ledger import open_ledger
 
 
-def cleanup_standing(settings: Settings, older_than: str, *, everything: bool) -> CleanupPolicy:
-    """What stored outcomes and running processes still use, and how long unused things are kept."""
+def cleanup_policy(settings: Settings, older_than: str, *, everything: bool) -> CleanupPolicy:
+    """What stored outcomes and running processes still use, and how long unused files are kept."""
     try:
         seconds = parse_duration(older_than)
     except ValueError as error:
@@ -53,29 +53,29 @@ def cleanup_standing(settings: Settings, older_than: str, *, everything: bool) -
 
 
 def _text_field(found: Mapping[str, Any], name: str) -> str:
-    """A text field of an outcome; merged outcomes of other ledgers may have any content."""
+    """A text field of an outcome, or "": outcomes from other ledgers may have any content."""
     value = found.get(name)
     return value if isinstance(value, str) else ""
 
 
 def find_leftovers(
-    settings: Settings, standing: CleanupPolicy
+    settings: Settings, policy: CleanupPolicy
 ) -> tuple[list[tuple[Engine | None, list[CleanupCandidate]]], list[str]]:
-    """The candidates of each engine; an engine that does not answer gives a notice, not an error."""
+    """The candidates of this host and of each engine, and notices for engines that do not respond."""
     cache, state = settings.cache, settings.path("state")
     here = [
-        *judge_environments(cache, standing),
-        *judge_unfinished_folders(cache, standing),
+        *judge_environments(cache, policy),
+        *judge_unfinished_folders(cache, policy),
         *judge_temporary_folders(ProcessView()),
-        *judge_bytecode_folders(cache, standing),
-        *judge_cache(cache, standing),
-        *judge_state(state, standing, in_use=is_held(state)),
+        *judge_bytecode_folders(cache, policy),
+        *judge_cache(cache, policy),
+        *judge_state(state, policy, in_use=is_held(state)),
     ]
     found: list[tuple[Engine | None, list[CleanupCandidate]]] = [(None, here)]
     notices = []
     for engine in known_engines():
-        things, notice = _resources(engine)
-        found.append((engine, list(judge_engine_resources(things, standing, ProcessView()))))
+        resources, notice = _resources(engine)
+        found.append((engine, list(judge_engine_resources(resources, policy, ProcessView()))))
         notices += notice
     return found, notices
 

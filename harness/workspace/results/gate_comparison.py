@@ -1,4 +1,4 @@
-"""What `npu-matrix gate` compares: the outcomes of this checkout's plan and those of its base."""
+"""The inputs of `npu-matrix gate`: the outcomes of this checkout's plan and of its base."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from harness.workspace.results.stored_run import open_run
 
 
 def triage_run(settings: Settings, run_id: str, catalogue: Catalogue) -> dict[str, Diagnosis]:
-    """`CELL CHECK` -> diagnosis, for failed tasks; the log of a shared task is read once."""
+    """`CELL CHECK` -> diagnosis, for failed tasks. The log of a task that cells share is read once."""
     found: dict[str, Diagnosis] = {}
     with open_ledger(settings) as ledger:
         stored = open_run(settings, ledger, None if run_id == "latest" else run_id)

@@ -30,7 +30,7 @@ def locked_versions(settings: Settings, cell_id: str) -> dict[str, str]:
     packages = RESOLVE_FORMAT.read(outcome.measurements).packages if outcome else ()
     if not packages:
         raise NothingSelectedError(
-            f"{cell_id} has no lock, so the versions of its packages are not known",
+            f"{cell_id} has no lock, so the versions of its packages are unknown",
             fix=f"npu-matrix run --only {cell_id} --check resolve",
         )
     return {package.name: package.version for package in packages}
@@ -39,17 +39,17 @@ def locked_versions(settings: Settings, cell_id: str) -> dict[str, str]:
 FACETS = ("pins", "platform", "patches[verl]", "patches[vllm_ascend]")
 
 
-def lock_of_cell(settings: Settings, wanted: str, base_digest: str) -> CellLock:
+def lock_of_cell(settings: Settings, name: str, base_digest: str) -> CellLock:
     """The lock of a cell; NothingSelectedError when the cell has no stored resolution."""
     matrix = open_matrix(settings)
-    cell = find_cell(matrix, settings["profile"], wanted)
+    cell = find_cell(matrix, settings["profile"], name)
     plan = open_plan(settings, only=[cell.id], checks=["resolve"]).plan
     key = next(entry.key for entry in plan.entries if entry.check == "resolve")
-    again = f"npu-matrix run --only {cell.id} --check resolve"
+    command = f"npu-matrix run --only {cell.id} --check resolve"
     with open_ledger(settings) as ledger:
         outcome = ledger.get(key)
         if outcome is None:
-            raise NothingSelectedError(f"{cell.id} has not been resolved as it stands", fix=again)
+            raise NothingSelectedError(f"{cell.id} has not been resolved with its current pins", fix=command)
         ref = outcome.artifact("lock.txt")
         if ref is None:
             judgement = judge_outcome(plan.tasks[key].check, outcome)
@@ -57,7 +57,7 @@ def lock_of_cell(settings: Settings, wanted: str, base_digest: str) -> CellLock:
             raise NothingSelectedError(
                 f"{cell.id} has no lock",
                 why=" ".join(judgement.reasons),
-                fix=f"{'mend its pins' if failed else 'wait until these indexes answer'}, then {again}",
+                fix=f"{'correct its pins' if failed else 'wait until these indexes respond'}, then {command}",
             )
         text = ledger.artifacts.get(ref).read_text("utf-8")
     facets = facet_values(cell, FACETS, facet_inputs(settings, matrix))

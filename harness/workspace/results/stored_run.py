@@ -1,4 +1,4 @@
-"""Reads a stored run: its plan with the checks of today, and the verdicts of its outcomes."""
+"""Reads a stored run: its plan with the current checks, and the current verdicts of its outcomes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.workspace.planning.open_plan import expectations, open_matrix
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRun:
-    """A run of the ledger, judged by the checks and expectations of today."""
+    """A run of the ledger, judged by the current checks and expectations. executed: keys that it executed."""
 
     run: RunRecord
     plan: Plan
@@ -36,7 +36,7 @@ class StoredRun:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the run; a run that was killed is incomplete."""
+        """The exit code of the run; EXIT_INCOMPLETE if the run was killed."""
         return EXIT_INCOMPLETE if self.run.exit_code is None else self.run.exit_code
 
 
@@ -66,48 +66,50 @@ def open_run(settings: Settings, ledger: Ledger, run_id: str | None) -> StoredRu
     )
 
 
-#: How many runs are searched for the beginning of an id.
+#: Maximum number of runs that are searched.
 RUNS = 1000
 
 
 def exit_code_today(stored: StoredRun) -> int:
-    """The exit code of the verdicts of today; an incomplete or interrupted run keeps its own."""
+    """The exit code by the current verdicts; an incomplete or interrupted run keeps its own exit code."""
     if stored.run.exit_code in {None, EXIT_INTERRUPTED}:
         return stored.exit_code
     return summarise_verdicts(stored.verdicts).exit_code
 
 
-def find_run(settings: Settings, ledger: Ledger, wanted: str) -> str:
-    """The id of the run with this id, this beginning of its id, or of the latest run of this commit."""
-    if ledger.run(wanted) is not None:
-        return wanted
+def find_run(settings: Settings, ledger: Ledger, name: str) -> str:
+    """The id of a run, found by its id, the beginning of its id, or a revision (then its latest run)."""
+    if ledger.run(name) is not None:
+        return name
     runs = ledger.runs(RUNS)
-    found = [run.run_id for run in runs if run.run_id.startswith(wanted)]
+    found = [run.run_id for run in runs if run.run_id.startswith(name)]
     if len(found) == 1:
         return found[0]
     offered = (
         f"one of: {', '.join((found or [run.run_id for run in runs])[:10])}" if runs else "npu-matrix run"
     )
     if found:
-        raise InputError(f"{wanted!r} is the beginning of {len(found)} runs", fix=offered)
+        raise InputError(f"{len(found)} runs begin with {name!r}", fix=offered)
     try:
-        commit = resolve_revision(settings.root, wanted).commit
+        commit = resolve_revision(settings.root, name).commit
     except InputError:
-        raise InputError(f"there is no run and no commit {wanted!r}", fix=offered) from None
+        raise InputError(f"there is no run and no commit {name!r}", fix=offered) from None
     clean = [run.run_id for run in runs if revision_of(run) == commit]
     changed = [run.run_id for run in runs if revision_of(run) == f"{commit}+"]
     if not (clean or changed):
-        made = dict.fromkeys(revision_of(run)[:13] for run in runs if revision_of(run))
+        commits = ", ".join(
+            list(dict.fromkeys(revision_of(run)[:13] for run in runs if revision_of(run)))[:10]
+        )
         raise InputError(
-            f"no run was made of commit {commit[:12]} ({wanted})",
-            why=f"there are runs of: {', '.join(list(made)[:10])}" if made else "no run recorded its commit",
+            f"no run was made of commit {commit[:12]} ({name})",
+            why=f"there are runs of: {commits}" if commits else "no run recorded its commit",
             fix=f"check it out and run it, or name a run: {offered}",
         )
     return (clean or changed)[0]
 
 
 def mark_unfinished(inputs: ReportInputs) -> ReportInputs:
-    """While a run is in progress, an entry without an outcome has not run yet; it is not an error."""
+    """The inputs of an unfinished run: entries without an outcome are not errors, they have not run yet."""
     waiting = [
         replace(
             result,
@@ -126,12 +128,12 @@ def mark_unfinished(inputs: ReportInputs) -> ReportInputs:
 
 
 def is_running(settings: Settings) -> bool:
-    """Whether a running process holds the state folder; a process of another host is assumed to run."""
-    who = lock_holder(settings.path("state"))
-    if who is None or who.host != socket.gethostname():
-        return who is not None
+    """Whether a process uses the state folder; a process of another host is assumed to be running."""
+    holder = lock_holder(settings.path("state"))
+    if holder is None or holder.host != socket.gethostname():
+        return holder is not None
     try:
-        os.kill(who.pid, 0)
+        os.kill(holder.pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:

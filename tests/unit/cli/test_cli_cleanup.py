@@ -98,7 +98,7 @@ def test_the_span_is_the_users_and_a_wrong_one_is_named(tmp_path: Path, cleanup:
     assert folder.is_dir()
     code, said = cleanup("--older-than", "soon")
     assert code == 2
-    assert "span" in said
+    assert "duration" in said
     cleanup("--older-than", "1d")
     assert not folder.exists()
 

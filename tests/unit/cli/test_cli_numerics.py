@@ -57,11 +57,11 @@ def invoke(tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ((), "no target is named"),
+        ((), "no target is given"),
         (("--target", "0.9.1"), "not a target"),
         (("--target", "trl==1.0"), "not a target"),
         (("--target", "verl==99.0"), "no cell with verl matches"),
-        (("--target", "verl==0.8.0", "--device", "sim"), "there it is on npu"),
+        (("--target", "verl==0.8.0", "--device", "sim"), "its cells with this version are on npu"),
         (("--python", sys.executable, "--device", "sim"), "--python needs --device npu or cpu"),
     ],
 )
