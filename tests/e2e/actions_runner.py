@@ -1,8 +1,8 @@
-"""A small GitHub Actions: runs the steps of a workflow that can run here, each job in a clone of its own.
+"""A small runner of GitHub Actions workflows. It runs each job in its own clone, on this machine only.
 
-What it knows: `run` steps under bash as GitHub starts it, environment and outputs, names in `${{ }}`, step
-conditions `always()`, and the actions of this repository's workflows (checkout, setup-python, artifacts,
-cache). Installing is left out: what is under test is already importable. Nothing leaves this machine.
+It supports `run` steps under bash with GitHub's options, environment variables, outputs, names in `${{ }}`, the
+step condition `always()`, and the actions that this repository's workflows use (checkout, setup-python,
+artifacts, cache). Steps that install packages are skipped, because the code under test is already importable.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
 
 
 def load(file: Path) -> dict[str, Any]:
-    """A workflow or an action."""
+    """Read the file of a workflow or an action."""
     data: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
     return data
 
 
 @dataclass
 class JobResult:
-    """How a job ended: which step failed ("" for none), what it printed, and its outputs."""
+    """How a job ended: the step that failed ("" for none), its printed text, and its outputs."""
 
     failed: str = ""
     output: str = ""
@@ -40,7 +40,7 @@ class JobResult:
 
 
 class Runner:
-    """One repository's runs: artifacts of the run, and a cache that outlives it."""
+    """Runs jobs of one repository. Artifacts belong to one run; the cache is kept between runs."""
 
     def __init__(self, folder: Path, origin: Path, environ: Mapping[str, str]) -> None:
         self.folder, self.origin = folder, origin
@@ -62,13 +62,13 @@ class Runner:
         }
 
     def new_run(self) -> None:
-        """Artifacts belong to one run."""
+        """Start a new run, without the artifacts of the previous one."""
         shutil.rmtree(self.artifacts, ignore_errors=True)
 
     def job(
         self, flow: Mapping[str, Any], name: str, context: Mapping[str, Any], *, revision: str
     ) -> JobResult:
-        """Run a job at a revision; `context` holds what `${{ }}` may name, by dotted name."""
+        """Run a job at a revision. context: the values that `${{ }}` can refer to, by dotted name."""
         self._jobs += 1
         checkout = self.folder / f"job-{self._jobs}"
         git("clone", "-q", str(self.origin), str(checkout), cwd=self.folder)
@@ -120,38 +120,38 @@ class Runner:
 
     def _use(self, step: Mapping[str, Any], checkout: Path, context: Mapping[str, Any]) -> None:
         action = step["uses"].partition("@")[0]
-        given = self._expanded(step.get("with", {}), context)
+        inputs = self._expanded(step.get("with", {}), context)
         if action == "actions/upload-artifact":
-            for path in given["path"].split():
-                _copy(checkout, path, self.artifacts / given["name"])
+            for path in inputs["path"].split():
+                _copy(checkout, path, self.artifacts / inputs["name"])
         elif action == "actions/download-artifact":
-            target = checkout / given.get("path", ".")
-            for found in sorted(self.artifacts.glob(given.get("pattern", given.get("name", "*")))):
-                inside = target / found.name if "pattern" in given else target
-                shutil.copytree(found, inside, dirs_exist_ok=True)
+            target = checkout / inputs.get("path", ".")
+            for artifact in sorted(self.artifacts.glob(inputs.get("pattern", inputs.get("name", "*")))):
+                folder = target / artifact.name if "pattern" in inputs else target
+                shutil.copytree(artifact, folder, dirs_exist_ok=True)
         elif action == "actions/cache/save":
-            _copy(checkout, given["path"], self.cache)
+            _copy(checkout, inputs["path"], self.cache)
         elif action == "actions/cache/restore" and self.cache.is_dir():
             shutil.copytree(self.cache, checkout, dirs_exist_ok=True)
         elif action not in {"actions/checkout", "actions/setup-python", "actions/cache/restore"}:
-            raise AssertionError(f"this runner does not know {action}")
+            raise AssertionError(f"this runner does not support {action}")
 
     def _expanded(self, values: Mapping[str, Any], context: Mapping[str, Any]) -> dict[str, str]:
         return {
-            name: EXPRESSION.sub(lambda found: _value(found[1], context), str(value))
+            name: EXPRESSION.sub(lambda match: _value(match[1], context), str(value))
             for name, value in values.items()
         }
 
 
 def _value(expression: str, context: Mapping[str, Any]) -> str:
     for part in expression.split(" || "):
-        chosen = CHOICE.fullmatch(part)
-        if chosen:
-            found = chosen["then"] if context.get(chosen["name"], "") == chosen["is"] else ""
+        choice = CHOICE.fullmatch(part)
+        if choice:
+            value = choice["then"] if context.get(choice["name"], "") == choice["is"] else ""
         else:
-            found = part[1:-1] if part.startswith("'") else context.get(part, "")
-        if found:
-            return str(found)
+            value = part[1:-1] if part.startswith("'") else context.get(part, "")
+        if value:
+            return str(value)
     return ""
 
 
@@ -165,7 +165,7 @@ def _copy(checkout: Path, path: str, target: Path) -> None:
 
 
 def git(*arguments: str, cwd: Path) -> str:
-    """git with an identity of its own."""
+    """Run git with the identity of a test user and return its output."""
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
     done = subprocess.run(["git", *identity, *arguments], cwd=cwd, check=True, capture_output=True, text=True)
     return done.stdout.strip()

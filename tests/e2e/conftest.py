@@ -1,4 +1,4 @@
-"""A small checkout of its own and the real command on it: real matrix, real resolver, local wheels, no network."""
+"""A small checkout with its own matrix, patches and wheels, in which the real command runs without a network."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from held_index import HeldIndex
+from blocking_index import BlockingIndex
 from wheelhouse import Wheels
 
 REPOSITORY = Path(__file__).parents[2]
-# A command that takes longer hangs.
+# Timeout of a command.
 SECONDS = 300
 SOURCE = "def mean(values):\n    total = sum(values)\n    return total / len(values)\n"
 HEADER = """\
@@ -62,7 +62,7 @@ profiles:
 
 
 class Checkout:
-    """A folder with a matrix, patches and wheels, and `npu-matrix` run in it as a user would."""
+    """A folder with a matrix, patches and wheels, in which `npu-matrix` is started as a user would start it."""
 
     def __init__(self, folder: Path, parsed_code: Path | None = None) -> None:
         if parsed_code:
@@ -130,13 +130,13 @@ class Checkout:
 
 
 @pytest.fixture
-def index(checkout: Checkout) -> Iterator[HeldIndex]:
-    """Three versions in an index that keeps the last one back."""
+def index(checkout: Checkout) -> Iterator[BlockingIndex]:
+    """A package index with three versions of verl, in which downloads of the last one block."""
     versions = ("0.7.10", "0.7.11", "0.7.12")
     for version in versions:
         checkout.release(version)
     checkout.matrix(*versions)
-    with HeldIndex(checkout.wheels.folder, f"verl-{versions[-1]}-py3-none-any.whl") as index:
+    with BlockingIndex(checkout.wheels.folder, f"verl-{versions[-1]}-py3-none-any.whl") as index:
         yield index
 
 

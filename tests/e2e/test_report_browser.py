@@ -1,7 +1,7 @@
-"""The report in a real browser, opened from a folder: what it shows, keys, deep links, themes, small screens.
+"""Tests of the report in a real browser: content, keyboard, deep links, themes and small screens.
 
-Needs Debian's chromium and chromium-driver, and selenium; says so when they are missing. The accessibility test
-needs axe-core as well: the package axe-core-python, or `NPU_MATRIX_AXE` names a newer axe.min.js.
+They need Debian's chromium and chromium-driver, and selenium, and are skipped without them. The accessibility
+tests also need axe-core: install the package axe-core-python, or set `NPU_MATRIX_AXE` to a newer axe.min.js.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from typing import Any
 
 import pytest
 
+from harness.errors import InputError
 from harness.report.model.report_model import build_model
 from harness.report.publish.publish import render_all
+from harness.report.query.grid_query import select
 
 pytestmark = pytest.mark.browser
 SAMPLES = Path(__file__).parents[1] / "unit" / "report" / "report_samples.py"
@@ -57,21 +59,21 @@ FLAGS = (
 )
 
 
-# What takes longer will never come about.
+# Timeout of a script or of a wait.
 SECONDS = 200
 
 
 def axe_core() -> Path | None:
-    """axe.min.js: the one that NPU_MATRIX_AXE names, or that of the installed package axe-core-python."""
+    """The axe.min.js that NPU_MATRIX_AXE names, or that of the installed package axe-core-python."""
     named = os.environ.get("NPU_MATRIX_AXE")
     if named:
-        # A name that leads nowhere is a mistake, not a reason to leave the tests out.
+        # A missing file is a mistake, so the tests must not be skipped.
         assert Path(named).is_file(), f"NPU_MATRIX_AXE names no file: {named}"
         return Path(named)
     package = importlib.util.find_spec("axe_core_python")
     for folder in package.submodule_search_locations or () if package else ():
-        if (found := Path(folder) / "axe.min.js").is_file():
-            return found
+        if (file := Path(folder) / "axe.min.js").is_file():
+            return file
     return None
 
 
@@ -86,7 +88,7 @@ def samples() -> Any:
 
 
 class Browser:
-    """A window on a report's folder; fails on anything the page's console says."""
+    """A browser window with the pages of a report's folder."""
 
     def __init__(self, driver: Any, folder: Path) -> None:
         self.driver = driver
@@ -124,19 +126,19 @@ class Browser:
         box.send_keys(query)
         self.settle()
 
-    def ask(self, query: str) -> None:
-        """As `type`, without the keys: for many queries."""
+    def set_query(self, query: str) -> None:
+        """The same as `type`, but faster, because it presses no keys."""
         self.js(
             "const q = document.getElementById('q'); q.value = arguments[0]; q.dispatchEvent(new Event('input'))",
             query,
         )
         self.settle()
 
-    def arrives(self, place: str) -> None:
-        """Wait for a page with this in its address."""
+    def wait_for_address(self, part: str) -> None:
+        """Wait for a page whose address contains `part`."""
         from selenium.webdriver.support.ui import WebDriverWait
 
-        WebDriverWait(self.driver, SECONDS).until(lambda driver: place in driver.current_url)
+        WebDriverWait(self.driver, SECONDS).until(lambda driver: part in driver.current_url)
 
     def settle(self) -> None:
         self.driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
@@ -149,7 +151,7 @@ class Browser:
             "return [...document.querySelectorAll('#rows a.tile:not(.dim) .hidden')].map((n) => n.textContent)"
         )
 
-    def complaints(self) -> list[str]:
+    def console_messages(self) -> list[str]:
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
 
@@ -186,10 +188,10 @@ def browser(driver: Any, folder: Path) -> Iterator[Browser]:
     window = Browser(driver, folder)
     window.open()
     window.js("localStorage.clear(); sessionStorage.clear()")
-    window.complaints()
+    window.console_messages()
     window.open()
     yield window
-    assert window.complaints() == []
+    assert window.console_messages() == []
 
 
 def test_opens_from_a_folder_and_shows_every_cell(browser: Browser) -> None:
@@ -211,7 +213,7 @@ def test_says_the_same_with_and_without_scripts(browser: Browser) -> None:
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["query"][:40])
 def test_queries_mean_here_what_they_mean_in_a_terminal(browser: Browser, vector: dict[str, Any]) -> None:
-    browser.ask(vector["query"])
+    browser.set_query(vector["query"])
     if "error" in vector:
         assert browser.one("#q-error").text == vector["error"]
         assert browser.one("#q").get_attribute("aria-invalid") == "true"
@@ -220,28 +222,25 @@ def test_queries_mean_here_what_they_mean_in_a_terminal(browser: Browser, vector
     assert browser.shown() == vector["cells"]
     assert len(browser.lit()) == vector["checks"]
     cells = len(vector["cells"])
-    said = f"{cells} of 12 cells" if vector["query"].strip() else f"{cells} cells"
-    assert browser.one("#q-status").text == f"{said}, {vector['checks']} checks"
+    counted = f"{cells} of 12 cells" if vector["query"].strip() else f"{cells} cells"
+    assert browser.one("#q-status").text == f"{counted}, {vector['checks']} checks"
 
 
 def test_any_query_means_here_what_it_means_in_a_terminal(browser: Browser) -> None:
-    from harness.errors import InputError
-    from harness.report.query.grid_query import select
-
     model = build_model(samples().sample_inputs())
     draw = random.Random(5)
     for _ in range(150):
         query = "".join(draw.choices(PIECES, k=draw.randint(1, 9)))
-        browser.ask(query)
-        found, wrong = None, ""
+        browser.set_query(query)
+        selection, problem = None, ""
         try:
-            found = select(model, query)
+            selection = select(model, query)
         except InputError as error:
-            wrong = error.problems[0].what
-        assert browser.one("#q-error").text == wrong, query
-        if found is not None:
-            assert browser.shown() == [row.cell.id for row, _ in found.rows], query
-            assert len(browser.lit()) == found.checks, query
+            problem = error.problems[0].what
+        assert browser.one("#q-error").text == problem, query
+        if selection is not None:
+            assert browser.shown() == [row.cell.id for row, _ in selection.rows], query
+            assert len(browser.lit()) == selection.checks, query
 
 
 def test_deep_links_hold_the_state(browser: Browser) -> None:
@@ -266,11 +265,11 @@ def test_keyboard_alone_reaches_a_log_and_comes_back(browser: Browser) -> None:
 
     browser.type("unexpected-fail & check:gspo")
     browser.press(Keys.ARROW_DOWN, Keys.END, Keys.ENTER)
-    browser.arrives("cells/verl-0.9.1-sim.html#check-gspo")
+    browser.wait_for_address("cells/verl-0.9.1-sim.html#check-gspo")
     assert "RuntimeError: NCCL is not available" in browser.one("#check-gspo .loglines").text
     assert "outside its band" in browser.one("#check-gspo .reasons").text
     browser.one("#back").click()
-    browser.arrives("/index.html#")
+    browser.wait_for_address("/index.html#")
     assert browser.one("#q").get_attribute("value") == "unexpected-fail & check:gspo"
     browser.press(Keys.ESCAPE)
     browser.settle()
@@ -325,7 +324,7 @@ def test_from_the_headline_to_what_changed_and_to_the_cell(browser: Browser) -> 
         "m-fail e-simulated",
     ]
     assert len(when.find_elements("css selector", ".tick")) == 2
-    assert browser.complaints() == []
+    assert browser.console_messages() == []
 
 
 def test_any_two_runs_or_commits_are_compared_by_a_link(browser: Browser) -> None:
@@ -343,7 +342,7 @@ def test_any_two_runs_or_commits_are_compared_by_a_link(browser: Browser) -> Non
     assert not browser.one("#default-changes").is_displayed()
     link = browser.one("#compared a")
     assert link.get_attribute("href").endswith("cells/verl-0.9.1-sim.html#check-grpo")
-    # A commit is as good as a run: nine nights ago, and last night.
+    # Commits can be compared too: the one of nine nights ago with the one of last night.
     browser.open(f"changes.html#since={9:040x}&now={1:040x}")
     assert "run 20261111-0200 to" in browser.one("#headline").text
     Select(browser.one("#then")).select_by_index(3)
@@ -351,7 +350,7 @@ def test_any_two_runs_or_commits_are_compared_by_a_link(browser: Browser) -> Non
     browser.one("#default-pair").click()
     assert browser.one("#default-changes").is_displayed()
     assert turned() == {}
-    assert browser.complaints() == []
+    assert browser.console_messages() == []
 
 
 def test_help_is_there_in_chinese(browser: Browser) -> None:
@@ -374,7 +373,7 @@ def test_a_failure_leads_to_its_log_its_siblings_and_its_lock(browser: Browser) 
     assert "resolve fails on all 2 cells with" in similar.text
     assert "cann 8.2.RC2" in similar.text
     similar.find_element("css selector", "a").click()
-    browser.arrives("cells/gspo-qwen3-30b-a3b.html#check-resolve")
+    browser.wait_for_address("cells/gspo-qwen3-30b-a3b.html#check-resolve")
 
 
 def test_numerics_and_convergence_lead_to_their_cells(browser: Browser) -> None:
@@ -382,7 +381,7 @@ def test_numerics_and_convergence_lead_to_their_cells(browser: Browser) -> None:
     assert browser.one('.pages [aria-current="page"]').text == "numerics"
     assert "differs in 3 cases" in browser.one(".objective").text
     browser.one(".budgets thead a").click()
-    browser.arrives("#check-loss")
+    browser.wait_for_address("#check-loss")
     browser.open("convergence.html")
     assert len(browser.all("svg.chart:not(.small)")) == 4
     browser.one("main td a").click()
@@ -395,7 +394,7 @@ def test_patches_lead_to_their_cells(browser: Browser) -> None:
     titles = [node.get_attribute("textContent") for node in browser.all(".heat title")]
     assert any(title.startswith("verl/nccl-guard: conflict at 9 commits") for title in titles)
     browser.one(".patchgrid tbody a").click()
-    browser.arrives("#check-patches")
+    browser.wait_for_address("#check-patches")
 
 
 def test_a_log_line_opens_by_its_link(browser: Browser) -> None:
@@ -408,7 +407,7 @@ def test_the_page_of_a_cell_is_laid_out_for_its_screen(browser: Browser, width: 
     browser.open("cells/verl-0.9.1-sim.html", width=width)
     style = "return getComputedStyle(document.querySelector(arguments[0]))[arguments[1]]"
     assert len(browser.js(style, ".twocol", "gridTemplateColumns").split()) == columns
-    # The card of what a log says is framed on every screen.
+    # The card with the cause of a failure has a border on every screen.
     assert browser.js(style, ".triage", "borderLeftWidth") == "3px"
 
 
@@ -417,11 +416,11 @@ def test_reproduce_commands_are_copied(browser: Browser) -> None:
 
     browser.open("cells/one-step-off-2card.html")
     button = browser.one("#check-lint .copy-button")
-    # It says so for a moment only, in which nobody may happen to look.
-    watch = "window.said = []; new MutationObserver(() => said.push(arguments[0].textContent))"
+    # The button shows this text only for a moment, so the test records every text.
+    watch = "window.texts = []; new MutationObserver(() => texts.push(arguments[0].textContent))"
     browser.js(f"{watch}.observe(arguments[0], {{childList: true}})", button)
     button.click()
-    WebDriverWait(browser.driver, SECONDS).until(lambda _: "copied" in browser.js("return window.said"))
+    WebDriverWait(browser.driver, SECONDS).until(lambda _: "copied" in browser.js("return window.texts"))
 
 
 def test_themes_follow_the_system_until_told_otherwise(browser: Browser) -> None:
@@ -440,10 +439,7 @@ def test_themes_follow_the_system_until_told_otherwise(browser: Browser) -> None
     assert dark()
 
 
-@pytest.mark.parametrize(
-    "page",
-    PAGES,
-)
+@pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("width", [360, 768, 1024, 1440])
 def test_nothing_is_wider_than_the_screen(browser: Browser, page: str, width: int) -> None:
     browser.open(page, width=width, height=780)
@@ -476,7 +472,7 @@ def test_ten_thousand_cells_stay_quick_to_move_in(driver: Any, tmp_path: Path) -
     browser.settle()
     browser.open("index.html#at=c02500%2Floss")
     assert browser.js("return document.activeElement.getAttribute('href')").startswith("cells/c02500.html#")
-    assert browser.complaints() == []
+    assert browser.console_messages() == []
 
 
 def test_hostile_text_does_nothing_in_a_browser(driver: Any, tmp_path: Path) -> None:
@@ -490,29 +486,26 @@ def test_hostile_text_does_nothing_in_a_browser(driver: Any, tmp_path: Path) -> 
     browser.open(browser.one("#rows th a").get_attribute("href").rsplit("/reports/", 1)[1])
     assert browser.all("main img, main script") == []
     assert "owned" not in browser.driver.title.split("<")[0]
-    assert browser.complaints() == []
+    assert browser.console_messages() == []
 
 
 def violations(browser: Browser) -> list[str]:
-    """What axe-core finds wrong in the page that is open, with all of it unfolded."""
+    """The violations that axe-core finds in the open page, with all details unfolded."""
     axe = axe_core()
     if axe is None:
-        pytest.skip("not run: axe-core is not there (install axe-core-python, or name it by NPU_MATRIX_AXE)")
+        pytest.skip("not run: axe-core is missing (install axe-core-python, or set NPU_MATRIX_AXE)")
     for closed in browser.all("details:not([open])"):
         browser.js("arguments[0].open = true", closed)
     browser.js(axe.read_text(encoding="utf-8"))
-    found: list[str] = browser.driver.execute_async_script(
+    problems: list[str] = browser.driver.execute_async_script(
         "const done = arguments[0]; axe.run(document, {resultTypes: ['violations'], preload: false}).then((r) => done("
         "r.violations.map((v) => `${v.id}: ${v.help}: ${v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160))}`)))"
     )
-    return found
+    return problems
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize(
-    "page",
-    PAGES,
-)
+@pytest.mark.parametrize("page", PAGES)
 def test_accessibility(browser: Browser, page: str, *, dark: bool) -> None:
     for width in (1440, 360):
         browser.open(page, width=width, dark=dark)

@@ -1,4 +1,4 @@
-"""The command as a user runs it, over static checks of tiny packages: plan, run, reuse, resume, faults, exit codes."""
+"""End-to-end tests of the command with static checks of tiny packages: plan, run, reuse, resume, exit codes."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def test_a_patch_that_no_longer_applies_is_red_at_the_static_tier_with_its_cause
     assert re.search(r"fail: verl-0-9-1\S* patches \(unexpected\)", output)
     assert "conflict" in output
     assert re.search(r"reproduce: npu-matrix (--cache \S+ )?run --only verl-0-9-1", output)
-    found = statuses(checkout.status(code=1))
-    assert found["verl-0-9-1-sim", "patches"] == "fail"
-    assert found["verl-0-6-1-sim", "patches"] == "pass"
+    status = statuses(checkout.status(code=1))
+    assert status["verl-0-9-1-sim", "patches"] == "fail"
+    assert status["verl-0-6-1-sim", "patches"] == "pass"
 
 
 def test_the_reproduce_command_names_the_profile_it_is_of(checkout):
@@ -79,9 +79,9 @@ def test_the_reproduce_command_names_the_profile_it_is_of(checkout):
     file = checkout.root / "matrix.yaml"
     file.write_text(file.read_text().replace("  default:\n", "  nightly:\n"))
     output = checkout.run("--profile", "nightly", "run", "--check", "patches", code=1)
-    [told] = re.findall(r"reproduce: npu-matrix (.*)", output)
-    assert "--profile nightly run --only verl-0-9-1" in told
-    assert "1 executed, 0 reused" in checkout.run(*told.split(), code=1)
+    [command] = re.findall(r"reproduce: npu-matrix (.*)", output)
+    assert "--profile nightly run --only verl-0-9-1" in command
+    assert "1 executed, 0 reused" in checkout.run(*command.split(), code=1)
 
 
 def test_pins_that_contradict_each_other_are_red_with_the_chain_of_causes(checkout):
@@ -107,9 +107,9 @@ def test_what_an_infrastructure_error_blocks_has_no_answer_and_is_no_failure(che
 def test_a_failed_static_tier_blocks_the_dearer_ones(checkout):
     checkout.release("0.9.1", source="nothing = 1\n")
     checkout.run("run", "--only", "verl-0-9-1*", code=1)
-    found = statuses(checkout.status(code=1))
-    assert found["verl-0-9-1-sim", "environment"] == "blocked"
-    assert found["verl-0-9-1-sim", "loss"] == "blocked"
+    status = statuses(checkout.status(code=1))
+    assert status["verl-0-9-1-sim", "environment"] == "blocked"
+    assert status["verl-0-9-1-sim", "loss"] == "blocked"
 
 
 EXPECTATION = """
@@ -135,8 +135,8 @@ def test_an_expectation_that_has_expired_no_longer_excuses(checkout):
     assert "expired" in output
 
 
-def take_until(process, words: str) -> list[str]:
-    """Lines up to the first that has `words` in it; to the end of the output where none has."""
+def read_until(process, words: str) -> list[str]:
+    """The lines of the output up to the first one that contains `words`, or all lines."""
     lines = []
     for line in iter(process.stdout.readline, ""):
         lines.append(line)
@@ -146,7 +146,7 @@ def take_until(process, words: str) -> list[str]:
 
 
 def recorded_keys(ledger: Path) -> set[str]:
-    """None of a ledger that was killed before it had its tables."""
+    """Keys of the completed outcomes; none if the ledger has no tables yet."""
     if not ledger.exists():
         return set()
     with contextlib.closing(sqlite3.connect(ledger)) as database:
@@ -177,9 +177,9 @@ def test_kill_9_at_any_point_loses_nothing_that_was_recorded(checkout):
 def test_ctrl_c_is_130_and_resumes(checkout, index):
     resolve = ("run", "--check", "resolve", "--jobs", "2")
     with checkout.start(*resolve, **index.environ) as process:
-        passed = [line for line in take_until(process, "pass") if line.startswith("pass")]
+        passed = [line for line in read_until(process, "pass") if line.startswith("pass")]
         assert passed
-        assert index.asked.wait(300)
+        assert index.requested.wait(300)
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
@@ -191,11 +191,11 @@ def test_ctrl_c_is_130_and_resumes(checkout, index):
 def test_a_second_run_says_who_holds_the_checkout(checkout, index):
     resolve = ("run", "--check", "resolve", "--jobs", "2")
     with checkout.start(*resolve, **index.environ) as first:
-        assert index.asked.wait(300)
+        assert index.requested.wait(300)
         refused = checkout.run(*resolve, "--no-wait", code=4, **index.environ)
         assert f"process {first.pid}" in refused
         with checkout.start(*resolve, **index.environ) as second:
-            assert f"process {first.pid}" in "".join(take_until(second, f"process {first.pid}"))
+            assert f"process {first.pid}" in "".join(read_until(second, f"process {first.pid}"))
             index.release()
             waited, _ = second.communicate(timeout=300)
         assert "0 executed, 3 reused" in waited
@@ -216,15 +216,15 @@ def test_a_corrupt_ledger_is_kept_aside_and_said(checkout):
 
 
 @pytest.mark.parametrize(
-    ("asked", "code"), [(["status"], 3), (["report"], 3), (["plan"], 0), (["why-rerun", "verl-0-9-1"], 0)]
+    ("command", "code"), [(["status"], 3), (["report"], 3), (["plan"], 0), (["why-rerun", "verl-0-9-1"], 0)]
 )
-def test_whichever_command_comes_upon_a_corrupt_ledger_says_so(checkout, asked, code):
+def test_whichever_command_comes_upon_a_corrupt_ledger_says_so(checkout, command, code):
     checkout.static()
     ledger = checkout.root / ".npu-matrix" / "ledger.sqlite3"
     ledger.write_bytes(b"this is no database" * 100)
-    output = checkout.run(*asked, code=code)
-    [kept] = ledger.parent.glob("ledger.sqlite3.corrupt-*Z")
-    assert kept.name in output
+    output = checkout.run(*command, code=code)
+    [copy] = ledger.parent.glob("ledger.sqlite3.corrupt-*Z")
+    assert copy.name in output
 
 
 @pytest.mark.skipif(
@@ -315,13 +315,13 @@ def test_bad_usage_has_its_code_and_says_what_to_do(checkout, arguments, code, m
 
 
 def test_the_doctor_looks_at_the_disk_of_the_environments_too(checkout):
-    # /proc has no room at all; nothing is written there, it is only asked.
+    # /proc has no free space. The command only queries it and writes nothing there.
     assert "0.0 GiB free" in checkout.run("--cache", "/proc", "doctor", code=4)
 
 
 @pytest.mark.parametrize("options", [[], ["--cache", "/proc"]])
 def test_the_exit_code_of_the_doctor_agrees_with_what_it_found(checkout, options):
-    # What it finds is this machine's own business: its disk may well be full.
+    # The findings depend on this machine, whose disk may be full.
     process = checkout.start(*options, "doctor", "--json")
     output, _ = process.communicate(timeout=300)
     report = json.loads(output)

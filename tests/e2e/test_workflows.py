@@ -1,4 +1,4 @@
-"""The workflows' own steps, run here: a pull request that breaks a patch, its repair, a shard that died."""
+"""Runs the steps of the workflows: a pull request that breaks a patch, its repair, and shards that fail."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Body: all.patch >=0.6,<=1.0
 PATCH = "diff --git a/verl/core.py b/verl/core.py\n--- a/verl/core.py\n+++ b/verl/core.py\n@@ -1 +1,2 @@\n a = {old}\n+b = 2\n"
 GH = """\
 #!/bin/bash
-# Stands for GitHub's comments: lists, writes and changes the lines of one file; --jq is the workflow's own filter.
+# Replaces GitHub's comments by a file, which it lists, writes and changes. --jq is ignored.
 method=GET; for word in "$@"; do case $last in --method) method=$word;; --field) field=$word;; esac; last=$word; done
 echo "$method" >> "$COMMENTS_LOG"
 case $method in
@@ -52,7 +52,7 @@ esac
 
 
 class Project:
-    """A repository with two verl commits and one patch, its pull request, and the runner of its workflows."""
+    """A repository with two verl commits and one patch, and the runner of its workflows."""
 
     def __init__(self, folder: Path, parsed_code: Path) -> None:
         shutil.copytree(parsed_code, folder / "cache")
@@ -106,21 +106,21 @@ class Project:
         return git("rev-parse", "HEAD", cwd=self.root)
 
     def push_to_main(self, event: str = "push") -> JobResult:
-        """What matrix.yml does on main: its outcomes are the base of pull requests."""
+        """Run matrix.yml on main. Its outcomes are the baseline of pull requests."""
         self.runner.new_run()
         flow, head = FLOWS["matrix"], git("rev-parse", "main", cwd=self.root)
-        said = {"github.event_name": event}
-        planned = self.runner.job(flow, "plan", said, revision=head)
+        github = {"github.event_name": event}
+        planned = self.runner.job(flow, "plan", github, revision=head)
         assert not planned.failed, planned.output
         for shard in json.loads(planned.outputs["hosted"])["include"]:
-            context = {**said, **{f"matrix.{name}": value for name, value in shard.items()}}
+            context = {**github, **{f"matrix.{name}": value for name, value in shard.items()}}
             assert not self.runner.job(flow, "hosted", context, revision=head).failed
         assert planned.outputs["any-npu"] == "false"
-        dealt = {"needs.plan.outputs.hosted": planned.outputs["hosted"], **ENDED}
-        return self.runner.job(flow, "conclude", {**said, **dealt}, revision=head)
+        needs = {"needs.plan.outputs.hosted": planned.outputs["hosted"], **ENDED}
+        return self.runner.job(flow, "conclude", {**github, **needs}, revision=head)
 
     def pull_request(self, head: str, *, dead: int = 0, npu: str = "skipped") -> tuple[JobResult, JobResult]:
-        """What patch-gate.yml does at `head`; `dead` shards never report, those on cards end as `npu`."""
+        """Run patch-gate.yml at `head`. dead: how many shards do not run. npu: result of the shards on cards."""
         self.runner.new_run()
         flow, event = (
             FLOWS["patch-gate"],
@@ -139,7 +139,7 @@ class Project:
         return gate, comment
 
 
-#: How the jobs before the last one ended where no cell is on cards.
+#: Results of the jobs before the last one when no cell needs cards.
 ENDED = {"needs.plan.result": "success", "needs.npu.result": "skipped"}
 
 
@@ -148,14 +148,14 @@ def project(tmp_path: Path, parsed_code: Path) -> Project:
     return Project(tmp_path, parsed_code)
 
 
-def test_a_pull_request_is_blocked_by_what_it_breaks_and_told_once(project: Project) -> None:
+def test_a_pull_request_that_breaks_a_patch_is_blocked_with_one_comment(project: Project) -> None:
     assert not project.push_to_main("schedule").failed
     git("checkout", "-q", "-b", "change", cwd=project.root)
     project.write(old=5)
     gate, comment = project.pull_request(project.commit("break it"))
     assert gate.failed.endswith(": 1"), gate.output
     assert "::error file=patches/verl/b/all.patch,line=1" in gate.output
-    assert gate.output.count("more on 2 failed tasks") == 3, "each is tried three times more"
+    assert gate.output.count("more on 2 failed tasks") == 3, "each task is repeated three times"
     assert "failed 4 of 4 attempts" in gate.output
     assert not comment.failed, comment.output
     assert "newly broken" in project.comments.read_text()
@@ -189,7 +189,7 @@ def test_a_shard_on_cards_that_died_is_red(project: Project) -> None:
 
 def test_the_composite_action_gates_another_repository(project: Project) -> None:
     action = load(ROOT / "action.yml")
-    defaults = {f"inputs.{name}": given.get("default", "") for name, given in action["inputs"].items()}
+    defaults = {f"inputs.{name}": option.get("default", "") for name, option in action["inputs"].items()}
     context = {
         **defaults,
         "inputs.base": "origin/main",

@@ -32,7 +32,7 @@ class Daemon:
         """Start the daemon and wait until it responds."""
         program = shutil.which("dockerd", path=SEARCH_PATH)
         if program is None:
-            raise NoDaemonError("there is no dockerd here: apt-get install docker.io")
+            raise NoDaemonError("dockerd is not installed: apt-get install docker.io")
         # The containers need no network, and the daemon would change the firewall rules of this machine.
         argv = [program, "--host", self.address, "--bridge", "none", "--iptables=false"]
         for option, name in (("--data-root", "data"), ("--exec-root", "exec"), ("--pidfile", "pid")):
@@ -40,7 +40,7 @@ class Daemon:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(argv, stdout=log, stderr=log)
         deadline = time.monotonic() + SECONDS_TO_START
-        while not self._answers():
+        while not self._responds():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise NoDaemonError((self.folder / "log").read_text(errors="replace")[-2000:])
             time.sleep(0.2)
@@ -56,7 +56,7 @@ class Daemon:
                 ["umount", str(self.folder / "exec/netns/default")], capture_output=True, check=False
             )
 
-    def _answers(self) -> bool:
+    def _responds(self) -> bool:
         engine = DockerEngine({"DOCKER_HOST": self.address})
         try:
             engine.info()

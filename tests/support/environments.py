@@ -1,4 +1,4 @@
-"""Measurements of the check `environment`, as tests need them."""
+"""Measurements of the check `environment` for tests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GOOD = EnvironmentBuilt(
     probe=GOOD_PROBE,
     seconds={},
 )
-"""A simulated cell whose environment is as it was locked and patched."""
+"""A simulated cell whose environment matches its lock and its patches."""
 
 
 def environment_built(**changes: Any) -> EnvironmentBuilt:
@@ -51,7 +51,7 @@ def environment_probe(**changes: Any) -> EnvironmentProbe:
 
 
 def location_json(**changes: Any) -> dict[str, Any]:
-    """Where the environment of `GOOD` is, as the ledger stores it."""
+    """The JSON of the location of `GOOD` with other values, as the ledger stores it."""
     location = EnvironmentLocation(
         requested_device=GOOD.requested_device, python=GOOD.python, prefix=GOOD.prefix
     )

@@ -1,4 +1,4 @@
-"""Healthy logs of verl jobs, generated: what a console shows when nothing is wrong."""
+"""Generates logs of verl jobs in which nothing fails."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ METRICS = (
 
 
 def healthy_lines(seed: int = 0) -> Iterator[str]:
-    """Lines without end; equal seeds give equal lines."""
+    """Endless lines of a log. Equal seeds give equal lines."""
     chance = random.Random(seed)
     yield from STARTUP
     step = 0

@@ -1,4 +1,4 @@
-"""Runs tests/npu inside a cell of any engine and reads the result of each test."""
+"""Runs tests/npu inside a cell, in a virtual environment or a container, and returns the result of each test."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from harness.sources.packages.index_settings import index_environment, uv_binary
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = ("pytest", "pytest-timeout", "hypothesis")
-TOLD = {"failure": "failed", "error": "error", "skipped": "skipped"}
-# (module, its arguments) -> command line and variables to add, as `harness.builds.cell.cell_command.cell_command` gives them
+RESULTS = {"failure": "failed", "error": "error", "skipped": "skipped"}
+# (module, its arguments) -> command line and variables to add, as `harness.builds.cell.cell_command` returns them
 Command = Callable[..., tuple[list[str], dict[str, str]]]
 
 
 def install_pytest(folder: Path) -> Path:
-    """Install pytest for cells into a separate folder, so that the locked packages do not change."""
+    """Install pytest into a separate folder, so that the packages of the cells stay as they were locked."""
     settings = index_environment(os.environ)
     argv = [uv_binary(), "pip", "install", "--quiet", "--target", str(folder), "--python", sys.executable]
     environ = {**os.environ, **settings.uv_environment()}
@@ -32,41 +32,42 @@ def install_pytest(folder: Path) -> Path:
 def run_npu_tests(
     command: Command, folder: Path, *arguments: str, only: Sequence[str] = ("",)
 ) -> tuple[dict[str, str], str]:
-    """Run tests/npu in a cell; test -> `passed`, `failed`, `error` or `skipped`, and what was printed.
+    """Run tests/npu in a cell. Returns test -> `passed`, `failed`, `error` or `skipped`, and the output.
 
-    Everything that it reads is below `folder`, which is mounted into a container. only: files of tests/npu.
+    Everything that the tests read is copied into `folder`, which is mounted into a container. only: files of
+    tests/npu to run.
     """
     tests = folder / "tests/npu"
     ignored = shutil.ignore_patterns("__pycache__", ".hypothesis")
     shutil.copytree(REPOSITORY / "tests/npu", tests, ignore=ignored)
     shutil.copytree(REPOSITORY / "patches", folder / "patches", ignore=ignored)
-    beside, result = install_pytest(folder / "pytest"), folder / "junit.xml"
+    pytest_folder, result = install_pytest(folder / "pytest"), folder / "junit.xml"
     argv, variables = command(
         "pytest",
         *(str(tests / name) for name in only),
         *("-q", "-p", "no:cacheprovider", f"--junitxml={result}", *arguments),
     )
-    # The program that starts a container has other variables than the command in it.
+    # With a container, variables of the program inside have a prefix.
     name = next(name for name in (PREFIX + "PYTHONPATH", "PYTHONPATH") if name in variables)
-    variables[name] += f"{os.pathsep}{beside}"
-    # A separate run id: with that of this run it would wait for the simulated cards of another cell under test.
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    variables[name] += f"{os.pathsep}{pytest_folder}"
+    # Without pytest's variables this is a separate test run, which does not wait for simulated cards of other runs.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
-        argv, env={**ours, **variables}, cwd=folder, capture_output=True, text=True, check=False
+        argv, env={**environ, **variables}, cwd=folder, capture_output=True, text=True, check=False
     )
-    said = done.stdout + done.stderr
-    return (results(result.read_text("utf-8")) if result.is_file() else {}), said
+    output = done.stdout + done.stderr
+    return (results(result.read_text("utf-8")) if result.is_file() else {}), output
 
 
 def results(junit: str) -> dict[str, str]:
-    """Test -> its result in a JUnit file; the worst result if a test is listed twice."""
-    found: dict[str, str] = {}
+    """Test -> result, from a JUnit file. A problem wins if the file lists a test twice."""
+    by_test: dict[str, str] = {}
     for case in ET.fromstring(junit).iter("testcase"):
         name = f"{case.get('classname')}::{case.get('name')}"
-        told = [TOLD[child.tag] for child in case if child.tag in TOLD]
-        if told or name not in found:
-            found[name] = told[0] if told else "passed"
-    return found
+        problems = [RESULTS[child.tag] for child in case if child.tag in RESULTS]
+        if problems or name not in by_test:
+            by_test[name] = problems[0] if problems else "passed"
+    return by_test
 
 
 def differences(one: str, left: Mapping[str, str], other: str, right: Mapping[str, str]) -> list[str]:

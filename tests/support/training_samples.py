@@ -1,4 +1,4 @@
-"""Measurements of trainings as the programs in the cell write them, made from their types."""
+"""Measurements of training runs, made from the types that the programs in the cell use."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ RUN = TrainerRun(
 
 
 def run_json(**changes: Any) -> dict[str, Any]:
-    """The file of a trainer's run, with changed members of its JSON."""
+    """The JSON of a trainer run, with other values."""
     return {**json_object(RUN), **changes}
 
 
 def header_json(**changes: Any) -> dict[str, Any]:
-    """The first line of a tiny training, with changed members of its JSON."""
+    """The JSON of the first line of a smoke training, with other values."""
     return {**json_object(HEADER), **changes}
 
 

@@ -1,4 +1,4 @@
-"""What tests of resolving and installing share: a task context that runs programs, and tiny wheels."""
+"""For tests of resolving and installing: a task context that runs programs, and tiny wheels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.check import Completed
 
 
 class Context:
-    """A task context that runs programs for real, on facets a test gives."""
+    """A task context that runs real programs, with the facets of a test."""
 
     def __init__(
         self, folder: Path, facets: Mapping[str, Any], params: Mapping[str, Any] | None = None
@@ -64,7 +64,7 @@ class Context:
 
 
 class Wheels:
-    """A find-links folder of tiny wheels, and the pip variables that make it the only source."""
+    """A folder of tiny wheels for pip's option --find-links."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -107,17 +107,17 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wheels:
     for variable in list(os.environ):
         if variable.startswith(("PIP_", "UV_")):
             monkeypatch.delenv(variable)
-    made = Wheels(tmp_path / "wheels")
+    wheels = Wheels(tmp_path / "wheels")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", made.folder.as_uri())
+    monkeypatch.setenv("PIP_FIND_LINKS", wheels.folder.as_uri())
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
-    return made
+    return wheels
 
 
 @pytest.fixture
 def context(tmp_path: Path) -> Any:
-    """`context(facets)` is a task context in a fresh folder."""
+    """`context(facets)` returns a task context in a new folder."""
     count = iter(range(1000))
 
     def make(facets: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> Context:

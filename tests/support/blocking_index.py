@@ -1,4 +1,4 @@
-"""A package index on this machine that keeps a wheel back: what needs it goes on when the test says so."""
+"""A local package index in which the download of one wheel blocks until the test releases it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from typing import Self
 SECONDS_AT_MOST = 600
 
 
-class HeldIndex:
-    """Serves the wheels of a folder; a request for `held` is answered after `release`.
+class BlockingIndex:
+    """Serves the wheels of a folder. Requests for the wheel `blocked` are answered after `release`.
 
-    asked: set once somebody waits for that wheel. environ: pip's variables that make this the only index.
+    requested: set when the first request for that wheel arrives. environ: pip's variables that make this the
+    only index.
     """
 
-    def __init__(self, folder: Path, held: str) -> None:
-        self.folder, self.held = folder, held
-        self.asked, self._released = threading.Event(), threading.Event()
+    def __init__(self, folder: Path, blocked: str) -> None:
+        self.folder, self.blocked = folder, blocked
+        self.requested, self._released = threading.Event(), threading.Event()
         index = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 index.answer(self)
 
-            def log_message(self, *_given: object) -> None:
-                """Nothing: the test's output is the command's."""
+            def log_message(self, *_arguments: object) -> None:
+                """Print nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever)
@@ -48,13 +49,13 @@ class HeldIndex:
         name = request.path.strip("/")
         file = self.folder / name.rpartition("/")[2]
         if name.endswith(".whl") and file.is_file():
-            if file.name == self.held:
-                self.asked.set()
+            if file.name == self.blocked:
+                self.requested.set()
                 self._released.wait(SECONDS_AT_MOST)
             body, kind = file.read_bytes(), "application/octet-stream"
         else:
-            files = sorted(self.folder.glob(f"{name}-*.whl"))
-            body = "".join(f'<a href="/files/{one.name}">{one.name}</a>\n' for one in files).encode()
+            wheels = sorted(self.folder.glob(f"{name}-*.whl"))
+            body = "".join(f'<a href="/files/{wheel.name}">{wheel.name}</a>\n' for wheel in wheels).encode()
             kind = "text/html"
         try:
             request.send_response(200)
@@ -63,7 +64,7 @@ class HeldIndex:
             request.end_headers()
             request.wfile.write(body)
         except OSError:
-            # Who asked has been stopped meanwhile.
+            # The client was stopped meanwhile.
             return
 
     def __enter__(self) -> Self:
