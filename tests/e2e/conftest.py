@@ -157,9 +157,9 @@ def parsed_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def checkout(tmp_path: Path, parsed_code: Path) -> Checkout:
-    made = Checkout(tmp_path, parsed_code)
-    made.release("0.6.1")
-    made.release("0.9.1")
-    made.matrix("0.6.1", "0.9.1")
-    made.patch()
-    return made
+    folder = Checkout(tmp_path, parsed_code)
+    folder.release("0.6.1")
+    folder.release("0.9.1")
+    folder.matrix("0.6.1", "0.9.1")
+    folder.patch()
+    return folder

@@ -1,6 +1,6 @@
-"""Tests inside a cell, with the plugin that users have too. The harness package must be importable there.
+"""Fixtures of the tests that run inside a cell. They also use the pytest plugin for users.
 
-python -m pytest tests/npu --npu-device npu:0
+The package harness must be importable there: python -m pytest tests/npu --npu-device npu:0
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 pytest_plugins = ["harness.fixtures.plugin"]
 
-# Of vllm-ascend 0.18.0, for cells that do not have its extension: the references are the same.
+# Schemas of vllm-ascend 0.18.0, to test the references in cells without its extension.
 ENGINE_SCHEMAS = (
     (
         "npu_add_rms_norm_bias(Tensor x1, Tensor x2, Tensor gamma, Tensor? beta=None, float epsilon=1e-6) "
@@ -45,9 +45,9 @@ ENGINE_SCHEMAS = (
 
 @pytest.fixture(scope="session")
 def reference_by(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Runs a program's reference role in a process that cannot import torch_npu; gives the file it wrote.
+    """A function that runs a program with `--role reference` and returns the file that it wrote.
 
-    without: an operation that is made to have no error bound there.
+    torch does not load torch_npu in that process. without: an operation whose error bound is removed there.
     """
 
     def run(program: str, *args: str, without: str = "") -> Path:
@@ -55,9 +55,9 @@ def reference_by(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path
         environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
         environment.pop("NPU_SIM_FAULTS", None)
         unbounded = str(Path(__file__).with_name("without_bound.py"))
-        named = [unbounded, without, program] if without else ["-m", program]
+        command = [unbounded, without, program] if without else ["-m", program]
         done = subprocess.run(
-            [sys.executable, *named, "--role", "reference", "--out", str(file), *args],
+            [sys.executable, *command, "--role", "reference", "--out", str(file), *args],
             env=environment,
             capture_output=True,
             text=True,
@@ -71,7 +71,7 @@ def reference_by(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path
 
 @pytest.fixture(scope="session")
 def engine_operators() -> Iterator[None]:
-    """vllm-ascend's operators: its extension where the cell has it, else their schemas."""
+    """vllm-ascend's operators, from its extension or, in cells without it, from `ENGINE_SCHEMAS`."""
     try:
         import vllm_ascend.vllm_ascend_C  # noqa: F401
     except ImportError:
@@ -85,8 +85,8 @@ def engine_operators() -> Iterator[None]:
         definitions = torch.library.Library("_C_ascend", "FRAGMENT")
         for schema in ENGINE_SCHEMAS:
             definitions.define(schema)
-        kept = (definitions, serving_kernels.install_engine(simulation.machine))
+        libraries = (definitions, serving_kernels.install_engine(simulation.machine))
         yield
-        del kept
+        del libraries
         return
     yield

@@ -1,8 +1,8 @@
-"""A transformers model small enough to run in a test; as a program, what it gives on a CPU in float64.
+"""A small transformers model; as a program, this module computes the model's results on the CPU in float64.
 
     python model_reference.py reference.pt
 
-A process of its own: verl replaces parts of transformers by operators that only an NPU has, wherever it is imported.
+This is a separate process because importing verl replaces parts of transformers by operators of the NPU.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def built(attention: str, device: str, dtype: torch.dtype = torch.float32) -> An
 
 
 def log_prob_and_gradients(model: Any) -> list[torch.Tensor]:
-    """Sum of the log-probabilities of the tokens themselves, padded on the left, and all gradients."""
+    """The sum of the log-probabilities of the input tokens, which are padded on the left, and all gradients."""
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(0, 64, (3, 17), generator=generator)
     visible = torch.ones_like(tokens)
@@ -47,10 +47,10 @@ def log_prob_and_gradients(model: Any) -> list[torch.Tensor]:
 
 
 def main(out: str) -> None:
-    """Exact tensors and what fp32 permits of each.
+    """Save the exact tensors and their fp32 tolerances.
 
-    Attention is spelled out by torch: in transformers' own two masks add up to minus infinity in float64, and rows
-    that see nothing are not numbers.
+    torch computes the attention by its formula. With transformers' eager attention, two masks add up to minus
+    infinity in float64, and fully hidden rows become NaN.
     """
     model = built("sdpa", "cpu", torch.float64)
 
@@ -58,8 +58,8 @@ def main(out: str) -> None:
         with sdpa_kernel(SDPBackend.MATH):
             return log_prob_and_gradients(model)
 
-    found = permitted(formula, torch.float32)
-    torch.save({"exact": list(found.exact), "tolerances": list(found.tolerances)}, out)
+    reference = permitted(formula, torch.float32)
+    torch.save({"exact": list(reference.exact), "tolerances": list(reference.tolerances)}, out)
 
 
 if __name__ == "__main__":

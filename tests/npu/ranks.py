@@ -1,9 +1,9 @@
-"""One rank: every collective, then DDP, FSDP1 and FSDP2 on the device.
+"""One rank of a process group: runs every collective, then DDP, FSDP1 and FSDP2 on the device.
 
     python -m harness.devices.sim.start.sim_launch ranks.py STORE RESULT GROUP WHAT
 
-STORE: a file by which ranks find each other. GROUP: plain or mixed. WHAT: collectives or train. The first rank writes
-what it found, as JSON, to RESULT.
+STORE: the rendezvous file. GROUP: `plain` or `mixed` backend. WHAT: `collectives`, or `train` for both. The first
+rank writes its results as JSON to RESULT.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STEPS, ROWS = 3, 8
 
 
 class Perceptron(nn.Module):
-    """Of operations that have an error bound each (`stochastic`)."""
+    """A model whose operations all have an error bound (`stochastic_arithmetic`)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 def train(
     trained: nn.Module, x: torch.Tensor, y: torch.Tensor, averaged: Callable[[torch.Tensor], torch.Tensor]
 ) -> list[float]:
-    """Loss of each step."""
+    """The loss of each step. averaged: averages a loss over all ranks."""
     optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
     losses = []
     for _ in range(STEPS):
@@ -68,7 +68,7 @@ def collectives(rank: int, world: int, npu: torch.device) -> dict[str, object]:
         dist.all_reduce(x, **options)
         return x.tolist()
 
-    found = {
+    results = {
         "all_reduce": reduced(full(rank + 1.0, 4)),
         "average": reduced(full(rank + 1.0, 2), op=dist.ReduceOp.AVG),
         "bfloat16": reduced(full(rank + 1.0, 2, dtype=torch.bfloat16)),
@@ -76,54 +76,54 @@ def collectives(rank: int, world: int, npu: torch.device) -> dict[str, object]:
     }
     y = full(1.0, 2)
     dist.all_reduce(y, async_op=True).wait()
-    found["async"] = y.tolist()
+    results["async"] = y.tolist()
     x = full(float(rank), 2)
     dist.broadcast(x, 0)
-    found["broadcast"] = x.tolist()
+    results["broadcast"] = x.tolist()
     parts = [full(-1.0, 2) for _ in range(world)]
     dist.all_gather(parts, full(float(rank), 2))
-    found["all_gather"] = [part.tolist() for part in parts]
+    results["all_gather"] = [part.tolist() for part in parts]
     scalars = [torch.zeros((), device=npu) for _ in range(world)]
     dist.all_gather(scalars, torch.tensor(float(rank), device=npu))
-    found["gather_scalars"] = [scalar.item() for scalar in scalars]
+    results["gather_scalars"] = [scalar.item() for scalar in scalars]
     out = full(0.0, 2 * world)
     dist.all_gather_into_tensor(out, full(float(rank), 2))
-    found["into_tensor"] = out.tolist()
+    results["into_tensor"] = out.tolist()
     out, counted = full(0.0, 2), torch.arange(2.0 * world, device=npu)
     dist.reduce_scatter_tensor(out, counted.clone())
-    found["reduce_scatter"] = out.tolist()
+    results["reduce_scatter"] = out.tolist()
     dist.reduce_scatter_tensor(out, counted + rank, op=dist.ReduceOp.AVG)
-    found["scatter_average"] = out.tolist()
+    results["scatter_average"] = out.tolist()
     dist.reduce_scatter(out, list((counted * (rank + 1)).chunk(world)), op=dist.ReduceOp.MAX)
-    found["scatter_largest"] = out.tolist()
+    results["scatter_largest"] = out.tolist()
     out = full(0.0, world)
     dist.all_to_all_single(out, torch.arange(float(world), device=npu) + 10 * rank)
-    found["all_to_all"] = out.tolist()
+    results["all_to_all"] = out.tolist()
     objects = [None] * world
     dist.all_gather_object(objects, {"rank": rank})
-    found["objects"] = objects
+    results["objects"] = objects
     dist.barrier()
-    return found
+    return results
 
 
 def trainings(rank: int, world: int, npu: torch.device) -> dict[str, list[float]]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
-    mine = slice(rank * ROWS // world, (rank + 1) * ROWS // world)
-    x, y = (whole[mine].to(npu) for whole in batch())
+    own_rows = slice(rank * ROWS // world, (rank + 1) * ROWS // world)
+    x, y = (whole[own_rows].to(npu) for whole in batch())
 
     def averaged(loss: torch.Tensor) -> torch.Tensor:
         dist.all_reduce(loss)
         return loss / world
 
-    found = {"ddp": train(nn.parallel.DistributedDataParallel(model().to(npu)), x, y, averaged)}
+    results = {"ddp": train(nn.parallel.DistributedDataParallel(model().to(npu)), x, y, averaged)}
     sharded, mesh = model().to(npu), init_device_mesh("npu", (world,))
     for layer in (sharded.up, sharded.down):
         fully_shard(layer, mesh=mesh)
-    found["fsdp2"] = train(fully_shard(sharded, mesh=mesh), x, y, averaged)
-    found["fsdp1"] = train(FullyShardedDataParallel(model(), device_id=0), x, y, averaged)
-    return found
+    results["fsdp2"] = train(fully_shard(sharded, mesh=mesh), x, y, averaged)
+    results["fsdp1"] = train(FullyShardedDataParallel(model(), device_id=0), x, y, averaged)
+    return results
 
 
 def main(store: str, result: str, group: str, what: str) -> None:
@@ -137,12 +137,12 @@ def main(store: str, result: str, group: str, what: str) -> None:
     )
     npu = torch.device("npu", 0)
     torch.npu.set_device(0)
-    found = collectives(rank, world, npu)
+    results = collectives(rank, world, npu)
     if what == "train":
-        found |= trainings(rank, world, npu)
+        results |= trainings(rank, world, npu)
     dist.destroy_process_group()
     if rank == 0:
-        Path(result).write_text(json.dumps(found))
+        Path(result).write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

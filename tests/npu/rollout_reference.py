@@ -1,4 +1,4 @@
-"""The CPU reference of generation: a faithful decoder is within what it permits, one that rounds is not."""
+"""Tests of the CPU reference of generation: a correct decoder is within tolerance, one that rounds is not."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ def dtype(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def folder(dtype: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("checkpoints")
-    make_checkpoint(place / "qwen3", "qwen3", dtype, 0)
-    return place
+    checkpoints = tmp_path_factory.mktemp("checkpoints")
+    make_checkpoint(checkpoints / "qwen3", "qwen3", dtype, 0)
+    return checkpoints
 
 
 def decode(model: Any, prompt: list[int]) -> GeneratedRequest:
-    """Greedy decoding, a token at a time."""
+    """Greedy decoding, one token at a time."""
     tokens: list[int] = []
-    listed: list[dict[str, float]] = []
+    log_probs: list[dict[str, float]] = []
     for _ in range(TOKENS):
         with torch.no_grad():
             logits = model(torch.tensor([prompt + tokens])).logits[0, -1]
         row = torch.log_softmax(logits.float(), -1)
         values, names = row.topk(5)
-        listed.append({str(int(name)): float(value) for name, value in zip(names, values, strict=True)})
+        log_probs.append({str(int(name)): float(value) for name, value in zip(names, values, strict=True)})
         tokens.append(int(names[0]))
-    return GeneratedRequest(prompt=tuple(prompt), tokens=tuple(tokens), logprobs=tuple(listed))
+    return GeneratedRequest(prompt=tuple(prompt), tokens=tuple(tokens), logprobs=tuple(log_probs))
 
 
 @contextmanager
 def rounded(model: Any, dtype: torch.dtype) -> Iterator[None]:
-    """Values of the first layer's attention kept in `dtype`."""
+    """Round the values of the first layer's attention to `dtype`."""
     handle = model.model.layers[0].self_attn.v_proj.register_forward_hook(
         lambda _module, _inputs, output: output.to(dtype).to(output.dtype)
     )
@@ -69,12 +69,12 @@ def judged(folder: Path, dtype: str, low: torch.dtype | None = None) -> Generate
         folder / "qwen3", dtype=getattr(torch, dtype), attn_implementation="eager"
     ).eval()
     with rounded(model, low or getattr(torch, dtype)):
-        found = tuple(decode(model, prompt) for prompt in PROMPTS)
-    case = CaseRun(name="qwen3", checkpoint="qwen3", dtype=dtype, state="generated", rounds=(found,))
+        requests = tuple(decode(model, prompt) for prompt in PROMPTS)
+    case = CaseRun(name="qwen3", checkpoint="qwen3", dtype=dtype, state="generated", rounds=(requests,))
     return compare_case(case, evaluate((case,), folder)["qwen3"])[0]
 
 
-def test_a_faithful_decoder_is_within_what_is_permitted(folder: Path, dtype: str) -> None:
+def test_a_correct_decoder_is_within_tolerance(folder: Path, dtype: str) -> None:
     entry = judged(folder, dtype)
     assert entry.budget <= 1
     assert entry.choice == ""
@@ -99,8 +99,8 @@ def test_the_same_seed_makes_the_same_checkpoint(folder: Path, dtype: str, tmp_p
 def test_another_rounding_moves_bf16_and_nothing_else() -> None:
     wide, low = torch.linspace(1, 2, 50), torch.linspace(1, 2, 50).bfloat16()
     with AnotherRounding(0):
-        kept, moved = wide * 3, low * 3
-    assert torch.equal(kept, torch.linspace(1, 2, 50) * 3)
+        fp32, moved = wide * 3, low * 3
+    assert torch.equal(fp32, torch.linspace(1, 2, 50) * 3)
     exact = torch.linspace(1, 2, 50).bfloat16() * 3
     relative = ((moved - exact).float() / exact.float()).abs()
     assert 0 < float(relative.max()) <= 2 * 2.0**-7

@@ -1,4 +1,4 @@
-"""How far a device may be from a formula in float64: as far as roundings take the formula."""
+"""Tolerances of a formula: how far rounding may move the results of a device from those in float64."""
 
 from __future__ import annotations
 
@@ -13,38 +13,39 @@ from harness.numerics.arithmetic.precision_contract import BF16_AUTOCAST, FP32, 
 
 FP64 = Contract(name="fp64", io="fp64", compute="fp64", accumulate="fp64")
 CONTRACTS = {torch.float64: FP64, torch.float32: FP32, torch.bfloat16: BF16_AUTOCAST}
-"""What is promised of tensors that have that dtype."""
+"""The precision contract of tensors with that dtype."""
 
 Formula = Callable[[], Sequence[torch.Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Permitted:
-    """Exact tensors, and how far one of that dtype may be from each, as a norm."""
+    """Exact tensors, and the tolerance of the distance (norm) between each and a tensor with that dtype."""
 
     dtype: torch.dtype
     exact: Sequence[torch.Tensor]
     tolerances: Sequence[float]
 
     def budgets(self, actual: Sequence[torch.Tensor]) -> list[float]:
-        """Distance of each tensor over what is permitted; NaN where it is not finite."""
+        """The distance of each tensor divided by its tolerance; NaN when the tensor is not finite."""
         return [
-            _share(float((got.detach().cpu().double() - wanted).norm()), tolerance)
-            for got, wanted, tolerance in zip(actual, self.exact, self.tolerances, strict=True)
+            _budget(float((tensor.detach().cpu().double() - exact).norm()), tolerance)
+            for tensor, exact, tolerance in zip(actual, self.exact, self.tolerances, strict=True)
         ]
 
     def require(self, actual: Sequence[torch.Tensor]) -> None:
-        """AssertionError with the shares of what is permitted."""
-        found = self.budgets(actual)
-        # Not "any above": NaN is above nothing.
-        assert all(share <= 1 for share in found), f"off by more than {self.dtype} permits: {found}"
+        """AssertionError if a tensor is outside its tolerance."""
+        budgets = self.budgets(actual)
+        # Written with `all`, because NaN must fail.
+        assert all(budget <= 1 for budget in budgets), f"off by more than {self.dtype} permits: {budgets}"
 
 
 def permitted(formula: Formula, dtype: torch.dtype) -> Permitted:
-    """What the check `actor` permits a tensor: the farthest that perturbed runs of the formula go, times the
-    contract's safety, and one rounding to the dtype. In float64 the formula itself is as far off, too.
+    """The exact results of a formula and their tolerances, as in the check `actor`.
 
-    formula: gives float64 tensors on the CPU, the same at every call.
+    A tolerance is the largest distance of perturbed runs of the formula, times the contract's safety factor,
+    plus one rounding to the dtype. In float64 it is doubled, because the formula itself also rounds. formula:
+    returns the same float64 tensors on the CPU at every call.
     """
     contract = CONTRACTS[dtype]
     exact = [tensor.detach() for tensor in formula()]
@@ -61,19 +62,18 @@ def tolerances(
     contract: Contract,
     dtype: torch.dtype,
 ) -> list[float]:
-    """How far a tensor of that dtype may be from each exact one, given runs that are off by what the contract
-    permits."""
+    """The tolerance of each tensor, from runs that are perturbed within the contract."""
     unit, both = torch.finfo(dtype).eps / 2, 2 if dtype is torch.float64 else 1
     return [
         both
         * (
-            contract.safety * max(float((run[place] - wanted).norm()) for run in runs)
-            + unit * float(wanted.norm())
+            contract.safety * max(float((run[index] - tensor).norm()) for run in runs)
+            + unit * float(tensor.norm())
         )
-        for place, wanted in enumerate(exact)
+        for index, tensor in enumerate(exact)
     ]
 
 
-def _share(distance: float, tolerance: float) -> float:
-    """What is exactly zero must be so."""
+def _budget(distance: float, tolerance: float) -> float:
+    """A tolerance of zero requires a distance of zero."""
     return distance / tolerance if tolerance else float("inf") if distance else 0.0

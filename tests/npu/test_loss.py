@@ -1,4 +1,4 @@
-"""verl's own losses on the device, case by case against the float64 reference. Runs inside a cell."""
+"""verl's own losses on the device, compared with the float64 reference in each case. Runs inside a cell."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def evaluated(verl: VerlCandidate, case: LossCase) -> CandidateResult:
 
 @pytest.mark.parametrize("name", [case.name for case in BATTERY.values() if case.severity == REQUIRED])
 def test_loss(verl: VerlCandidate, name: str) -> None:
-    """The result is the standard objective, or the one this release is known to compute."""
+    """The result is that of the standard objective, or of the one that this release is known to compute."""
     case = BATTERY[name]
     result = evaluated(verl, case)
     actual, _ = release_objective(verl.version).actual(case)
@@ -43,7 +43,7 @@ def test_loss(verl: VerlCandidate, name: str) -> None:
 @pytest.mark.parametrize("name", SELF_TEST_CASES)
 @pytest.mark.parametrize("fault", LOSS_FAULTS, ids=lambda fault: fault.id)
 def test_a_seeded_fault_is_caught(verl: VerlCandidate, fault: LossFault, name: str) -> None:
-    """On this very device a wrong loss turns red."""
+    """A wrong loss fails on this device."""
     case = BATTERY[name]
     with inject_fault(fault, verl):
         result = evaluated(verl, case)

@@ -1,4 +1,4 @@
-"""One update through verl's own actor on the device against the CPU, and faults located in it. Runs inside a cell."""
+"""One update through verl's actor, compared with the CPU, and faults that it must locate. Runs inside a cell."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ overlay = pytest.importorskip("harness.devices.sim.start.overlay")
 
 @pytest.fixture(scope="module")
 def reference(reference_by: Callable[..., Path]) -> Path:
-    """The update on the CPU in a process that cannot import torch_npu."""
+    """The update on the CPU, in a process without torch_npu."""
     return reference_by("harness.numerics.actor.actor_program")
 
 
 def updated(reference: Path, device: str, out: Path, faults: str = "") -> ActorMeasured:
-    """Measurements of the update on the device, with faults in it."""
+    """Measurements of the update on the device, with injected faults."""
     simulation = overlay.installed()
     wrong = simulation.faults.injected(*parse_faults(faults)) if simulation else nullcontext()
     with wrong:
@@ -39,7 +39,7 @@ def updated(reference: Path, device: str, out: Path, faults: str = "") -> ActorM
 
 
 def test_the_update_is_that_of_the_cpu(reference: Path, npu_device: str, tmp_path: Path) -> None:
-    """Every tensor within its measured tolerance, both seeded faults located."""
+    """Every tensor is within its measured tolerance, and both injected faults are located."""
     measured = updated(reference, npu_device, tmp_path / "device.json")
     judgement = judge(measured, {})
     assert judgement.status is Status.PASS, judgement.reasons
@@ -60,7 +60,7 @@ def test_the_update_is_that_of_the_cpu(reference: Path, npu_device: str, tmp_pat
 def test_a_faulty_operator_is_located(
     reference: Path, npu_device: str, tmp_path: Path, fault: str, first: str, operator: str
 ) -> None:
-    """The first tensor that diverges is where the operator works, and the operator is among those that ran."""
+    """The first tensor outside its tolerance comes from the operator, which is among those that ran."""
     measured = updated(reference, npu_device, tmp_path / "device.json", fault)
     judgement = judge(measured, {})
     assert judgement.status is Status.FAIL
@@ -74,7 +74,7 @@ def test_a_faulty_operator_is_located(
 def test_rounding_that_the_contract_permits_is_not_flagged(
     reference: Path, npu_device: str, tmp_path: Path
 ) -> None:
-    """Every matrix product off by a unit in the last place is legal fp32."""
+    """Every matmul may be off by one unit in the last place in fp32."""
     judgement = judge(updated(reference, npu_device, tmp_path / "device.json", "mm;ulp;any;ulps=1"), {})
     assert judgement.status is Status.PASS, judgement.reasons
 
@@ -83,7 +83,7 @@ def test_rounding_that_the_contract_permits_is_not_flagged(
 def test_a_fault_in_fused_attention_shows_in_packed_rows_alone(
     reference: Path, npu_device: str, tmp_path: Path
 ) -> None:
-    """Padded rows spell attention out, so only packed ones call the fused operator."""
+    """With padded rows attention is not fused, so only packed rows call the fused operator."""
     fault = "npu_fusion_attention_grad;sign;backward;output=1"
     measured = updated(reference, npu_device, tmp_path / "device.json", fault)
     if measured.packed.skipped:

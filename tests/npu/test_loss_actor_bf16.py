@@ -1,7 +1,6 @@
-"""One update in bf16, as verl's autocast makes it: legal roundings, and faults that they must not hide. Runs inside
-a cell.
+"""One bf16 update with verl's autocast: legal rounding passes, and does not hide faults. Runs inside a cell.
 
-Takes about a minute, so it runs only where NPU_MATRIX_TWIN=1 asks for it, as for the twin.
+It takes about a minute and runs only with NPU_MATRIX_TWIN=1.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ needs_simulation = pytest.mark.skipif(overlay.installed() is None, reason="fault
 
 @pytest.fixture(scope="module")
 def reference(reference_by: Callable[..., Path]) -> Path:
-    """The update on the CPU in a process that cannot import torch_npu."""
+    """The update on the CPU, in a process without torch_npu."""
     return reference_by("harness.numerics.actor.actor_program", "--compute", "bfloat16")
 
 
 def judged(reference: Path, device: str, folder: Path, faults: str = "") -> Judgement:
-    """The verdict of the update on the device, with faults in it, all of which were struck."""
+    """The judgement of the update on the device. Every injected fault must have been hit."""
     simulation = overlay.installed()
     wrong = simulation.faults.injected(*parse_faults(faults)) if faults else nullcontext([])
     with wrong as active:
@@ -60,7 +59,7 @@ def test_the_update_is_that_of_the_cpu(reference: Path, npu_device: str, tmp_pat
 def test_what_the_contract_permits_is_not_flagged(
     reference: Path, npu_device: str, tmp_path: Path, fault: str
 ) -> None:
-    """Sums in another order, and an activation that is rounded to what autocast may hand on."""
+    """Sums in another order, and an activation that is rounded to a dtype that autocast may use."""
     judgement = judged(reference, npu_device, tmp_path, fault)
     assert judgement.status is Status.PASS, judgement.reasons
 
@@ -80,7 +79,7 @@ def test_what_the_contract_permits_is_not_flagged(
 def test_a_faulty_operator_is_located(
     reference: Path, npu_device: str, tmp_path: Path, fault: str, first: str
 ) -> None:
-    """Coarse partial sums in the very layer, wrong signs and sizes where they first show."""
+    """Partial sums in low precision are located in their layer, wrong signs and sizes where they first appear."""
     judgement = judged(reference, npu_device, tmp_path, fault)
     assert judgement.status is Status.FAIL, judgement.reasons
     assert first in judgement.reasons[1]

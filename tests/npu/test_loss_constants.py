@@ -1,4 +1,4 @@
-"""The constants that the contracts assume hold on this device, and a device that breaks one is seen."""
+"""The device satisfies the constants of the precision contracts, and a device that does not is noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The float64 twin of fp32 code: exact where it says so, off by what the contract permits and no more. On the CPU."""
+"""Stochastic arithmetic: float64 runs of fp32 code that are exact, or perturbed within the contract. On the CPU."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_gradients_are_perturbed_too(values) -> None:
     exact, logs = gradient(), torch.log_softmax(values, -1)
     with stochastic_arithmetic.perturbed(FP32, 1):
         moved = gradient()
-    # The logarithm's own error goes through exp; then exp, the sum of 64 gradients and one rounding.
+    # The error of log_softmax is propagated through exp. Then follow exp, the sum of 64 gradients and one rounding.
     size = values.abs().amax(-1, keepdim=True)
     before = (3 + 3 * (1 + math.log(64))) * FP32.ulp + (FP32.growth(64) + 2 * size + logs.abs()) * FP32.unit
     permitted = (
@@ -77,7 +77,7 @@ def test_gradients_are_perturbed_too(values) -> None:
     )
     distance = (moved - exact).abs()
     assert (distance > 0).any()
-    # Of second order: what roundings of roundings add.
+    # The factor is for errors of second order.
     assert (distance <= permitted * (1 + 1e-4)).all()
 
 
@@ -91,7 +91,7 @@ def test_what_is_too_small_for_the_format_may_be_lost_and_zero_stays(values) -> 
     assert (nothing == 0).all()
 
 
-def test_an_operation_without_a_bound_is_told(values) -> None:
+def test_an_operation_without_a_bound_is_listed(values) -> None:
     mode = stochastic_arithmetic.perturbed(FP32, 1)
     with mode:
         torch.erf(values)

@@ -1,7 +1,6 @@
-"""Steps of sampling and training on the device beside a float64 twin, and faults that begin late. Runs inside a
-cell.
+"""Training steps on the device compared with a float64 reference run, and faults that begin late. Runs inside a cell.
 
-Takes about a minute, so it runs only where NPU_MATRIX_TWIN=1 asks for it.
+It takes about a minute and runs only with NPU_MATRIX_TWIN=1.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ pytestmark = pytest.mark.skipif(
 SETTINGS = {"steps": 6}
 needs_simulation = pytest.mark.skipif(overlay.installed() is None, reason="faults need the simulated device")
 CALLS_PER_STEP = 32
-"""Of softmax: two layers and ten tokens while sampling, two micro-batches of log-probabilities and two of the
-update, each with two layers and the entropy's."""
+"""Calls of softmax: ten tokens of two layers while sampling, then two micro-batches of log-probabilities and two of
+the update, each with two layers and the entropy."""
 
 
 @pytest.fixture(scope="module")
 def reference(reference_by: Callable[..., Path]) -> Path:
-    """The exact twin, in a process that cannot import torch_npu."""
+    """The float64 reference run, in a process without torch_npu."""
     return reference_by("harness.numerics.twin.twin_program", "--case", json.dumps(SETTINGS))
 
 
 def followed(reference: Path, device: str, out: Path, faults: str = "") -> TwinMeasured:
-    """Measurements of the twin on the device, with faults in it, all of which were struck."""
+    """Measurements of the run on the device. Every injected fault must have been hit."""
     simulation = overlay.installed()
     wrong = simulation.faults.injected(*parse_faults(faults)) if simulation and faults else nullcontext([])
     with wrong as active:
@@ -53,7 +52,7 @@ def followed(reference: Path, device: str, out: Path, faults: str = "") -> TwinM
     return compare(twin_program.load_twin_reference(reference), run, 0.0)
 
 
-def test_six_steps_stay_with_their_twin(reference: Path, npu_device: str, tmp_path: Path) -> None:
+def test_six_steps_agree_with_the_reference_run(reference: Path, npu_device: str, tmp_path: Path) -> None:
     judgement = judge(followed(reference, npu_device, tmp_path / "twin.json"), {})
     assert judgement.status is Status.PASS, judgement.reasons
 
@@ -63,7 +62,7 @@ def test_six_steps_stay_with_their_twin(reference: Path, npu_device: str, tmp_pa
     ("fault", "step", "first"),
     [
         ("_softmax;round", 1, "the input of model.layers.0.self_attn.o_proj"),
-        # From within the third update on, which samples and log-probabilities of its step do not see.
+        # Begins within the third update, after the samples and log-probabilities of that step.
         (f"_softmax;round;any;after={2 * CALLS_PER_STEP + 26}", 3, "self_attn.o_proj"),
         (f"_softmax;round;any;after={4 * CALLS_PER_STEP}", 5, "the input of model.layers.0.self_attn.o_proj"),
         ("embedding_dense_backward;zero;any;after=8", 5, "the gradient of model.embed_tokens.weight"),
@@ -81,10 +80,10 @@ def test_a_faulty_operator_is_found_with_step_and_module(
     assert all(worst is not None and worst <= 1 for worst in measured.worst_by_step[: step - 1])
 
 
-def test_a_green_that_leans_on_a_guess_is_withheld(
+def test_a_pass_that_depends_on_an_unknown_error_bound_is_inconclusive(
     reference_by: Callable[..., Path], npu_device: str, tmp_path: Path
 ) -> None:
-    """The activation has no error bound here, so its share of the tolerances is a guess."""
+    """The activation has no error bound here, so its part of the tolerances is not known."""
     reference = reference_by(
         "harness.numerics.twin.twin_program", "--case", json.dumps(SETTINGS), without="silu"
     )

@@ -1,7 +1,7 @@
-"""Patches of ours that no other check guards, proved inside a cell: red without the patch, green with it.
+"""Tests of patches that no other check covers: the code fails without the patch and passes with it.
 
-The cell's own verl is taken as it is installed. Where its patch is in it, the tests pass; where it is not, they
-apply the body to a copy of the one function or class and show both sides.
+They run inside a cell on its installed verl, patched or not. From a copy of the patched function or class they derive
+the other variant with the lines of the patch, and test both.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PATCHES = Path(__file__).parents[2] / "patches"
 
 
 def body(name: str, upstream: str = "verl") -> list[str]:
-    """The lines of the only body of a patch."""
+    """The lines of the only variant of a patch."""
     (file,) = sorted((PATCHES / upstream / name).glob("*.patch"))
     return file.read_text(encoding="utf-8").splitlines()
 
 
 def source_of(module: str, *names: str) -> tuple[str, str]:
-    """A definition's source without, and with, its patch, whichever of the two is installed."""
+    """The source of an installed definition, and the text of its file."""
     spec = importlib.util.find_spec(module.split(".", maxsplit=1)[0])
     if spec is None or spec.submodule_search_locations is None:
         pytest.skip("verl is not installed here")
@@ -40,29 +40,29 @@ def source_of(module: str, *names: str) -> tuple[str, str]:
     node: ast.AST = ast.parse(text)
     for name in names:
         node = next(child for child in ast.walk(node) if getattr(child, "name", None) == name)
-    found = ast.get_source_segment(text, node)  # type: ignore[arg-type]
-    assert found
-    return textwrap.dedent(found), text
+    source = ast.get_source_segment(text, node)  # type: ignore[arg-type]
+    assert source
+    return textwrap.dedent(source), text
 
 
-def both_sides(name: str, found: str) -> tuple[str, str]:
-    """(without, with) by swapping the changed lines of a patch in `found`."""
+def both_variants(name: str, source: str) -> tuple[str, str]:
+    """The source without and with a patch, made by swapping the changed lines of the patch in `source`."""
     removed = [line[1:] for line in body(name) if line.startswith("-") and not line.startswith("---")]
     added = [line[1:] for line in body(name) if line.startswith("+") and not line.startswith("+++")]
-    here = [line for line in removed if line.strip() in found]
-    old, new = found, found
+    is_unpatched = any(line.strip() in source for line in removed)
+    old, new = source, source
     for before, after in itertools.zip_longest(removed, added, fillvalue=""):
         old = old.replace(after.strip(), before.strip()) if after.strip() else old
         new = new.replace(before.strip(), after.strip())
-    return (found, new) if here else (old, found)
+    return (source, new) if is_unpatched else (old, source)
 
 
 def test_step_timings_are_gathered_on_gloo() -> None:
     """timing-all-gather: gloo refuses to gather a tensor without dimensions into tensors of one element."""
     import torch.distributed as dist
 
-    found, _text = source_of("verl.utils.profiler.performance", "topk_reduce_ratio_min_max")
-    without, patched = both_sides("timing-all-gather", found)
+    source, _text = source_of("verl.utils.profiler.performance", "topk_reduce_ratio_min_max")
+    without, patched = both_variants("timing-all-gather", source)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         names = {"torch": torch, "dist": dist, "get_device_id": lambda: "cpu"}
@@ -77,8 +77,8 @@ def test_step_timings_are_gathered_on_gloo() -> None:
 
 def test_hf_rollout_can_be_constructed() -> None:
     """hf-rollout: the base class's constructor has arguments that HFRollout does not give."""
-    found, _text = source_of("verl.workers.rollout.hf_rollout", "HFRollout", "__init__")
-    without, patched = both_sides("hf-rollout", found)
+    source, _text = source_of("verl.workers.rollout.hf_rollout", "HFRollout", "__init__")
+    without, patched = both_variants("hf-rollout", source)
 
     class Base:
         def __init__(self, config: object, model_config: object, device_mesh: object) -> None:
@@ -96,15 +96,15 @@ def test_hf_rollout_can_be_constructed() -> None:
 
 
 def test_equal_rewards_give_no_advantage_when_vectorized() -> None:
-    """grpo-vectorized-equal-rewards: a mean that is an ulp off, divided by a deviation that is as small."""
+    """grpo-vectorized-equal-rewards: a mean that is off by one ulp, divided by a deviation of the same size."""
     name = "compute_grpo_vectorized_outcome_advantage"
-    found, _text = source_of("verl.trainer.ppo.core_algos", name)
+    source, _text = source_of("verl.trainer.ppo.core_algos", name)
     lines = body("grpo-vectorized-equal-rewards")
     removed, added = (
         "".join(f"{line[1:]}\n" for line in lines if line.startswith(sign) and not line.startswith(sign * 3))
         for sign in "-+"
     )
-    if removed not in found and added not in found:
+    if removed not in source and added not in source:
         pytest.skip("this version floors the variance")
     core_algos = importlib.import_module("verl.trainer.ppo.core_algos")
 
@@ -114,7 +114,7 @@ def test_equal_rewards_give_no_advantage_when_vectorized() -> None:
         scores = torch.tensor(rewards).unsqueeze(-1)
         return names[name](scores, torch.ones_like(scores), numpy.array(groups))[0]
 
-    without, patched = found.replace(added, removed), found.replace(removed, added)
+    without, patched = source.replace(added, removed), source.replace(removed, added)
     equal = ([0.7] * 8 + [0.1] * 6, [0] * 8 + [1] * 6)
     assert advantages(without, *equal).abs().max() > 0.01
     assert not advantages(patched, *equal).any()
@@ -124,8 +124,8 @@ def test_equal_rewards_give_no_advantage_when_vectorized() -> None:
         assert torch.equal(advantages(without, *differing), advantages(patched, *differing))
 
 
-def test_experts_are_weighed_alike_in_training_and_inference() -> None:
-    """qwen3-vl-moe-routing: experts look weights up by expert number, so there must be one for every expert."""
+def test_experts_have_the_same_weights_in_training_and_inference() -> None:
+    """qwen3-vl-moe-routing: experts select weights by expert number, so every expert needs a weight."""
     lines = [line.rstrip("\r") for line in body("qwen3-vl-moe-routing")]
     hunk = lines[next(number for number, line in enumerate(lines) if line.startswith("@@")) + 1 :]
     without = "\n".join(line[1:] for line in hunk if not line.startswith("+"))
@@ -157,44 +157,44 @@ def test_experts_are_weighed_alike_in_training_and_inference() -> None:
         assert torch.equal(weights(without, training=True), right)
 
 
-def test_experts_of_groups_that_are_ruled_out_are_not_taken(npu_device: str) -> None:
-    """grouped-softmax-routing: which of two paths a model with group-limited softmax routing is sent on."""
+def test_experts_outside_the_best_groups_are_not_selected(npu_device: str) -> None:
+    """grouped-softmax-routing: which of two code paths computes group-limited softmax routing."""
     lines = [line.rstrip("\r") for line in body("grouped-softmax-routing", "vllm_ascend")]
     removed, added = (
         "\n".join(line[1:] for line in lines if line.startswith(sign) and not line.startswith(sign * 3))
         for sign in "-+"
     )
-    tokens, experts, groups, kept, top_k = 64, 32, 8, 3, 6
+    tokens, experts, groups, top_groups, top_k = 64, 32, 8, 3, 6
 
     def one_group(scores: torch.Tensor) -> torch.Tensor:
-        """What the fused operator is asked for with softmax scores: the best experts of all."""
+        """What the fused operator computes for softmax scores: the best experts of all groups."""
         return scores.topk(top_k, dim=-1)[1]
 
     def of_the_best_groups(scores: torch.Tensor) -> torch.Tensor:
-        """DeepSeek-V2's rule (arXiv:2405.04434, 2.2.2): a group is as good as its best expert."""
+        """DeepSeek-V2's rule (arXiv:2405.04434, 2.2.2): groups are ranked by their best expert."""
         by_group = scores.view(tokens, groups, -1)
-        best = by_group.max(-1)[0].topk(kept, dim=-1)[1]
+        best = by_group.max(-1)[0].topk(top_groups, dim=-1)[1]
         mask = torch.zeros(tokens, groups, device=scores.device).scatter_(1, best, 1).unsqueeze(-1)
         return (by_group * mask).flatten(1).topk(top_k, dim=-1)[1]
 
-    def groups_taken(decision: str, **asked: object) -> int:
-        """The most groups that any token's experts are of."""
+    def most_groups(decision: str, **settings: object) -> int:
+        """The largest number of groups from which a token has experts."""
         names: dict[str, object] = {"fused": one_group, "native": of_the_best_groups}
         head = (
             "def select(scores, custom_routing_function, use_grouped_topk, scoring_func, num_expert_group):\n"
         )
         exec(f"{head}{decision}\n        return fused(scores)\n    return native(scores)\n", names)
         logits = torch.randn(tokens, experts, generator=torch.Generator().manual_seed(0))
-        model = {"use_grouped_topk": True, "scoring_func": "softmax", "num_expert_group": groups, **asked}
+        model = {"use_grouped_topk": True, "scoring_func": "softmax", "num_expert_group": groups, **settings}
         scores = logits.to(npu_device).softmax(-1)
         chosen = names["select"](scores, None, **model)  # type: ignore[operator]
         return max(len(set(row)) for row in (chosen // (experts // groups)).cpu().tolist())
 
-    assert groups_taken(added) <= kept
+    assert most_groups(added) <= top_groups
     with pytest.raises(AssertionError):
-        assert groups_taken(removed) <= kept
+        assert most_groups(removed) <= top_groups
     for other in ({"use_grouped_topk": False}, {"scoring_func": "sigmoid"}, {"num_expert_group": 1}):
-        assert groups_taken(added, **other) == groups_taken(removed, **other)
+        assert most_groups(added, **other) == most_groups(removed, **other)
 
 
 WORKER = """
@@ -216,7 +216,7 @@ print("synced")
 
 
 def test_weights_are_synced_over_hccl_between_two_cards(tmp_path: Path, npu_device: str) -> None:
-    """one-step-off-hccl: a group of its own, beside the default group the workers have."""
+    """one-step-off-hccl: a separate process group, in addition to the default group of the workers."""
     if not npu_device.startswith("npu"):
         pytest.skip("weight sync over HCCL needs an NPU, real or simulated")
     pytest.importorskip("torch_npu")
@@ -227,7 +227,7 @@ def test_weights_are_synced_over_hccl_between_two_cards(tmp_path: Path, npu_devi
     (tmp_path / "worker.py").write_text(WORKER, encoding="utf-8")
     for _attempt in range(3):
         codes, outputs = synced(tmp_path)
-        # Somebody else may take a port between the moment it was free and the moment it is used.
+        # Another process may use the port that was free before.
         if "address already in use" not in "".join(outputs).lower():
             break
     assert codes == [0, 0], "\n".join(outputs)
@@ -235,7 +235,7 @@ def test_weights_are_synced_over_hccl_between_two_cards(tmp_path: Path, npu_devi
 
 
 def synced(folder: Path) -> tuple[list[int], list[str]]:
-    """Exit codes and outputs of two workers with a card each."""
+    """Exit codes and outputs of two workers with one card each."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -248,7 +248,7 @@ def synced(folder: Path) -> tuple[list[int], list[str]]:
                 **os.environ,
                 "NPU_SIM_COUNT": "2",
                 "ASCEND_RT_VISIBLE_DEVICES": str(rank),
-                # Cells start Python without the script's own folder on its path.
+                # In cells, Python does not add the folder of the script to its path.
                 "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
             },
             stdout=subprocess.PIPE,
@@ -260,7 +260,7 @@ def synced(folder: Path) -> tuple[list[int], list[str]]:
     try:
         outputs = [worker.communicate(timeout=900)[0] for worker in workers]
     finally:
-        # One that waits for another that is gone waits for ever.
+        # A worker waits forever if the other one has ended.
         for worker in workers:
             worker.kill()
             worker.wait()
@@ -268,7 +268,7 @@ def synced(folder: Path) -> tuple[list[int], list[str]]:
 
 
 def test_ray_has_no_such_group_of_its_own() -> None:
-    """one-step-off-hccl, the other side: what the unpatched trainer asks Ray for."""
+    """one-step-off-hccl: the process group that the unpatched trainer requests from Ray does not exist."""
     ray = pytest.importorskip("ray")
     program = """
 import ray
@@ -290,10 +290,10 @@ collective.create_collective_group([Worker.remote(), Worker.remote()], 2, [0, 1]
             timeout=900,
             check=False,
         )
-        # Ray gives up on a node after 30 s, which a loaded machine may take.
+        # On a loaded machine, a node may need more than the 30 s that Ray waits for it.
         if "timed out during startup" not in done.stderr:
             break
     if "ImportError" in done.stderr:
         pytest.skip(f"ray.util.collective cannot be imported here: {done.stderr.strip().splitlines()[-1]}")
-    assert done.returncode != 0, f"Ray {ray.__version__} has HCCL: the patch may be dead"
+    assert done.returncode != 0, f"Ray {ray.__version__} supports HCCL, so the patch may be obsolete"
     assert "not registered" in done.stderr or "NCCL" in done.stderr or "Unrecognized backend" in done.stderr

@@ -1,6 +1,6 @@
-"""The CPU reference of generation, in a process of its own: where verl is imported, it is no reference.
+"""Runs the tests of the CPU reference of generation in a separate process.
 
-verl replaces the norms of transformers' models for the whole process, by operators that the CPU does not have.
+Importing verl replaces the norms of transformers' models in the whole process by operators that the CPU does not have.
 """
 
 from __future__ import annotations
@@ -29,5 +29,5 @@ def test_the_reference_in_a_process_that_nothing_has_changed(tmp_path: Path) -> 
     environ = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     done = subprocess.run(argv, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    # Packages that are imported for the first time may warn; a test that was skipped would be told before.
+    # Packages may warn when they are first imported. Skipped tests would be listed before "passed".
     assert re.search(r"^\d+ passed(, \d+ warnings?)? in", done.stdout, re.MULTILINE), done.stdout[-500:]

@@ -1,4 +1,4 @@
-"""torch_npu's own operators on the simulated device, forward and backward, against plain autograd in float64."""
+"""torch_npu's own operators on the simulated device, compared with autograd in float64, forward and backward."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.devices.sim.faults.fault_spec import FaultSpec  # noqa: E402
 
 pytestmark = pytest.mark.skipif(overlay.installed() is None, reason="only on the simulated device")
 
-# Agreement in float64 shows the formula is right, agreement in float32 that precision is what it should be.
+# Agreement in float64 shows that the formula is correct, agreement in float32 that the precision is.
 
 
 def check(
@@ -27,7 +27,7 @@ def check(
     *shapes: tuple[int, ...],
     dtype: torch.dtype,
 ) -> None:
-    """Value and gradients of the operator on the device against those of the reference in float64."""
+    """Compare value and gradients of the operator on the device with those of the reference in float64."""
     generator = torch.Generator().manual_seed(11)
     drawn = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
     on_device = [x.to(dtype).to("npu:0").requires_grad_() for x in drawn]
@@ -39,9 +39,9 @@ def check(
     (result * weights.to("npu:0")).sum().backward()
 
     def formula() -> list[torch.Tensor]:
-        given = [x.clone().requires_grad_() for x in on_host]
-        expected = reference(*given)
-        return [expected, *torch.autograd.grad(expected, given, weights.double())]
+        leaves = [x.clone().requires_grad_() for x in on_host]
+        expected = reference(*leaves)
+        return [expected, *torch.autograd.grad(expected, leaves, weights.double())]
 
     gradients = [x.grad for x in on_device]
     assert all(gradient is not None and gradient.dtype == dtype for gradient in gradients)
@@ -49,7 +49,7 @@ def check(
 
 
 def close(actual: torch.Tensor, formula: Callable[[], torch.Tensor], dtype: torch.dtype) -> None:
-    """One tensor against its formula."""
+    """Compare one tensor with its formula."""
     permitted(lambda: [formula()], dtype).require([actual])
 
 
@@ -131,7 +131,7 @@ def test_activation(dtype: torch.dtype, name: str) -> None:
     if not torch._C._dispatch_has_kernel_for_dispatch_key(f"npu::{name}", "AutogradPrivateUse1"):
         x = torch.randn(3, 7, generator=torch.Generator().manual_seed(11)).to(dtype)
         close(getattr(torch_npu, name)(x.npu()), lambda: reference(x.double()), dtype)
-        pytest.skip(f"its values are right; torch_npu {torch_npu.__version__} has no backward for {name}")
+        pytest.skip(f"its values are correct; torch_npu {torch_npu.__version__} has no backward for {name}")
     check(getattr(torch_npu, name), reference, (3, 7), dtype=dtype)
 
 
@@ -150,7 +150,7 @@ BATCH, QUERY_HEADS, KEY_HEADS, LENGTH, SIZE = 2, 4, 2, 6, 8
 SCALE = 1 / math.sqrt(SIZE)
 TRIANGLE = torch.ones(2048, 2048, dtype=torch.bool).triu(1)
 
-# layout -> shape of (B, N, S, D) in it, and its way back to (B, N, S, D)
+# layout -> a function from (B, N, S, D) to the shape in this layout, and one that converts a tensor to (B, N, S, D)
 LAYOUTS: dict[str, tuple[Callable[..., tuple[int, ...]], Callable[..., torch.Tensor]]] = {
     "BNSD": (lambda b, n, s, d: (b, n, s, d), lambda x, _n: x),
     "BSND": (lambda b, n, s, d: (b, s, n, d), lambda x, _n: x.transpose(1, 2)),
@@ -276,9 +276,9 @@ def test_a_row_that_sees_nothing_is_zero() -> None:
 )
 def test_attention_that_is_not_computed_is_refused_by_name(option: str, value: object) -> None:
     q = torch.randn(1, 1, 2, 4, device="npu:0")
-    given = value.to(q.device) if isinstance(value, torch.Tensor) else value
+    argument = value.to(q.device) if isinstance(value, torch.Tensor) else value
     with pytest.raises(NotImplementedError, match=f"npu_fusion_attention with {option}"):
-        torch_npu.npu_fusion_attention(q, q, q, 1, "BNSD", scale=1.0, **{option: given})
+        torch_npu.npu_fusion_attention(q, q, q, 1, "BNSD", scale=1.0, **{option: argument})
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_recurrent_layers_fail_with_their_operator(layer: str, operator: str) ->
 
 @pytest.mark.parametrize("kind", ["ends", "counts"])
 def test_grouped_matmul_and_its_gradients(kind: str) -> None:
-    """As verl's expert layers use it: rows in groups forward, the summed dimension in groups backward."""
+    """As verl's MoE layers use it: groups of rows forward, groups of the summed dimension backward."""
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
     w = torch.randn(3, 4, 5, generator=generator, dtype=torch.float64)

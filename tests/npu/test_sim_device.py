@@ -1,4 +1,4 @@
-"""The simulated device as a device: training equals the CPU, random numbers, memory, faults, verl on top."""
+"""The simulated device behaves like a device: training, random numbers, memory, faults, and verl on it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ NPU = "npu:0"
 
 
 @pytest.fixture(scope="module")
-def explained() -> Callable[[str], Permitted]:
-    """By the name of a kind of training: what roundings explain of it."""
+def tolerance() -> Callable[[str], Permitted]:
+    """Name of a kind of training -> its exact results and tolerances."""
     return cache(lambda name: permitted_training(KINDS[name]))
 
 
@@ -42,24 +42,24 @@ def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_clean_run_is_off_by_roundings_and_no_more(
-    explained: Callable[[str], Permitted], name: str
+    tolerance: Callable[[str], Permitted], name: str
 ) -> None:
-    """The CPU, too: what it permits of itself is no courtesy to the device."""
+    """The CPU must also be within the tolerances."""
     for device in ("cpu", NPU):
-        explained(name).require(train(device, KINDS[name]))
+        tolerance(name).require(train(device, KINDS[name]))
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_an_error_just_above_what_roundings_explain_is_red(
-    explained: Callable[[str], Permitted], name: str
+    tolerance: Callable[[str], Permitted], name: str
 ) -> None:
-    """In one element of any loss, gradient or parameter."""
-    expected = explained(name)
-    for place, tolerance in enumerate(expected.tolerances):
+    """The error is in one element of a loss, gradient or parameter."""
+    expected = tolerance(name)
+    for index, distance in enumerate(expected.tolerances):
         for share in (0.9, 1.1):
-            found = [tensor.clone() for tensor in expected.exact]
-            found[place].view(-1)[0] += share * tolerance
-            assert (max(expected.budgets(found)) > 1) is (share > 1)
+            tensors = [tensor.clone() for tensor in expected.exact]
+            tensors[index].view(-1)[0] += share * distance
+            assert (max(expected.budgets(tensors)) > 1) is (share > 1)
 
 
 @pytest.mark.parametrize(
@@ -75,15 +75,15 @@ def test_an_error_just_above_what_roundings_explain_is_red(
     ],
 )
 def test_a_softmax_that_is_slightly_too_large_is_red(
-    explained: Callable[[str], Permitted], name: str, exponent: int
+    tolerance: Callable[[str], Permitted], name: str, exponent: int
 ) -> None:
-    """By 2^exponent, twice the power of two at which it is first seen; an eighth of that is left alone."""
+    """A factor of 1 + 2^exponent fails, where half of 2^exponent is just noticed; an eighth of it passes."""
     for share, red in ((1.0, True), (0.125, False)):
         wrong = FaultSpec(op="_softmax", kind="scale", factor=1 + share * 2.0**exponent)
         with SIMULATION.faults.injected(wrong) as (active,):
             found = train(NPU, KINDS[name])
         assert active.hits == 3
-        assert (max(explained(name).budgets(found)) > 1) is red
+        assert (max(tolerance(name).budgets(found)) > 1) is red
 
 
 def test_a_clean_run_repeats_bit_by_bit() -> None:
@@ -106,36 +106,36 @@ def test_a_clean_run_repeats_bit_by_bit() -> None:
     ids=lambda fault: f"{fault.kind}-{fault.op}",
 )
 def test_a_fault_is_beyond_what_roundings_explain(
-    explained: Callable[[str], Permitted], fault: FaultSpec
+    tolerance: Callable[[str], Permitted], fault: FaultSpec
 ) -> None:
     clean = train(NPU)
     with SIMULATION.faults.injected(fault) as (active,):
         faulty = train(NPU)
     assert active.hits > 0, active.report()
-    assert max(explained("fp32").budgets(faulty)) > 1
+    assert max(tolerance("fp32").budgets(faulty)) > 1
     assert same(clean, train(NPU)), "the fault outlived its block"
 
 
-def test_sums_in_another_order_are_legal_and_do_not_repeat(explained: Callable[[str], Permitted]) -> None:
+def test_sums_in_another_order_are_legal_and_do_not_repeat(tolerance: Callable[[str], Permitted]) -> None:
     clean = train(NPU)
     with SIMULATION.faults.injected(FaultSpec(op="matmul", kind="nondet")) as (active,):
         found = [train(NPU) for _ in range(2)]
     assert active.hits > 0, active.report()
     for run in found:
-        explained("fp32").require(run)
+        tolerance("fp32").require(run)
         assert not same(clean, run)
     assert not same(*found)
 
 
-def test_a_sign_in_the_backward_leaves_the_first_loss_alone(explained: Callable[[str], Permitted]) -> None:
+def test_a_sign_in_the_backward_leaves_the_first_loss_alone(tolerance: Callable[[str], Permitted]) -> None:
     clean = train(NPU)
     with SIMULATION.faults.injected(FaultSpec(op="matmul_backward", kind="sign", phase="backward", count=1)):
         faulty = train(NPU)
     assert torch.equal(clean[0], faulty[0])
-    assert max(explained("fp32").budgets(faulty)) > 1
+    assert max(tolerance("fp32").budgets(faulty)) > 1
 
 
-def test_phases_are_told_apart() -> None:
+def test_faults_distinguish_forward_and_backward() -> None:
     with SIMULATION.faults.injected(
         FaultSpec(op="*_backward*", kind="scale", phase="forward"),
         FaultSpec(op="_log_softmax", kind="scale", phase="backward"),
@@ -169,7 +169,7 @@ def test_counts_rates_and_reports() -> None:
     with SIMULATION.faults.injected(FaultSpec(op="exp", kind="zero", rate=0.3, seed=1)) as (active,):
         for _ in range(100):
             torch.exp(x)
-    # The seed decides; six deviations of the binomial.
+    # The result depends on the seed only. The limit is six standard deviations of the binomial distribution.
     assert abs(active.hits - 30) < 6 * (100 * 0.3 * 0.7) ** 0.5
 
 
@@ -232,15 +232,15 @@ def test_memory_statistics_follow_what_is_allocated() -> None:
     gc.collect()
     before, size = torch.npu.memory_allocated(), 1 << 20
     torch.npu.reset_peak_memory_stats()
-    held = torch.empty(size, dtype=torch.uint8, device=NPU)
+    block = torch.empty(size, dtype=torch.uint8, device=NPU)
     assert torch.npu.memory_allocated() >= before + size
     assert torch.npu.memory_reserved() >= torch.npu.memory_allocated()
-    del held
+    del block
     assert torch.npu.memory_allocated() == before
     assert torch.npu.max_memory_allocated() >= before + size
-    told = torch.npu.memory_stats()
-    assert told["allocated_bytes.all.current"] == before
-    assert told["allocated_bytes.all.peak"] == torch.npu.max_memory_allocated()
+    statistics = torch.npu.memory_stats()
+    assert statistics["allocated_bytes.all.current"] == before
+    assert statistics["allocated_bytes.all.peak"] == torch.npu.max_memory_allocated()
 
 
 def test_memory_that_inference_mode_used_first_can_be_written_later() -> None:
@@ -279,7 +279,7 @@ def test_samples_follow_their_distribution() -> None:
     weights, count, share = torch.tensor([0.0, 1.0, 3.0]).to(NPU), 4000, 0.75
     drawn = torch.multinomial(weights, count, replacement=True).cpu()
     assert not bool((drawn == 0).any())
-    # The seed decides; six deviations of the binomial say that it is not the wrong distribution.
+    # The result depends on the seed only. The limit is six standard deviations of the binomial distribution.
     deviation = (count * share * (1 - share)) ** 0.5
     assert abs(int((drawn == 2).sum()) - count * share) < 6 * deviation
     assert sorted(torch.randperm(20, device=NPU).tolist()) == list(range(20))
@@ -300,7 +300,7 @@ def test_checkpointing_recomputes_the_same_dropout() -> None:
 
 
 def test_indexing_sorting_and_views() -> None:
-    """Numbers that are moved, chosen, or rounded once: there is one right answer to the last bit."""
+    """These operations move, select or round numbers once, so their results must be bit-equal."""
     host = torch.randn(6, 5)
     for operation in (
         lambda x: x.sort(-1)[0],
@@ -371,7 +371,7 @@ def launched(tmp_path: Path, code: str, **environment: str) -> str:
         text=True,
         timeout=600,
     )
-    # torch_npu says on standard output that there is no CANN toolkit.
+    # torch_npu prints on standard output that there is no CANN toolkit.
     lines = [line for line in done.stdout.splitlines() if "ASCEND_HOME_PATH" not in line]
     return "\n".join(lines) + (done.stderr if done.returncode else "")
 
@@ -395,7 +395,7 @@ print(total == 1 << 30, free == total, torch.npu.memory_allocated())
 
 
 def test_a_late_error_surfaces_where_the_host_waits(tmp_path: Path) -> None:
-    """Submitting work succeeds; synchronising and every way of bringing numbers to the host do not."""
+    """Submitting work succeeds. Synchronising and every way of copying numbers to the host fail."""
     code = """
 import torch
 x = torch.ones(3, device="npu")
@@ -451,9 +451,9 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def configured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a program says that runs under all settings of the environment at once, and its report.
+    """The output and the report of a program that runs with all environment variables at once.
 
-    One process for all of them: most of a process is the import of torch_npu.
+    A single process tests all of them, because importing torch_npu takes most of its time.
     """
     folder = tmp_path_factory.mktemp("configured")
     report = folder / "report.jsonl"
@@ -464,7 +464,7 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_soc_cann_version_and_a_hang_are_configured(configured: dict[str, Any]) -> None:
     assert (configured["soc"], configured["cann"]) == ("Ascend910_9391", "8.3.RC2")
-    # Half of what is configured: clocks have ticks, and without a hang it takes no time at all.
+    # The limit is half of the configured time, because clocks are coarse. Without a hang this takes no time.
     assert configured["hang"] > 0.2
 
 
@@ -497,7 +497,7 @@ def test_ray_counts_the_devices() -> None:
     assert npu.get_current_node_accelerator_type() == torch.npu.get_device_name(0)
 
 
-def test_a_process_of_its_own_installs_by_import(tmp_path: Path) -> None:
+def test_importing_the_plugin_installs_the_device(tmp_path: Path) -> None:
     code = "import harness.devices.sim.start.sim_plugin, torch; print((torch.ones(2, device='npu') + 1).tolist())"
     for environment, expected in (({}, "[2.0, 2.0]"), ({"ASCEND_RT_VISIBLE_DEVICES": ""}, "Error")):
         done = subprocess.run(
@@ -531,13 +531,13 @@ def test_the_losses_of_verl_equal_the_cpu(name: str) -> None:
     mask = (torch.rand(4, 9, generator=generator) < 0.8).float()
 
     def value_and_gradient(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
-        given = [x.to(device, dtype) for x in (old, new, advantages, mask)]
-        leaf = given[1].requires_grad_()
+        inputs = [x.to(device, dtype) for x in (old, new, advantages, mask)]
+        leaf = inputs[1].requires_grad_()
         loss = get_policy_loss_fn(name)(
-            old_log_prob=given[0],
+            old_log_prob=inputs[0],
             log_prob=leaf,
-            advantages=given[2],
-            response_mask=given[3],
+            advantages=inputs[2],
+            response_mask=inputs[3],
             loss_agg_mode="token-mean",
             config=config,
         )[0]

@@ -1,4 +1,4 @@
-"""The hccl backend of the simulated device: collectives, DDP and FSDP equal one process on the CPU."""
+"""The hccl backend of the simulated device: collectives, DDP and FSDP agree with one process on the CPU."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ NPU = torch.device("npu", 0)
 
 
 @pytest.fixture(scope="module")
-def explained() -> Permitted:
-    """Loss of every step of one process in float64, and how far roundings to fp32 may take each."""
+def tolerance() -> Permitted:
+    """The loss of each step of one process in float64, with its fp32 tolerance."""
     x, y = (whole.double() for whole in ranks.batch())
 
     def formula() -> list[torch.Tensor]:
@@ -51,7 +51,7 @@ def group_of_one() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("group_of_one")
-def test_collectives_can_be_struck() -> None:
+def test_faults_distort_collectives() -> None:
     def gathered() -> list[list[float]]:
         parts = [torch.zeros(2, device="npu:0")]
         dist.all_gather(parts, torch.ones(2, device="npu:0"))
@@ -71,7 +71,7 @@ def test_collectives_can_be_struck() -> None:
 
 
 @pytest.mark.usefixtures("group_of_one")
-def test_a_sum_of_gradients_that_is_slightly_wrong_is_red(explained: Permitted) -> None:
+def test_a_sum_of_gradients_that_is_slightly_wrong_is_red(tolerance: Permitted) -> None:
     x, y = (whole.to(NPU) for whole in ranks.batch())
     for factor, red in ((1.0, False), (1 + 2.0**-12, True)):
         wrong = FaultSpec(op="allreduce_", kind="scale", factor=factor)
@@ -79,7 +79,7 @@ def test_a_sum_of_gradients_that_is_slightly_wrong_is_red(explained: Permitted) 
             trained = torch.nn.parallel.DistributedDataParallel(ranks.model().to(NPU))
             losses = ranks.train(trained, x, y, torch.clone)
         assert fault.hits == ranks.STEPS
-        assert (max(explained.budgets([torch.tensor(loss) for loss in losses])) > 1) is red
+        assert (max(tolerance.budgets([torch.tensor(loss) for loss in losses])) > 1) is red
 
 
 def run_ranks(tmp_path: Path, world: int, group: str, what: str) -> dict[str, object]:
@@ -98,7 +98,7 @@ def run_ranks(tmp_path: Path, world: int, group: str, what: str) -> dict[str, ob
     try:
         outputs = [process.communicate(timeout=900)[0] for process in processes]
     finally:
-        # One that waits for another that is gone waits for ever.
+        # A rank waits forever if another one has ended.
         for process in processes:
             process.kill()
             process.wait()
@@ -117,7 +117,7 @@ def run_ranks(tmp_path: Path, world: int, group: str, what: str) -> dict[str, ob
     ],
 )
 def test_collectives_and_training(
-    tmp_path: Path, explained: Permitted, world: int, group: str, what: str
+    tmp_path: Path, tolerance: Permitted, world: int, group: str, what: str
 ) -> None:
     found = run_ranks(tmp_path, world, group, what)
     total = world * (world + 1) / 2
@@ -137,4 +137,4 @@ def test_collectives_and_training(
     assert found["objects"] == [{"rank": rank} for rank in range(world)]
     if what == "train":
         for name in ("ddp", "fsdp1", "fsdp2"):
-            explained.require([torch.tensor(loss) for loss in found[name]])
+            tolerance.require([torch.tensor(loss) for loss in found[name]])

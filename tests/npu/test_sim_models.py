@@ -1,4 +1,4 @@
-"""A transformers model on the simulated device: eager, SDPA and fused attention are right, and padding is hidden."""
+"""A transformers model on the simulated device is correct with eager, SDPA and fused attention, also with padding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NPU = "npu:0"
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> Permitted:
-    """By a process without torch_npu."""
+    """The result of a process without torch_npu."""
     here, file = Path(__file__).parent, tmp_path_factory.mktemp("model") / "reference.pt"
     paths = os.pathsep.join([str(here), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": paths, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}

@@ -1,7 +1,7 @@
-"""Every operator that has a reference is compared with a formula in float64, and each comparison can fail.
+"""Compares the remaining references with formulas in float64, and tests that every comparison can fail.
 
-The battery of `test_sim_vllm_ops` compares most, `test_sim_custom_ops` those with a gradient; here are the others, on
-random shapes. An operator that none of the three compares fails `test_no_reference_is_left_out`.
+`test_sim_vllm_ops` compares most operators and `test_sim_custom_ops` those with a gradient. This module compares the
+others, on random shapes. `test_no_reference_is_left_out` fails for an operator that none of the three compares.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ pytestmark = [
 Pairs = Iterator[tuple[torch.Tensor, torch.Tensor]]
 FP32_UNIT = 2.0**-24
 UNITS = {torch.float32: FP32_UNIT, torch.bfloat16: 2.0**-8}
-# References compute in fp32 or better: no formula here rounds more often on the way to one result, and no term is
-# larger than the largest result.
+# References compute in fp32 or better. No formula here needs more roundings for one result, and no term is larger than
+# the largest result.
 ROUNDINGS = 64
 
 
 class Drawn:
-    """Random inputs: float64 for the formula, the same numbers in `dtype` on the device for the operator."""
+    """Random inputs: float64 values for the formula, and the same values in `dtype` on the device."""
 
     def __init__(self, seed: int, dtype: torch.dtype) -> None:
         self.generator = torch.Generator().manual_seed(seed)
@@ -137,9 +137,9 @@ def rotary_of_three_axes(drawn: Drawn) -> Pairs:
 
 
 def gating(drawn: Drawn) -> Pairs:
-    """As DeepSeek routes: groups of experts, of which some stay; a bias that moves the choice alone."""
+    """DeepSeek's routing: only the best groups of experts, and a bias that changes only the selection."""
     groups, size, tokens = drawn.size(2, 4), drawn.size(2, 4), drawn.size(1, 6)
-    kept, wanted = drawn.size(1, groups), drawn.size(1, size)
+    top_groups, top_k = drawn.size(1, groups), drawn.size(1, size)
     for by_sigmoid, of_two, biased, renormalised in (
         (False, False, False, False),
         (False, True, False, True),
@@ -148,9 +148,9 @@ def gating(drawn: Drawn) -> Pairs:
         x, bias = drawn.normal(tokens, groups * size), drawn.normal(groups * size)
         weights, experts, scores = torch.ops.npu.npu_moe_gating_top_k(
             drawn.placed(x),
-            wanted,
+            top_k,
             bias=drawn.placed(bias) if biased else None,
-            k_group=kept,
+            k_group=top_groups,
             group_count=groups,
             group_select_mode=int(of_two),
             renorm=int(renormalised),
@@ -161,13 +161,14 @@ def gating(drawn: Drawn) -> Pairs:
         every = torch.sigmoid(x) if by_sigmoid else torch.softmax(x, -1)
         yield scores, every
         for token, row in enumerate(every):
-            liked = (row + bias if biased else row).view(groups, size)
+            preference = (row + bias if biased else row).view(groups, size)
             strength = [
-                float(sum(sorted(group.tolist())[-2:])) if of_two else float(group.max()) for group in liked
+                float(sum(sorted(group.tolist())[-2:])) if of_two else float(group.max())
+                for group in preference
             ]
-            stay = sorted(range(groups), key=lambda group: -strength[group])[:kept]
-            left = [group * size + place for group in stay for place in range(size)]
-            chosen = sorted(left, key=lambda expert: -float(liked.flatten()[expert]))[:wanted]
+            best = sorted(range(groups), key=lambda group: -strength[group])[:top_groups]
+            experts_left = [group * size + index for group in best for index in range(size)]
+            chosen = sorted(experts_left, key=lambda expert: -float(preference.flatten()[expert]))[:top_k]
             picked = row[chosen]
             if by_sigmoid or renormalised:
                 picked = picked / picked.sum()
@@ -220,7 +221,7 @@ def moved_blocks(drawn: Drawn) -> Pairs:
 
 
 def loss_gradient(drawn: Drawn, name: str = "l1_loss_backward", **options: Any) -> Pairs:
-    """Of a mean and of a sum, for the first argument or, in `kl_div_target_backward`, the second."""
+    """The gradient for the first argument, or for the second one in `kl_div_target_backward`; mean and sum."""
     shape = (drawn.size(1, 5), drawn.size(1, 9))
     x, target = drawn.normal(*shape), drawn.rand(*shape) + 0.125
     for_target = name == "kl_div_target_backward"
@@ -249,7 +250,7 @@ def binary_loss_gradient(drawn: Drawn) -> Pairs:
 
 FP32 = (torch.float32,)
 BOTH = tuple(UNITS)
-# Comparison -> the operators it compares, and the types it does so in: gradients of losses are not made in bf16.
+# Comparison -> its operators, its function and its dtypes. Gradients of losses are not computed in bf16.
 HERE: Mapping[str, tuple[tuple[str, ...], Callable[[Drawn], Pairs], tuple[torch.dtype, ...]]] = {
     "silu in place": (("npu::npu_silu_",), silu_in_place, BOTH),
     "gelu by tanh": (("npu::npu_gelu",), gelu_by_tanh, BOTH),
@@ -291,7 +292,7 @@ HERE: Mapping[str, tuple[tuple[str, ...], Callable[[Drawn], Pairs], tuple[torch.
     ),
 }
 
-# Operator -> the comparison of `test_sim_custom_ops` in which it has a part.
+# Operator -> the comparison of `test_sim_custom_ops` that uses it.
 _HEADS = with_gradient.QUERY_HEADS
 GRADIENTS: Mapping[str, Callable[[], None]] = {
     **{
@@ -344,8 +345,8 @@ def needed(*operators: str) -> None:
 
 
 @contextmanager
-def struck(operator: str, effect: str = "scale;any;factor=1.01") -> Iterator[Callable[[], int]]:
-    """`operator` wrong in all its results, by a hundredth unless told; how often it was called meanwhile."""
+def distorted(operator: str, effect: str = "scale;any;factor=1.01") -> Iterator[Callable[[], int]]:
+    """Distort all results of `operator`, by one percent by default. Yields a function that counts the calls."""
     simulation = overlay.installed()
     assert simulation is not None
     name = operator.partition(".")[0]
@@ -354,7 +355,7 @@ def struck(operator: str, effect: str = "scale;any;factor=1.01") -> Iterator[Cal
 
 
 def errors(name: str, seed: int, dtype: torch.dtype) -> Iterator[float]:
-    """Largest error of each result in units of what rounding explains; infinite for a wrong shape or count."""
+    """The largest error of each result divided by its tolerance; infinite for a wrong shape or integer."""
     for found, expected in HERE[name][1](Drawn(seed, dtype)):
         assert found.device.type == "npu"
         result = found.cpu()
@@ -386,7 +387,7 @@ def test_operator_agrees_with_its_formula(name: str, dtype: torch.dtype) -> None
 )
 def test_a_comparison_here_fails_where_its_operator_is_wrong(operator: str, name: str) -> None:
     needed(operator)
-    with struck(operator) as hits:
+    with distorted(operator) as hits:
         worst = max(errors(name, 0, torch.float32))
     assert hits()
     assert worst > 1
@@ -394,7 +395,7 @@ def test_a_comparison_here_fails_where_its_operator_is_wrong(operator: str, name
 
 @pytest.mark.parametrize("operator", GRADIENTS)
 def test_a_comparison_with_gradients_fails_where_its_operator_is_wrong(operator: str) -> None:
-    with struck(operator) as hits:
+    with distorted(operator) as hits:
         try:
             GRADIENTS[operator]()
         except AssertionError:
@@ -402,14 +403,14 @@ def test_a_comparison_with_gradients_fails_where_its_operator_is_wrong(operator:
             return
     if not hits():
         pytest.skip(f"this torch_npu computes it without {operator}")
-    pytest.fail(f"{operator} is wrong by a hundredth and its comparison passes")
+    pytest.fail(f"{operator} is wrong by one percent and its comparison passes")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_case_of_the_battery_fails_where_its_operator_is_wrong(case: OperatorCase) -> None:
     present(case)
-    # Whole numbers are not scaled: those that are the last call's are wrong, too.
-    with struck(case.operator, "stale;any" if case.exact else "scale;any;factor=1.01") as hits:
+    # Integers cannot be scaled, so the results of the previous call are returned instead.
+    with distorted(case.operator, "stale;any" if case.exact else "scale;any;factor=1.01") as hits:
         worst = max(budget(case, seed, torch.float32) for seed in range(2))
     assert hits()
     assert worst > 1

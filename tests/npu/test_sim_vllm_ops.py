@@ -1,4 +1,4 @@
-"""Operators of serving engines on the device, against plain formulas in float64, on random shapes and lengths."""
+"""Operators of serving engines on the device, compared with formulas in float64, on random shapes and lengths."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_operator_agrees_with_the_plain_formula(case: OperatorCase, dtype: torch
     assert max(budget(case, seed, dtype) for seed in range(5)) <= 1
 
 
-# The fault, and the operators it must be found in: no other, and no fewer.
+# Fault -> exactly the operators that must be reported as wrong.
 FAULTS = {
     "npu_swiglu;scale;forward;factor=1.002": {"npu::npu_swiglu"},
     "npu_rms_norm;round;any": {"npu::npu_rms_norm"},
@@ -93,7 +93,9 @@ def test_a_wrong_operator_is_found_by_its_name(text: str) -> None:
         ("choice", {"npu::npu_swiglu"}, ""),
     ],
 )
-def test_a_familys_fault_strikes_what_was_called_of_it(family: str, called: set[str], fault: str) -> None:
+def test_the_fault_of_a_family_distorts_the_operators_that_were_called(
+    family: str, called: set[str], fault: str
+) -> None:
     assert generation_program.seeded_fault(family, "round", called) == fault
 
 
@@ -106,7 +108,7 @@ def test_every_family_has_a_seeded_fault() -> None:
 
 
 def test_a_workers_faults_last_until_it_is_released() -> None:
-    """What an engine on several devices sends to its workers, in a worker that is this process."""
+    """The functions that an engine sends to its workers; here the worker is this process."""
     worker = SimpleNamespace()
     llm = SimpleNamespace(collective_rpc=lambda ask, args: [ask(worker, *args)])
     tokens, table = torch.tensor([1, 2], device="npu:0"), torch.full((3, 4), 1 / 3, device="npu:0")
@@ -136,7 +138,7 @@ class Executor:
         self.fn(*args, **kwargs)
 
 
-def test_a_fault_strikes_what_a_kernel_writes_and_not_what_it_reads() -> None:
+def test_a_fault_distorts_what_a_kernel_writes_and_not_what_it_reads() -> None:
     def turn(query: torch.Tensor, rows: int, table: torch.Tensor, key: torch.Tensor) -> None:
         for values in (query, key):
             values[:rows] *= table
@@ -224,7 +226,7 @@ def test_fused_attention_in_batches_agrees_with_the_plain_formula(
         seen = lengths[index] if lengths else 7
         rows = (x[index].double() for x in (query[:, :count], key[:, :seen], value[:, :seen]))
         expected = plain_operators.attention(*rows, 0.3, causal=True)
-        # Eight products and seven weights of order one in fp32: some ten roundings.
+        # Sums of eight products and seven weights of order one in fp32 need about ten roundings.
         assert float((found[index, :count] - expected).abs().max()) < 100 * 2.0**-24
         assert not found[index, count:].any()
 

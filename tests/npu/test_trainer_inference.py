@@ -1,4 +1,4 @@
-"""What inference of gpt-oss asks of the device: its logits, and the operators its router counts with."""
+"""Inference of gpt-oss on the device: its logits, and the operators with which its router counts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from harness.outcome import Status  # noqa: E402
 
 
 def test_the_device_gives_the_cpus_logits(npu_device):
-    found = inference_program.compare(npu_device)
-    if isinstance(found, UnsupportedInference):
-        pytest.skip(found.why)
+    measured = inference_program.compare(npu_device)
+    if isinstance(measured, UnsupportedInference):
+        pytest.skip(measured.why)
 
-    judgement = inference_check.judge(found, {})
+    judgement = inference_check.judge(measured, {})
 
     assert judgement.status is Status.PASS, judgement.reasons
 

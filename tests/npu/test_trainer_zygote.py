@@ -1,4 +1,7 @@
-"""What workers are forked off may hold no thread, and may not have asked for devices: Ray says later which."""
+"""The process from which Ray workers are forked has one thread and has not queried devices.
+
+Ray decides later which devices a worker can see.
+"""
 
 from __future__ import annotations
 

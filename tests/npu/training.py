@@ -1,7 +1,7 @@
-"""Three steps of training of a small language model: on a device by torch, and as formulas in float64.
+"""Three training steps of a small language model: with torch on a device, and as formulas in float64.
 
-Every operation of the formulas has an error bound of its own (`stochastic`), so how far roundings may take a loss, a
-gradient or a parameter is measured and not chosen.
+Every operation of the formulas has an error bound (`stochastic_arithmetic`). The tolerances of losses, gradients and
+parameters are therefore measured, not chosen.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from harness.numerics.arithmetic import stochastic_arithmetic
 from harness.numerics.arithmetic.precision_contract import BF16_AUTOCAST, FP32, Contract
 
 STEPS, RATE, DECAY, BETAS = 3, 1e-2, 1e-2, (0.9, 0.999)
-# A large one: without it Adam turns rounding errors of tiny gradients into whole steps.
+# Large, because otherwise Adam turns rounding errors of tiny gradients into whole steps.
 EPSILON = 1e-2
 
-# As BF16_AUTOCAST: half an ulp is the result's one rounding, the rest fp32's error, 2^-13 ulps of fp16 each.
+# As in BF16_AUTOCAST, half an ulp is the rounding of the result. The rest are fp32 errors of 2^-13 ulps of fp16 each.
 FP16_AUTOCAST = replace(
     BF16_AUTOCAST,
     name="fp16-autocast",
@@ -39,7 +39,7 @@ FP16_AUTOCAST = replace(
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """How a training computes. dtype: of parameters. amp: what autocast computes in. scaled: by a GradScaler."""
+    """How a training computes. dtype: of the parameters. amp: dtype of autocast. scaled: with a GradScaler."""
 
     dtype: torch.dtype = torch.float32
     amp: torch.dtype | None = None
@@ -48,16 +48,16 @@ class Kind:
 
     @property
     def contract(self) -> Contract:
-        """What the model's operators promise."""
-        return _PROMISED[self.amp or self.dtype]
+        """The contract of the model's operators."""
+        return _CONTRACTS[self.amp or self.dtype]
 
     @property
     def optimizer(self) -> Contract:
-        """What the optimizer promises, which autocast does not reach."""
-        return _PROMISED[self.dtype]
+        """The contract of the optimizer, to which autocast does not apply."""
+        return _CONTRACTS[self.dtype]
 
 
-_PROMISED = {
+_CONTRACTS = {
     torch.float64: FP64,
     torch.float32: FP32,
     torch.bfloat16: BF16_AUTOCAST,
@@ -76,7 +76,7 @@ KINDS = {
 
 
 class Model(nn.Module):
-    """A language model small enough to train in a test, with the operators one is made of."""
+    """A small language model with the usual operators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Model(nn.Module):
 
 
 class Formulas(Model):
-    """The same, where torch would call one operator for a formula that has several operations."""
+    """The same model. Operators that consist of several operations are replaced by their formulas."""
 
     def normalised(self, x: torch.Tensor) -> torch.Tensor:
         centred = x - x.mean(-1, keepdim=True)
@@ -123,10 +123,10 @@ def drawn(device: str) -> torch.Tensor:
 
 
 def train(device: str, kind: Kind = KINDS["fp32"], *, steps: int = STEPS) -> list[torch.Tensor]:
-    """Loss of every step, then gradients of the last, then parameters, all on the host."""
+    """The loss of each step, the gradients of the last step and the parameters, on the host."""
     torch.manual_seed(0)
     model, tokens = Model().to(device, kind.dtype), drawn(device)
-    # Releases of torch_npu differ in whether they choose the foreach path by themselves.
+    # foreach is set, because releases of torch_npu differ in its default.
     optimiser = (
         torch.optim.AdamW(
             model.parameters(), lr=RATE, betas=BETAS, eps=EPSILON, weight_decay=DECAY, foreach=True
@@ -152,22 +152,24 @@ def train(device: str, kind: Kind = KINDS["fp32"], *, steps: int = STEPS) -> lis
 
 
 def formula(kind: Kind, mode: Any = None) -> list[torch.Tensor]:
-    """What `train` gives, in float64 and with every operation as far off as the mode (`stochastic`) takes it."""
+    """The result of `train` in float64. mode: a mode of `stochastic_arithmetic` that perturbs every operation."""
     torch.manual_seed(0)
-    # Rounded before it is widened: what the dtype cannot hold is no error of a device.
+    # The parameters are rounded to the dtype first, because this rounding is not an error of the device.
     model, tokens = Formulas().to(kind.dtype).double(), drawn("cpu")
     parameters = list(model.parameters())
-    moments = [(torch.zeros_like(one.data), torch.zeros_like(one.data)) for one in parameters]
+    moments = [
+        (torch.zeros_like(parameter.data), torch.zeros_like(parameter.data)) for parameter in parameters
+    ]
     losses, gradients = [], []
     with mode or nullcontext():
         for step in range(1, STEPS + 1):
-            _promise(mode, kind.contract)
+            _set_contract(mode, kind.contract)
             loss = model.loss(tokens)
-            found = torch.autograd.grad(loss, parameters)
-            _promise(mode, kind.optimizer)
-            norm = torch.stack([torch.linalg.vector_norm(one) for one in found]).norm()
+            unclipped = torch.autograd.grad(loss, parameters)
+            _set_contract(mode, kind.optimizer)
+            norm = torch.stack([torch.linalg.vector_norm(gradient) for gradient in unclipped]).norm()
             factor = (1.0 / (norm + 1e-6)).clamp(max=1.0)
-            gradients = [one * factor for one in found]
+            gradients = [gradient * factor for gradient in unclipped]
             losses.append(loss.detach())
             with torch.no_grad():
                 for parameter, gradient, own in zip(parameters, gradients, moments, strict=True):
@@ -175,7 +177,7 @@ def formula(kind: Kind, mode: Any = None) -> list[torch.Tensor]:
     return [*losses, *gradients, *(parameter.detach() for parameter in parameters)]
 
 
-def _promise(mode: Any, contract: Contract) -> None:
+def _set_contract(mode: Any, contract: Contract) -> None:
     if mode is not None:
         mode.contract = contract
 
@@ -192,10 +194,7 @@ def _adam(
 
 
 def permitted_training(kind: Kind) -> Permitted:
-    """What a device that keeps the kind's contracts may give.
-
-    AssertionError where an operation of the formulas has no bound.
-    """
+    """The exact results and tolerances of a training. AssertionError if an operation has no error bound."""
     exact, runs = formula(kind), []
     for seed in range(SAMPLES):
         mode = stochastic_arithmetic.perturbed(kind.contract, seed, casts=kind.amp is not None)

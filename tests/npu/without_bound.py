@@ -1,4 +1,4 @@
-"""The reference of a check, made as if one operation had no error bound.
+"""Runs the reference role of a program without the error bound of one operation.
 
 python without_bound.py silu harness.numerics.twin.twin_program --role reference --out twin.npz
 """
@@ -12,8 +12,8 @@ from harness.numerics.arithmetic import stochastic_arithmetic
 
 
 def main(operation: str, program: str, *options: str) -> int:
-    known = {name: bound for name, bound in stochastic_arithmetic.FUNCTIONS.items() if name != operation}
-    stochastic_arithmetic.FUNCTIONS = known
+    bounds = {name: bound for name, bound in stochastic_arithmetic.FUNCTIONS.items() if name != operation}
+    stochastic_arithmetic.FUNCTIONS = bounds
     return int(import_module(program).main(options))
 
 
