@@ -20,7 +20,6 @@ from harness.errors import InfrastructureError
 VERSION = re.compile(r"npu-smi\s+(\S+)\s+Version:\s*([^\s|]+)")
 CARD = re.compile(r"^(\d{1,9})\s+(\S+)$")
 CHIP = re.compile(r"^(\d{1,9})(?:\s+(\d{1,9}))?$")
-USAGE = re.compile(r"(\d+)\s*/\s*(\d+)\s*$")
 BUS_ID = re.compile(r"^(?:[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]{1,4}|NA|N/A)$")
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 #: What npu-smi prints instead of its table, what it means, and what to do. Sources:
@@ -56,16 +55,13 @@ KNOWN_ERRORS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """One chip, which is one device of the runtime. index: its davinci number. hbm_*: in MiB."""
+    """One chip, which is one device of the runtime. index: its davinci number."""
 
     card: int
     chip: int
     index: int
     name: str
     health: str
-    bus_id: str
-    hbm_used: int
-    hbm_total: int
 
     @property
     def healthy(self) -> bool:
@@ -155,7 +151,7 @@ def _chips(rows: Sequence[Sequence[str]]) -> tuple[tuple[Chip, ...], tuple[int, 
             chip, device = numbers
             numbered = numbered or device is not None
             index = head.card if device is None else device
-            chips.append(_chip(head, chip, index, row))
+            chips.append(Chip(card=head.card, chip=chip, index=index, name=head.name, health=head.health))
             head = None
         elif next_head is not None or head is not None:
             silent += [head.card] if head else []
@@ -181,20 +177,6 @@ def _chip_numbers(row: Sequence[str]) -> tuple[int, int | None] | None:
     if len(row) == 4 and not row[0] and not row[1] and BUS_ID.match(row[2]):
         return 0, None
     return None
-
-
-def _chip(head: _CardLine, chip: int, index: int, row: Sequence[str]) -> Chip:
-    usage = USAGE.search(row[-1])
-    return Chip(
-        card=head.card,
-        name=head.name,
-        health=head.health,
-        chip=chip,
-        index=index,
-        bus_id=row[-2],
-        hbm_used=int(usage.group(1)) if usage else 0,
-        hbm_total=int(usage.group(2)) if usage else 0,
-    )
 
 
 def _processes(rows: Sequence[Sequence[str]]) -> tuple[CardProcess, ...]:

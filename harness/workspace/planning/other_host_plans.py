@@ -18,7 +18,7 @@ CHIPS = {"a2": "910B3", "a3": "910_9391", "a5": "950", "310p": "310P3"}
 
 def host_with_chip(host: HostReport, soc: str) -> HostReport:
     """This host, as if it had a healthy card of this SoC with a driver that is compatible with every CANN."""
-    chip = Chip(card=0, chip=0, index=0, name=CHIPS[soc], health="OK", bus_id="", hbm_used=0, hbm_total=65536)
+    chip = Chip(card=0, chip=0, index=0, name=CHIPS[soc], health="OK")
     return replace(
         host,
         npu=NpuReport(version="", chips=(chip,), processes=()),

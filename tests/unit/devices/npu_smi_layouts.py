@@ -1,6 +1,6 @@
-"""Tables as `npu-smi info` of several driver generations lays them out; the values in them are ours.
+"""Tables with the layouts of `npu-smi info` of several driver generations. The values are invented.
 
-Each names the public place that shows its columns and widths.
+A comment at each table names the public source of its columns and widths.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ def _card(card: int, name: str, health: str, bus: str, used: int, total: int) ->
 
 def _sections(card_processes: dict[int, list[tuple[int, int, str, int]]]) -> list[str]:
     lines = [RULE, PROCESSES, DOUBLE]
-    for card, held in card_processes.items():
+    for card, processes in card_processes.items():
         lines += [
-            f"| {card:<7} {chip:<18}| {pid:<13} | {name:<24} | {used:<23} |" for chip, pid, name, used in held
+            f"| {card:<7} {chip:<18}| {pid:<13} | {name:<24} | {used:<23} |"
+            for chip, pid, name, used in processes
         ]
-        if not held:
+        if not processes:
             lines.append(f"| {f'No running processes found in NPU {card}':<95}|")
         lines.append(DOUBLE)
     return lines
@@ -70,7 +71,7 @@ A2_FOREIGN = _text(
     _card(1, "910B3", "OK", "0000:C2:00.0", 3383, 65536),
     _sections({0: [(0, 1333928, "", 37709), (0, 1333930, "python3", 101)], 1: []}),
 )
-#: One card of eight handed to a container: 25.5.2, one card numbered 5.
+#: One card of eight in a container, with the number 5: 25.5.2.
 A2_ONE_OF_EIGHT = _text(
     _top("25.5.2"), _card(5, "910B4", "OK", "0000:41:00.0", 2922, 32768), _sections({5: []})
 )
@@ -175,9 +176,9 @@ ALL = {
     "a5": A5,
 }
 
-#: What is printed instead of a table, and a word of what we make of it. From `handle_dcmi_initialization` and
-#: `print_mapping_info` of npu-smi's source; the loader's is glibc's.
-SAYINGS = {
+#: What is printed instead of a table, and a part of the error message for it. From `handle_dcmi_initialization` and
+#: `print_mapping_info` of npu-smi's source; the message of the loader is glibc's.
+OTHER_OUTPUTS = {
     "dcmi module initialize failed. ret is -8005": "the driver is not running",
     "DrvMngGetConsoleLogLevel failed. (ret=4)\ndcmi module initialize failed. ret is -8005\n": "-8005",
     "dcmi model initialized failed, because the device is used. ret is -8020": "other containers use",

@@ -1,4 +1,4 @@
-"""Cards among processes: real processes, real kills."""
+"""Leases of cards, with real processes that are killed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from harness.devices.cards.card_leases import CardLeases, closest_cards
 from harness.errors import InfrastructureError, InterruptedRunError
+from harness.fixtures.cell_leases import NoCardError, lease_cards
 
 ROOT = Path(__file__).parents[3]
 HOLDER = """
@@ -40,29 +41,29 @@ def holder(book: CardLeases):
 
     def start(count: int, seconds: float = 600, name: str = "other") -> subprocess.Popen[str]:
         argv = [sys.executable, "-c", HOLDER, str(book.folder), str(count), str(seconds), name]
-        one = subprocess.Popen(
+        process = subprocess.Popen(
             argv, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
         )
-        started.append(one)
-        return one
+        started.append(process)
+        return process
 
     yield start
-    for one in started:
-        one.kill()
-        one.communicate()
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 def until(condition) -> None:
     deadline = time.monotonic() + 90
     while not condition():
-        assert time.monotonic() < deadline, "it never came about"
+        assert time.monotonic() < deadline, "the condition did not become true within 90 s"
         time.sleep(0.02)
 
 
 def test_cards_are_exclusive_and_come_back(book: CardLeases):
     with book.lease([0, 1], 1, "a") as first, book.lease([0, 1], 1, "b") as second:
         assert {first, second} == {(0,), (1,)}
-        assert [(one.card, one.what, one.pid) for one in book.list_leases()] == [
+        assert [(lease.card, lease.what, lease.pid) for lease in book.list_leases()] == [
             (0, "a", os.getpid()),
             (1, "b", os.getpid()),
         ]
@@ -80,27 +81,27 @@ def test_a_killed_holder_frees_its_cards_at_once_and_a_live_one_keeps_them(book:
     dead.wait()
     with book.lease(range(4), 3, "three", stopped=lambda: False) as cards:
         assert cards == (0, 1, 3)
-    assert [one.what for one in book.list_leases()] == ["alive"]
+    assert [lease.what for lease in book.list_leases()] == ["alive"]
 
 
-def test_nobody_is_overtaken(book: CardLeases, holder):
+def test_requests_are_served_in_order(book: CardLeases, holder):
     first = holder(3, name="first")
     assert first.stdout.readline() == "0 1 2\n"
     big = holder(4, seconds=0, name="big")
-    until(lambda: [one.what for one in book.list_leases()] == ["first"] * 3 + ["big"])
+    until(lambda: [lease.what for lease in book.list_leases()] == ["first"] * 3 + ["big"])
     small = holder(1, seconds=0, name="small")
-    until(lambda: [one.what for one in book.list_leases()][3:] == ["big", "small"])
-    # Card 3 is free, and still the small one waits behind the big one.
+    until(lambda: [lease.what for lease in book.list_leases()][3:] == ["big", "small"])
+    # Card 3 is free, but the request for one card waits behind the earlier request for four.
     first.kill()
     assert big.stdout.readline() == "0 1 2 3\n"
     # The other process releases its cards one after another, so any of them can be the first free card.
     assert small.stdout.readline() in {f"{card}\n" for card in range(4)}
 
 
-def test_who_dies_in_the_queue_holds_up_nobody(book: CardLeases, holder):
+def test_a_process_that_dies_in_the_queue_does_not_block_others(book: CardLeases, holder):
     with book.lease(range(4), 4, "all"):
         waiting = holder(4, name="waiting")
-        until(lambda: any(one.card is None for one in book.list_leases()))
+        until(lambda: any(lease.card is None for lease in book.list_leases()))
         waiting.kill()
         waiting.wait()
     with book.lease(range(4), 4, "next") as cards:
@@ -109,14 +110,14 @@ def test_who_dies_in_the_queue_holds_up_nobody(book: CardLeases, holder):
 
 def test_waiting_can_be_stopped_and_says_for_whom_it_waits(book: CardLeases, holder):
     assert holder(4, name="loss of cell x").stdout.readline()
-    said: list[str] = []
+    messages: list[str] = []
     with (
         pytest.raises(InterruptedRunError),
-        book.lease(range(4), 1, "mine", stopped=lambda: bool(said), waiting=said.append),
+        book.lease(range(4), 1, "mine", stopped=lambda: bool(messages), waiting=messages.append),
     ):
         pass
-    assert "card 0: loss of cell x (" in said[0]
-    assert all(one.what != "mine" for one in book.list_leases())
+    assert "card 0: loss of cell x (" in messages[0]
+    assert all(lease.what != "mine" for lease in book.list_leases())
 
 
 def test_more_cards_than_there_are(book: CardLeases):
@@ -149,8 +150,8 @@ def test_a_link_in_the_shared_folder_is_not_followed(book: CardLeases, tmp_path:
 def test_a_damaged_note_is_still_a_lease(book: CardLeases, holder):
     assert holder(1).stdout.readline() == "0\n"
     (book.folder / "card-0.lock").write_text("{")
-    (held,) = book.list_leases()
-    assert (held.card, held.what) == (0, "?")
+    (lease,) = book.list_leases()
+    assert (lease.card, lease.what) == (0, "?")
 
 
 def test_files_of_others_in_the_shared_folder_are_nobodys_leases(book: CardLeases, holder):
@@ -159,7 +160,7 @@ def test_files_of_others_in_the_shared_folder_are_nobodys_leases(book: CardLease
             (book.folder / name).write_bytes(b'{"pid"')
         for name in ("ticket-abc.lock", "ticket-\N{SUPERSCRIPT TWO}.lock", "ticket-00000007.lock"):
             (book.folder / name).touch()
-        assert [(one.card, one.what) for one in book.list_leases()] == [(0, "a")]
+        assert [(lease.card, lease.what) for lease in book.list_leases()] == [(0, "a")]
         with book.lease([0, 1], 1, "b") as cards:
             assert cards == (1,)
 
@@ -174,8 +175,6 @@ def test_a_folder_in_the_place_of_a_file_is_named(book: CardLeases, name: str):
 
 
 def test_the_plugin_inside_a_cell_sees_the_same_leases(book: CardLeases, monkeypatch: pytest.MonkeyPatch):
-    from harness.fixtures.cell_leases import NoCardError, lease_cards
-
     monkeypatch.setenv("NPU_MATRIX_LEASES", str(book.folder))
     with book.lease([0], 1, "outside"), pytest.raises(NoCardError), lease_cards([0], 1, seconds=0.1):
         pass

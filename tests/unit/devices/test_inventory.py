@@ -24,7 +24,7 @@ ROOM = DiskSpace(free=1, needed=1, free_on=lambda _folder: 1, images=1)
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long a loaded machine takes to start the programs of these tests."""
+    """Raise the timeouts, because a loaded machine may start the programs of these tests slowly."""
     for limit in (
         "container_service.INFO_TIMEOUT_S",
         "inventory.NPU_SMI_TIMEOUT_S",
@@ -35,7 +35,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def machine(tmp_path: Path):
-    """A host with a fake npu-smi and device nodes (plain files), for the discovery path only."""
+    """A host with a fake npu-smi and plain files as device nodes."""
 
     def make(table: str, nodes: list[str], code: int = 0) -> HostView:
         dev, tools = tmp_path / "dev", tmp_path / "bin"
@@ -58,7 +58,7 @@ def machine(tmp_path: Path):
     return make
 
 
-def found(report: HostReport, topic: str, network: CardNetwork | None = None) -> HostFinding:
+def finding_of(report: HostReport, topic: str, network: CardNetwork | None = None) -> HostFinding:
     findings = examine_host(report, zig=True, disk=ROOM, network=network)
     return next(finding for finding in findings if finding.topic == topic)
 
@@ -95,7 +95,7 @@ def test_a_card_without_its_node_is_not_usable(machine):
 def test_an_unhealthy_card_is_not_usable_and_the_doctor_says_so(machine):
     report = inspect_host(machine(table("910B3", 1, health="Critical"), ["davinci0", *MANAGERS]))
     assert report.usable_chips == ()
-    finding = found(report, "NPU")
+    finding = finding_of(report, "NPU")
     assert finding.health is Health.LIMITED
     assert "unhealthy: 0 (Critical)" in finding.what
     assert "npu-smi info -t health" in finding.fix
@@ -107,12 +107,12 @@ def test_missing_manager_nodes_make_every_card_unusable(machine):
     assert report.missing_nodes == tuple(MANAGERS)
 
 
-def test_a_failing_npu_smi_is_told_not_raised(machine):
+def test_a_failing_npu_smi_is_reported_not_raised(machine):
     report = inspect_host(machine("dcmi module initialize failed. ret is -8005", ["davinci0"], code=1))
     assert report.npu is None
     assert "the driver is not running" in report.npu_error
     assert "exit code 1" in report.npu_error
-    finding = found(report, "NPU")
+    finding = finding_of(report, "NPU")
     assert finding.what == report.npu_error
     assert finding.fix == report.npu_fix
     assert "manager nodes" in finding.fix
@@ -137,7 +137,7 @@ def test_a_container_engine_counts_only_when_it_answers(tmp_path, monkeypatch, c
     report = inspect_host(
         HostView(dev=tmp_path, environ={}, which=lambda name: name if name == "docker" else None)
     )
-    finding = found(report, "containers")
+    finding = finding_of(report, "containers")
     assert finding.health is health
     assert "docker" in finding.what
     assert ("permission denied" in finding.what) == (health is Health.LIMITED)
@@ -173,7 +173,7 @@ def test_a_card_alone_in_a_container_is_usable(machine):
     assert inspect_host(machine_with(machine, layouts.A2_ONE_OF_EIGHT, [5])).usable_chips == (5,)
 
 
-def test_slot_numbers_are_no_device_numbers_and_the_order_tells(machine):
+def test_cards_with_slot_numbers_get_device_numbers_by_their_order(machine):
     slots = layouts.A2_UNHEALTHY.replace("| 0     910B3", "| 9     910B3").replace(
         "| 1     910B3", "| 11    910B3"
     )
@@ -185,7 +185,7 @@ def test_slot_numbers_are_no_device_numbers_and_the_order_tells(machine):
 def test_cards_that_others_use_are_not_usable_and_the_doctor_names_them(machine):
     report = inspect_host(machine_with(machine, layouts.A2_FOREIGN, [0, 1]))
     assert report.usable_chips == (1,)
-    assert "in use: 0/0 by pid 1333928, 0/0 by pid 1333930" in found(report, "NPU").what
+    assert "in use: 0/0 by pid 1333928, 0/0 by pid 1333930" in finding_of(report, "NPU").what
 
 
 @pytest.mark.parametrize(("second", "usable"), [("OK", (0,)), ("Alarm", ())])
@@ -195,16 +195,16 @@ def test_a_device_that_a_damaged_table_names_twice_counts_once_and_only_if_fit(m
     assert inspect_host(machine_with(machine, text, [0])).usable_chips == usable
 
 
-def test_a_table_without_cards_is_not_told_as_cards(machine):
+def test_a_table_without_cards_is_reported(machine):
     text = "| npu-smi 25.5.0    Version: 25.5.0    |\n"
-    finding = found(inspect_host(machine(text, [])), "NPU")
+    finding = finding_of(inspect_host(machine(text, [])), "NPU")
     assert "reports no readable card, but /dev/davinci_manager" in finding.what
 
 
-def test_a_card_that_npu_smi_tells_nothing_of_is_named(machine):
+def test_a_card_without_details_is_reported(machine):
     text = "\n".join(line for line in layouts.A2_EIGHT.splitlines() if "0000:82" not in line)
     report = inspect_host(machine_with(machine, text, range(8)))
-    finding = found(report, "NPU")
+    finding = finding_of(report, "NPU")
     assert len(report.usable_chips) == 7
     assert "listed without details: card 3" in finding.what
     assert "dmesg" in finding.fix
@@ -212,23 +212,23 @@ def test_a_card_that_npu_smi_tells_nothing_of_is_named(machine):
 
 def test_a_driver_without_cards_is_named(machine):
     report = inspect_host(machine_with(machine, "| npu-smi 25.5.0   Version: 25.5.0 |", []))
-    assert "npu-smi lists no card" in found(report, "NPU").what
+    assert "npu-smi lists no card" in finding_of(report, "NPU").what
 
 
 def test_every_limit_of_the_cards_has_its_fix(machine):
     report = inspect_host(machine_with(machine, layouts.A2_UNHEALTHY, [0]))
-    finding = found(report, "NPU")
+    finding = finding_of(report, "NPU")
     assert finding.health is Health.LIMITED
     assert "no /dev/davinci node: 1, 2, 3, 4" in finding.what
     assert "--device" in finding.fix
 
 
-def test_the_driver_is_told_also_where_npu_smi_fails(machine, tmp_path):
+def test_the_driver_is_reported_even_if_npu_smi_fails(machine, tmp_path):
     (tmp_path / "Ascend/driver").mkdir(parents=True)
     (tmp_path / "Ascend/driver/version.info").write_text("Version=24.1.0.3\nascendhal_version=7.35.23\n")
     report = inspect_host(machine("dcmi module initialize failed. ret is -8005", ["davinci0"], code=1))
     assert report.driver == "24.1.0.3"
-    assert "(driver 24.1.0.3)" in found(report, "NPU").what
+    assert "(driver 24.1.0.3)" in finding_of(report, "NPU").what
 
 
 @pytest.mark.parametrize(
@@ -252,20 +252,20 @@ def test_a_driver_older_than_the_installed_cann_is_a_finding_with_its_fix(machin
     file.parent.mkdir(parents=True)
     file.write_text("version=8.5.0\n")
     report = inspect_host(machine_with(machine, layouts.A2_EIGHT, range(8)))
-    finding = found(report, "driver")
+    finding = finding_of(report, "driver")
     assert finding.health is Health.LIMITED
     assert "driver 25.5 or newer, this host has 23.0.3" in finding.what
     assert "update the driver" in finding.fix
     newer = replace(report, driver="25.5.1")
-    assert not [one for one in examine_host(newer, zig=True, disk=ROOM) if one.topic == "driver"]
+    assert not [finding for finding in examine_host(newer, zig=True, disk=ROOM) if finding.topic == "driver"]
 
 
-def test_ascend_docker_runtime_and_missing_driver_files_are_told(machine, tmp_path):
+def test_ascend_docker_runtime_and_missing_driver_files_are_reported(machine, tmp_path):
     settings = tmp_path / "etc/docker/daemon.json"
     settings.parent.mkdir(parents=True)
     settings.write_text(json.dumps({"runtimes": {"ascend": {"path": "/x/ascend-docker-runtime"}}}))
     report = inspect_host(machine_with(machine, layouts.A2_EIGHT, range(8)))
-    finding = found(report, "cards in containers")
+    finding = finding_of(report, "cards in containers")
     assert finding.health is Health.LIMITED
     assert "Ascend Docker Runtime is registered" in finding.what
     assert "/usr/local/dcmi" in finding.what
@@ -274,14 +274,14 @@ def test_ascend_docker_runtime_and_missing_driver_files_are_told(machine, tmp_pa
     (tmp_path / "usr/local/bin/npu-smi").touch()
     (tmp_path / "etc/ascend_install.info").touch()
     settings.write_text("not json")
-    again = found(inspect_host(replace_root(machine, tmp_path)), "cards in containers")
+    again = finding_of(inspect_host(host_with_all_files(tmp_path)), "cards in containers")
     assert (again.health, again.what) == (
         Health.OK,
         "device nodes and driver files are passed into containers one by one",
     )
 
 
-def replace_root(_machine, tmp_path: Path) -> HostView:
+def host_with_all_files(tmp_path: Path) -> HostView:
     return HostView(
         dev=tmp_path / "dev",
         root=tmp_path,
@@ -291,7 +291,7 @@ def replace_root(_machine, tmp_path: Path) -> HostView:
 
 
 def hccn_tool(folder: Path, body: str) -> HostView:
-    """A fake of the driver's tool: `hccn_tool -i N -ip|-link -g`."""
+    """A host with a fake of the driver's tool: `hccn_tool -i N -ip|-link -g`."""
     tool = folder / "driver/tools/hccn_tool"
     tool.parent.mkdir(parents=True)
     tool.write_text(f'#!/bin/sh\ncase "$2$3" in\n{body}\nesac\n')
@@ -299,13 +299,13 @@ def hccn_tool(folder: Path, body: str) -> HostView:
     return HostView(dev=folder, ascend=folder, environ={"PATH": os.environ["PATH"]}, which=lambda _name: None)
 
 
-def test_little_shared_memory_is_told_with_its_fix(tmp_path):
+def test_little_shared_memory_is_reported_with_its_fix(tmp_path):
     report = inspect_host(HostView(dev=tmp_path, environ={}, which=lambda _name: None))
     assert report.shm_bytes is None
-    finding = found(replace(report, shm_bytes=64 << 20), "shared memory")
+    finding = finding_of(replace(report, shm_bytes=64 << 20), "shared memory")
     assert (finding.health, "--shm-size" in finding.fix) == (Health.LIMITED, True)
     roomy = replace(report, shm_bytes=8 << 30)
-    assert "shared memory" not in {one.topic for one in examine_host(roomy, zig=True, disk=ROOM)}
+    assert "shared memory" not in {finding.topic for finding in examine_host(roomy, zig=True, disk=ROOM)}
 
 
 def test_links_of_the_cards(machine, tmp_path):
@@ -317,14 +317,14 @@ def test_links_of_the_cards(machine, tmp_path):
     report = inspect_host(machine_with(machine, layouts.A2_EIGHT, range(8)))
     network = inspect_card_network(view, (0, 1, 2, 3))
     assert network.up == (0, 2)
-    finding = found(report, "HCCL network", network)
+    finding = finding_of(report, "HCCL network", network)
     assert finding.health is Health.LIMITED
     assert finding.what == "2 of 4 cards can reach other hosts; not: 1 (link is DOWN), 3 (no address)"
     assert "hccn_tool -i CARD -ip -s" in finding.fix
-    assert found(report, "HCCL network", inspect_card_network(view, (0, 2))).health is Health.OK
+    assert finding_of(report, "HCCL network", inspect_card_network(view, (0, 2))).health is Health.OK
 
 
-def test_without_the_tool_nothing_is_said_of_the_network(tmp_path):
+def test_without_the_tool_the_network_is_unknown(tmp_path):
     view = HostView(dev=tmp_path, ascend=tmp_path, environ={}, which=lambda _name: None)
     assert inspect_card_network(view, (0,)).error == "hccn_tool is not installed on this host"
 
@@ -339,10 +339,10 @@ def test_without_the_tool_nothing_is_said_of_the_network(tmp_path):
         ("dcmi module initialize failed. ret is -8005", range(8), {0: "not running", 3: "not running"}),
     ],
 )
-def test_a_card_that_vanished_is_told_with_what_became_of_it(machine, text, nodes, lost):
-    found = lost_cards((0, 3), machine_with(machine, text, nodes))
-    assert found.keys() == lost.keys()
-    assert all(why in found[card] for card, why in lost.items())
+def test_a_lost_card_is_reported_with_the_reason(machine, text, nodes, lost):
+    reasons = lost_cards((0, 3), machine_with(machine, text, nodes))
+    assert reasons.keys() == lost.keys()
+    assert all(why in reasons[card] for card, why in lost.items())
 
 
 def test_the_runtime_counts_what_it_can_see(tmp_path):

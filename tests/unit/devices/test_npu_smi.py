@@ -1,4 +1,4 @@
-"""Tables of several driver generations, what is printed instead of one, and what breaks them."""
+"""Tables of several driver generations, damaged tables, and errors that are printed instead."""
 
 import contextlib
 
@@ -11,17 +11,15 @@ from harness.devices.host.npu_smi import NpuReport, parse_npu_smi
 from harness.errors import InfrastructureError
 
 
-def places(report: NpuReport) -> list[tuple[int, int, int]]:
+def numbers(report: NpuReport) -> list[tuple[int, int, int]]:
     return [(chip.card, chip.chip, chip.index) for chip in report.chips]
 
 
 def test_eight_a2_cards_of_one_chip_each():
     report = parse_npu_smi(layouts.A2_EIGHT)
     assert report.version == "23.0.3"
-    assert places(report) == [(number, 0, number) for number in range(8)]
-    assert {(chip.name, chip.healthy, chip.hbm_used, chip.hbm_total) for chip in report.chips} == {
-        ("910B2", True, 3332, 65536)
-    }
+    assert numbers(report) == [(number, 0, number) for number in range(8)]
+    assert {(chip.name, chip.healthy) for chip in report.chips} == {("910B2", True)}
     assert (report.processes, report.silent, report.numbered) == ((), (), False)
 
 
@@ -34,48 +32,46 @@ def test_only_ok_is_healthy():
 
 def test_foreign_processes_are_listed_also_without_a_name():
     report = parse_npu_smi(layouts.A2_FOREIGN)
-    assert report.chips[0].hbm_used == 59718
-    assert [(one.card, one.chip, one.pid, one.name) for one in report.processes] == [
+    assert [(process.card, process.chip, process.pid, process.name) for process in report.processes] == [
         (0, 0, 1333928, ""),
         (0, 0, 1333930, "python3"),
     ]
 
 
 def test_a_card_alone_in_a_container_keeps_its_number():
-    assert places(parse_npu_smi(layouts.A2_ONE_OF_EIGHT)) == [(5, 0, 5)]
+    assert numbers(parse_npu_smi(layouts.A2_ONE_OF_EIGHT)) == [(5, 0, 5)]
 
 
 def test_a3_cards_have_two_dies_with_physical_ids():
     report = parse_npu_smi(layouts.A3)
-    assert places(report) == [(2, 0, 4), (2, 1, 5)]
+    assert numbers(report) == [(2, 0, 4), (2, 1, 5)]
     assert report.numbered
-    assert [(one.card, one.chip) for one in report.processes] == [(2, 0)]
+    assert [(process.card, process.chip) for process in report.processes] == [(2, 0)]
 
 
 def test_wider_columns_are_the_same_columns_and_an_open_end_is_no_card():
     report = parse_npu_smi(layouts.A3_WIDE)
-    assert places(report) == [(0, 0, 0), (0, 1, 1), (1, 0, 2)]
-    assert report.chips[2].hbm_used == 3414
+    assert numbers(report) == [(0, 0, 0), (0, 1, 1), (1, 0, 2)]
 
 
 def test_310p_cards_have_a_device_column_and_no_hbm():
     report = parse_npu_smi(layouts.P310)
-    assert places(report) == [(1, 0, 0), (1, 1, 1), (32768, 0, 2)]
-    assert [chip.hbm_total for chip in report.chips] == [44280, 43693, 0]
-    assert [(one.card, one.pid) for one in report.processes] == [(32768, 77)]
+    assert numbers(report) == [(1, 0, 0), (1, 1, 1), (32768, 0, 2)]
+    assert [(process.card, process.pid) for process in report.processes] == [(32768, 77)]
 
 
 def test_950_cards_have_a_column_for_the_number_and_no_chips():
     report = parse_npu_smi(layouts.A5)
-    assert places(report) == [(0, 0, 0), (1, 0, 1)]
+    assert numbers(report) == [(0, 0, 0), (1, 0, 1)]
     assert [chip.healthy for chip in report.chips] == [False, True]
-    assert report.chips[0].hbm_total == 114688
-    assert [(one.card, one.pid, one.name) for one in report.processes] == [(0, 3728646, "pytest")]
+    assert [(process.card, process.pid, process.name) for process in report.processes] == [
+        (0, 3728646, "pytest")
+    ]
 
 
 def test_a_newer_table_tells_the_number_inside_the_container_too():
     line = "| 1      | 107304 | python | 39912 | NA |"
-    assert [one.pid for one in parse_npu_smi(layouts.A5 + line).processes] == [3728646, 107304]
+    assert [process.pid for process in parse_npu_smi(layouts.A5 + line).processes] == [3728646, 107304]
 
 
 def test_a_card_without_its_second_line_is_silent():
@@ -102,10 +98,10 @@ def test_colours_and_what_surrounds_the_table_change_nothing(name: str):
     assert parse_npu_smi(indented) == parse_npu_smi(text)
 
 
-@pytest.mark.parametrize(("said", "expected"), layouts.SAYINGS.items())
-def test_what_is_printed_instead_of_a_table_has_a_name_and_a_fix(said: str, expected: str):
+@pytest.mark.parametrize(("output", "expected"), layouts.OTHER_OUTPUTS.items())
+def test_what_is_printed_instead_of_a_table_has_a_name_and_a_fix(output: str, expected: str):
     with pytest.raises(InfrastructureError) as caught:
-        parse_npu_smi(said)
+        parse_npu_smi(output)
     assert expected in str(caught.value)
     assert caught.value.problems[0].fix
 
@@ -126,7 +122,7 @@ def test_a_truncated_table_never_invents_chips(name, data):
         return
     assert part.chips == whole.chips[: len(part.chips)]
     assert part.processes == whole.processes[: len(part.processes)]
-    # What is missing is either after the cut or named.
+    # A missing card is either after the cut or listed as silent.
     assert not part.silent or part.silent == (whole.chips[len(part.chips)].card,)
 
 
@@ -134,13 +130,13 @@ def test_a_truncated_table_never_invents_chips(name, data):
 def test_damaged_lines_cost_their_own_card_and_no_other(name, data):
     text = layouts.ALL[name]
     lines = text.splitlines()
-    place = data.draw(st.integers(6, len(lines) - 1))
+    index = data.draw(st.integers(6, len(lines) - 1))
     junk = data.draw(st.text(max_size=60).filter(lambda value: "|" not in value))
-    damaged = "\n".join([*lines[:place], junk, *lines[place + 1 :]])
-    whole, found = parse_npu_smi(text), parse_npu_smi(damaged)
-    assert set(found.chips) <= set(whole.chips)
-    assert len(found.chips) >= len(whole.chips) - 1
-    assert set(found.processes) <= set(whole.processes)
+    damaged = "\n".join([*lines[:index], junk, *lines[index + 1 :]])
+    whole, part = parse_npu_smi(text), parse_npu_smi(damaged)
+    assert set(part.chips) <= set(whole.chips)
+    assert len(part.chips) >= len(whole.chips) - 1
+    assert set(part.processes) <= set(whole.processes)
 
 
 @given(
@@ -158,6 +154,6 @@ def test_any_number_of_cards_comes_back_as_it_was_printed(cards):
             f"| 0                         | 0000:{number:02X}:00.0  | 0           0    / 0  {used:<5}/ 65536 |",
         ]
     report = parse_npu_smi("\n".join(lines))
-    assert [(chip.index, chip.health, chip.hbm_used) for chip in report.chips] == [
-        (number, health, used) for number, (health, used) in enumerate(cards)
+    assert [(chip.index, chip.health) for chip in report.chips] == [
+        (number, health) for number, (health, _used) in enumerate(cards)
     ]

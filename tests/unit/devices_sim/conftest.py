@@ -1,4 +1,4 @@
-"""Small shared objects to read and a pretended torch_npu installation, both compiled here."""
+"""Compiles small shared objects and a fake installation of torch_npu."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compile_c() -> Compile:
 
 @pytest.fixture(scope="session")
 def pretended(compile_c: Compile, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """site-packages with a torch_npu that needs a CANN which is not there, and a torch that defines one symbol."""
+    """site-packages with a torch_npu that needs a missing CANN, and a torch that defines one symbol."""
     site = tmp_path_factory.mktemp("env") / "lib" / "python3.11" / "site-packages"
     elsewhere = tmp_path_factory.mktemp("cann")
     torch = compile_c(

@@ -1,4 +1,4 @@
-"""What programs look at to learn which CANN and driver they run on."""
+"""The files from which programs read the versions of CANN and of the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A CUDA build of torch without its NVIDIA libraries: it loads, finds no device, and computes nothing."""
+"""A CUDA build of torch without the NVIDIA libraries loads and finds no device."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ int registered_options(void) {
 
 @pytest.fixture(scope="session")
 def cuda_build(pretended: Path, compile_c, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """site-packages whose torch needs a versioned CUDA runtime and an unversioned NCCL, neither of them there."""
+    """site-packages whose torch needs a versioned CUDA runtime and an unversioned NCCL; both are missing."""
     site = tmp_path_factory.mktemp("cuda") / "lib" / "python3.11" / "site-packages"
     shutil.copytree(pretended, site)
     elsewhere = tmp_path_factory.mktemp("vendor")
@@ -117,8 +117,8 @@ def test_vendor_libraries_that_are_there_are_used(cuda_build: Path, tmp_path: Pa
     assert absent_cuda(site).sonames == ()
 
 
-def test_what_lacks_more_than_cuda_is_no_matter_of_ours(cuda_build: Path, compile_c, tmp_path: Path) -> None:
-    """torchaudio has libraries for sox and ffmpeg; where those are missing it finds out and goes on."""
+def test_libraries_that_lack_more_than_cuda_are_ignored(cuda_build: Path, compile_c, tmp_path: Path) -> None:
+    """torchaudio has optional libraries for sox and ffmpeg, which are not loaded if these are missing."""
     site = tmp_path / "site"
     shutil.copytree(cuda_build, site)
     sox = compile_c("int sox_init(void){return 0;}", tmp_path / "libsox.so", "-Wl,-soname,libsox.so")
@@ -133,31 +133,29 @@ def test_what_lacks_more_than_cuda_is_no_matter_of_ours(cuda_build: Path, compil
 
 def test_torch_loads_and_finds_no_device(cuda_build: Path, tmp_path: Path) -> None:
     runtime = build_runtime(cuda_build, tmp_path)
-    # cudaErrorNoDevice is 100, and no devices.
+    # 1000 * cudaErrorNoDevice (100) + 0 devices.
     assert call(cuda_build, runtime, "devices").stdout.strip() == "100000"
     assert call(cuda_build, runtime, "registered").stdout.strip() == "1"
 
 
-def test_torch_may_look_for_the_driver_and_is_told_that_there_is_none(
-    cuda_build: Path, tmp_path: Path
-) -> None:
-    """From 2.14 on it does so when asked whether a stream is being captured, and takes an error for "no"."""
+def test_the_lookup_of_the_driver_reports_that_there_is_no_device(cuda_build: Path, tmp_path: Path) -> None:
+    """Since 2.14, torch does this to test whether a stream is being captured. An error means "no"."""
     assert call(cuda_build, build_runtime(cuda_build, tmp_path), "driver").stdout.strip() == "100"
 
 
 def test_cuda_registers_no_options_of_its_allocator(cuda_build: Path, compile_c, tmp_path: Path) -> None:
-    """torch_npu registers some of the same name, which ends the process; torch loads NVIDIA's libraries first."""
+    """torch_npu registers an option with the same name, and two options of one name end the process."""
     allocator = compile_c(ALLOCATOR, tmp_path / "libc10_cuda.so")
     runtime = build_runtime(cuda_build, tmp_path)
-    found = []
+    outputs = []
     for first in ((), (runtime / "libcudart.so.12",)):
         code = "import ctypes\n" + "".join(
             f"ctypes.CDLL({str(path)!r}, ctypes.RTLD_GLOBAL)\n" for path in first
         )
         code += f"print(ctypes.CDLL({str(allocator)!r}).registered_options())"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-        found.append(done.stdout.strip())
-    assert found == ["7", "0"]
+        outputs.append(done.stdout.strip())
+    assert outputs == ["7", "0"]
 
 
 @pytest.mark.parametrize(("function", "name"), [("use", "cudaMalloc"), ("speak", "ncclGetVersion")])
@@ -180,7 +178,7 @@ def test_generated_sources() -> None:
     source = absent_source(symbols)
     assert "ABSENT(cudaMalloc)" in source
     assert "ABSENT(ncclSend)" in source
-    assert "ABSENT(cudaGetDeviceCount)" not in source, "the functional one would clash"
+    assert "ABSENT(cudaGetDeviceCount)" not in source, "cuda.c defines this function"
     assert version_script(symbols) == "libcudart.so.12 { global: cudaGetDeviceCount; cudaMalloc; };\n"
     with pytest.raises(InputError, match="cannot be a C function"):
         absent_source({"evil(){}": ""})

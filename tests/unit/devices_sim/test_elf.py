@@ -35,7 +35,7 @@ def library(request: pytest.FixtureRequest, compile_c, tmp_path: Path) -> Path:
     )
 
 
-def test_says_what_a_library_asks_for(library: Path) -> None:
+def test_reads_what_a_library_needs(library: Path) -> None:
     with SharedObject(library) as opened:
         imports = opened.imports()
     assert imports.soname == "libnamed.so.1"
@@ -111,7 +111,7 @@ def test_any_damage_is_read_or_reported(library: Path, tmp_path: Path, data: st.
         del content[data.draw(st.integers(0, len(content) - 1), "length") :]
     for _ in range(data.draw(st.integers(0, 4), "bytes")):
         if content:
-            # Headers and tables sit at the front of a small library.
+            # Headers and tables are at the beginning of a small library.
             content[data.draw(st.integers(0, min(len(content), 2048) - 1))] = data.draw(st.integers(0, 255))
     path = tmp_path / "damaged.so"
     path.write_bytes(bytes(content))

@@ -50,7 +50,7 @@ import ctypes
 ctypes.CDLL({str(torch / "libtorch_x.so")!r}, ctypes.RTLD_GLOBAL)
 print(ctypes.CDLL({str(library)!r}).use())
 """
-    # from_torch 1, aclInit works (0), two stubs fail with 107000, own 0
+    # from_torch returns 1, aclInit and own 0, and two stubs fail with 107000.
     assert run_on(runtime, code) == str(1 + 2 * 107000)
 
 
@@ -73,7 +73,7 @@ def test_a_stub_is_no_sentinel(compile_c, tmp_path: Path) -> None:
     )
 
 
-def test_facts_are_what_the_runtime_says(runtime: Path) -> None:
+def test_facts_come_from_the_runtime(runtime: Path) -> None:
     code = "import json\nfrom dataclasses import asdict\nfrom harness.devices.sim.start.sim_probe import device_facts\nprint(json.dumps(asdict(device_facts())))"
     facts = json.loads(
         run_on(
@@ -207,7 +207,7 @@ def test_trace_names_the_calls(runtime: Path) -> None:
 
 
 def test_the_log_header_is_an_empty_string_of_the_old_abi(runtime: Path) -> None:
-    """Compiled extensions of vllm-ascend 0.11.0 follow the reference while they load."""
+    """Compiled extensions of vllm-ascend 0.11.0 read it while they load."""
     code = """
 import ctypes
 acl = ctypes.CDLL("libascendcl.so")
@@ -222,7 +222,7 @@ print(header()[0], acl._Z13CheckLogLevelii(57, 3))
 def test_the_same_content_is_built_once(pretended: Path, tmp_path: Path) -> None:
     first = build_runtime(pretended, tmp_path)
     stamp = (first / "libascendcl.so").stat().st_mtime_ns
-    # A compiler that cannot even start is not asked again.
+    # The second call does not start the compiler, which does not exist.
     assert build_runtime(pretended, tmp_path, ("no-such-compiler",)) == first
     assert (first / "libascendcl.so").stat().st_mtime_ns == stamp
     assert json.loads((first / MANIFEST).read_text())["simulated"] is True
@@ -257,13 +257,13 @@ def test_a_failed_build_leaves_nothing(pretended: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "sim").iterdir()) == []
 
 
-def test_a_half_built_folder_is_not_believed(pretended: Path, tmp_path: Path) -> None:
-    place = build_runtime(pretended, tmp_path)
-    shutil.rmtree(place)
+def test_an_abandoned_build_is_removed(pretended: Path, tmp_path: Path) -> None:
+    folder = build_runtime(pretended, tmp_path)
+    shutil.rmtree(folder)
     (tmp_path / "sim" / ".build-abandoned").mkdir()
     os.utime(tmp_path / "sim" / ".build-abandoned", (0, 0))
-    assert build_runtime(pretended, tmp_path) == place
-    assert (place / "libascendcl.so").is_file()
+    assert build_runtime(pretended, tmp_path) == folder
+    assert (folder / "libascendcl.so").is_file()
     assert not (tmp_path / "sim" / ".build-abandoned").exists()
 
 

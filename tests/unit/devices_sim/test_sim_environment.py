@@ -61,7 +61,7 @@ def launched(*arguments: str, **environment: str) -> subprocess.CompletedProcess
     )
 
 
-def test_without_a_runtime_the_launcher_says_so() -> None:
+def test_without_a_runtime_the_launcher_fails_with_a_message() -> None:
     done = launched("-m", "this")
     assert done.returncode == 4
     assert "finds no libascendcl.so" in done.stderr

@@ -1,4 +1,4 @@
-"""The folder by which vLLM's own processes get the simulated device."""
+"""The folder that installs the simulated device in the processes of vLLM."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ FOLDER = Path(sim.__file__).parent / "start" / "vllm_platform"
 
 
 def test_vllm_finds_a_platform_plugin_there_that_this_project_has():
-    found = [
+    entries = [
         entry
         for distribution in importlib.metadata.distributions(path=[str(FOLDER)])
         for entry in distribution.entry_points
     ]
-    assert [entry.group for entry in found] == ["vllm.platform_plugins"]
-    module, _, function = found[0].value.partition(":")
+    assert [entry.group for entry in entries] == ["vllm.platform_plugins"]
+    module, _, function = entries[0].value.partition(":")
     source = Path(sim.__file__).parents[3] / Path(*module.split(".")).with_suffix(".py")
     assert f"def {function}() -> None:" in source.read_text(encoding="utf-8")
 

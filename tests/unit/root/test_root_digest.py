@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +15,8 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.text(), JSON, max_size=5))
 def test_order_of_keys_does_not_matter(value):
-    turned = dict(reversed(list(value.items())))
-    assert digest_json(value) == digest_json(turned)
+    reordered = dict(reversed(list(value.items())))
+    assert digest_json(value) == digest_json(reordered)
 
 
 @given(JSON, JSON)
@@ -44,4 +46,4 @@ def test_a_tree_is_its_relative_paths_and_contents(tmp_path):
 
 def test_a_file_larger_than_a_chunk(tmp_path):
     (tmp_path / "big").write_bytes(b"x" * (1 << 21))
-    assert digest_file(tmp_path / "big") != digest_file(__import__("pathlib").Path(__file__))
+    assert digest_file(tmp_path / "big") != digest_file(Path(__file__))

@@ -33,17 +33,16 @@ _NOT_WAITED_FOR = frozenset({"barrier", "recv_", "recv_any_source_", "send"})
 _libraries: list[Any] = []
 
 
-def install(machine: Machine) -> int:
+def install(machine: Machine) -> None:
     """Register `hccl` as a backend that uses gloo, and run collectives on the host memory of device tensors.
 
-    Returns the number of collectives that were replaced, 0 if torch was built without torch.distributed.
+    Does nothing if torch was built without torch.distributed.
     """
     if _libraries or not dist.is_available():
-        return 0
+        return
     _register_backend()
     library = torch.library.Library("c10d", "IMPL")
     _libraries.append(library)
-    covered = 0
     for name, schema in schemas("c10d"):
         operator = overload("c10d", name)
         if operator is None or name == "monitored_barrier_":
@@ -56,8 +55,6 @@ def install(machine: Machine) -> int:
             # The schemas of collectives do not declare that the first argument is written.
             plan = replace(plan, mutable=((0, arguments[0]),))
         override(library, name, _collective(compute, plan, machine), DEVICE_KEY)
-        covered += 1
-    return covered
 
 
 def _register_backend() -> None:

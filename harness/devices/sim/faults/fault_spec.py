@@ -40,11 +40,10 @@ class FaultSpec:
 
     op: glob on the operator's name, with or without namespace and overload ("mm", "aten::mm", "add.*").
     phase: "backward" means inside a node of the autograd graph, including recomputation by checkpointing.
-    after: number of matching calls that stay correct before the first distorted one.
-    count: the largest number of calls to distort.
-    rate: probability that a matching call is distorted.
-    elements: share of the elements that are distorted, at least one element (default 1, for "nan" 0.001).
-    output: index of the result that is distorted, -1 for all.
+    after: number of matching calls that stay correct before the first distorted one. count: the largest
+    number of calls to distort. rate: probability that a matching call is distorted. elements: share of the
+    elements that are distorted, at least one element (default 1, for "nan" 0.001). output: index of the
+    result that is distorted, -1 for all.
     """
 
     op: str

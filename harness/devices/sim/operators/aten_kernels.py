@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -70,24 +69,11 @@ _REFERENCES: Mapping[str, Callable[..., Any]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Coverage:
-    """The aten operators of the simulated device, by how they are computed.
+def install_aten(library: Any, machine: Machine) -> None:
+    """Register the kernels in `library`, a torch.library.Library of namespace aten.
 
-    replaced: torch_npu has a kernel, a CPU kernel replaces it. added: torch_npu has no kernel. uncovered:
-    torch_npu has a kernel, but there is no CPU kernel; a call raises NotImplementedError with the name.
+    An operator that torch_npu implements, but the CPU does not, raises NotImplementedError with its name.
     """
-
-    replaced: tuple[str, ...]
-    added: tuple[str, ...]
-    uncovered: tuple[str, ...]
-
-
-def install_aten(library: Any, machine: Machine) -> Coverage:
-    """Register the kernels in `library`, a torch.library.Library of namespace aten."""
-    replaced: list[str] = []
-    added: list[str] = []
-    uncovered: list[str] = []
     for name, schema in schemas("aten"):
         on_device, on_cpu = _registered(name, DEVICE_KEY), _registered(name, "CPU")
         if name in LEFT_TO_TORCH_NPU or not (on_device or on_cpu) or returns_view(schema):
@@ -103,7 +89,6 @@ def install_aten(library: Any, machine: Machine) -> Coverage:
         if compute is None and any(_registered(name, key) for key in _COMPOSITE_KEYS):
             compute = callable_of(operator)
         if compute is None:
-            uncovered.append(name)
             override(
                 library,
                 name,
@@ -112,12 +97,10 @@ def install_aten(library: Any, machine: Machine) -> Coverage:
             )
             continue
         override(library, name, make_kernel(plan_of(operator, schema), compute, machine), DEVICE_KEY)
-        (replaced if on_device else added).append(name)
     override(library, "scaled_dot_product_attention", _attention, AUTOGRAD_KEY)
     for name, function in _CALLED_DIRECTLY.items():
         if _registered(name, AUTOGRAD_KEY):
             override(library, name, function, AUTOGRAD_KEY)
-    return Coverage(replaced=tuple(replaced), added=tuple(added), uncovered=tuple(uncovered))
 
 
 def _registered(name: str, key: str) -> bool:

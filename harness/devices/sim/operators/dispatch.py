@@ -5,13 +5,13 @@ This is the hot path, so the kernel does most of its work in one function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from harness.devices.sim.operators.schema_plan import OperatorPlan
+from harness.devices.sim.operators.schema_plan import Args, Kwargs, OperatorPlan
 from harness.devices.sim.operators.torch_internals import HOST
 
 DEVICE_TYPE = "npu"
@@ -28,15 +28,15 @@ Interceptor = Callable[[OperatorPlan, Compute, list[Any], dict[str, Any]], Any]
 class Machine:
     """What kernels need to know about the simulated device.
 
-    alias: device tensor -> CPU tensor over the same memory. place: CPU tensor, device -> new device tensor.
-    randomly: (plan, compute, generator or None, device number) -> `compute` with that device's random
-    numbers.
-    interceptors: at most one; may change between calls. devices: all devices of this process. current:
-    returns the number of the current device. synchronise: waits for the device; None if waiting cannot fail.
+    alias: device tensor -> CPU tensor over the same memory. to_device: CPU tensor, device -> new device
+    tensor. randomly: (plan, compute, generator or None, device number) -> `compute` with that device's random
+    numbers. interceptors: at most one; may change between calls. devices: all devices of this process.
+    current: returns the number of the current device. synchronise: waits for the device; None if waiting
+    cannot fail.
     """
 
     alias: Callable[[torch.Tensor], torch.Tensor]
-    place: Callable[[torch.Tensor, torch.device], torch.Tensor]
+    to_device: Callable[[torch.Tensor, torch.device], torch.Tensor]
     randomly: Callable[[OperatorPlan, Compute, torch.Generator | None, int], Compute]
     devices: Sequence[torch.device]
     current: Callable[[], int]
@@ -47,7 +47,7 @@ class Machine:
 def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Callable[..., Any]:
     """The kernel of an operator: it runs `compute` on CPU aliases of the arguments and places the results."""
     alias = machine.alias
-    place = machine.place
+    to_device = machine.to_device
     interceptors = machine.interceptors
     tensors = plan.tensors
     by_name = plan.by_name
@@ -94,7 +94,7 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
         if not (fresh or in_place):
             return finish(args, kwargs, values, named)
         result = interceptors[0](plan, compute, values, named) if interceptors else compute(*values, **named)
-        return place(result, only) if fresh else args[0]
+        return to_device(result, only) if fresh else args[0]
 
     if machine.synchronise is not None and plan.name in TO_HOST:
         return _waiting(plan, kernel, machine.synchronise)
@@ -142,7 +142,7 @@ def _general_finish(plan: OperatorPlan, compute: Compute, machine: Machine) -> C
     """Runs operators with device arguments, random numbers, out= arguments or several results."""
     interceptors = machine.interceptors
 
-    def finish(args: Any, kwargs: Mapping[str, Any], values: list[Any], named: dict[str, Any]) -> Any:
+    def finish(args: Any, kwargs: Kwargs, values: list[Any], named: dict[str, Any]) -> Any:
         target = _target(plan, machine, args, kwargs)
         if plan.device is not None and target is not None and target.type == DEVICE_TYPE:
             _replace(plan.device, values, named, HOST)
@@ -159,7 +159,7 @@ def _general_finish(plan: OperatorPlan, compute: Compute, machine: Machine) -> C
     return finish
 
 
-def _argument(argument: tuple[int, str] | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _argument(argument: tuple[int, str] | None, args: Args, kwargs: Kwargs) -> Any:
     if argument is None:
         return None
     position, name = argument
@@ -174,9 +174,7 @@ def _replace(argument: tuple[int, str], values: list[Any], named: dict[str, Any]
         named[name] = value
 
 
-def _target(
-    plan: OperatorPlan, machine: Machine, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> torch.device | None:
+def _target(plan: OperatorPlan, machine: Machine, args: Args, kwargs: Kwargs) -> torch.device | None:
     """The device of new results, with its number."""
     if plan.device is not None:
         requested = _argument(plan.device, args, kwargs)
@@ -210,8 +208,8 @@ def _write_back(machine: Machine, original: Any, host: Any) -> None:
 def _results(
     plan: OperatorPlan,
     machine: Machine,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     result: Any,
     target: torch.device | None,
 ) -> Any:
@@ -220,16 +218,18 @@ def _results(
     if len(plan.returns) == 1:
         if plan.returns[0] is not None:
             return _argument(plan.returns[0], args, kwargs)
-        return _placed(machine, result, target)
+        return _to_device(machine, result, target)
     return tuple(
-        _argument(source, args, kwargs) if source is not None else _placed(machine, value, target)
+        _argument(source, args, kwargs) if source is not None else _to_device(machine, value, target)
         for source, value in zip(plan.returns, result, strict=True)
     )
 
 
-def _placed(machine: Machine, value: Any, target: torch.device | None) -> Any:
+def _to_device(machine: Machine, value: Any, target: torch.device | None) -> Any:
     if isinstance(value, torch.Tensor):
-        return machine.place(value, target) if target is not None and target.type == DEVICE_TYPE else value
+        return (
+            machine.to_device(value, target) if target is not None and target.type == DEVICE_TYPE else value
+        )
     if isinstance(value, (list, tuple)):
-        return [_placed(machine, entry, target) for entry in value]
+        return [_to_device(machine, entry, target) for entry in value]
     return value

@@ -46,14 +46,14 @@ def alias_maker() -> Callable[[torch.Tensor], torch.Tensor]:
     return alias
 
 
-def placer(
+def device_copier(
     alias: Callable[[torch.Tensor], torch.Tensor],
 ) -> Callable[[torch.Tensor, torch.device], torch.Tensor]:
     """A function that copies a CPU result into a new device tensor of the same shape and strides."""
     move = ctypes.memmove
     empty_strided = torch.empty_strided
 
-    def place(result: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def to_device(result: torch.Tensor, device: torch.device) -> torch.Tensor:
         if result.layout is not torch.strided:
             raise NotImplementedError(f"the simulated device does not support {result.layout} tensors")
         out = empty_strided(result.shape, result.stride(), dtype=result.dtype, device=device)
@@ -68,4 +68,4 @@ def placer(
             alias(out).copy_(result)
         return out
 
-    return place
+    return to_device

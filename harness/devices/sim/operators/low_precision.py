@@ -6,15 +6,15 @@ in float32, and each partial sum is rounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from harness.devices.sim.operators.schema_plan import Args, Kwargs
 
-def accumulate_low(
-    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dtype: torch.dtype, block: int
-) -> Any:
+
+def accumulate_low(name: str, args: Args, kwargs: Kwargs, dtype: torch.dtype, block: int) -> Any:
     """The result of the aten operator `name`; NotImplementedError if it is not in this module."""
     low = _Low(dtype, block)
     function = _OPERATORS.get(name)
@@ -52,7 +52,7 @@ class _Low:
         return total.unsqueeze(dim) if keepdim else total
 
 
-def _matmul(low: _Low, args: Sequence[Any], _kwargs: Mapping[str, Any]) -> torch.Tensor:
+def _matmul(low: _Low, args: Args, _kwargs: Kwargs) -> torch.Tensor:
     left, right = args[0], args[1]
     rows = left[None] if left.dim() == 1 else left
     columns = right[:, None] if right.dim() == 1 else right
@@ -62,24 +62,24 @@ def _matmul(low: _Low, args: Sequence[Any], _kwargs: Mapping[str, Any]) -> torch
     return product.squeeze(-1 if right.dim() == 1 else -2) if left.dim() == 1 else product
 
 
-def _addmm(low: _Low, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+def _addmm(low: _Low, args: Args, kwargs: Kwargs) -> torch.Tensor:
     product = low.product(args[1], args[2])
     return (kwargs.get("beta", 1) * args[0] + kwargs.get("alpha", 1) * product).to(args[1].dtype)
 
 
-def _softmax(low: _Low, args: Sequence[Any], _kwargs: Mapping[str, Any]) -> torch.Tensor:
+def _softmax(low: _Low, args: Args, _kwargs: Kwargs) -> torch.Tensor:
     x, dim = args[0], args[1]
     weights = (x - x.amax(dim, keepdim=True)).exp()
     return weights / low.sum(weights, dim, True)
 
 
-def _log_softmax(low: _Low, args: Sequence[Any], _kwargs: Mapping[str, Any]) -> torch.Tensor:
+def _log_softmax(low: _Low, args: Args, _kwargs: Kwargs) -> torch.Tensor:
     x, dim = args[0], args[1]
     shifted = x - x.amax(dim, keepdim=True)
     return shifted - low.sum(shifted.exp(), dim, True).log()
 
 
-def _logsumexp(low: _Low, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+def _logsumexp(low: _Low, args: Args, kwargs: Kwargs) -> torch.Tensor:
     x, (dim,) = args[0], args[1]
     keepdim = bool(args[2]) if len(args) > 2 else bool(kwargs.get("keepdim", False))
     largest = x.amax(dim, keepdim=True)
@@ -87,7 +87,7 @@ def _logsumexp(low: _Low, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tor
     return result if keepdim else result.squeeze(dim)
 
 
-def _sum(low: _Low, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+def _sum(low: _Low, args: Args, kwargs: Kwargs) -> torch.Tensor:
     x: torch.Tensor = args[0]
     if kwargs.get("dtype") is not None:
         x = x.to(kwargs["dtype"])
@@ -98,12 +98,12 @@ def _sum(low: _Low, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Ten
     return x
 
 
-def _mean(low: _Low, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+def _mean(low: _Low, args: Args, kwargs: Kwargs) -> torch.Tensor:
     total = _sum(low, args, kwargs)
     return total / (args[0].numel() / max(total.numel(), 1))
 
 
-_OPERATORS: Mapping[str, Callable[[_Low, Sequence[Any], Mapping[str, Any]], torch.Tensor]] = {
+_OPERATORS: Mapping[str, Callable[[_Low, Args, Kwargs], torch.Tensor]] = {
     "mm": _matmul,
     "bmm": _matmul,
     "mv": _matmul,

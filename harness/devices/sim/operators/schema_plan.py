@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+Args = Sequence[Any]
+"""Positional arguments of an operator call."""
+
+Kwargs = Mapping[str, Any]
+"""Keyword arguments of an operator call."""
 
 # Operators that accept host tensors together with device tensors, as on every accelerator.
 MIXED_DEVICES = frozenset(
@@ -44,8 +50,8 @@ class OperatorPlan:
     is a list. device, generator: (position, name) of that argument, or None. mutable: (position, name) of
     every argument that the operator writes. returns: for each result the (position, name) of the argument
     that it is, None for a new tensor. single: whether there is one result and it is a tensor, not a list or a
-    number.
-    random: whether it draws random numbers. mixed: whether it accepts host tensors with device tensors.
+    number. random: whether it draws random numbers. mixed: whether it accepts host tensors with device
+    tensors.
     """
 
     name: str

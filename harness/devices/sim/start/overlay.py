@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from harness.devices.sim.faults import fault_spec
-from harness.devices.sim.start.sim_probe import is_simulated
+from harness.devices.sim.faults.fault_spec import FaultSpec
 from harness.errors import InfrastructureError
-from harness.evidence import RUNTIME_LIBRARY
 
 COUNT_VARIABLE = "NPU_SIM_COUNT_CALLS"
 LATE_FAULTS = ("NPU_SIM_SYNC_FAIL", "NPU_SIM_HANG")
@@ -19,11 +18,10 @@ LATE_FAULTS = ("NPU_SIM_SYNC_FAIL", "NPU_SIM_HANG")
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """The installed simulation. faults: a `FaultInjector`. coverage, custom: the replaced operators."""
+    """The installed simulation. faults: a `FaultInjector`. custom: operators that have a reference."""
 
     machine: Any
     faults: Any
-    coverage: Any
     custom: tuple[str, ...]
     libraries: tuple[Any, ...]
 
@@ -37,26 +35,17 @@ def installed() -> Simulation | None:
     return _installed[0] if _installed else None
 
 
-def install() -> Simulation:
-    """Install the CPU kernels and the faults in `NPU_SIM_FAULTS`, once per process.
+def install(faults: Iterable[FaultSpec]) -> Simulation:
+    """Install the CPU kernels and these faults, once per process. The runtime must be the simulated one.
 
-    InfrastructureError when the CANN runtime is a real one or no device is visible; InputError for invalid
-    faults.
+    InfrastructureError when no device is visible.
     """
-    if _installed:
-        return _installed[0]
-    if not is_simulated():
-        raise InfrastructureError(
-            "this is a real CANN runtime: simulated evidence refused",
-            why=f"{RUNTIME_LIBRARY} carries no sentinel",
-            fix="put the simulated runtime's folder on LD_LIBRARY_PATH, or run without the simulation",
-        )
-    specs = fault_spec.parse_faults(os.environ.get(fault_spec.VARIABLE, ""))
-    _installed.append(_build(specs))
+    if not _installed:
+        _installed.append(_build(faults))
     return _installed[0]
 
 
-def _build(specs: tuple[fault_spec.FaultSpec, ...]) -> Simulation:
+def _build(faults: Iterable[FaultSpec]) -> Simulation:
     # Imported here because torch_npu must not be loaded before the runtime was checked.
     import torch
     import torch_npu  # noqa: F401 - registers the device
@@ -65,7 +54,7 @@ def _build(specs: tuple[fault_spec.FaultSpec, ...]) -> Simulation:
     from harness.devices.sim.operators.aten_kernels import install_aten
     from harness.devices.sim.operators.custom_kernels import install_custom
     from harness.devices.sim.operators.dispatch import DEVICE_TYPE, Machine
-    from harness.devices.sim.operators.host_memory import alias_maker, placer
+    from harness.devices.sim.operators.host_memory import alias_maker, device_copier
     from harness.devices.sim.operators.random_numbers import random_source, use_host_generator
     from harness.devices.sim.operators.serving_kernels import install_serving
 
@@ -79,7 +68,7 @@ def _build(specs: tuple[fault_spec.FaultSpec, ...]) -> Simulation:
     alias = alias_maker()
     machine = Machine(
         alias=alias,
-        place=placer(alias),
+        to_device=device_copier(alias),
         randomly=random_source(npu.default_generators),
         devices=tuple(torch.device(DEVICE_TYPE, index) for index in range(npu.device_count())),
         current=npu.current_device,
@@ -90,18 +79,17 @@ def _build(specs: tuple[fault_spec.FaultSpec, ...]) -> Simulation:
         # torch warns about every kernel that is replaced.
         warnings.simplefilter("ignore")
         aten = torch.library.Library("aten", "IMPL")
-        coverage = install_aten(aten, machine)
+        install_aten(aten, machine)
         custom_library = torch.library.Library("npu", "IMPL")
         custom = install_custom(custom_library, machine)
         serving, serving_libraries = install_serving(machine)
     injector = FaultInjector(machine.interceptors)
-    injector.add(specs)
+    injector.add(faults)
     if os.environ.get(COUNT_VARIABLE) == "1":
         injector.count_calls()
     return Simulation(
         machine=machine,
         faults=injector,
-        coverage=coverage,
         custom=(*custom, *serving),
         libraries=(aten, custom_library, *serving_libraries),
     )

@@ -65,11 +65,11 @@ def set_up() -> None:
     if not sim_probe.is_simulated(library):
         raise InfrastructureError(
             "this is a real CANN runtime: simulated evidence refused",
-            why=f"{RUNTIME_LIBRARY} carries no sentinel",
+            why=f"{RUNTIME_LIBRARY} does not have the symbol that marks the simulated runtime",
             fix="run without the simulated device, or put its folder first on LD_LIBRARY_PATH",
         )
     # Invalid faults are reported before the imports, which take seconds.
-    fault_spec.parse_faults(os.environ.get(fault_spec.VARIABLE, ""))
+    faults = fault_spec.parse_faults(os.environ.get(fault_spec.VARIABLE, ""))
     try:
         import torch  # noqa: F401
         import torch_npu  # noqa: F401
@@ -83,7 +83,7 @@ def set_up() -> None:
     from harness.devices.sim.collectives import hccl
     from harness.devices.sim.start import triton_interpreter
 
-    simulation = overlay.install()
+    simulation = overlay.install(faults)
     if triton_interpreter.is_requested():
         triton_interpreter.install(simulation.machine)
     _provide_pyacl()

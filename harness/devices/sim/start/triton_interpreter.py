@@ -8,7 +8,7 @@ has other code for machines without Triton.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from harness.devices.sim.operators.dispatch import DEVICE_TYPE, Machine
-from harness.devices.sim.operators.schema_plan import OperatorPlan
+from harness.devices.sim.operators.schema_plan import Args, Kwargs, OperatorPlan
 from harness.devices.sim.start.sim_environment import INTERPRET, TRITON
 from harness.errors import InfrastructureError
 
@@ -129,7 +129,7 @@ def _host_arguments(machine: Machine) -> Callable[..., Any]:
         device = getattr(value, "device", None)
         return machine.alias(value) if getattr(device, "type", "") == DEVICE_TYPE else value
 
-    def arguments(_executor: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def arguments(_executor: Any, args: Args, kwargs: Kwargs) -> Any:
         return [to_host(value) for value in args], {name: to_host(value) for name, value in kwargs.items()}
 
     return arguments
@@ -160,7 +160,7 @@ def intercepted(run: Callable[..., Any], machine: Machine) -> Callable[..., Any]
     return launch
 
 
-def _kernel_plan(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OperatorPlan:
+def _kernel_plan(name: str, args: Args, kwargs: Kwargs) -> OperatorPlan:
     """The plan of a kernel, whose signature does not say what it writes: every tensor counts as written."""
     positions = [(position, "") for position, value in enumerate(args) if _is_tensor(value)]
     names = [(len(args), key) for key, value in kwargs.items() if _is_tensor(value)]
