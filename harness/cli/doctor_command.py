@@ -9,8 +9,9 @@ import os
 import click
 
 from harness.devices.cards.card_leases import CardLeases
+from harness.devices.host.card_network import inspect_card_network
 from harness.devices.host.host_findings import Health, HostFinding, examine_host
-from harness.devices.host.inventory import HostView, inspect_card_network
+from harness.devices.host.inventory import HostView
 from harness.errors import EXIT_INCOMPLETE
 from harness.settings import Settings
 from harness.workspace.execution.host_readiness import disk_requirements, ray_resources

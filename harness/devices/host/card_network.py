@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from harness.devices.host.inventory import HostView
 
 #: Where the driver installs hccn_tool, below /usr/local/Ascend; used when it is not on PATH.
 TOOL = Path("driver/tools/hccn_tool")
@@ -32,22 +34,21 @@ class CardNetwork:
         return tuple(card for card, problem in self.links.items() if not problem)
 
 
-def query_card_network(
-    cards: Sequence[int], ascend: Path, which: Callable[[str], str | None], environ: Mapping[str, str]
-) -> CardNetwork:
-    """Run hccn_tool for each card; stops at the first card about which it reports nothing."""
-    program = which("hccn_tool") or (str(ascend / TOOL) if (ascend / TOOL).is_file() else None)
+def inspect_card_network(view: HostView, cards: Sequence[int]) -> CardNetwork:
+    """Run hccn_tool once or twice for each card; stops at the first card for which it cannot be run."""
+    tool = view.ascend / TOOL
+    program = view.which("hccn_tool") or (str(tool) if tool.is_file() else None)
     if program is None:
         return CardNetwork(error="hccn_tool is not installed on this host")
     links: dict[int, str] = {}
     for card in cards:
-        output = _run_tool(program, card, "ip", environ)
+        output = _run_tool(program, card, "ip", view.environ)
         if output is None:
             return CardNetwork(links=links, error=f"hccn_tool could not be run for card {card}")
         if not ADDRESS.search(output):
             links[card] = "no address"
             continue
-        link = LINK.search(_run_tool(program, card, "link", environ) or "")
+        link = LINK.search(_run_tool(program, card, "link", view.environ) or "")
         state = link.group(1).upper() if link else "unknown"
         links[card] = "" if state == "UP" else f"link is {state}"
     return CardNetwork(links=links)

@@ -16,15 +16,14 @@ from harness.devices.cards.device_nodes import (
     davinci_numbers,
     inspect_card_passthrough,
 )
-from harness.devices.host.card_network import CardNetwork, query_card_network
 from harness.devices.host.npu_smi import NpuReport, parse_npu_smi
 from harness.devices.host.soc import soc_family
+from harness.devices.sim.runtime_build.compiler import COMPILER_NAMES
 from harness.errors import InfrastructureError
 
 NPU_SMI_TIMEOUT_S = 20.0
 #: CANN 8.5 and later install to `cann`, earlier ones to `ascend-toolkit`.
 CANN_ROOTS = ("cann/latest", "cann", "ascend-toolkit/latest", "latest")
-COMPILERS = ("cc", "gcc", "clang")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,17 +97,12 @@ def inspect_host(view: HostView) -> HostReport:
         driver=(npu.version if npu else "") or _version(view.ascend / "driver/version.info"),
         passthrough=inspect_card_passthrough(view.root) if has_npu else None,
         cann=_cann(view),
-        compiler=next((path for name in COMPILERS if (path := view.which(name))), ""),
+        compiler=next((path for name in COMPILER_NAMES if (path := view.which(name))), ""),
         git=view.which("git") or "",
         container_engines=tuple(name for name in ("docker", "podman") if view.which(name)),
         cpus=os.cpu_count() or 1,
         shm_bytes=_size(view.dev / "shm"),
     )
-
-
-def inspect_card_network(view: HostView, cards: Sequence[int]) -> CardNetwork:
-    """State of the cards' ports. Slow, because it starts a program once or twice for each card."""
-    return query_card_network(cards, view.ascend, view.which, view.environ)
 
 
 def lost_cards(cards: Sequence[int], view: HostView) -> dict[int, str]:

@@ -8,12 +8,11 @@ import npu_smi_layouts as layouts
 import pytest
 
 from harness.devices.cards.device_nodes import card_nodes, visible_devices
-from harness.devices.host.card_network import CardNetwork
+from harness.devices.host.card_network import CardNetwork, inspect_card_network
 from harness.devices.host.host_findings import DiskSpace, Health, HostFinding, examine_host
 from harness.devices.host.inventory import (
     HostReport,
     HostView,
-    inspect_card_network,
     inspect_host,
     lost_cards,
 )

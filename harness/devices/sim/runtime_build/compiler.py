@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness.errors import InfrastructureError, InputError
 
-_NAMES = ("cc", "gcc", "clang")
+COMPILER_NAMES = ("cc", "gcc", "clang")
 _TIMEOUT_S = 300
 _OUTPUT_LINES = 12
 
@@ -29,7 +29,7 @@ def find_compiler(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
         command = shlex.split(environ["CC"])
         if shutil.which(command[0], path=environ.get("PATH")):
             return tuple(command)
-    for name in _NAMES:
+    for name in COMPILER_NAMES:
         if program := shutil.which(name, path=environ.get("PATH")):
             return (program,)
     if importlib.util.find_spec("ziglang"):
