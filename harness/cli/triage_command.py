@@ -173,7 +173,7 @@ def _list(catalogue: Catalogue, *, as_json: bool) -> None:
                 "severity": one.severity,
                 "role": one.role,
                 "evidence": one.evidence,
-                "pattern": one.pattern.pattern,
+                "pattern": one.pattern,
                 "example": one.example,
                 "cause": one.cause,
                 "remedy": one.remedy,

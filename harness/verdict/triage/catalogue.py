@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from harness.errors import InputError, Location, Problem
 from harness.package import data_folder
@@ -24,41 +24,45 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 # On a long line, matching such a pattern can take quadratic time.
 UNBOUNDED = re.compile(r"(?<!\\)\.[*+]")
-_NEVER = re.compile(r"(?!)")
 
-STRICT = ConfigDict(extra="forbid", strict=True)
+STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 #: Strict validation would accept only tuples here, but YAML has lists.
 YamlList = Annotated[tuple[str, ...], Field(strict=False)]
-Severity = Literal["error", "warning", "note"]
-Role = Literal["cause", "symptom"]
+StrippedText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 MetricRule = Literal[
     "above", "far-below-reference", "nothing-at-first", "mean-apart", "worse-at-last", "not-repeatable"
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Signature:
+class Signature(BaseModel):
     """The description of a failure that can be recognised by a line of a log.
 
-    needles: literal texts of at least seven bytes; every match of `pattern` contains one of them. role: a
-    symptom only says that something else failed before. evidence: where the example is from. `reproduced`,
-    `source`, `docs` and `seed` are verbatim, `issue` is shortened from a report, `learned` is from a user's
-    log.
+    area: the subject of its file. needles: literal texts of at least seven bytes; every match of `pattern`
+    contains one of them. role: a symptom only says that something else failed before. evidence: where the
+    example is from. `reproduced`, `source`, `docs` and `seed` are verbatim, `issue` is shortened from a
+    report, `learned` is from a user's log.
     """
 
-    id: str
-    area: str
-    stage: str
-    severity: Severity
-    role: Role
-    evidence: str
-    pattern: re.Pattern[str]
-    needles: tuple[str, ...]
-    example: str
-    cause: str
-    remedy: str
-    affects: str
-    sources: tuple[str, ...]
+    model_config = STRICT
+
+    id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{1,60}$")
+    area: str = "local"
+    stage: str = "unknown"
+    severity: Literal["error", "warning", "note"] = "error"
+    role: Literal["cause", "symptom"] = "cause"
+    evidence: Literal["reproduced", "source", "docs", "seed", "issue", "learned"] = "learned"
+    pattern: str = Field(min_length=1, max_length=2000)
+    needles: YamlList = Field(min_length=1)
+    example: str = Field(min_length=1)
+    cause: StrippedText
+    remedy: StrippedText
+    affects: str = "unknown"
+    sources: YamlList = Field(min_length=1)
+
+    @functools.cached_property
+    def regex(self) -> re.Pattern[str]:
+        """The compiled pattern."""
+        return re.compile(self.pattern)
 
 
 class MetricSignature(BaseModel):
@@ -68,7 +72,7 @@ class MetricSignature(BaseModel):
     is a prefix. derivation: how the limit was determined.
     """
 
-    model_config = ConfigDict(**STRICT, frozen=True)
+    model_config = STRICT
 
     id: str
     metrics: YamlList
@@ -86,11 +90,9 @@ class MetricSignature(BaseModel):
             id=self.id,
             area="metrics",
             stage="train",
-            severity="error",
-            role="cause",
             evidence="issue",
-            pattern=_NEVER,
-            needles=(),
+            pattern=r"(?!)",
+            needles=self.metrics,
             example=self.symptom,
             cause=self.cause,
             remedy=self.remedy,
@@ -108,33 +110,14 @@ class Catalogue:
 
     def matching(self, text: str) -> tuple[Signature, ...]:
         """The signatures that match a line."""
-        return tuple(signature for signature in self.signatures if signature.pattern.search(text))
-
-
-class CatalogueEntry(BaseModel):
-    """A signature as it is written in a catalogue file."""
-
-    model_config = STRICT
-
-    id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{1,60}$")
-    stage: str = "unknown"
-    severity: Severity = "error"
-    role: Role = "cause"
-    evidence: Literal["reproduced", "source", "docs", "seed", "issue", "learned"] = "learned"
-    pattern: str = Field(min_length=1, max_length=2000)
-    needles: list[str] = Field(min_length=1)
-    example: str = Field(min_length=1)
-    cause: str = Field(min_length=1)
-    remedy: str = Field(min_length=1)
-    affects: str = "unknown"
-    sources: list[str] = Field(min_length=1)
+        return tuple(signature for signature in self.signatures if signature.regex.search(text))
 
 
 class _File(BaseModel):
     model_config = STRICT
 
     area: str = "local"
-    signatures: list[CatalogueEntry] = Field(default_factory=list)
+    signatures: list[Signature] = Field(default_factory=list)
     metric_signatures: list[MetricSignature] = Field(default_factory=list)
 
 
@@ -163,7 +146,7 @@ def load_catalogue(files: Iterable[Path]) -> Catalogue:
             if problem:
                 problems.append(Problem(f"signature {entry.id!r}: {problem}", Location(file)))
             else:
-                signatures[entry.id] = _signature(entry, parsed.area)
+                signatures[entry.id] = entry.model_copy(update={"area": parsed.area})
         metrics.extend(parsed.metric_signatures)
     if problems:
         raise InputError.of(problems)
@@ -190,11 +173,11 @@ def _problem(file: Path, path: tuple[int | str, ...], message: str) -> Problem:
     return Problem(f"{'.'.join(map(str, path))}: {message}", Location(file))
 
 
-def _fault(entry: CatalogueEntry, known: dict[str, Signature]) -> str:
+def _fault(entry: Signature, known: dict[str, Signature]) -> str:
     if entry.id in known:
         return "its id is already used"
     try:
-        pattern = re.compile(entry.pattern)
+        pattern = entry.regex
     except re.error as error:
         return f"its pattern is not a regular expression: {error}"
     if not pattern.search(entry.example):
@@ -207,21 +190,3 @@ def _fault(entry: CatalogueEntry, known: dict[str, Signature]) -> str:
     if not any(needle in entry.example for needle in entry.needles):
         return "its example contains none of its needles"
     return ""
-
-
-def _signature(entry: CatalogueEntry, area: str) -> Signature:
-    return Signature(
-        id=entry.id,
-        area=area,
-        stage=entry.stage,
-        severity=entry.severity,
-        role=entry.role,
-        evidence=entry.evidence,
-        pattern=re.compile(entry.pattern),
-        needles=tuple(entry.needles),
-        example=entry.example,
-        cause=entry.cause.strip(),
-        remedy=entry.remedy.strip(),
-        affects=entry.affects,
-        sources=tuple(entry.sources),
-    )

@@ -37,11 +37,11 @@ class Finding:
     signature: Signature | None
     text: str
     line: int
-    process: str
-    ranks: tuple[int, ...]
-    processes: tuple[str, ...]
-    count: int
-    survived: bool
+    process: str = ""
+    ranks: tuple[int, ...] = ()
+    processes: tuple[str, ...] = ("",)
+    count: int = 1
+    survived: bool = False
     failure: LoggedFailure | None = None
 
     @property
@@ -243,7 +243,6 @@ def _failure_finding(failure: LoggedFailure, found: Scan) -> Finding:
         process=failure.process,
         ranks=() if failure.rank is None else (failure.rank,),
         processes=(failure.process,),
-        count=1,
         survived=failure.line < found.progress,
         failure=failure,
     )
@@ -254,16 +253,7 @@ def _metric_findings(found: Scan, catalogue: Catalogue, compared: ComparedRuns) 
         catalogue.metrics, found.series, reference=compared.reference, repeat=compared.repeat
     )
     return [
-        Finding(
-            signature=match.signature.as_signature(),
-            text=match.text,
-            line=match.line,
-            process="",
-            ranks=(),
-            processes=("",),
-            count=1,
-            survived=False,
-        )
+        Finding(signature=match.signature.as_signature(), text=match.text, line=match.line)
         for match in matches
     ]
 
@@ -287,18 +277,7 @@ def _suspicious(found: Scan) -> list[Finding]:
     if not lines:
         return []
     number, text = lines[0]
-    return [
-        Finding(
-            signature=None,
-            text=text,
-            line=number,
-            process="",
-            ranks=(),
-            processes=("",),
-            count=len(lines),
-            survived=False,
-        )
-    ]
+    return [Finding(signature=None, text=text, line=number, count=len(lines))]
 
 
 def _notes(found: Scan, findings: list[Finding]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from harness.verdict.triage.catalogue import (
     LOCAL_NAME,
     SHORTEST_NEEDLE,
     Catalogue,
-    CatalogueEntry,
+    Signature,
     load_catalogue,
 )
 from harness.verdict.triage.diagnosis import Finding
@@ -49,7 +49,7 @@ def generalise(text: str) -> tuple[str, str]:
     return "".join(pieces), max(literals, key=lambda literal: len(literal.encode()))
 
 
-def learn(finding: Finding, description: Description, catalogue: Catalogue) -> CatalogueEntry:
+def learn(finding: Finding, description: Description, catalogue: Catalogue) -> Signature:
     """The entry for a catalogue file; InputError if the failure is known or its line is too unspecific."""
     if finding.signature:
         raise InputError(
@@ -71,15 +71,15 @@ def learn(finding: Finding, description: Description, catalogue: Catalogue) -> C
             fix=f"write the entry into {LOCAL_NAME} by hand, with a narrower pattern",
         )
     try:
-        return CatalogueEntry(
+        return Signature(
             id=description.id,
             pattern=pattern,
-            needles=[needle],
+            needles=(needle,),
             example=finding.text,
             cause=description.cause,
             remedy=description.remedy,
             affects=description.affects or "unknown",
-            sources=[description.source],
+            sources=(description.source,),
         )
     except ValidationError as error:
         fault = error.errors()[0]
@@ -88,11 +88,14 @@ def learn(finding: Finding, description: Description, catalogue: Catalogue) -> C
         ) from error
 
 
-def append_entry(file: Path, entry: CatalogueEntry) -> None:
+def append_entry(file: Path, entry: Signature) -> None:
     """Add an entry to a catalogue file, and keep its comments. An invalid file is not changed."""
     before = file.read_text(encoding="utf-8") if file.is_file() else HEADER
     text = yaml.safe_dump(
-        [entry.model_dump(exclude={"role"})], sort_keys=False, allow_unicode=True, width=100
+        [entry.model_dump(mode="json", exclude={"area", "role"})],
+        sort_keys=False,
+        allow_unicode=True,
+        width=100,
     )
     after = before.rstrip("\n") + "\n" + "".join(f"  {line}\n" for line in text.splitlines())
     candidate = file.with_name(f".{file.name}.new")

@@ -186,7 +186,7 @@ class _Scanner:
                 self.found.series.read_line(raw, self._line)
             if signatures and not self._tracebacks.busy:
                 text = plain(raw)
-                signatures = [signature for signature in signatures if signature.pattern.search(text)]
+                signatures = [signature for signature in signatures if signature.regex.search(text)]
             if not signatures and others <= {PROGRESS} and not self._tracebacks.busy:
                 continue
             line = parse_line(raw)
@@ -202,7 +202,7 @@ class _Scanner:
     def _match(self, line: LogLine, signatures: list[Signature]) -> set[str]:
         exhausted: set[str] = set()
         for signature in signatures:
-            if not signature.pattern.search(line.body):
+            if not signature.regex.search(line.body):
                 continue
             if (signature.id, self._line) in self._seen:
                 continue
