@@ -131,7 +131,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="npu-ops",
         tier=Tier.STATIC,
-        question="Does this torch_npu have the operators that verl and vllm-ascend call, as they call them?",
+        question="Does this torch_npu have the operators that verl and vllm-ascend call, and do calls fit?",
         facets=("torch_npu", "verl_tree", "vllm_ascend"),
         measurements=OPERATORS_FORMAT,
         run=_run_npu_ops,

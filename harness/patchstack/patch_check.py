@@ -20,7 +20,7 @@ from harness.sources.git.mirrors import mirrors_folder
 
 PATCHED_FILES = "patched.zip"
 PATCHED_DIGESTS = "patched.json"
-#: The earliest time a zip archive can hold. It makes equal contents give equal archives.
+#: The earliest time that a zip archive can store. With a fixed time, equal contents give equal archives.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -66,7 +66,7 @@ def run(ctx: TaskContext) -> Measured[PatchesMeasured]:
 
 
 def _stacks(ctx: TaskContext) -> list[tuple[list[SelectedPatch], TreeSource]]:
-    """The selected patches of each upstream that has some, and the tree they are for."""
+    """For each upstream with selected patches: the patches, and the source of its tree."""
     verl, ascend = ctx.facets["patches[verl]"], ctx.facets["patches[vllm_ascend]"]
     facets = [(verl, ctx.facets["verl_tree"]), (ascend, ascend[0]["tree"] if ascend else {})]
     return [

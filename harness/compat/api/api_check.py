@@ -138,7 +138,7 @@ def _apply_our_patches(facets: Mapping[str, Any], files: Mapping[str, Path], roo
 
 
 def pinned_versions(pins: PinsFacet) -> dict[str, str]:
-    """Package -> the exact version in the facet `pins`; overrides replace requirements."""
+    """Package -> the exact version that `pins` requires; overrides replace requirements."""
     found = {}
     for text in (*pins.requirements, *pins.overrides):
         requirement = Requirement(text)
@@ -178,12 +178,12 @@ def newest_release(package: str, specifier: str, source: SourceFetcher) -> str:
 
 
 def holds(measurements: ApiMeasured) -> str:
-    """Why the stored outcome should be replaced: a package could not be read, and there is a mirror now."""
-    return "there is a folder of mirrors now" if measurements.not_read and mirrors_folder() else ""
+    """Why the stored outcome should be replaced: a package was not read, and mirrors are available now."""
+    return "a folder with mirrors is available now" if measurements.not_read and mirrors_folder() else ""
 
 
 def run(ctx: TaskContext) -> Measured[ApiMeasured]:
-    """Compare the packages of the facet `pins` with each other."""
+    """Check the uses of the consumers against the versions in the facet `pins`."""
     source = SourceFetcher(cache=ctx.cache, command=ctx.command, mirrors=mirrors_folder())
     tree = ctx.facets["verl_tree"]
     pins = read_shape(PinsFacet, ctx.facets["pins"])
@@ -238,7 +238,10 @@ def judge(measurements: ApiMeasured, _params: Mapping[str, object]) -> Judgement
         )
     later = [f"Breaks only when it is called: {finding}." for finding in breaking if not finding.always]
     if len(later) > MAX_REPORTED:
-        later = [*later[:MAX_REPORTED], f"{len(later) - MAX_REPORTED} more uses break when they are called."]
+        later = [
+            *later[:MAX_REPORTED],
+            f"{len(later) - MAX_REPORTED} more uses break only when they are called.",
+        ]
     unparsed = ", ".join(measurements.unparsed)
     checked = f"Checked: {'; '.join(map(str, measurements.pairs))}."
     return Judgement(
@@ -266,7 +269,7 @@ def _remedy(finding: ApiFinding) -> str:
 
 
 def read_release(spec: str, source: SourceFetcher) -> tuple[str, ApiSurface]:
-    """The label "name version" and the API surface of `name==version`; InputError when there is none."""
+    """ "name version" and the API surface of `name==version`; InputError when the index does not have it."""
     name, equals, version = spec.partition("==")
     if not equals:
         raise InputError(f"{spec!r} does not name a release", fix="write it like transformers==5.5.4")

@@ -13,7 +13,7 @@ def _no_target_versions(_version: str) -> Mapping[str, str]:
 
 
 def _vllm_target(version: str) -> Mapping[str, str]:
-    """The vLLM version for a vllm-ascend version: X.Y.Z, its candidates and post releases are for vLLM X.Y.Z.
+    """The vLLM version that a vllm-ascend version is for: X.Y.Z, X.Y.ZrcN and X.Y.Z.postN are for vLLM X.Y.Z.
 
     Source: docs/source/community/versioning_policy.md of vllm-project/vllm-ascend.
     """
@@ -30,7 +30,7 @@ class Consumer:
     providers: the packages it is checked against; the check `npu-ops` does this for torch_npu.
     ranged: providers that it requires in a range and that are not an axis of the matrix.
     roots: modules that every training imports (entry points and workers).
-    made_for: returns for a version of the package: provider -> the version it was published for, if known.
+    made_for: returns, for a version of the package, the known provider versions that it was published for.
     """
 
     package: str

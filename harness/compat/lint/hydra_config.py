@@ -29,7 +29,7 @@ class UnknownKey:
 
 
 def read_config(wheel: Path, name: str = DEFAULT_CONFIG) -> Mapping[str, object] | None:
-    """The composed configuration `name` from verl's wheel; None when the wheel has none of that name.
+    """The composed configuration `name` from verl's wheel; None when the wheel does not have it.
 
     InputError when the wheel cannot be read.
     """

@@ -116,11 +116,11 @@ def hydra_text(value: Any) -> str:
 
 
 def _default_config(overrides: Mapping[str, ScriptValue]) -> str:
-    """Megatron's configuration for a recipe that names none and sets Megatron's keys."""
+    """Megatron's configuration for a recipe that sets Megatron's keys but names no configuration."""
     return "ppo_megatron_trainer" if any(".megatron." in key for key in overrides) else ""
 
 
 def _unresolved_variable(text: str) -> str:
-    """The variable in `${NAME}/...`, whose value only the machine that runs the job knows."""
+    """The variable in `${NAME}/...`, whose value is known only on the machine that runs the job."""
     start = text.find("${")
     return text[start + 2 : text.find("}", start)] if start >= 0 else ""

@@ -31,7 +31,7 @@ def as_text(result: LintResult) -> str:
 
 
 def summary(result: LintResult) -> str:
-    """The numbers of findings in one line."""
+    """The number of findings of each severity, in one line."""
     counts = {level: sum(f.severity == level for f in result.findings) for level in GITHUB_LEVELS}
     counted = [f"{count} {level}{'s' if count != 1 else ''}" for level, count in counts.items()]
     return f"{', '.join(counted)}; {len(result.undecided)} rules not decided"

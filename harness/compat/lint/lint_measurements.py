@@ -10,7 +10,7 @@ from harness.measurements import measurement_format
 
 @dataclass(frozen=True, kw_only=True)
 class LintFinding:
-    """A setting that a rule reports. `line` and `column` count from 1; 0 when the place is a whole recipe."""
+    """A setting that a rule reports. `line` and `column` count from 1; 0 for a finding in a recipe."""
 
     rule: str
     severity: str
@@ -24,8 +24,8 @@ class LintFinding:
     recipe: str = ""
 
     def __str__(self) -> str:
-        place = str(Location(self.file, self.line, self.column))
-        return f"{place}: {self.severity} {self.rule}: {self.message}"
+        location = Location(self.file, self.line, self.column)
+        return f"{location}: {self.severity} {self.rule}: {self.message}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class ScriptNote:
 
 @dataclass(frozen=True, kw_only=True)
 class LintResult:
-    """Findings in the order of their places, undecided rules, and parts of the script that were not read."""
+    """Findings sorted by location, undecided rules, and parts of the script that were not understood."""
 
     findings: tuple[LintFinding, ...]
     undecided: tuple[UndecidedRule, ...]
@@ -58,7 +58,7 @@ class LintResult:
 class LintMeasured(LintResult):
     """The result for the recipe of a cell; `recipe` is None when the cell has none.
 
-    is_verl_job: False for a job that the rules are not about, so that nothing was checked.
+    is_verl_job: False if the job is not a verl job, to which no rule applies.
     """
 
     recipe: str | None

@@ -4,7 +4,7 @@
     set(clip_ratio) and unset(clip_ratio_low)
 
 Conditions cannot call Python. They have three truth values (Kleene's logic): a condition that depends on an
-unknown value (a version that was not given, a shell variable without a value) is UNKNOWN, unless the rest of
+unknown value (a version that was not passed, a shell variable without a value) is UNKNOWN, unless the rest of
 the condition decides it.
 """
 

@@ -52,7 +52,7 @@ class Expansion:
 
 
 class ShellReader:
-    """Splits a script into commands of words."""
+    """Splits a script into commands, and commands into words."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -283,7 +283,7 @@ class _UnknownValueError(Exception):
 
 
 def _arithmetic_value(text: str, variables: Mapping[str, Expansion], depth: int = 0) -> int:
-    """The value of an expression, which is parsed as Python: both languages write this arithmetic alike."""
+    """The value of an expression, which is parsed as Python, because these operators have the same syntax."""
     if depth > MAX_DEPTH:
         raise _UnknownValueError("too deeply nested")
     try:

@@ -100,7 +100,7 @@ def read_torch_npu_uses(consumer: Package, cache: AnalysisCache) -> TorchNpuUses
 
 
 def find_misuses(consumer: str, uses: TorchNpuUses, torch_npu: TorchNpuApi) -> tuple[TorchNpuMisuse, ...]:
-    """Uses that this torch_npu does not support, sorted by place."""
+    """Uses that this torch_npu does not support, sorted by file and line."""
     found = [*check_calls(consumer, uses.calls, torch_npu.operators)]
     provider = {"torch_npu": (f"torch_npu {torch_npu.version}", torch_npu.surface)}
     # A name directly in torch_npu that is not a module may be defined by the C extension during the import.

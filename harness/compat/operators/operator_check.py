@@ -1,7 +1,7 @@
 """Check `npu-ops`: does the cell's torch_npu have the operators and names that verl and vllm-ascend use?
 
-A use that fails with the torch_npu that the package pins, too, is a defect of the package and not of this
-combination of versions: it is reported, but does not fail the cell.
+A use that also fails with the torch_npu that the package pins is a defect of the package and not of this
+combination of versions. It is reported, but does not fail the cell.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _pinned_sources(ctx: TaskContext, package: str, pinned: str, version: str) -
 
 
 def _sources(ctx: TaskContext, package: str, tree: PackageVersion) -> tuple[str, Path | None]:
-    """The sources of a release or commit; without them, the reason."""
+    """A pair: why the sources of a release or commit are not available (or ""), and the sources."""
     try:
         if tree.kind == "release":
             return "", fetch_sources(package, tree.version, cache=ctx.cache, command=ctx.command)
@@ -102,9 +102,9 @@ def _sources(ctx: TaskContext, package: str, tree: PackageVersion) -> tuple[str,
 
 
 def holds(measurements: OperatorsMeasured) -> str:
-    """Why the stored outcome should be replaced: a commit could not be read, and there is a mirror now."""
+    """Why the stored outcome should be replaced: a commit was not read, and mirrors are available now."""
     commits = [text for text in measurements.not_read if "is the commit" in text]
-    return "there is a folder of mirrors now" if commits and mirrors_folder() else ""
+    return "a folder with mirrors is available now" if commits and mirrors_folder() else ""
 
 
 def judge(measurements: OperatorsMeasured, _params: Mapping[str, object]) -> Judgement:
@@ -122,9 +122,11 @@ def judge(measurements: OperatorsMeasured, _params: Mapping[str, object]) -> Jud
         for use in unguarded
         if use.own
     ]
-    checked = [f"Checked {one.calls} operator calls of {one.package}." for one in measurements.consumers]
+    checked = [f"Checked {item.calls} operator calls of {item.package}." for item in measurements.consumers]
     if reasons:
-        pins = [f"{one.package} pins torch_npu {one.pinned}." for one in measurements.consumers if one.pinned]
+        pins = [
+            f"{item.package} pins torch_npu {item.pinned}." for item in measurements.consumers if item.pinned
+        ]
         return Judgement(
             status=Status.FAIL,
             reasons=(*reasons, *unread, *notes),

@@ -22,7 +22,7 @@ class PackageVersion:
 class CheckedConsumer:
     """A package whose calls were checked.
 
-    pinned: the torch_npu version it requires, or "". calls: how many operator calls it has.
+    pinned: the torch_npu version that it requires, or "". calls: the number of its operator calls.
     """
 
     package: str
@@ -36,8 +36,8 @@ class TorchNpuMisuse:
     """A use that this torch_npu does not support.
 
     kind: `missing` or `arguments` for operators, a kind of `UseFinding` for other names.
-    guarded: the use is behind a test or in a `try`, or its file is for other chips only.
-    own: the use fails with the torch_npu that the consumer pins, too.
+    guarded: whether the use is behind a test or in a `try`, or its file is only for other chips.
+    own: whether the use also fails with the torch_npu that the consumer pins.
     """
 
     consumer: str
@@ -71,7 +71,7 @@ class ChangedDefault:
 class OperatorsMeasured:
     """The uses of torch_npu in the consumers of the cell.
 
-    uses: those that torch_npu does not support. silent: calls whose meaning changed without an error.
+    uses: uses that torch_npu does not support. silent: calls whose default arguments changed.
     not_read: why a package could not be checked.
     """
 

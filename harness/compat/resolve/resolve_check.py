@@ -183,7 +183,7 @@ def judge(measurements: ResolveMeasured, _params: Mapping[str, object]) -> Judge
 def _compile(ctx: TaskContext, request: ResolveRequest, state: ResolveProgress) -> Completed:
     excluded = ctx.workdir / "excluded.txt"
     excluded.write_text("".join(f"{name}\n" for name in state.excluded), "utf-8")
-    # With a settings file in its folder uv does not look for one in the folders above.
+    # uv searches parent folders for a settings file unless its own folder has one.
     ctx.workdir.joinpath("uv.toml").write_text(state.settings.uv_file(), "utf-8")
     # The requirements of the stack's source packages are read from their metadata; their code is not run.
     # Their dependencies may be built, as an installer does: otherwise uv silently selects old releases,

@@ -216,10 +216,10 @@ class ApiSurface:
         node = nodes[-1]
         signatures: list[CallSignature] = []
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            functions = [one for one in nodes if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-            usable = [one for one in functions if "overload" not in decorators(one)]
-            if len(functions) == len(nodes) and all(_transparent(one) for one in usable):
-                signatures = [signature_of(one) for one in usable]
+            functions = [item for item in nodes if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
+            usable = [function for function in functions if "overload" not in decorators(function)]
+            if len(functions) == len(nodes) and all(map(_keeps_signature, usable)):
+                signatures = [signature_of(function) for function in usable]
         definition = ApiDefinition(module=module, node=node, signatures=tuple(signatures))
         return NameLookup(presence=Presence.FOUND, where=module, definition=definition)
 
@@ -239,14 +239,14 @@ class ApiSurface:
     def find_method(self, dotted: str) -> NameLookup:
         """Look up `package.module.Class.method` of a call.
 
-        Unlike `find`, it also decides classes whose objects may get data attributes with unknown names: those
-        are not methods.
+        Unlike `find`, it also decides this for classes whose objects may have data attributes with unknown
+        names, because data attributes are not methods.
         """
         holder, _, name = dotted.rpartition(".")
         answer = self.find(holder)
         if answer.definition is None or not answer.definition.is_class or DUNDER.fullmatch(name):
             return UNKNOWN
-        found = self.member(answer.definition, name, openest=Openness.DATA)
+        found = self.member(answer.definition, name, max_openness=Openness.DATA)
         if found.presence is not Presence.MISSING:
             return found
         if self._may_be_set(answer.definition.module, name):
@@ -254,21 +254,21 @@ class ApiSurface:
         return NameLookup(presence=Presence.MISSING, where=holder, missing=name)
 
     def member(
-        self, definition: ApiDefinition, name: str, depth: int = 0, openest: Openness = Openness.CLOSED
+        self, definition: ApiDefinition, name: str, depth: int = 0, max_openness: Openness = Openness.CLOSED
     ) -> NameLookup:
         """A method or attribute of a class or of its base classes.
 
-        openest: how open a class without the name may be for the name to count as missing.
+        max_openness: the most open class for which a name that it does not define counts as missing.
         """
         node = definition.node
         if not isinstance(node, ast.ClassDef) or depth > MAX_DEPTH:
             return UNKNOWN
-        nodes = [one for one in flat_statements(node.body) if getattr(one, "name", None) == name]
+        nodes = [item for item in flat_statements(node.body) if getattr(item, "name", None) == name]
         if nodes:
             return self._definition(definition.module, nodes)
         if name in self._class_attributes(node):
             return PRESENT
-        if node.keywords or decorators(node) - NAME_PRESERVING or self._openness(node) > openest:
+        if node.keywords or decorators(node) - NAME_PRESERVING or self._openness(node) > max_openness:
             return UNKNOWN
         unsure = False
         for base in node.bases:
@@ -281,7 +281,7 @@ class ApiSurface:
             if standard is not None and name not in standard:
                 continue
             parent = self.base(definition.module, written, depth + 1)
-            answer = self.member(parent, name, depth + 1, openest) if parent else UNKNOWN
+            answer = self.member(parent, name, depth + 1, max_openness) if parent else UNKNOWN
             if standard is not None:
                 answer = PRESENT
             if answer.presence is Presence.FOUND:
@@ -353,7 +353,7 @@ class ApiSurface:
         return tuple(found)
 
 
-def _transparent(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def _keeps_signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return decorators(node) <= SIGNATURE_PRESERVING
 
 

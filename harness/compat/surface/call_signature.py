@@ -1,4 +1,4 @@
-"""Signatures of Python functions, and whether a call fits one, from the syntax trees alone."""
+"""Signatures of Python functions, read from syntax trees, and whether a call fits a signature."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, kw_only=True)
 class CallSignature:
-    """Parameters by kind.
+    """The parameters of a function by kind.
 
     needed: parameters without a default. var_positional, var_keywords: whether it has `*args` and `**kwargs`.
     """
@@ -21,7 +21,7 @@ class CallSignature:
     var_keywords: bool = False
 
     def bound(self) -> CallSignature:
-        """The signature of the bound method: without its first parameter."""
+        """The signature of the bound method, which has no `self` or `cls`."""
         if self.positional_only:
             first, *rest = self.positional_only
             return replace(self, positional_only=tuple(rest), needed=self.needed - {first})
@@ -32,10 +32,10 @@ class CallSignature:
 
     def problem(self, call: CallArguments) -> str:
         """Why the call does not fit, or ""."""
-        places = (*self.positional_only, *self.positional)
-        if call.positional > len(places) and not self.var_positional:
-            return f"takes {len(places)} positional arguments, but {call.positional} are passed"
-        given = set(places[: call.positional])
+        positional = (*self.positional_only, *self.positional)
+        if call.positional > len(positional) and not self.var_positional:
+            return f"takes {len(positional)} positional arguments, but {call.positional} are passed"
+        given = set(positional[: call.positional])
         for keyword in call.keywords:
             if keyword in given and keyword not in self.positional_only:
                 return f"gets {keyword!r} twice"
@@ -43,7 +43,7 @@ class CallSignature:
                 return f"has no parameter {keyword!r}"
         if call.unpacks_positional or call.unpacks_keywords:
             return ""
-        missing = [name for name in (*places, *self.keyword_only) if name in self.needed - given]
+        missing = [name for name in (*positional, *self.keyword_only) if name in self.needed - given]
         missing = [name for name in missing if name not in call.keywords or name in self.positional_only]
         return f"misses {', '.join(missing)}" if missing else ""
 
@@ -75,14 +75,16 @@ class CallArguments:
 def signature_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> CallSignature:
     """The signature of a function definition."""
     arguments = node.args
-    places = [*arguments.posonlyargs, *arguments.args]
+    positional = [*arguments.posonlyargs, *arguments.args]
     optional = (
-        {a.arg for a in places[len(places) - len(arguments.defaults) :]} if arguments.defaults else set()
+        {a.arg for a in positional[len(positional) - len(arguments.defaults) :]}
+        if arguments.defaults
+        else set()
     )
     optional |= {
         a.arg for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default
     }
-    every = [*places, *arguments.kwonlyargs]
+    every = [*positional, *arguments.kwonlyargs]
     return CallSignature(
         positional_only=tuple(a.arg for a in arguments.posonlyargs),
         positional=tuple(a.arg for a in arguments.args),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from harness.compat.surface.syntax_walk import children, walk
 
 GETATTR_METHODS = ("__getattr__", "__getattribute__")
-# They restore the attributes of another object of the class.
+# Methods that copy the attributes of another object of the class.
 COPY_METHODS = ("__setstate__", "__getstate__", "__reduce__", "__reduce_ex__", "__copy__", "__deepcopy__")
 # Functions that read a dictionary without changing it.
 READERS = frozenset(
@@ -54,7 +54,7 @@ def _may_write(node: ast.AST) -> bool:
 def _of_method(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Openness]:
     arguments = method.args
     places = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
-    # Arguments are other objects.
+    # Parameters other than `self` are other objects.
     foreign = {*places[1:], *(argument.arg for argument in arguments.kwonlyargs)}
     for parent in walk(method):
         match parent:

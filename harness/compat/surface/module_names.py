@@ -101,8 +101,8 @@ def absolute_module(module: str, node: ast.ImportFrom, *, package: bool) -> str:
     if not node.level:
         return node.module or ""
     parts = module.split(".")
-    kept = parts[: len(parts) - node.level + (1 if package else 0)]
-    return ".".join([*kept, *([node.module] if node.module else [])])
+    package_parts = parts[: len(parts) - node.level + (1 if package else 0)]
+    return ".".join([*package_parts, *([node.module] if node.module else [])])
 
 
 def flat_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -149,8 +149,8 @@ def _dict_assignment(node: ast.Subscript) -> set[str]:
 def decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> set[str]:
     """The names of the decorators, without their modules."""
     return {
-        dotted(one.func if isinstance(one, ast.Call) else one).rpartition(".")[2]
-        for one in node.decorator_list
+        dotted(item.func if isinstance(item, ast.Call) else item).rpartition(".")[2]
+        for item in node.decorator_list
     }
 
 

@@ -1,4 +1,4 @@
-"""What the names of a scope refer to: imported names, and objects whose class the source shows."""
+"""What the names of a scope refer to: imported names, and objects whose class is known."""
 
 from __future__ import annotations
 

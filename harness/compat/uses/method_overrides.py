@@ -76,9 +76,9 @@ def _abstract(definition: ApiDefinition, surface: ApiSurface, depth: int) -> set
     if not isinstance(node, ast.ClassDef) or depth > 20:
         return set()
     found = {
-        one.name
-        for one in flat_statements(node.body)
-        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and "abstractmethod" in decorators(one)
+        item.name
+        for item in flat_statements(node.body)
+        if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and "abstractmethod" in decorators(item)
     }
     for base in node.bases:
         parent = surface.base(definition.module, ast.unparse(base).partition("[")[0])

@@ -95,7 +95,7 @@ class _UseCheck:
         if self.use.instance and self._may_have(missing):
             return "", ""
         text = f"{self.lookup.where} has no {missing}"
-        # An assigned name need not exist before; its module or class must.
+        # A name need not exist before it is assigned, but its module or class must exist.
         if self.use.kind != "patch" or self.use.target != f"{self.lookup.where}.{missing}":
             return "missing", text
         original = self.made_for.find(self.use.target).presence if self.made_for else Presence.UNKNOWN

@@ -46,7 +46,7 @@ def uses_in_file(
 
 
 def own_imports_in_file(tree: ast.Module, source: bytes, module: str, file: str) -> tuple[str, ...]:
-    """The modules and names that a file imports from its own package when it is imported, without a guard."""
+    """The modules and names of its own package that a file imports, at import time and without a guard."""
     visitor = _ImportVisitor(module, file, frozenset({module.partition(".")[0]}), source)
     visitor.enter(tree.body)
     found = [use.target for use in visitor.found if use.at_import and not use.guarded]
@@ -294,7 +294,7 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
             self._add("patch", binding, node)
 
     def _binding(self, node: ast.expr) -> Binding | None:
-        """The name of a provider that an expression refers to; None for whole objects and all else."""
+        """The name in a provider that an expression refers to; None for objects and other expressions."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)

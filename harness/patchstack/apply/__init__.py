@@ -1,5 +1,4 @@
-"""Applying patches to a tree in memory: place every hunk, classify the patches that do not apply, or
-merge them.
+"""Apply patches to a tree in memory: place every hunk, and classify or merge patches that do not apply.
 
 Start with `classify.py`, which gives the verdict on one patch; `stack_apply.py` does so for a whole
 stack.

@@ -31,13 +31,13 @@ from harness.patchstack.python_source.enclosing_symbols import (
 )
 from harness.sources.tree import HasBlobs, Tree, TreeFile, blob_id
 
-#: Added lines with fewer letters than this, such as `else:`, occur in many places and prove nothing.
+#: Added lines with fewer bytes than this, such as `else:`, occur in many places and show nothing.
 _DISTINCTIVE_BYTES = 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedPatch:
-    """A patch that was read. `patch` is None if it could not be parsed, because of `error`."""
+    """A patch that was read. If it cannot be parsed, `patch` is None and `error` is the reason."""
 
     name: str
     patch: Patch | None
@@ -287,13 +287,13 @@ def _other_line_endings(case: _FailedPatch) -> ClassifiedPatch | None:
 
 
 def _three_way(case: _FailedPatch) -> ClassifiedPatch | None:
-    both = three_way_inputs(case.patch, case.tree, case.blobs)
-    if not both or any(one.must_conflict for one in both):
+    inputs = three_way_inputs(case.patch, case.tree, case.blobs)
+    if not inputs or any(item.must_conflict for item in inputs):
         return None
-    merged = [(one, one.merge()) for one in both]
-    if any(result.conflicts for _one, result in merged):
+    merged = [(item, item.merge()) for item in inputs]
+    if any(result.conflicts for _item, result in merged):
         return None
-    if all(result.data == one.ours.data for one, result in merged):
+    if all(result.data == item.ours.data for item, result in merged):
         return _upstream_verdict(case, "upstream already has every change; only the lines around them differ")
     return ClassifiedPatch(
         patch=case.name,
@@ -303,11 +303,11 @@ def _three_way(case: _FailedPatch) -> ClassifiedPatch | None:
             f"review the merged patch and use it as the patch variant for this version: {case.rebase}",
         ),
         failures=case.failures,
-        files={one.file.path: TreeFile(data=result.data, mode=one.ours.mode) for one, result in merged}
+        files={item.file.path: TreeFile(data=result.data, mode=item.ours.mode) for item, result in merged}
         if case.explain
         else {},
         candidate=case.explain,
-        candidate_data=diff_files({one.file.path: (one.ours.data, result.data) for one, result in merged})
+        candidate_data=diff_files({item.file.path: (item.ours.data, result.data) for item, result in merged})
         if case.explain
         else None,
     )

@@ -67,7 +67,7 @@ def split_lines(data: bytes) -> list[bytes]:
 
 @lru_cache(maxsize=64)
 def line_edits(old: bytes, new: bytes) -> tuple[LineEdit, ...]:
-    """The changes from `old` to `new` in order, by git's diff: at least one unchanged line is between two."""
+    """The changes from `old` to `new` by git's diff, in order, with unchanged lines between them."""
     import pygit2
 
     if old == new:

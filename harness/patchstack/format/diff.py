@@ -22,7 +22,7 @@ class CorruptPatchError(PatchFormatError):
 
 
 class UnsafePatchError(PatchFormatError):
-    """The patch would write outside the tree, or something other than a plain file."""
+    """The patch would write outside the tree, or write something other than a plain file."""
 
 
 class ChangeKind(enum.Enum):

@@ -13,7 +13,7 @@ from harness.patchstack.format.diff import ChangeKind, FilePatch
 from harness.sources.git.commit_history import Commit, one_commit
 from harness.sources.git.git_repository import GitTree, Repository
 
-#: How many commits to search for one to which the patch applies: years of a busy repository.
+#: The maximum number of commits to search; even a busy repository needs years for this many.
 MAX_COMMITS = 20_000
 
 

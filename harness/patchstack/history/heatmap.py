@@ -60,7 +60,8 @@ def turning_point_lines(survival: Survival) -> list[str]:
     for patch in survival.patches:
         for word, found in (("broken", patch.breaks[:1]), ("fixed", patch.fixes[:1])):
             lines += [
-                f"{patch.patch} first {word} by {_when(one.commit)} {one.commit.subject}" for one in found
+                f"{patch.patch} first {word} by {_when(change.commit)} {change.commit.subject}"
+                for change in found
             ]
     return lines
 

@@ -59,8 +59,8 @@ class VariantHistory:
 class PatchHistory:
     """One patch over the range.
 
-    verdicts: one for each commit, newest first; for a patch with several variants the best one.
-    breaks, fixes: commits whose first parent differs in whether the patch applies, oldest first.
+    verdicts: for each commit, newest first, the best verdict of the variants.
+    breaks, fixes: commits that broke and fixed the patch compared with their first parent, oldest first.
     newest: the full verdict on the newest commit.
     """
 
@@ -169,7 +169,9 @@ def _assembled(
     distinct: int,
     logical: Sequence[VariantGroup],
 ) -> Survival:
-    groups = logical or [VariantGroup(name=one.name, variants=((at, ""),)) for at, one in enumerate(patches)]
+    groups = logical or [
+        VariantGroup(name=patch.name, variants=((at, ""),)) for at, patch in enumerate(patches)
+    ]
     columns = {id(column): tuple(_best(column, group) for group in groups) for column in by_id.values()}
     best = {commit: columns[id(column)] for commit, column in by_id.items()}
     changed = list(_changes(commits, best))
@@ -207,8 +209,10 @@ def _assembled(
 
 
 def _best(column: tuple[ClassifiedPatch, ...], group: VariantGroup) -> ClassifiedPatch:
-    """The best verdict of the variants: users of the patch have all of them."""
-    return min((column[at] for at, _versions in group.variants), key=lambda one: SEVERITY[one.verdict])
+    """The best verdict of the variants, because the variant that fits is applied."""
+    return min(
+        (column[at] for at, _versions in group.variants), key=lambda classified: SEVERITY[classified.verdict]
+    )
 
 
 def verdicts_at(

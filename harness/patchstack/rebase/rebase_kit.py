@@ -69,15 +69,16 @@ def write_kit(
 ) -> None:
     """Write the kit of a conflicting patch into the folder `result.kit`.
 
-    Its work tree is a clone at `commit` with the changes of `earlier` patches committed and the conflicts of
-    this one in place. `tree` is `commit` with `earlier`. InputError when the folder is not empty.
+    Its work tree is a clone at `commit` in which the changes of the `earlier` patches are committed and the
+    files of this patch have conflict markers. tree: the tree of `commit` with `earlier`. InputError when
+    the folder is not empty.
     """
     folder, breakage = result.kit, result.breakage
     if folder is None or breakage is None:
         raise ValueError(f"{result.patch} needs no rebase kit")
     if folder.exists() and any(folder.iterdir()):
         raise InputError(
-            "this folder already has a rebase kit in it",
+            "this folder already contains a rebase kit",
             where=Location(folder),
             fix="finish or remove the kit, or choose another folder with --out",
         )
@@ -93,7 +94,7 @@ def write_kit(
                 (folder / EXPECTED / path).write_bytes(expected.data)
     if loaded.patch:
         (folder / "original.patch").write_bytes(render_patch(loaded.patch))
-    candidate = diff_files({path: (one.ours, one.merged) for path, one in contents.items()})
+    candidate = diff_files({path: (merge.ours, merge.merged) for path, merge in contents.items()})
     (folder / "candidate.patch").write_bytes(candidate)
     facts: dict[str, JsonValue] = {
         "schema": {"name": "npu-matrix/rebase-kit", "version": 2},
@@ -152,9 +153,9 @@ def _merged_files(
 ) -> dict[str, WorktreeFile]:
     """Path -> the sides of the merge, and the merged content with conflict markers."""
     patch = loaded.patch
-    both = three_way_inputs(patch, tree, repository, good) if patch else None
-    if both:
-        return {one.file.path: _merged_file(one, tree.label, loaded.name) for one in both}
+    inputs = three_way_inputs(patch, tree, repository, good) if patch else None
+    if inputs:
+        return {item.file.path: _merged_file(item, tree.label, loaded.name) for item in inputs}
     return {
         file.path: _partly_applied(file, tree, loaded.name)
         for file in (patch.files if patch else ())
@@ -162,12 +163,12 @@ def _merged_files(
     }
 
 
-def _merged_file(one: ThreeWayInput, ours: str, theirs: str) -> WorktreeFile:
-    merged = one.merge(ours_name=ours, theirs_name=theirs)
+def _merged_file(item: ThreeWayInput, ours: str, theirs: str) -> WorktreeFile:
+    merged = item.merge(ours_name=ours, theirs_name=theirs)
     return WorktreeFile(
-        base=one.base,
-        ours=one.ours.data,
-        theirs=merge_lines(one.base, one.base, one.theirs.edits).data,
+        base=item.base,
+        ours=item.ours.data,
+        theirs=merge_lines(item.base, item.base, item.theirs.edits).data,
         merged=merged.data,
         conflicts=bool(merged.conflicts),
     )
@@ -219,7 +220,7 @@ def _readme(result: RebasedPatch, breakage: Breakage, commit: str, folder: Path)
         f"- `{EXPECTED}`: the patched files at the last commit to which the patch applied, if there is one.",
         "- `original.patch`, and `candidate.patch`: the three-way merge with its conflict markers.",
         "",
-        f"Resolve the conflicts in `{TREE}`. You need not commit. Then run:",
+        f"Resolve the conflicts in `{TREE}`. A commit is not necessary. Then run:",
         "",
         f"    npu-matrix patches rebase --continue {folder}",
         "",

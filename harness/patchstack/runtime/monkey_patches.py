@@ -215,7 +215,7 @@ def _import_of(data: bytes, name: str) -> str:
 def check_runtime(
     patches: Iterable[RuntimePatch], upstream: Tree, source: str = ""
 ) -> tuple[RuntimeVerdict, ...]:
-    """Check that the target of every runtime patch exists, and that the replacement accepts its arguments."""
+    """Check that every runtime patch has a target, and that its replacement accepts the same calls."""
     return tuple(_verdict(patch, find_target(upstream, patch.target, source)) for patch in patches)
 
 

@@ -67,7 +67,7 @@ def read_registry(file: Path) -> TargetRegistry:
             fix="write it with `npu-matrix patches runtime --record`",
         ) from None
     if found.schema_.model_dump() != SCHEMA:
-        raise InputError("this is not a registry of this format", where=Location(file))
+        raise InputError("this is not a registry of this format version", where=Location(file))
     return found
 
 
@@ -111,7 +111,7 @@ def registry_differences(
 ) -> list[str]:
     """Sentences on targets that differ from those in the newest other recorded version."""
     found = []
-    for verdict in sorted(verdicts, key=lambda one: one.target.target):
+    for verdict in sorted(verdicts, key=lambda verdict: verdict.target.target):
         known = registry.targets.get(verdict.target.target, {})
         others = [name for name in known if name != version]
         if not others:

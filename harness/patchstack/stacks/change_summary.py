@@ -1,4 +1,4 @@
-"""Which definitions patches change, found by comparing the code before and after."""
+"""Find the definitions that patches change, by comparing the code before and after."""
 
 from __future__ import annotations
 

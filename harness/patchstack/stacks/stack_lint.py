@@ -15,7 +15,7 @@ from harness.patchstack.stacks.patch_stack import read_patch_file, read_stack
 def lint_stack(
     patches: Path, upstream: str, versions: Iterable[str] = (), *, today: date | None = None
 ) -> list[Problem]:
-    """All problems of a stack: in headers, in variants, and in ranges over the `versions` of the matrix."""
+    """All problems of a stack. `versions`: the versions of the matrix, which the ranges have to cover."""
     stack, problems = read_stack(patches, upstream)
     known = sorted(set(versions))
     for patch in stack.patches:

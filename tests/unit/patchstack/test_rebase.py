@@ -117,7 +117,7 @@ def test_a_kit_without_the_original_file(tmp_path: Path) -> None:
 def test_a_kit_does_not_overwrite_another(tmp_path: Path) -> None:
     repository, _history = make_history(tmp_path / "repo")
     rebase_stack(repository, [PATCH], "main", tmp_path / "out")
-    with pytest.raises(InputError, match="already has a rebase kit"):
+    with pytest.raises(InputError, match="already contains a rebase kit"):
         rebase_stack(repository, [PATCH], "main", tmp_path / "out")
 
 
