@@ -15,6 +15,9 @@ from harness.errors import InputError, Location
 
 ENVIRONMENT_PREFIX = "NPU_MATRIX_"
 FILE_NAME = "npu-matrix.toml"
+#: The variable with the memory limit of a cell.
+MEMORY_VARIABLE = "NPU_MATRIX_CELL_MEMORY"
+SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +221,19 @@ def load_settings(flags: Mapping[str, str | None], environ: Mapping[str, str], r
         else:
             values[option.name] = SettingValue(name=option.name, value=option.default, origin="default")
     return Settings(values, root)
+
+
+def parse_size(text: str, name: str) -> int:
+    """Bytes in `0`, `512m`, `8g`; InputError for anything else."""
+    number, unit = text.strip().lower().removesuffix("b"), ""
+    if number and number[-1] in SIZE_UNITS:
+        number, unit = number[:-1], number[-1]
+    if not number.isdecimal():
+        raise InputError(
+            f"{name} is {text!r}, which is not a size",
+            fix="write a size such as 512m or 8g; 0 means no limit",
+        )
+    return int(number) * SIZE_UNITS[unit]
 
 
 def _read_file(file: Path) -> dict[str, str]:

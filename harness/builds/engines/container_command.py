@@ -10,11 +10,11 @@ from pathlib import Path
 from harness.builds.engines.container_run import PREFIX, ContainedCommand
 from harness.cell_program.built_environment import CellContainer
 from harness.devices.cards.device_nodes import driver_files
-from harness.errors import InputError
 from harness.package import IMPORT_ROOT
 from harness.serialisation import dumps
+from harness.settings import MEMORY_VARIABLE, parse_size
 
-MEMORY_VARIABLE, SHM_VARIABLE = "NPU_MATRIX_CELL_MEMORY", "NPU_MATRIX_CELL_SHM"
+SHM_VARIABLE = "NPU_MATRIX_CELL_SHM"
 # Docker's default of 64 MiB is too small for one torch DataLoader. Unused pages cost nothing.
 DEFAULT_SHM = "8g"
 # Variables that define how to connect to the engine. A task gets only those user variables that it needs.
@@ -25,7 +25,6 @@ CONNECTION = (
     "CONTAINERS_STORAGE_CONF",
     "XDG_RUNTIME_DIR",
 )
-UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 ENTRY = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from harness.builds.engines.container_run import program; program()"
@@ -66,19 +65,6 @@ def contained_command(
     inside = {**variables, "PYTHONPYCACHEPREFIX": container.bytecode}
     program = [sys.executable, "-c", ENTRY, str(IMPORT_ROOT), dumps(command)]
     return program, {PREFIX + name: value for name, value in inside.items()}
-
-
-def parse_size(text: str, name: str) -> int:
-    """Bytes in `0`, `512m`, `8g`; InputError for anything else."""
-    number, unit = text.strip().lower().removesuffix("b"), ""
-    if number and number[-1] in UNITS:
-        number, unit = number[:-1], number[-1]
-    if not number.isdecimal():
-        raise InputError(
-            f"{name} is {text!r}, which is not a size",
-            fix="write a size such as 512m or 8g; 0 means no limit",
-        )
-    return int(number) * UNITS[unit]
 
 
 def _existing_paths(argv: Sequence[str]) -> list[Path]:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.builds.engines.container_command import MEMORY_VARIABLE, parse_size
 from harness.builds.ownership.temporary_folders import (
     make_temporary_folder,
     remove_orphaned_folders,
@@ -32,6 +31,7 @@ from harness.run.programs.process import (
 )
 from harness.run.programs.scrub import Scrubber
 from harness.run.programs.task_log import TaskLog
+from harness.settings import MEMORY_VARIABLE, parse_size
 
 ENVIRONMENT = "environment"
 KEY_CHARACTERS = 16

@@ -15,13 +15,14 @@ from memory_engine import MemoryEngine, MemoryProcess
 from harness.builds.cell.cell_command import cell_command
 from harness.builds.engines import container_run
 from harness.builds.engines.build_time_files import build_time_files
-from harness.builds.engines.container_command import contained_command, parse_size
+from harness.builds.engines.container_command import contained_command
 from harness.builds.engines.container_run import PREFIX, ContainedCommand, run_contained
 from harness.builds.engines.engine import BUILD_TIME_FOLDER, ContainerExit, ContainerSpec
 from harness.builds.lock.cell_lock import LockedSource
 from harness.cell_program.built_environment import CellContainer, CellDevice, EnvironmentLocation
 from harness.errors import InputError
 from harness.serialisation import load
+from harness.settings import parse_size
 from harness.sources.packages.index_settings import IndexSettings
 
 CONTAINER = CellContainer(engine="docker", image="sha256:1", cell="a-cell", bytecode="/b")
