@@ -33,7 +33,7 @@ def plain_grid(model: ReportModel, selection: GridSelection | None = None) -> st
         ]
         for row, hits in _rows(model, selection)
     ]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(head))]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(head))]
     lines = [
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]

@@ -95,6 +95,6 @@ def run_change_kind(before: EarlierVerdict | None, after: EarlierVerdict | None)
             return RunChangeKind.FIXED
         if before.status is not Status.PASS:
             return RunChangeKind.GAINED
-        then, now = (one.evidence.rank if one.evidence else -1 for one in (before, after))
+        then, now = (verdict.evidence.rank if verdict.evidence else -1 for verdict in (before, after))
         return None if then == now else RunChangeKind.WEAKER if now < then else RunChangeKind.GAINED
     return RunChangeKind.LOST if before.status in {Status.PASS, *BAD} else None

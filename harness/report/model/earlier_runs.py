@@ -191,11 +191,11 @@ def revision_of(run: RunRecord) -> str:
 def _runs_before(ledger: Ledger, run_id: str) -> tuple[RunRecord, ...]:
     """The runs before `run_id`, newest first; if there is no such run, the last runs."""
     runs = ledger.runs(HISTORY_LENGTH + 1)
-    places = {run.run_id: place for place, run in enumerate(runs)}
-    if run_id not in places and (this := ledger.run(run_id)) is not None:
+    indices = {run.run_id: index for index, run in enumerate(runs)}
+    if run_id not in indices and (this := ledger.run(run_id)) is not None:
         runs = tuple(run for run in ledger.runs(FURTHER_BACK) if run.started < this.started)
         return runs[:HISTORY_LENGTH]
-    return runs[places.get(run_id, -1) + 1 :][:HISTORY_LENGTH]
+    return runs[indices.get(run_id, -1) + 1 :][:HISTORY_LENGTH]
 
 
 def _dispositions(ledger: Ledger, run: RunRecord) -> dict[Pair, EarlierVerdict]:

@@ -138,8 +138,9 @@ def _summaries(data: Mapping[str, Any]) -> Iterator[PatchSummary]:
 def _file_lines(file: Mapping[str, Any]) -> Iterator[str]:
     path = str(file.get("path", ""))
     changes = [("", change) for change in _mappings(file.get("module_changes"))]
-    for one in _mappings(file.get("class_changes")):
-        changes += [(f"{one.get('class', '')}.", change) for change in _mappings(one.get("changes"))]
+    for changed in _mappings(file.get("class_changes")):
+        owner = f"{changed.get('class', '')}."
+        changes += [(owner, change) for change in _mappings(changed.get("changes"))]
     if not changes:
         yield f"{path}: {file.get('note') or 'changed'}"
     for owner, change in changes:

@@ -32,7 +32,7 @@ def objective_changes(measured: Sequence[LossMeasured]) -> list[ObjectiveChange]
 
     measured: the loss measurements of each column.
     """
-    found = [{finding.id: finding for finding in one.findings} for one in measured]
+    findings = [{finding.id: finding for finding in column.findings} for column in measured]
     changes = [
         ObjectiveChange(
             id=difference.id,
@@ -40,8 +40,8 @@ def objective_changes(measured: Sequence[LossMeasured]) -> list[ObjectiveChange]
             until=f"up to {'.'.join(map(str, difference.last))}",
             source=difference.source,
             measured=tuple(
-                _difference(difference.id, difference.last, one, seen)
-                for one, seen in zip(measured, found, strict=True)
+                _difference(difference.id, difference.last, column, by_id)
+                for column, by_id in zip(measured, findings, strict=True)
             ),
         )
         for difference in DIFFERENCES
@@ -52,19 +52,19 @@ def objective_changes(measured: Sequence[LossMeasured]) -> list[ObjectiveChange]
             what=what,
             until="where the interface is missing",
             source=SIGNATURES,
-            measured=tuple(_capability(name, one) for one in measured),
+            measured=tuple(_capability(name, column) for column in measured),
         )
         for name, what in MISSING_CAPABILITIES.items()
     ]
     known = {change.id for change in changes}
-    others = {name: finding for seen in found for name, finding in seen.items() if name not in known}
+    others = {name: finding for by_id in findings for name, finding in by_id.items() if name not in known}
     changes += [
         ObjectiveChange(
             id=name,
             what=finding.what,
             until="measured",
             source=finding.source,
-            measured=tuple(_seen(seen.get(name)) for seen in found),
+            measured=tuple(_seen(by_id.get(name)) for by_id in findings),
         )
         for name, finding in others.items()
     ]

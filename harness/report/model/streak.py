@@ -115,8 +115,8 @@ def _past(history: tuple[_StoredVerdict, ...]) -> CondensedHistory:
             for (status, evidence), runs in groupby(history, key=itemgetter(2, 3))
         ),
         turned=tuple(
-            place
-            for place, ((*_, old), (*_, new)) in enumerate(pairwise(history), 1)
+            index
+            for index, ((*_, old), (*_, new)) in enumerate(pairwise(history), 1)
             if old != new and old >= 0 and new >= 0
         ),
     )

@@ -110,11 +110,11 @@ def read_survival(file: Path) -> SurvivalFacts:
         ) from None
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+        member = ".".join(str(part) for part in first["loc"])
         raise InputError(
             "this file does not contain patch survival data",
             where=Location(file),
-            why=f"{place}: {first['msg']}" if place else first["msg"],
+            why=f"{member}: {first['msg']}" if member else first["msg"],
             fix="write it with `npu-matrix patches survival --json`",
         ) from None
 
@@ -126,7 +126,7 @@ def heat_map(survival: SurvivalFacts) -> Markup:
     scale = WIDTH / len(survival.commits)
     if scale >= MIN_WIDTH_OF_NAME:
         names = [
-            (LABEL + (place + 0.5) * scale, "middle", c) for place, c in enumerate(survival.commits[::-1])
+            (LABEL + (index + 0.5) * scale, "middle", c) for index, c in enumerate(survival.commits[::-1])
         ]
     else:
         names = [(LABEL, "start", survival.commits[-1]), (LABEL + WIDTH, "end", survival.commits[0])]

@@ -115,7 +115,7 @@ def _decision(decision: Decision) -> Iterator[tuple[str, str]]:
     yield "decided by", decision.decided_by
     if decision.shortfall is not None:
         yield "below the reference by at most", f"{_percent(decision.shortfall)} of its rise"
-    for twin in [one for one in decision.twins if one is not None][:4]:
+    for twin in [twin for twin in decision.twins if twin is not None][:4]:
         yield f"twin run, {twin.series}", f"{number(twin.size)} (allowed {number(twin.limit)})"
     if decision.runs_wanted:
         yield "more runs needed", str(decision.runs_wanted)
@@ -160,7 +160,7 @@ def _seconds_per_step(
     """Wall time of a step: as the check measured it, or the median over the steps of all runs."""
     if isinstance(measured, SmokeMeasurements):
         return as_float(measured.seconds_per_step)
-    seconds = [value for one in series for value in floats(one.get("seconds", ())) if math.isfinite(value)]
+    seconds = [value for run in series for value in floats(run.get("seconds", ())) if math.isfinite(value)]
     return statistics.median(seconds) if seconds else None
 
 

@@ -75,7 +75,7 @@ def training_charts(training: SmokeMeasurements | TrainerMeasurements) -> list[B
         _banded(
             label(name),
             band if not known else CurveBand(mean=known.get(name, ())),
-            [(str(place), run) for place, run in enumerate(band.candidate, 1)],
+            [(str(number), run) for number, run in enumerate(band.candidate, 1)],
         )
         for name, band in curves.telemetry.items()
     ]

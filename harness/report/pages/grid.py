@@ -93,7 +93,7 @@ def grid_row(row: ReportRow, checks: Sequence[str], axes: Sequence[str]) -> Grid
     cell = row.cell
     verdicts, changes = [], []
     why: dict[int, str] = {}
-    for place, name in enumerate(checks):
+    for index, name in enumerate(checks):
         result = row.results.get(name)
         if result is None:
             verdicts.append(ABSENT)
@@ -103,7 +103,7 @@ def grid_row(row: ReportRow, checks: Sequence[str], axes: Sequence[str]) -> Grid
         verdicts.append(STYLES[result.mark].code + (EVIDENCE[evidence].code if evidence else NO_EVIDENCE))
         changes.append(CHANGES[result.change])
         if result.mark is not Mark.PASS and result.reason:
-            why[place] = visible(clip(result.reason, REASON))
+            why[index] = visible(clip(result.reason, REASON))
     stack, device, recipe = (visible(clip(text, 120)) for text in (cell.stack, cell.device, cell.recipe))
     return GridRow(
         id=visible(clip(cell.id, 160)),
@@ -118,7 +118,7 @@ def grid_row(row: ReportRow, checks: Sequence[str], axes: Sequence[str]) -> Grid
 
 
 def _numbered(row: GridRow, values: _Pool, reasons: _Pool) -> list[Any]:
-    why = {place: reasons.number(text) for place, text in row.why.items()}
+    why = {index: reasons.number(text) for index, text in row.why.items()}
     return [
         row.id,
         row.title,
@@ -127,5 +127,5 @@ def _numbered(row: GridRow, values: _Pool, reasons: _Pool) -> list[Any]:
         [-1 if value is None else values.number(value) for value in row.axes],
         row.verdicts,
         row.changes or 0,
-        {place: number for place, number in why.items() if number >= 0} or 0,
+        {index: number for index, number in why.items() if number >= 0} or 0,
     ]

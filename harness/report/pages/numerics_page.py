@@ -87,9 +87,9 @@ def numerics_page(model: ReportModel, writer: PageWriter) -> str:
         for row, result in model.measured
         if (typed := typed_measurements(result.check, result.measurements)) is not None
     ]
-    losses, losses_left = _columns(measured, LossMeasured)
-    actors, actors_left = _columns(measured, ActorMeasured)
-    twins, twins_left = _columns(measured, TwinMeasured)
+    losses, more_losses = _columns(measured, LossMeasured)
+    actors, more_actors = _columns(measured, ActorMeasured)
+    twins, more_twins = _columns(measured, TwinMeasured)
     self_tests: list[tuple[AnyColumn, Sequence[SelfTestFault]]] = [
         *((column, column.measured.self_test) for column in losses),
         *((column, column.measured.self_test) for column in actors),
@@ -104,7 +104,7 @@ def numerics_page(model: ReportModel, writer: PageWriter) -> str:
             losses=losses,
             actors=actors,
             twins=twins,
-            left=losses_left + actors_left + twins_left,
+            more=more_losses + more_actors + more_twins,
             groups=list(_groups(losses)),
             modules=list(_modules(actors)),
             kinds=_kinds(actors),
@@ -147,17 +147,17 @@ def _column(row: ReportRow, result: ReportResult, measured: M) -> Column[M]:
 def _groups(columns: Sequence[Column[LossMeasured]]) -> Iterator[CaseGroup]:
     """The cases of all columns by kind, in the order of the measurements."""
     by_kind: dict[str, dict[str, list[BudgetShare]]] = {}
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         for case in column.measured.cases:
             cases = by_kind.setdefault(case.kind, {})
             shares = cases.setdefault(case.name, [BudgetShare()] * len(columns))
-            shares[place] = _share(case)
+            shares[index] = _share(case)
     for kind, cases in by_kind.items():
         rows = [(name, tuple(shares)) for name, shares in cases.items()]
         rows.sort(key=lambda row: not any(share.level == "over" for share in row[1]))
         yield CaseGroup(
             name=kind,
-            worst=tuple(_worst(shares[place] for _name, shares in rows) for place in range(len(columns))),
+            worst=tuple(_worst(shares[index] for _name, shares in rows) for index in range(len(columns))),
             cases=tuple(rows[:MAX_CASES]),
             wrong=sum(any(share.level == "over" for share in shares) for _name, shares in rows),
             dropped=max(0, len(rows) - MAX_CASES),
@@ -184,12 +184,12 @@ def _modules(
 ) -> Iterator[tuple[str, tuple[GradientError | None, ...]]]:
     """The gradient of each parameter, in the step with the largest error."""
     found: dict[str, list[GradientError | None]] = {}
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         for gradient in column.measured.gradients:
             row = found.setdefault(gradient.name, [None] * len(columns))
-            largest = row[place]
+            largest = row[index]
             if largest is None or _infinite(gradient.budget) > _infinite(largest.budget):
-                row[place] = gradient
+                row[index] = gradient
     for name, row in found.items():
         yield name, tuple(row)
 

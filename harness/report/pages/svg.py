@@ -46,8 +46,8 @@ def chart_svg(chart: Chart, *, small: bool = False) -> Markup:
         lower = [(x(i), y(v)) for i, v in _thin(chart.low) if _drawable(v)]
         points = " ".join(f"{px:.1f},{py:.1f}" for px, py in upper + lower[::-1])
         parts.append(Markup('<polygon class="band" points="{}"/>').format(points))
-    for place, series in enumerate(chart.series):
-        role = series.role if series.role in {"candidate", "reference"} else f"other o{place % 6}"
+    for index, series in enumerate(chart.series):
+        role = series.role if series.role in {"candidate", "reference"} else f"other o{index % 6}"
         path = _path([(x(i), y(v)) for i, v in _thin(series.values)])
         parts.append(Markup('<path class="curve {}" d="{}"/>').format(role, path))
         broken = [x(i) for i, v in enumerate(series.values) if not _drawable(v)][:MAX_POINTS]
@@ -108,7 +108,7 @@ def _scale(low: float, high: float, count: int) -> tuple[list[float], int]:
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
     first, last = math.floor(low / step + 1e-6), math.ceil(high / step - 1e-6)
     digits = max(0, -math.floor(math.log10(step) + 1e-9) + (1 if round(step / power, 3) == 2.5 else 0))
-    return [place * step for place in range(first, last + 1)], digits
+    return [index * step for index in range(first, last + 1)], digits
 
 
 def _thin(values: Sequence[float]) -> list[tuple[int, float]]:
@@ -140,8 +140,8 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 def legend(chart: Chart) -> Markup:
     """The names of the curves with samples of their lines; "" for a single curve without a band."""
     entries = []
-    for place, series in enumerate(chart.series):
-        role = series.role if series.role in {"candidate", "reference"} else f"other o{place % 6}"
+    for index, series in enumerate(chart.series):
+        role = series.role if series.role in {"candidate", "reference"} else f"other o{index % 6}"
         entries.append(_legend_entry(f'<path class="curve {role}" d="M1 6H23"/>', series.name))
     if chart.low and chart.high:
         entries.append(_legend_entry('<rect class="band" x="1" y="2" width="22" height="8"/>', "expected"))

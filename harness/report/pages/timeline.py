@@ -43,9 +43,9 @@ def _drawn(past: CondensedHistory, mark: Mark, evidence: Evidence | None, now: i
         left += bar.runs * STEP
     parts += [
         Markup('<path class="tick" d="M{} {}v5"><title>an input changed</title></path>').format(
-            place * STEP - 1, BAR + 1
+            index * STEP - 1, BAR + 1
         )
-        for place in changed
+        for index in changed
     ]
     return Markup(
         '<svg class="timeline" width="{}" height="{}" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'

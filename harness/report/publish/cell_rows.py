@@ -59,7 +59,7 @@ class RowRenderer:
         self._checks = [check.name for check in model.checks]
         self._run_id = model.run.run_id
         self._now = model.run.started or model.generated
-        self._runs = {run_id: place for place, run_id in enumerate(run_ids(model))}
+        self._runs = {run_id: index for index, run_id in enumerate(run_ids(model))}
 
     def render(self, row: ReportRow) -> RowTexts:
         """Write the page of a row; returns its texts."""

@@ -27,7 +27,7 @@ class LiveReport:
         self._folder = real_folder(folder)
         self._model = build_model(inputs)
         self._texts = render_report(self._model, folder)
-        self._places = {row.cell.id: place for place, row in enumerate(self._model.rows)}
+        self._indices = {row.cell.id: index for index, row in enumerate(self._model.rows)}
         # These objects live as long as the report; searching them for garbage would double the time of an
         # update.
         gc.collect()
@@ -75,7 +75,7 @@ class LiveReport:
     def _write(self, model: ReportModel, folder: Path, changed: list[ReportRow]) -> list[str]:
         part = render_rows(model, folder, changed)
         for row, texts in zip(changed, part.texts, strict=True):
-            self._texts[self._places[row.cell.id]] = texts
+            self._texts[self._indices[row.cell.id]] = texts
         others = [*render_overviews(model, folder), *write_badges(model, folder)]
         names = [*part.names, *(path.relative_to(folder).as_posix() for path in others)]
         for name, content in shared_files(model, self._texts).items():

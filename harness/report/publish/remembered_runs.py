@@ -30,15 +30,15 @@ class RowHistory(NamedTuple):
     verdicts: Mapping[str, str]
 
 
-def row_history(row: ReportRow, places: dict[str, int], count: int) -> RowHistory:
-    """The history of a row. places: run id -> index; the reported run is the last of `count` runs."""
+def row_history(row: ReportRow, indices: dict[str, int], count: int) -> RowHistory:
+    """The history of a row. indices: run id -> index; the reported run is the last of `count` runs."""
     found = {}
     for check, result in row.results.items():
         letters = [ABSENT] * count
         for past in result.history:
-            place = places.get(past.run_id)
-            if place is not None:
-                letters[place] = _CODES[past.verdict.status]
+            index = indices.get(past.run_id)
+            if index is not None:
+                letters[index] = _CODES[past.verdict.status]
         # Earlier runs do not store which failures were expected, so the marks of this run ignore it too.
         letters[-1] = _CODES[result.verdict.status]
         found[check] = "".join(letters)
@@ -64,7 +64,7 @@ def runs_script(model: ReportModel, by_row: Iterable[RowHistory]) -> str:
         ],
         "checks": [[visible(clip(check.name, 60)), anchor_of(check.name)] for check in model.checks],
         "marks": {style.code: [mark.value, style.word] for mark, style in STYLES.items()},
-        "said": list(pool),
+        "verdicts": list(pool),
         "rows": rows,
     }
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)

@@ -4,7 +4,7 @@
     and := not ("&"? not)*
     not := "!" not | "(" or ")" | term
 
-A query is evaluated for every (row, check); a row is selected when one of its checks matches. The page's
+A query is evaluated for every check of every row; a row is selected if one of its checks matches. The page's
 script gets its words from `WORDS`; tests compare the two implementations.
 """
 
@@ -216,7 +216,7 @@ def _same_version(value: str, version: str) -> bool:
 
 def _ordered(holds: Callable[[Any, Any], bool]) -> Callable[[str, str], bool]:
     """A comparison of versions; commits and dashes are neither before nor after any version."""
-    return lambda value, wanted: bool(_VERSION.match(value)) and holds(natural(value), natural(wanted))
+    return lambda value, version: bool(_VERSION.match(value)) and holds(natural(value), natural(version))
 
 
 COMPARE: dict[str, Callable[[str, str], bool]] = {

@@ -25,7 +25,7 @@
     return node;
   }
   const word = (code) => (code === ABSENT ? "·" : code === "f" ? "fail" : data.marks[code][1]);
-  const said = (code) => make("span", { class: code === ABSENT ? "void" : `tile e-none m-${data.marks[code][0]}` }, word(code));
+  const tile = (code) => make("span", { class: code === ABSENT ? "void" : `tile e-none m-${data.marks[code][0]}` }, word(code));
   const label = ([id, when, commit]) => `${when}${commit ? `, commit ${commit.slice(0, 9)}${commit.endsWith("+") ? "+" : ""}` : ""}, run ${id}`;
   // A run by its id or the beginning of it, or the last run of a commit.
   function find(wanted) {
@@ -38,15 +38,15 @@
     const groups = new Map(TURNS.map((name) => [name, []]));
     data.rows.forEach(([title, page, checks]) => checks.forEach((which, check) => {
       if (which < 0) return;
-      const name = turn(data.said[which][then], data.said[which][now]);
-      if (name) groups.get(name).push([title, page, check, data.said[which][then], data.said[which][now]]);
+      const name = turn(data.verdicts[which][then], data.verdicts[which][now]);
+      if (name) groups.get(name).push([title, page, check, data.verdicts[which][then], data.verdicts[which][now]]);
     }));
     return groups;
   }
   function table(name, found) {
     const rows = found.slice(0, MOST).map(([title, page, check, before, after]) => make("tr", {},
       make("th", { scope: "row" }, make("a", { href: `cells/${page}.html#${data.checks[check][1]}` }, data.checks[check][0])),
-      make("td", { class: "who" }, title), make("td", {}, said(before)), make("td", {}, said(after))));
+      make("td", { class: "who" }, title), make("td", {}, tile(before)), make("td", {}, tile(after))));
     const head = ["check", "cell", "then", "now"].map((text) => make("th", { scope: "col" }, text));
     const box = make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": name },
       make("table", { class: "data" }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
