@@ -61,28 +61,28 @@ def atom(model: ReportModel, by_row: Iterable[Sequence[FeedItem]] | None = None)
 
     by_row: the events of each row if they were made before.
     """
-    now = model.run.started or model.generated
+    now = model.inputs.run.started or model.inputs.generated
     if by_row is None:
-        by_row = [row_events(row, model.run.run_id, now) for row in model.rows]
+        by_row = [row_events(row, model.inputs.run.run_id, now) for row in model.rows]
     times: dict[str, float] = {}
     events: dict[str, list[FeedItem]] = defaultdict(list)
     for event in (event for found in by_row for event in found):
         times.setdefault(event.run_id, event.when)
         events[event.run_id].append(event)
     runs = sorted(events, key=lambda run_id: times[run_id], reverse=True)[:MAX_ENTRIES]
-    updated = iso(times[runs[0]]) if runs else iso(model.generated)
+    updated = iso(times[runs[0]]) if runs else iso(model.inputs.generated)
     entries = "".join(_entry(run_id, times[run_id], events[run_id]) for run_id in runs)
     return (
         '<?xml version="1.0" encoding="utf-8"?>\n<feed xmlns="http://www.w3.org/2005/Atom">\n'
         f"<title>npu-matrix: what changed{_profile(model)}</title>\n"
-        f"<id>{_identity('feed', model.run.profile)}</id>\n<updated>{updated or EPOCH}</updated>\n"
+        f"<id>{_identity('feed', model.inputs.run.profile)}</id>\n<updated>{updated or EPOCH}</updated>\n"
         '<author><name>npu-matrix</name></author>\n<link rel="alternate" href="changes.html"/>\n'
         f"{entries}</feed>\n"
     )
 
 
 def _profile(model: ReportModel) -> str:
-    return f" in profile {_text(model.run.profile, 60)}" if model.run.profile else ""
+    return f" in profile {_text(model.inputs.run.profile, 60)}" if model.inputs.run.profile else ""
 
 
 def _turns(result: ReportResult, run_id: str, now: float) -> Iterator[tuple[str, float, RunChangeKind]]:

@@ -221,13 +221,13 @@ def _representable(value: JsonValue) -> JsonValue:
 
 def _report(model: ReportModel) -> Report:
     """All of the report except its cells."""
-    earlier = model.earlier
+    earlier = model.inputs.earlier
     return Report(
-        generated=model.generated,
+        generated=model.inputs.generated,
         headline=model.headline,
         proof=model.proof,
         complete=model.complete,
-        run=model.run,
+        run=model.inputs.run,
         checks=model.checks,
         counts=model.counts,
         passed_by_evidence=model.passed,
@@ -240,9 +240,9 @@ def _report(model: ReportModel) -> Report:
         ),
         changes=model.changes,
         strangers=tuple(CellCheck(cell=result.cell_id, check=result.check) for result in model.strangers),
-        excluded=model.excluded,
-        host=model.host,
-        notes=model.notes,
+        excluded=model.inputs.excluded,
+        host=model.inputs.host,
+        notes=model.inputs.notes,
     )
 
 

@@ -19,9 +19,10 @@ _SPECIAL = re.compile(r"([\\`*_\[\]#|~$])")
 def summary(model: ReportModel) -> str:
     """The summary of a CI job: the headline, what needs attention, and the grid."""
     lines = [f"### {escape(model.headline)}", "", escape(model.proof), ""]
-    facts = [("profile", model.run.profile), ("revision", model.run.revision), ("run", model.run.run_id)]
+    run = model.inputs.run
+    facts = [("profile", run.profile), ("revision", run.revision), ("run", run.run_id)]
     details = " · ".join(f"{name} {escape(value)}" for name, value in facts if value)
-    lines += [f"{moment(model.generated)}{' · ' + details if details else ''}", ""]
+    lines += [f"{moment(model.inputs.generated)}{' · ' + details if details else ''}", ""]
     if model.attention:
         lines += ["| what | check | cell | reason | do |", "|---|---|---|---|---|"]
         for item in model.attention[:MAX_ATTENTION]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from harness.errors import InfrastructureError
@@ -15,18 +15,14 @@ from harness.outcome import ArtifactRef, Outcome, Status, Tier
 from harness.plan.tasks.task import Plan, reproduce_command
 from harness.report.model.earlier_runs import EarlierRuns
 from harness.report.model.lock_files import exports_of
-from harness.report.model.patch_facts import PatchFacts
 from harness.report.model.relative_paths import KnownFolders
 from harness.report.model.report_inputs import (
     CheckColumn,
-    ExcludedCombination,
-    PublishedStatement,
     ReportInputs,
     ReportResult,
     RunFacts,
 )
 from harness.report.model.streak import HistoryEntry
-from harness.report.model.survival_facts import SurvivalFacts
 from harness.report.model.triage_card import card_of, diagnosed
 from harness.verdict.triage.diagnosis_text import in_short
 from harness.verdict.verdict import Standing, Verdict
@@ -35,27 +31,6 @@ from harness.verdict.verdict import Standing, Verdict
 MANY = 10_000_000
 #: Locks are long: for more cells the report only shows the command that exports a lock.
 MOST_EXPORTED = 200
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportContext:
-    """The inputs of a report besides plan, verdicts and ledger; `generated` is Unix seconds.
-
-    executed: keys of the tasks that this run executed. since: the run to compare with, by default the last
-    earlier run that planned at least half of the same checks. folders: name -> folder of this machine; the
-    report shows the names instead of the paths.
-    """
-
-    generated: float
-    run: RunFacts
-    executed: Collection[str] = ()
-    host: Mapping[str, str]
-    excluded: tuple[ExcludedCombination, ...] = ()
-    published: tuple[PublishedStatement, ...] = ()
-    folders: Mapping[str, str] = field(default_factory=dict)
-    since: str | None = None
-    survival: SurvivalFacts | None = None
-    patches: PatchFacts | None = None
 
 
 def outcomes_of_run(ledger: Ledger, keys: Iterable[str], run_id: str) -> dict[str, Outcome]:
@@ -71,20 +46,32 @@ def outcomes_of_run(ledger: Ledger, keys: Iterable[str], run_id: str) -> dict[st
 
 
 def join_report_inputs(
-    plan: Plan, verdicts: Iterable[Verdict], ledger: Ledger, more: ReportContext
+    plan: Plan,
+    verdicts: Iterable[Verdict],
+    ledger: Ledger,
+    facts: ReportInputs,
+    *,
+    executed: Collection[str] = (),
+    folders: Mapping[str, str] | None = None,
+    since: str | None = None,
 ) -> ReportInputs:
-    """The inputs of the report. Files of outcomes that no longer exist are left out; this is no error."""
+    """`facts` with the cells, checks and results of the plan.
+
+    executed: keys of the tasks that this run executed. folders: name -> folder of this machine; the report
+    shows the names instead of the paths. since: the run to compare with, by default the last earlier run that
+    planned at least half of the same checks. Files of outcomes that no longer exist are left out.
+    """
     by_entry = {(verdict.cell_id, verdict.check): verdict for verdict in verdicts}
     outcomes = {verdict.key: verdict.outcome for verdict in by_entry.values() if verdict.outcome}
-    past = EarlierRuns(plan, ledger, more.run.run_id)
-    since = more.since or past.previous
-    folders = KnownFolders(more.folders)
+    past = EarlierRuns(plan, ledger, facts.run.run_id)
+    since = since or past.previous
+    known_folders = KnownFolders(folders or {})
     planned: dict[str, list[str]] = {}
     for entry in plan.entries:
         planned.setdefault(entry.cell_id, []).append(entry.check)
     exported = plan.cells if len(plan.cells) <= MOST_EXPORTED else ()
-    return ReportInputs(
-        generated=more.generated,
+    return replace(
+        facts,
         cells=plan.cells,
         planned={cell: tuple(checks) for cell, checks in planned.items()},
         exports={cell.id: exports_of(cell.id, plan, outcomes, ledger) for cell in exported},
@@ -95,22 +82,17 @@ def join_report_inputs(
                 entry,
                 by_entry[entry.cell_id, entry.check],
                 ledger,
-                more,
-                folders,
+                facts.run,
+                executed,
+                known_folders,
                 past.history(entry),
             )
             for entry in plan.entries
             if (entry.cell_id, entry.check) in by_entry
         ),
-        run=more.run,
-        host=more.host,
-        excluded=more.excluded,
-        published=more.published,
         runs=past.runs,
         notes=(*plan.notices, *(str(notice) for notice in ledger.notices)),
         earlier=past.earlier(since) if since else None,
-        survival=more.survival,
-        patches=more.patches,
     )
 
 
@@ -173,17 +155,18 @@ def _result(
     entry: PlanEntry,
     verdict: Verdict,
     ledger: Ledger,
-    more: ReportContext,
+    run: RunFacts,
+    executed: Collection[str],
     folders: KnownFolders,
     history: tuple[HistoryEntry, ...],
 ) -> ReportResult:
     task = plan.tasks.get(entry.key)
     outcome = verdict.outcome
-    this_run = more.run.run_id or (outcome.run_id if outcome else "")
+    this_run = run.run_id or (outcome.run_id if outcome else "")
     log = _path(ledger.artifacts, outcome.log) if outcome and outcome.log else None
     diagnosis = diagnosed(verdict, log)
     causes, cures = in_short(diagnosis) if diagnosis and diagnosis.known else ((), ())
-    command = reproduce_command(entry.cell_id, entry.check, profile=plan.profile, options=more.run.options)
+    command = reproduce_command(entry.cell_id, entry.check, profile=plan.profile, options=run.options)
     paths = {ref.digest: _path(ledger.artifacts, ref) for ref in (outcome.artifacts if outcome else ())}
     return ReportResult(
         entry=entry,
@@ -200,7 +183,7 @@ def _result(
             else None,
         ),
         facets=dict(task.facets) if task else {},
-        reused=bool(outcome) and entry.key not in more.executed,
+        reused=bool(outcome) and entry.key not in executed,
         reproduce=command if entry.key else "",
         log=log,
         files={digest: path for digest, path in paths.items() if path},

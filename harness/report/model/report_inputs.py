@@ -193,7 +193,7 @@ class ReportInputs:
     """
 
     generated: float
-    cells: tuple[CellFacts, ...]
+    cells: tuple[CellFacts, ...] = ()
     planned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     exports: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     checks: tuple[CheckColumn, ...] = ()

@@ -17,20 +17,16 @@ from harness.report.model.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY,
 from harness.report.model.report_inputs import (
     CheckColumn,
     ComparisonRun,
-    ExcludedCombination,
     PublishedStatement,
-    RememberedRun,
     ReportInputs,
     ReportResult,
-    RunFacts,
 )
 from harness.report.model.streak import BROKEN, EarlierVerdict, Streak, streak_of
 from harness.report.model.visible_text import file_name
 from harness.verdict.verdict import Standing, Verdict
 
 if TYPE_CHECKING:
-    from harness.report.model.patch_facts import PatchFacts
-    from harness.report.model.survival_facts import SurvivalFacts
+    pass
 
 PRINCIPAL_AXES = (
     "verl",
@@ -87,7 +83,7 @@ class Attention:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportModel:
-    """The content of a report.
+    """The content of a report: its inputs, arranged.
 
     counts: results by mark. by_evidence: the marks of the checks that ran, by kind of evidence. headline:
     what a person has to look at. proof: how many checks passed and on what evidence. missing: planned
@@ -96,8 +92,7 @@ class ReportModel:
     first.
     """
 
-    generated: float
-    run: RunFacts
+    inputs: ReportInputs
     tiers: tuple[TierColumns, ...]
     rows: tuple[ReportRow, ...]
     axes: tuple[str, ...]
@@ -110,14 +105,7 @@ class ReportModel:
     headline: str
     proof: str
     strangers: tuple[ReportResult, ...] = ()
-    excluded: tuple[ExcludedCombination, ...] = ()
-    host: Mapping[str, str]
-    notes: tuple[str, ...] = ()
-    earlier: ComparisonRun | None = None
     changes: tuple[RunChange, ...] = ()
-    runs: tuple[RememberedRun, ...] = ()
-    survival: SurvivalFacts | None = None
-    patches: PatchFacts | None = None
 
     @property
     def passed(self) -> dict[Evidence, int]:
@@ -162,15 +150,15 @@ class ReportModel:
         return streak_of(
             result.history,
             result.verdict.status,
-            this_run=self.run.run_id,
-            now=self.run.started or self.generated,
+            this_run=self.inputs.run.run_id,
+            now=self.inputs.run.started or self.inputs.generated,
         )
 
     def notes_on(self, result: ReportResult) -> tuple[str, ...]:
         """Contradictions in a result that a reader should know of."""
         notes = []
         outcome = result.verdict.outcome
-        if outcome and outcome.started > self.generated + CLOCK_SLACK_S:
+        if outcome and outcome.started > self.inputs.generated + CLOCK_SLACK_S:
             notes.append("This outcome is dated after the report: the clocks of the machines disagree.")
         if result.verdict.evidence is None and result.mark in RAN:
             notes.append("No evidence is recorded with this verdict.")
@@ -213,8 +201,7 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
     passed = {evidence: marks[Mark.PASS] for evidence, marks in by_evidence.items()}
     missing = tuple((result.cell_id, result.check) for result in results if result.missing)
     return ReportModel(
-        generated=inputs.generated,
-        run=inputs.run,
+        inputs=inputs,
         tiers=tiers,
         rows=rows,
         axes=_principal_axes(inputs.cells),
@@ -229,14 +216,7 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         headline=headline(counts, missing, sum(_is_known(result) for result in results)),
         proof=proof(counts, passed),
         strangers=tuple(result for result in inputs.results if result.cell_id not in cell_ids),
-        excluded=inputs.excluded,
-        host=inputs.host,
-        notes=inputs.notes,
-        earlier=inputs.earlier,
         changes=_changes(inputs.earlier, results),
-        runs=inputs.runs,
-        survival=inputs.survival,
-        patches=inputs.patches,
     )
 
 

@@ -82,7 +82,7 @@ class CellPages:
         resolved = row.results.get("resolve")
         if resolved is None or resolved.mark not in PASSING:
             return ""
-        run = self._model.run
+        run = self._model.inputs.run
         profile = ("--profile", run.profile) if run.profile not in {"", DEFAULT_PROFILE} else ()
         folder = f"build/{row.slug}"
         return shlex.join(

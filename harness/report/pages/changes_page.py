@@ -32,10 +32,10 @@ class ChangesSinceRun:
 
 def change_summary(model: ReportModel) -> ChangesSinceRun | None:
     """The summary, such as `2 newly broken, 1 fixed, 3 still broken`; None without an earlier run."""
-    if model.earlier is None:
+    if model.inputs.earlier is None:
         return None
     return ChangesSinceRun(
-        counts=_counts(model), run=model.earlier.run_id, when=moment(model.earlier.started)
+        counts=_counts(model), run=model.inputs.earlier.run_id, when=moment(model.inputs.earlier.started)
     )
 
 
@@ -43,8 +43,8 @@ def changes_page(model: ReportModel, writer: PageWriter) -> str:
     """The page as HTML."""
     headline = "There is no earlier run to compare with."
     nothing = "Changes appear here from the second run on."
-    if model.earlier is not None:
-        headline = f"{_counts(model)} since {moment(model.earlier.started)}."
+    if model.inputs.earlier is not None:
+        headline = f"{_counts(model)} since {moment(model.inputs.earlier.started)}."
         nothing = "Every check that was planned in both runs has the same verdict."
     by_id = {row.cell.id: row for row in model.rows}
     groups = []

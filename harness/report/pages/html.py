@@ -64,7 +64,7 @@ def _index(model: ReportModel, writer: PageWriter) -> str:
 
 
 def _state(model: ReportModel) -> dict[str, str]:
-    code = model.run.exit_code
+    code = model.inputs.run.exit_code
     if code is not None:
         kind = {EXIT_OK: "ok", EXIT_UNEXPECTED: "bad", EXIT_BAD_INPUT: "bad"}.get(code, "open")
         meaning = f"Exit code {code}: {EXIT_CODES.get(code, 'unknown')}."
@@ -78,7 +78,7 @@ def _state(model: ReportModel) -> dict[str, str]:
 
 
 def _run_facts(model: ReportModel) -> list[tuple[str, str]]:
-    run = model.run
+    run = model.inputs.run
     facts = [
         ("profile", run.profile),
         ("commit", run.revision[:12] + ("+" if run.revision.endswith("+") else "")),

@@ -57,7 +57,7 @@ def patches_page(model: ReportModel, writer: PageWriter) -> str:
     """The page as HTML."""
     rows = [row for cell, result in model.measured if (row := _row(cell, result)) is not None]
     names = list(dict.fromkeys(name for row in rows for name in row.tiles))
-    survival = model.survival
+    survival = model.inputs.survival
     return (
         environment(writer, up="")
         .get_template("patches.html")
@@ -71,8 +71,8 @@ def patches_page(model: ReportModel, writer: PageWriter) -> str:
                 (DRAWN.get(verdict, Mark.FAIL), verdict.value, MEANING[verdict]) for verdict in PatchVerdict
             ],
             survival=survival,
-            facts=model.patches,
-            stuck=_rebases(model.patches) if model.patches else (),
+            facts=model.inputs.patches,
+            stuck=_rebases(model.inputs.patches) if model.inputs.patches else (),
             mark_of_verdict=_mark,
             heat=heat_map(survival) if survival else "",
             turns=turning_points(survival) if survival else (),

@@ -57,8 +57,8 @@ class RowRenderer:
         self._pages = CellPages(model, self.writer)
         self._model = model
         self._checks = [check.name for check in model.checks]
-        self._run_id = model.run.run_id
-        self._now = model.run.started or model.generated
+        self._run_id = model.inputs.run.run_id
+        self._now = model.inputs.run.started or model.inputs.generated
         self._runs = {run_id: index for index, run_id in enumerate(run_ids(model))}
 
     def render(self, row: ReportRow) -> RowTexts:

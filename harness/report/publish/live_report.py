@@ -23,7 +23,6 @@ class LiveReport:
     """
 
     def __init__(self, inputs: ReportInputs, folder: Path) -> None:
-        self._inputs = inputs
         self._folder = real_folder(folder)
         self._model = build_model(inputs)
         self._texts = render_report(self._model, folder)
@@ -40,13 +39,14 @@ class LiveReport:
 
     def take(self, inputs: ReportInputs) -> list[Path]:
         """Update the report to `inputs`, which have the same cells; returns the files that were written."""
-        shown = {(result.cell_id, result.check): result for result in self._inputs.results}
+        shown = {(result.cell_id, result.check): result for result in self._model.inputs.results}
         results = tuple(
             old if (old := shown.get((new.cell_id, new.check))) == new and old is not None else new
             for new in inputs.results
         )
         cells = tuple(
-            old if old == new else new for old, new in zip(self._inputs.cells, inputs.cells, strict=True)
+            old if old == new else new
+            for old, new in zip(self._model.inputs.cells, inputs.cells, strict=True)
         )
         return self._show(replace(inputs, cells=cells, results=results))
 
@@ -69,7 +69,7 @@ class LiveReport:
                 why=error.strerror or str(error),
                 fix="free space or choose another folder with --reports",
             ) from error
-        self._inputs, self._model = inputs, model
+        self._model = model
         return targets
 
     def _write(self, model: ReportModel, folder: Path, changed: list[ReportRow]) -> list[str]:

@@ -18,7 +18,7 @@ _CODES = {status: STYLES[mark_of(status)].code for status in Status}
 
 def run_ids(model: ReportModel) -> tuple[str, ...]:
     """The ids of the earlier runs, oldest first, and of the reported run."""
-    return (*(run.run_id for run in reversed(model.runs)), model.run.run_id)
+    return (*(run.run_id for run in reversed(model.inputs.runs)), model.inputs.run.run_id)
 
 
 class RowHistory(NamedTuple):
@@ -55,8 +55,9 @@ def runs_script(model: ReportModel, by_row: Iterable[RowHistory]) -> str:
             pool.setdefault(row.verdicts[name], len(pool)) if name in row.verdicts else -1 for name in checks
         ]
         rows.append([row.name, row.page, numbers])
-    remembered = [(run.run_id, run.started, run.revision) for run in reversed(model.runs)]
-    remembered.append((model.run.run_id, model.run.started or model.generated, model.run.revision))
+    now = model.inputs.run
+    remembered = [(run.run_id, run.started, run.revision) for run in reversed(model.inputs.runs)]
+    remembered.append((now.run_id, now.started or model.inputs.generated, now.revision))
     data = {
         "runs": [
             [visible(clip(run_id, 80)), moment(started), visible(clip(revision, 50))]

@@ -11,7 +11,7 @@ from harness.ledger.store import Ledger
 from harness.matrix.version_matrix import Matrix
 from harness.plan.tasks.task import Plan
 from harness.report.model.earlier_runs import revision_of
-from harness.report.model.gather import ReportContext, join_report_inputs, junit_cases, junit_suites
+from harness.report.model.gather import join_report_inputs, junit_cases, junit_suites
 from harness.report.model.patch_facts import PatchFacts, read_patch_facts
 from harness.report.model.report_inputs import ExcludedCombination, PublishedStatement, ReportInputs, RunFacts
 from harness.report.model.report_model import build_model
@@ -71,23 +71,23 @@ def gather_report_inputs(
         plan,
         stored.verdicts,
         ledger,
-        ReportContext(
+        ReportInputs(
             generated=now,
             run=facts,
-            executed=stored.executed,
             host=host,
             excluded=excluded,
             published=_published(matrix, plan),
-            folders={
-                "cache": str(settings.cache),
-                "state": str(settings.path("state")),
-                "checkout": str(settings.root),
-                "home": str(Path.home()),
-            },
-            since=since,
             survival=survival,
             patches=patches,
         ),
+        executed=stored.executed,
+        folders={
+            "cache": str(settings.cache),
+            "state": str(settings.path("state")),
+            "checkout": str(settings.root),
+            "home": str(Path.home()),
+        },
+        since=since,
     )
 
 

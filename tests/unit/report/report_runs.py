@@ -13,7 +13,7 @@ from harness.ledger.run_record import Disposition
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Plan, Task
-from harness.report.model.gather import ReportContext, join_report_inputs, outcomes_of_run
+from harness.report.model.gather import join_report_inputs, outcomes_of_run
 from harness.report.model.report_inputs import ReportInputs, RunFacts
 from harness.verdict.plan_verdicts import judge_plan
 
@@ -117,5 +117,5 @@ class Runs:
         dispositions = self.ledger.dispositions(run_id)
         verdicts = judge_plan(plan, outcomes, dispositions, lambda _cell, _check: None)
         run = RunFacts(run_id=run_id, started=self.now)
-        more = ReportContext(generated=self.now + 120, run=run, host={}, since=since)
-        return join_report_inputs(plan, verdicts, self.ledger, more)
+        facts = ReportInputs(generated=self.now + 120, run=run)
+        return join_report_inputs(plan, verdicts, self.ledger, facts, since=since)

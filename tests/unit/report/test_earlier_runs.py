@@ -93,8 +93,8 @@ def test_a_report_is_held_against_the_last_run_that_asked_most_of_the_same(runs:
     now = {"cell": "torch 2", "lost": "c", "new": "d"}
     last = runs.go(now, {"cell": False, "new": True}, left={"lost": (NOT_RUN, "no NPU")})
     model = build_model(runs.inputs(now, last))
-    assert model.earlier
-    assert model.earlier.run_id == first
+    assert model.inputs.earlier
+    assert model.inputs.earlier.run_id == first
     said = {(change.cell, change.turn) for change in model.changes}
     assert said == {
         ("cell", RunChangeKind.BROKEN),
@@ -111,8 +111,8 @@ def test_another_answer_to_the_same_inputs_says_so(runs: Runs) -> None:
     runs.go({"cell": "torch 1"}, {"cell": True})
     last = runs.go({"cell": "torch 1"}, {"cell": False})
     model = build_model(runs.inputs({"cell": "torch 1"}, last, since=first))
-    assert model.earlier
-    assert model.earlier.run_id == first
+    assert model.inputs.earlier
+    assert model.inputs.earlier.run_id == first
     assert [(change.turn, change.same_inputs, change.causes) for change in model.changes] == [
         (RunChangeKind.BROKEN, True, ())
     ]
