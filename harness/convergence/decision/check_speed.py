@@ -14,8 +14,8 @@ from harness.convergence.telemetry.series import decode_series
 from harness.convergence.telemetry.training_records import MachineLoad, StoredSeries
 from harness.evidence import DeviceFacts
 
-# Below this share of processor time used by other processes, times change by less than the bounds of ten
-# undisturbed runs: 1 / (1 - 0.1).
+# If other processes use at most this share of the processors, times grow by a factor of at most 1 / (1 -
+# 0.1). That is within the bounds that ten undisturbed runs give.
 HIDDEN_BY = 0.1
 REMEDY = "Find what changed since the reference was recorded; if the change is intended, record it again."
 

@@ -1,4 +1,4 @@
-"""What the check `gpt-oss` measures. Standard library only."""
+"""The measurements of the check `gpt-oss`. Standard library only."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ WHY: Mapping[str, tuple[str, str]] = {
         f"{_GUIDE}, get_start/install_guidance.rst",
     ),
 }
-# Variables that make two runs with the same seed equal, and slower.
+# Variables that make runs with the same seed equal. They slow the training down.
 DETERMINISM: Mapping[str, str] = {
     "HCCL_DETERMINISTIC": "true",
     "CLOSE_MATMUL_K_SHIFT": "1",
@@ -310,7 +310,7 @@ def _too_many(recipe: RecipeFacet, settings: Mapping[str, str]) -> list[str]:
 
 
 def _indivisible(recipe: RecipeFacet, settings: Mapping[str, str]) -> list[str]:
-    """Problems: sizes that verl's `validate_config` and its worker groups refuse."""
+    """Problems: sizes that verl's `validate_config` or its worker groups reject."""
     trained, sampled = _cards(recipe, settings)
     batch, samples = _number(settings, "data.train_batch_size"), _number(settings, _ROLLOUT + "n") or 1
     mini = _number(settings, _ACTOR + "ppo_mini_batch_size")

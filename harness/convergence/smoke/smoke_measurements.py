@@ -1,4 +1,4 @@
-"""What the checks `grpo` and `gspo` measure. Standard library only."""
+"""The measurements of the checks `grpo` and `gspo`. Standard library only."""
 
 from __future__ import annotations
 

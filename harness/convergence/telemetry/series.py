@@ -68,7 +68,7 @@ class Telemetry:
 
 
 def encode(value: float) -> float | str:
-    """A number as JSON: six significant digits, or "nan", "inf", "-inf", which JSON numbers cannot be."""
+    """A number as JSON with six significant digits; "nan", "inf" and "-inf" as text, which JSON lacks."""
     if math.isnan(value):
         return "nan"
     if math.isinf(value):

@@ -9,8 +9,9 @@ from typing import Any
 
 from harness.convergence.telemetry.series import RecordedRun, encode
 
-# Our name -> verl's, the first that a step has. `probs_difference` is verl's |p_rollout - p_trainer| over the
-# tokens of a step: mean and largest; `rollout_kl` its mean of rollout - trainer log-probability.
+# Name of the series -> verl's names for it; the first one that a step contains is used. `probs_difference`
+# and `probs_difference_max` are the mean and the largest |p_rollout - p_trainer| over the tokens of a step,
+# `rollout_kl` is the mean of rollout - trainer log-probability.
 METRICS: dict[str, tuple[str, ...]] = {
     "reward": ("critic/rewards/mean", "critic/score/mean"),
     "entropy": ("actor/entropy", "actor/entropy_loss"),

@@ -44,7 +44,7 @@ class Record:
 
 
 def write(folder: Path, run: TrainerRun, *, date: str) -> Path:
-    """Write the record of a run. Its name has the algorithm, the version of verl and a part of its digest."""
+    """Write the record of a run; the file's name contains algorithm, verl's version and digest."""
     body = {
         "schema": SCHEMA,
         "recipe_digest": run.digest,

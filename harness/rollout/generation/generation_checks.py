@@ -111,7 +111,7 @@ def _not_generated(case: CaseRun) -> SkippedCase | RaisedCase:
 
 
 def run_plumbing(context: TaskContext) -> Measured[PlumbingMeasurements]:
-    """Sleep, wake up, reload and update the engine in the cell; compare its generations with the CPU."""
+    """Let the engine sleep, wake up and load weights in the cell; compare its tokens with the reference."""
     folder = context.workdir / "checkpoints"
     out = context.workdir / "plumbing.json"
     failure = _in_engine(

@@ -1,4 +1,4 @@
-"""The check with a cell that is played by recorded curves."""
+"""The checks `grpo` and `gspo`, with recorded curves instead of trainings in a cell."""
 
 import json
 import time
@@ -28,7 +28,7 @@ SIMULATED = json_object(training_samples.SIMULATED)
 
 
 class Cell:
-    """A task context whose cell answers with the given curves instead of training."""
+    """A task context whose cell writes the given curves instead of training."""
 
     def __init__(
         self,

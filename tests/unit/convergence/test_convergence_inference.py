@@ -1,4 +1,4 @@
-"""The check that holds a device's gpt-oss logits against the CPU's."""
+"""The check that compares the gpt-oss logits of a device with those of the CPU."""
 
 from __future__ import annotations
 

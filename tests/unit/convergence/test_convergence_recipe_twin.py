@@ -1,4 +1,4 @@
-"""The check that trains the twin of a cell's recipe: where it applies, and what it starts."""
+"""The check that trains the scaled-down recipe of a cell: where it applies, and what it starts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FACETS = {"versions": {"verl": "0.7.0.dev0@ccd7d934"}, "recipe": RECIPE, "device
 
 
 class Context:
-    """Stands for a task's context; its cell runs nothing and says so."""
+    """A task context in whose cell every program fails."""
 
     def __init__(self, folder):
         self.workdir, self.facets, self.started = folder, FACETS, []

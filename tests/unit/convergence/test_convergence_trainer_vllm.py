@@ -1,4 +1,4 @@
-"""The checks that run verl's trainer with vLLM, around what the programs in the cell write."""
+"""The checks that run verl's trainer with vLLM, with files instead of the programs in the cell."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run_file(**changes):
 
 
 class Cell:
-    """A context whose cell writes a given run and limits; honest in all that the check asks of it."""
+    """A task context whose cell writes the given run and limits."""
 
     def __init__(self, folder: Path, written=None, *, limits=LIMITS, kind="sim", vllm_ascend="0.18.0"):
         self.workdir = folder

@@ -70,7 +70,7 @@ def test_a_child_that_was_waited_for_is_no_other():
 
 
 def test_a_grandchild_that_nobody_waits_for_is_no_other(monkeypatch):
-    """As Ray's: it ignores the ends of its workers, so their times reach nobody."""
+    """Like Ray's daemon, it does not wait for its workers, so their processor times are not added to its own."""
     monkeypatch.setattr(machine_load, "LOOK_SECONDS", 0.0)
     ignoring = """
 import signal, subprocess, sys
@@ -80,7 +80,7 @@ sys.stdin.readline()
 child.kill()
 child.wait()
 """
-    # What the parent takes for itself, on this machine.
+    # The processor time of the parent process itself.
     before = machine_load._used()
     subprocess.run([sys.executable, "-c", "import signal, subprocess, sys"], check=True)
     start_up = machine_load._used()[3] - before[3]

@@ -1,4 +1,4 @@
-"""Slower, larger, less throughput: told apart from noise, and never from an improvement."""
+"""Regressions of time, memory and throughput are distinguished from noise; improvements never fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a process stands, from what py-spy and faulthandler print."""
+"""The call in which a process hangs, from the output of py-spy and faulthandler."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_who_waits_for_another_actor_is_not_who_hangs():
 
 
 def test_an_actor_without_a_task_is_not_who_hangs():
-    """verl 0.9.1 with storage units that nobody has processors for: those that are there wait for requests."""
+    """verl 0.9.1 with more storage units than processors: the units that run wait for requests."""
     runner = of_py_spy(
         RUNNER,
         dump(

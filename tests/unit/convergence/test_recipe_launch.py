@@ -170,7 +170,7 @@ def test_determinism_is_asked_for():
     assert names == set(DETERMINISM)
 
 
-# Findings of these recipes, which stand beside them in matrix.yaml.
+# Known findings of these recipes, which matrix.yaml lists.
 KNOWN = {
     "gspo-qwen25-3b": ("trainer.nnodes=1 and trainer.n_gpus_per_node=16 request more than 1 x 8 cards",),
     "gspo-qwen3-30b-a3b": ("tensor parallel size 4 x data parallel size 8",),

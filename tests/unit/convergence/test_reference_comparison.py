@@ -65,7 +65,7 @@ def trainer_run(seed, **changes):
 
 @pytest.fixture
 def references(tmp_path, monkeypatch):
-    """A folder of the user's own with a reference set of all seeds."""
+    """The folder of the user's own reference sets, with one set of all seeds."""
     folder = tmp_path / "references"
     folder.mkdir()
     runs = [trainer_run(seed) for seed in reference_comparison.REFERENCE_SEEDS]
@@ -75,7 +75,7 @@ def references(tmp_path, monkeypatch):
 
 
 class Cell:
-    """A context whose cell writes the run that `make` gives for a seed; honest in all that is asked of it."""
+    """A task context whose cell writes the run that `make` returns for a seed."""
 
     def __init__(self, folder: Path, make, *, verl="0.6.1"):
         self.workdir = folder / "work"

@@ -33,7 +33,7 @@ def test_a_reference_set_is_shipped_for_the_settings_that_are_trained(name):
 @pytest.mark.parametrize("found", SETS, ids=lambda found: found.name)
 def test_a_reference_set_says_where_it_comes_from(found):
     device = found.provenance.device
-    # Trainers' sets are of the simulated device that their checks train on, and must say that it is.
+    # The sets of the trainer checks were recorded on the simulated device, and must say so.
     trainer = found.name.startswith("trainer-")
     assert (device.device, device.simulated) == (("npu:0", True) if trainer else ("cpu", False))
     assert {"verl", "torch", "numpy"} <= set(found.provenance.versions)

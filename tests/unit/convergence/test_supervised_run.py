@@ -1,4 +1,4 @@
-"""A program that is watched: to its end, or until it stands still."""
+"""Supervising a program until it ends or hangs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.convergence.trainer.trainer_environment import PROCESSES
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the trainer's processes are found by /proc")
 
-# Stands still after its first step, below a child of its own, with our plug-in in it.
+# A child process that hangs after its first step, with our plug-in.
 STANDS_STILL = """
 import subprocess, sys, time
 import harness.convergence.trainer.verl_extensions.verl_plugin
@@ -35,7 +35,7 @@ print("child", child.pid, flush=True)
 
 
 def run(tmp_path, program, *, step=60.0, stop_reason=lambda _text: "", helper=()):
-    """Watch a Python program that says `step` for each step; its ending and what it printed."""
+    """Supervise a Python program that prints `step` for each step; returns its end and its output."""
     lines = []
     path = tmp_path / "program.py"
     path.write_text(program)

@@ -1,4 +1,4 @@
-"""The checks that run verl's trainer, around what the program in the cell writes."""
+"""The checks that run verl's trainer, with files instead of the program in the cell."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ STEPS = RECIPES["gspo"].steps
 
 @pytest.fixture(autouse=True)
 def no_reference_set(monkeypatch):
-    """Here runs are judged alone; against a reference set they are in test_convergence_trainer_banded."""
+    """Runs are judged without a reference set here, and with one in test_reference_comparison."""
     monkeypatch.setattr(reference_comparison, "reference_for", lambda *_: None)
 
 
 def first_candidate(algorithm="gspo"):
-    """What a check trains where there is no reference, and what is recorded."""
+    """The recipe that a check trains without a reference set; the records have the same seed."""
     return dataclasses.replace(RECIPES[algorithm], seed=CANDIDATE_SEEDS[0])
 
 
@@ -40,7 +40,7 @@ RECORD = same_start(first_candidate(), first_candidate().digest(), "0.6.1")
 
 
 def as_recorded(algorithm="gspo", **changes):
-    """A run of the recorded length, whose series are the recorded ones but for `changes`."""
+    """A run of the recorded length with the recorded series, except `changes`."""
     known = same_start(first_candidate(algorithm), first_candidate(algorithm).digest(), "0.6.1")
     recipe = dataclasses.replace(first_candidate(algorithm), steps=known.steps)
     series = {**known.series, **changes}
@@ -53,7 +53,7 @@ def off_at_first(name, factor):
 
 
 def series(*, end=0.75, steps=STEPS, **others):
-    """A run like a recorded one: its first step is the recorded run's where there is one."""
+    """The series of a healthy run, with the first step of the recorded run."""
     first = {name: values[0] for name, values in RECORD.series.items()}
     rng = np.random.default_rng(0)
     reward = np.linspace(0.05, end, steps) + 0.02 * rng.standard_normal(steps)
@@ -73,7 +73,7 @@ def run_file(**changes):
 
 
 class Cell:
-    """A context whose cell writes a given run; honest in all that the check asks of it."""
+    """A task context whose cell writes the given run."""
 
     def __init__(self, folder: Path, written=None, *, code=0, timed_out=False, tail="", kind="sim"):
         self.workdir = folder

@@ -53,7 +53,7 @@ def test_colours_nan_and_metrics_with_colons_are_read():
 def test_a_step_that_ray_hands_on_in_two_pieces_is_one(data, others_between):
     whole = LINE.format(step=2, grad="np.float64(0.25)").rstrip("\n")
     prefix = "(TaskRunner pid=71) "
-    # Cut within the last value, or before a space that ends the line, nothing tells that more will come.
+    # If the line is split within its last value, or before a space at its end, it looks complete.
     place = data.draw(st.integers(whole.index("global_seqlen"), whole.rindex(":")))
     between = "(Worker pid=9) WARNING:2026-11-20 noise:1\n" if others_between else ""
     after = "(TaskRunner pid=71) epoch:3\n(TaskRunner pid=71) INFO:root:saved\n"

@@ -1,4 +1,4 @@
-"""Workers as forks: for whoever started them they are as programs of their own."""
+"""Forked workers behave like separate programs for the process that started them."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ time.sleep(600)
             time.sleep(0.02)
         parent.kill()
     status = Path(f"/proc/{pid}/status")
-    # Whoever adopts it may let it lie.
+    # The process that adopts it may not wait for it.
     while status.exists() and "State:\tZ" not in status.read_text():
         time.sleep(0.02)
 

@@ -144,12 +144,12 @@ def test_an_operator_without_a_reference_is_listed_and_never_a_pass() -> None:
     judgement = generation(case(), lacking)
     assert judgement.status is Status.INCONCLUSIVE
     assert judgement.reasons == ("not simulated: atb::_npu_paged_attention_mla",)
-    # What is wrong elsewhere stays wrong, and what was not computed is listed beside it.
+    # Other wrong cases still fail, and the missing operators are listed too.
     both = generation(case(budget=3.0), lacking)
     assert both.status is Status.FAIL
     assert "not simulated: atb::_npu_paged_attention_mla" in both.reasons
     assert "log-probabilities are off" in both.reasons[0]
-    # Figures stand nowhere without what they do not say.
+    # The caveats follow the figures.
     assert both.reasons[-2:] == (generation_judge.SHARED_KERNELS, generation_judge.UNCOVERED_SIMULATED)
 
 

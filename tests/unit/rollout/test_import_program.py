@@ -1,4 +1,4 @@
-"""Importing every module: what breaks, why, where, and in a process of its own."""
+"""Importing every module in a separate process: which imports fail, why and where."""
 
 from __future__ import annotations
 
