@@ -1,10 +1,10 @@
-"""What the checks of the default profile really run is in their keys: modules, functions and data files.
+"""All code that the checks of the default profile run is in their keys: modules, functions and data files.
 
 Each check runs once on one simulated cell, with a recorder in this process and in every program that it starts.
 
-Seen to fail: with an analyser that ignores imports inside functions, `lint` and `npu-ops` fail here because of
-functions of `compat.lint.hydra_config` and `builds.ownership.cache_use`, among others. `environment` failed until
-`JobSite` and with it the artifact store became part of every key.
+The test was seen to fail: with an analyser that ignores imports inside functions, `lint` and `npu-ops` fail because
+of functions of `compat.lint.hydra_config` and `builds.ownership.cache_use`, among others. `environment` failed
+until `JobSite`, and with it the artifact store, became part of every key.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ FACETS = {check.name: check.facets for check in all_checks()}
 
 @pytest.fixture(scope="session")
 def planned() -> dict[str, tuple[Task, dict[str, Outcome]]]:
-    """Check -> its task on a simulated cell, with the outcomes that it needs."""
+    """Check name -> its task on a simulated cell, with the outcomes that it needs."""
     settings = load_settings({}, os.environ, REPOSITORY)
     found: dict[str, tuple[Task, dict[str, Outcome]]] = {}
     if not (settings.path("state") / "ledger.sqlite3").is_file():
@@ -86,7 +86,7 @@ def code_in_keys() -> tuple[CodeGraph, dict[str, set[Node]], set[Node]]:
 
 @pytest.fixture
 def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Records the calls of this process while it is switched on, and of programs that tasks start."""
+    """Records the calls of this process while it is active, and the calls of programs that tasks start."""
     folder = tmp_path / "trace"
     folder.mkdir(mode=0o777)
     spec = importlib.util.spec_from_file_location("code_tracer", TRACER / "sitecustomize.py")
@@ -112,7 +112,7 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def outside_key(check: str, lines: set[str]) -> list[str]:
-    """What was recorded and is not in the key of the check."""
+    """The recorded modules, functions and files that are not in the key of the check."""
     graph, nodes, simulated = code_in_keys()
     inside = nodes[check] | (simulated if "device" in FACETS[check] else set())
     wrong = []
@@ -123,7 +123,7 @@ def outside_key(check: str, lines: set[str]) -> list[str]:
         name = place.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         module = "harness" if place == "__init__.py" else f"harness.{name}"
         if (DATA, place, "") in inside:
-            # All bytes of the file are in the key, and it may be Python as well.
+            # All bytes of the file are in the key, even if it is a Python file.
             continue
         facts = graph.facts(module) if place.endswith(".py") else None
         if kind == "open":
@@ -142,7 +142,7 @@ def outside_key(check: str, lines: set[str]) -> list[str]:
 
 
 def nodes_at(module: str, facts: ModuleFacts, line: int) -> list[Node]:
-    """The pieces of code that stand at a line; one that is no definition runs on import, or as a program."""
+    """The definitions that contain a line. Code outside of definitions runs on import or as a program."""
     found = [
         (DEFINITION, module, name)
         for name, one in facts.definitions.items()
@@ -169,10 +169,10 @@ def test_what_a_check_runs_is_in_its_key(name, planned, recorder, tmp_path):
             threading.settrace(None)  # type: ignore[arg-type]
             recorder.active = False
 
-    # Programs are slower when each of their calls is looked at.
+    # Recording every call makes programs slower.
     check = replace(task.check, run=run, timeout_s=task.check.timeout_s * 5)
     cache = settings.cache
-    # What it needs is read from the main job's artifacts; what it makes is not put there.
+    # The artifacts of needed checks are copied from the state of the main job, so that nothing is written there.
     shutil.copytree(settings.path("state") / "artifacts", tmp_path / "state" / "artifacts")
     site = JobSite(
         root=REPOSITORY, state=tmp_path / "state", cache=cache, environ=os.environ, cell=cell_launcher(cache)
@@ -193,4 +193,4 @@ def test_what_a_check_runs_is_in_its_key(name, planned, recorder, tmp_path):
     if task.check.device:
         assert len(list(recorder.folder.iterdir())) > 1, "no program of the cell was recorded"
     wrong = outside_key(name, lines)
-    assert not wrong, "it runs code that is not in its key: harness/code_graph has to follow it"
+    assert not wrong, "the check runs code that is not in its key: harness/code_graph must follow it"

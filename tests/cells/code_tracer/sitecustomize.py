@@ -1,8 +1,8 @@
 """Records which code and files of the package `harness` a process uses, from its start on.
 
-Python imports a module of this name by itself when its folder is on PYTHONPATH. Each process appends lines to a
-file of its own in the folder that NPU_MATRIX_TRACE names: `module PATH`, `call PATH LINE` and `open PATH`. Forked
-processes go on with the file of their parent.
+Python imports a module with this name at its start if the folder is on PYTHONPATH. Each process appends lines to its
+own file in the folder NPU_MATRIX_TRACE: `module PATH`, `call PATH LINE` and `open PATH`. Forked processes use the
+file of their parent.
 """
 
 import os
@@ -16,12 +16,12 @@ OPTIMIZED = 0x1
 
 
 class Recorder:
-    """Writes each thing once per process."""
+    """Writes each line once per process."""
 
     def __init__(self, folder):
         self.seen = set()
-        # By their ids: to compare code objects costs more than the calls. They are kept, so that no id is used
-        # twice.
+        # By id, because comparing code objects takes longer than the calls. The objects are stored, so that Python
+        # does not reuse their ids.
         self.codes = {}
         self.file = os.open(
             f"{folder}/{os.getpid()}-{id(self)}.txt",
@@ -36,7 +36,7 @@ class Recorder:
             os.write(self.file, (line + "\n").encode("utf-8", "replace"))
 
     def trace(self, frame, _event, _argument):
-        """Called for each call of a Python function; it returns None, so that its lines are not traced."""
+        """Called for each call of a Python function. It returns None, so that the lines of the function are not traced."""
         code = frame.f_code
         if id(code) in self.codes:
             return
@@ -46,7 +46,7 @@ class Recorder:
             return
         if code.co_name == "<module>":
             self.write(f"module {path}")
-        # The body of a class runs whenever its module does, and a comprehension within what is recorded.
+        # The body of a class runs whenever its module is imported, and a comprehension runs in a recorded function.
         elif code.co_flags & OPTIMIZED and code.co_name not in COMPREHENSIONS:
             self.write(f"call {path} {code.co_firstlineno}")
 
@@ -54,7 +54,7 @@ class Recorder:
         if event == "open" and self.active and isinstance(arguments[0], str) and PACKAGE in arguments[0]:
             frame = sys._getframe(1)
             while frame is not None:
-                # What is copied into the bundle is not used by being copied.
+                # Copying a file into the bundle does not use it.
                 if frame.f_code.co_filename.endswith(BUNDLE):
                     return
                 frame = frame.f_back

@@ -1,4 +1,4 @@
-"""What counts as reached code: what runs, and nothing that only stands beside it."""
+"""Reached code is all code that can run, and no other code of the same files."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ ROOTS = ("harness.a.start:run",)
 
 
 def lay_out(folder: Path, **changes: str) -> Path:
-    """The tree with some files replaced; `a__start` is a/start.py."""
+    """The tree with some files replaced; the keyword `a__start` replaces a/start.py."""
     import textwrap
 
     root = folder / "harness"
@@ -122,7 +122,7 @@ def edited(name: str, old: str, new: str) -> dict[str, str]:
         ("a/start.py", "LIMIT = 3", "LIMIT = 4"),
         ("a/start.py", "LIMIT = 3", "LIMIT = 3\n        print(LIMIT)"),
         ("a/start.py", "import re", "import re\n        import numpy"),
-        # Names that are no longer there.
+        # Names that no longer exist.
         ("a/deep.py", "def base", "def renamed"),
         ("a/tools.py", "def helper", "def renamed"),
         ("a/late.py", "def work", "def renamed"),
@@ -201,7 +201,7 @@ def test_what_a_call_on_import_calls_counts(tmp_path):
         ("harness.x", "TABLE"),
         ("harness.y", "Box"),
     } <= found
-    # An object is made with it, and nobody has the object.
+    # An object is created from it, and nothing uses the object.
     assert not {("harness.x", "later"), ("harness.x", "BOX")} & found
 
 
@@ -363,12 +363,12 @@ def test_files_of_this_package_are_found_by_the_data_helpers_alone():
     found = {}
     for module in CodeGraph().modules():
         text = CodeGraph().file(module).read_text()
-        # `other_module.__file__` starts that module, and is followed.
+        # Code that uses `other_module.__file__` starts that module, and the reference is followed.
         if module != "harness.package" and re.search(r"(?<![\w.\"])__file__(?!\")", text):
             found[module] = "__file__"
         for use in re.findall(r".*\bIMPORT_ROOT\b.*", text):
             if not re.search(r"import|str\(IMPORT_ROOT\)", use) and module != "harness.package":
                 found[module] = use.strip()
-    # The schema of matrix.yaml: no check reads it.
+    # The schema of matrix.yaml, which no check reads.
     found.pop("harness.matrix.document.form", None)
     assert found == {}, "use harness.package.data_folder with a literal: then the files are in the keys"

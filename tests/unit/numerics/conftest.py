@@ -1,4 +1,4 @@
-"""A task context that stands in for the runner: the cell is a plain candidate in this process."""
+"""A task context for tests: the "cell" is a plain candidate in this process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DEVICE = DeviceFacts(device="npu:0", kind="npu", simulated=True)
 
 @dataclass
 class Cell:
-    """What happens inside: which candidate answers, which faults it notices, how the program ends."""
+    """The simulated cell: the candidate, the results with each fault injected, and how the program ends."""
 
     candidate: Candidate = field(default_factory=PlainCandidate)
     faulty: Mapping[str, Callable[[], Candidate]] = field(default_factory=lambda: AS_FAULTS)
@@ -52,7 +52,7 @@ class Cell:
     hangs_in: str = ""
 
     def run(self, cases: Sequence[LossCase], out: Path) -> None:
-        """As the program in the cell does: results, then the self-test."""
+        """Write results and then the self-test, as the program in the cell does."""
         if self.hangs_in:
             out.with_name(out.name + ".progress").write_text(self.hangs_in)
         if self.returncode or self.timed_out:
@@ -76,7 +76,7 @@ class Cell:
 
 @dataclass
 class Context:
-    """The part of a TaskContext that checks of this room use."""
+    """The part of a TaskContext that the numerics checks use."""
 
     workdir: Path
     cell: Cell
@@ -106,7 +106,7 @@ class Context:
     def command(
         self, argv: Sequence[str], *, env: Any = None, cwd: Any = None, timeout: Any = None
     ) -> Completed:
-        """The reference, in this process unless `real`: starting one costs more than all it computes."""
+        """The reference, computed in this process unless `real`, because starting a process takes longer."""
         self.commands.append(tuple(argv))
         if self.real:
             done = subprocess.run(
@@ -129,7 +129,8 @@ class Context:
 
 @pytest.fixture(scope="session")
 def small_battery() -> tuple[LossCase, ...]:
-    """The default battery without the large families and with one of the second contract: no branch is lost."""
+    """The default battery without the large families and with one family of the second contract; all branches
+    occur."""
     return tuple(
         case
         for case in default_battery()

@@ -1,4 +1,5 @@
-"""Wrong losses that must be caught, and legal ones that must not: each is the plain candidate with one method changed."""
+"""Wrong losses that must be detected and correct ones that must pass. Each is the plain candidate with one
+method changed."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ Change = Callable[[PlainCandidate], Any]
 
 
 def changed(**methods: Any) -> type[PlainCandidate]:
-    """PlainCandidate with methods replaced; each takes (self, original, *args)."""
+    """PlainCandidate with some methods replaced; each takes (self, original, *args)."""
 
     def bind(name: str, method: Any) -> Any:
         original = getattr(PlainCandidate, name)
@@ -29,7 +30,8 @@ def changed(**methods: Any) -> type[PlainCandidate]:
 
 
 def _settings(**changes: Any) -> type[PlainCandidate]:
-    """PlainCandidate that reads some settings of the case wrongly; None changes only what the case sets."""
+    """PlainCandidate that reads some settings of the case wrongly; None changes only settings that the case
+    has."""
 
     class Misread(PlainCandidate):
         def __call__(self, case: Any) -> CandidateResult:
@@ -44,7 +46,7 @@ def _lengths(mask: Any) -> Any:
 
 
 def _with_full_gradient(self: Any, log_ratio: Any, mask: Any) -> Any:
-    """GSPO differentiated through the mean as well as through the token: twice the gradient."""
+    """GSPO differentiated through the mean and through the token, which gives twice the gradient."""
     ratio, slope = PlainCandidate.sequence_ratio(self, log_ratio, mask)
     return ratio, 2 * slope
 
@@ -302,7 +304,7 @@ REGRESSIONS: dict[str, type[PlainCandidate]] = {
 
 
 def _blocked(self: Any, _original: Any, terms: Any, axis: int | None = None) -> Any:
-    """Sum in blocks of 128, block by block, as a tiled kernel does."""
+    """Sum in blocks of 128, as a tiled kernel does."""
     flat = terms.reshape(-1) if axis is None else np.moveaxis(terms, axis, -1)
     sums = [flat[..., at : at + 128].sum(axis=-1, dtype=self.dtype) for at in range(0, flat.shape[-1], 128)]
     result = np.zeros_like(sums[0])
@@ -329,7 +331,7 @@ def _exp2(self: Any, _original: Any, x: Any) -> Any:
 
 
 def _sloppy_exp(self: Any, original: Any, x: Any) -> Any:
-    """Off by up to three ulp, in a pattern."""
+    """Values that are wrong by up to three ulp, in a pattern."""
     result = original(x)
     wobble = ((np.arange(result.size).reshape(result.shape) * 7) % 7 - 3).astype(self.dtype)
     return result * (1 + wobble * self.dtype(2.0**-23))

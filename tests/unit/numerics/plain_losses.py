@@ -1,8 +1,8 @@
-"""A plain implementation of every loss in working precision: the simplest candidate, and an example of one.
+"""A plain implementation of every loss in working precision: the simplest candidate.
 
-Written straight from the formulas, one array operation per step, with gradients by hand; it shares no code
-with the reference. Each step is a method, so that a legal variant (another order of summation, another
-exponential) or a wrong one is one method away.
+It follows the formulas, one array operation per step, with hand-written gradients. It shares no code with the
+reference. Each step is a method, so that a correct variant (another order of summation, another exponential)
+or a wrong one can be made by replacing one method.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PlainCandidate:
         return case.inputs["response_mask"].astype(self.dtype)
 
     def total(self, terms: Floats, axis: int | None = None) -> Floats:
-        """A sum, in whatever order."""
+        """A sum in any order."""
         return np.asarray(terms.sum(axis=axis, dtype=self.dtype))
 
     def exp(self, exponent: Floats) -> Floats:
@@ -80,7 +80,7 @@ class PlainCandidate:
         return ratio, ratio * (np.abs(log_ratio) <= 20)
 
     def sequence_ratio(self, log_ratio: Floats, mask: Floats) -> tuple[Floats, Floats]:
-        """exp of the mean log-ratio of a sequence; the derivative flows through each token alone."""
+        """exp of the mean log-ratio of a sequence. The derivative is that of each token alone."""
         mean = self.sequence_mean(log_ratio, mask)[:, None]
         ratio = np.broadcast_to(self.exp(np.minimum(mean, 10)), mask.shape)
         return ratio, ratio * (mean <= 10)
@@ -94,7 +94,7 @@ class PlainCandidate:
         return 1 - case.settings["clip_ratio_low"], 1 + case.settings["clip_ratio_high"]
 
     def surrogate(self, case: LossCase, ratio: Floats, advantages: Floats) -> tuple[Floats, Floats]:
-        """Token losses and whether the ratio's gradient passes (0 or 1)."""
+        """Token losses, and whether the gradient of the ratio passes (0 or 1)."""
         low, high = self.bounds(case)
         unclipped = -advantages * ratio
         clipped = -advantages * np.clip(ratio, self.dtype(low), self.dtype(high))
@@ -107,13 +107,13 @@ class PlainCandidate:
     def dual_clip(
         self, case: LossCase, losses: Floats, passes: Mask, advantages: Floats
     ) -> tuple[Floats, Mask]:
-        """Bound the loss of tokens with negative advantage."""
+        """Limit the loss of tokens with a negative advantage."""
         ceiling = -advantages * self.dtype(case.settings["clip_ratio_c"])
         capped = (advantages < 0) & (losses > ceiling)
         return np.where(capped, ceiling, losses), passes & ~capped
 
     def rollout_weights(self, case: LossCase) -> Floats:
-        """Weights of the rollout correction, 1 where there are none."""
+        """Weights of the rollout correction, 1 if there are none."""
         if "rollout_is_weights" in case.inputs:
             return self.read(case, "rollout_is_weights")
         return np.ones_like(self.mask(case))
@@ -127,7 +127,7 @@ class PlainCandidate:
         return np.asarray(shares * self.dtype(factor))
 
     def denominator(self, case: LossCase, mask: Floats) -> Floats:
-        """What a token loss is divided by, broadcastable to (batch, tokens)."""
+        """The divisor of a token loss, broadcastable to (batch, tokens)."""
         mode = case.settings["loss_agg_mode"]
         if mode == "token-sum":
             return np.asarray(1, dtype=self.dtype)
@@ -142,7 +142,7 @@ class PlainCandidate:
         return np.asarray(sequences * self.dtype(case.setting("loss_scale_factor", mask.shape[-1])))
 
     def sequences(self, mask: Floats) -> int:
-        """Sequences that count."""
+        """Number of sequences that count."""
         return int((mask.sum(axis=-1) > 0).sum())
 
     def aggregation(self, case: LossCase) -> tuple[Floats, Floats]:
@@ -201,7 +201,7 @@ class PlainCandidate:
         return np.asarray(centred / self.deviation(centred) if divided else centred)
 
     def deviation(self, centred: Floats) -> Floats:
-        """Standard deviation of a group, with the guard against zero."""
+        """Standard deviation of a group, plus the epsilon against division by zero."""
         variance = self.total(centred * centred) / self.dtype(centred.size - 1)
         return np.asarray(np.sqrt(variance) + self.dtype(1e-6))
 
@@ -241,7 +241,7 @@ class PlainCandidate:
         return self.limit(case, raw), None
 
     def limit(self, case: LossCase, raw: Floats) -> Floats:
-        """Truncate, or cut out what is outside the trusted range."""
+        """Truncate the weights, or set those outside of the trusted range to zero."""
         upper, lower = case.settings["upper"], case.setting("lower")
         if lower is None:
             return np.asarray(np.minimum(raw, self.dtype(upper)))

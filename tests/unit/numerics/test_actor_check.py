@@ -1,4 +1,4 @@
-"""The check `actor`: which tensor diverged first, what a green is worth, what kept it from measuring."""
+"""The check `actor`: which tensor diverges first, what a pass proves, and why an update was not measured."""
 
 from __future__ import annotations
 
@@ -356,7 +356,7 @@ def test_a_path_that_fails_on_a_cpu_is_told_and_says_nothing_of_the_device(conte
         f"{ENGINE}: Not run, because it fails on a CPU too. Its last line of output: RuntimeError: slice(): "
         "not supported"
     )
-    # The path that verl takes has no such excuse.
+    # A failure of the actor class that verl uses by default is not excused.
     context.command, context.reference = whole, failed
     assert judged(context).status is Status.FAIL
 
@@ -441,7 +441,7 @@ def test_a_kind_of_parameter_whose_gradients_could_be_anything_is_no_green(conte
         "The gradient of model.norm.weight was not verified: in every layer and step" in judgement.reasons[0]
     )
     assert judgement.remedies
-    # Nothing but what float64 leaves of a zero: there is nothing to observe.
+    # Only rounding errors of float64 in a zero: there is nothing to observe.
     context.norms = {NORM_GRADIENT.label: 1e-20}
     judgement = judged(context)
     assert judgement.status is Status.PASS

@@ -1,4 +1,4 @@
-"""A calibration records what a device is, whatever it is, and says what lies beyond the contract."""
+"""A calibration records the constants of any device and reports which of them are beyond the contract."""
 
 from __future__ import annotations
 

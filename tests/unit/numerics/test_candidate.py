@@ -1,4 +1,4 @@
-"""Whatever a candidate does is a verdict with a reason, never a crash of the harness."""
+"""Every behaviour of a candidate becomes a verdict with a reason, never an exception of this project."""
 
 from __future__ import annotations
 

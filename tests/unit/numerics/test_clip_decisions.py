@@ -1,4 +1,4 @@
-"""Clip decisions of verl's loss: which count, how far roundings take them, and when rounding may decide."""
+"""Clip decisions of verl's loss: which ones count, how far rounding moves them, and when rounding may decide."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOW, HIGH = np.log(1 - CASE.update.clip_ratio_low), np.log(1 + CASE.update.clip_
 
 
 class Tensor:
-    """As much of a tensor as the loss is watched through."""
+    """The methods of a tensor that the wrapper of the loss calls."""
 
     def __init__(self, values: Any) -> None:
         self.values = np.asarray(values, dtype=np.float64)
@@ -34,7 +34,7 @@ class Tensor:
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A release whose losses are known by name."""
+    """A verl release whose losses are registered by name."""
     losses = {"vanilla": lambda **given: given["log_prob"], "gspo": lambda **given: given["log_prob"]}
     for name in ("verl", "verl.trainer", "verl.trainer.ppo"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
@@ -69,7 +69,7 @@ def watched(registry: dict[str, Any], ratios: Any, **given: Any) -> tuple[np.nda
 def test_tokens_that_count_have_their_distance_from_the_nearest_bound(registry: dict[str, Any]) -> None:
     ratio, margin = watched(registry, [HIGH + 0.1, LOW + 0.2, LOW])
     assert margin[0, :2] == pytest.approx([np.log(3) - HIGH - 0.1, 0.2])
-    # Padding decides nothing.
+    # Padding never decides.
     assert ratio[0, 2] == 0
     assert np.isinf(margin[0, 2])
 

@@ -1,4 +1,4 @@
-"""Bounds must hold for every evaluation in the declared precision: here numpy's fp32, in several orders."""
+"""Error bounds must hold for every evaluation in the declared precision, here numpy's fp32 in several orders."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ OFF = st.tuples(st.integers(-8192, 8192), st.integers(0, 4096)).map(
 
 @given(OFF, OFF)
 def test_errors_of_operands_are_carried_however_large_they_are(left, right):
-    """At the corners of what the operands may be, where sums and products of two intervals are widest."""
+    """Evaluate at the corners of the operands' intervals, where sums and products are farthest from the exact
+    values."""
     one, other = (Bounded(np.array([value]), np.array([error]), FP32) for value, error in (left, right))
     corners = list(itertools.product(*((value - error, value + error) for value, error in (left, right))))
     for operation in (operator.add, operator.sub, operator.mul):
@@ -103,7 +104,7 @@ def test_what_leaves_the_format_is_marked():
     assert (thousand * thousand).overflow
     assert not (Bounded.exact(np.array([1000.0]), FP16_IO) * 1000.0).overflow
     assert ((thousand * thousand) * 0.0 + 1.0).overflow
-    # What is computed may be above the exact number by its error.
+    # A computed value may exceed the exact one by its error.
     limit = FORMATS["fp16"].largest
     near = Bounded(np.array([limit - 600.0]), np.array([300.0]), FP16_NATIVE)
     assert not (near + 0.0).overflow

@@ -1,4 +1,4 @@
-"""No false alarm on legal arithmetic, no wrong loss let through, and reasons that say what is wrong."""
+"""The judge passes correct arithmetic, fails wrong losses, and gives reasons that say what is wrong."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_arithmetic_that_cannot_carry_the_loss_is_ill_posed():
 
 
 def test_tokens_of_one_sequence_share_one_clip_decision():
-    """A row whose ratio lies on the bound may be clipped or not, but not in part."""
+    """A row whose ratio is exactly on the bound may be clipped or not, but not in part."""
     case = next(entry for entry in battery(seed=11) if entry.name == "policy/gspo-off/seq-mean-token-mean")
     rows, tokens = 2, 4
     ratio = np.full((rows, tokens), np.log(1.28), dtype=np.float32)

@@ -40,12 +40,13 @@ def test_inputs_are_exact_in_the_io_format(contract):
 def test_the_production_micro_batch_has_production_gradients():
     case = next(entry for entry in battery() if entry.name == "policy/gspo-production/token-mean")
     gradient = np.abs(reference(case).gradient.exact)
-    # Below what torch.testing.assert_close tells from zero: its absolute tolerance for fp32.
+    # Below the absolute tolerance of torch.testing.assert_close for fp32.
     assert 0 < gradient.max() < 1e-5
 
 
 def test_the_battery_takes_every_branch():
-    """Clipped above and below, dual clip, both clamps, empty rows, one-token rows: a branch never taken is never tested."""
+    """The battery takes every branch: clipped above and below, dual clip, both clamps, empty rows, one-token
+    rows."""
     cases = {case.name: case for case in battery()}
 
     def log_ratio(name):
@@ -87,7 +88,8 @@ def test_no_verdict_hangs_on_where_the_limit_of_undecided_tokens_is(name):
 
 @pytest.mark.parametrize("name", ["bf16-native", "fp16-native"])
 def test_arithmetic_in_16_bits_is_asked_what_it_can_decide(name):
-    """Only the paper's clip range, whose bounds round to 1, and numbers beyond the format stay ill-posed."""
+    """Only the clip range of the paper, whose bounds round to 1, and numbers beyond the format stay
+    ill-posed."""
     contract = CONTRACTS[name]
     for case in battery(seed=7, contract=contract):
         if case.severity != REQUIRED:

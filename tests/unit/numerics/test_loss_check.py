@@ -1,4 +1,4 @@
-"""The loss check end to end: battery, cell, reference process, judgement. Each way to be red has its seeded cause."""
+"""The check `loss` from battery to judgement. Each way in which it can fail is caused on purpose."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_candidate_that_offers_nothing_is_not_green(context):
 
 
 def with_ill_posed(measured, *prefixes):
-    """The measurements, with the cases of these names' beginnings ill-posed."""
+    """Measurements in which the cases with these name prefixes are ill-posed."""
     cases = tuple(
         replace(case, status=LossStatus.ILL_POSED) if case.name.startswith(prefixes) else case
         for case in measured.measurements.cases

@@ -1,4 +1,4 @@
-"""The reference against hand-worked numbers, finite differences, and its own edge semantics."""
+"""The reference agrees with hand-computed numbers and finite differences, also in edge cases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.numerics.loss.formulas.loss_reference import reference
 
 FP64 = Contract(name="fp64", io="fp64", compute="fp64", accumulate="fp64")
 ROUNDED = 3 * FP32.unit
-"""Log-ratios of 3 at most are given in fp32, so a ratio is off by as much."""
+"""Log-ratios of at most 3 are stored in fp32, so a ratio has this relative error."""
 
 BASE = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": 3.0, "loss_agg_mode": "token-mean"}
 
@@ -116,11 +116,12 @@ DIFFERENTIABLE = [
 
 @pytest.mark.parametrize("case", DIFFERENTIABLE, ids=lambda case: case.name)
 def test_closed_form_gradients_agree_with_the_plain_candidate_in_float64(case):
-    """Two independent sets of hand-written gradients; finite differences below tie them to the values."""
+    """Two independent sets of hand-written gradients agree; finite differences below connect them with the
+    values."""
     value, gradient = getattr(PlainCandidate("fp64"), case.operation)(case)
     expected = reference(replace(case, contract=FP64))
     exact, decided = expected.gradient.exact, ~expected.gradient.undecided
-    # Both are off by their roundings.
+    # Both have rounding errors.
     assert abs(value - expected.value) <= expected.value_high - expected.value_low
     assert (abs(gradient - exact) <= 2 * expected.gradient.tolerance + FP64.unit * abs(exact))[decided].all()
 
@@ -144,13 +145,13 @@ def test_gradients_are_derivatives_of_values(name):
     candidates = np.flatnonzero((~gradient.undecided & ~gradient.zero).reshape(-1))
     for place in rng.choice(candidates, size=4, replace=False):
         (coarse, _), (fine, rounding) = (slope(case, place, step) for step in (2e-5, 1e-5))
-        # The error of a central difference falls with the square of its step, so that of the finer one is a third
-        # of what lies between both.
+        # The error of a central difference is proportional to the square of its step, so that of the finer
+        # one is a third of the difference between both.
         assert abs(fine - gradient.exact.reshape(-1)[place]) <= abs(coarse - fine) + rounding
 
 
 def slope(case, place, step):
-    """Central difference of the value, and by how much roundings may move it."""
+    """Central difference of the value, and how far rounding may move it."""
     values, doubt = [], 0.0
     for sign in (1, -1):
         moved = np.array(case.inputs[case.gradient_of], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Relations alone: kept by legal arithmetic, broken by wrong losses, without any reference."""
+"""Correct arithmetic fulfils the relations, and wrong losses violate them, without any reference."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_a_candidate_does_not_offer_is_left_out():
 
 
 class Only(PlainCandidate):
-    """Offers some operations and no others."""
+    """Offers only some operations."""
 
     def __init__(self, *offered):
         super().__init__()

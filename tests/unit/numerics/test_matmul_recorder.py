@@ -1,4 +1,4 @@
-"""Matrix products in a 16-bit format: what is legal, and what coarse partial sums give."""
+"""Matmuls in a 16-bit format: which results are allowed, and what coarse partial sums give."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def operands(seed: int, terms: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def in_single(left: np.ndarray, right: np.ndarray, block: int) -> np.ndarray:
-    """Blocks of fp32 sums, in an order of one's own."""
+    """Sums of blocks in fp32, in another order."""
     total = np.zeros((len(left), right.shape[1]), dtype=np.float32)
     for first in range(0, left.shape[1], block):
         part = left[:, first : first + block].astype(np.float32) @ right[first : first + block].astype(

@@ -12,7 +12,7 @@ from harness.outcome import Evidence
 
 @pytest.fixture
 def runtime(monkeypatch):
-    """Sets what the process's runtime shows itself to be."""
+    """Sets the device facts that the runtime of the process reports."""
     return lambda kind: monkeypatch.setattr(torch_device, "runtime_kind", lambda: kind)
 
 

@@ -1,4 +1,4 @@
-"""The check `twin`: its horizon, where it refuses, which step and module it names, what its green is worth."""
+"""The check `twin`: its horizon, the runs it refuses, the step and module it reports, and what a pass proves."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def label_of(fault: Any) -> str:
 
 @dataclass
 class Context:
-    """A cell whose programs write what the test says."""
+    """A cell whose programs write prepared results."""
 
     workdir: Path
     errors: dict[str, float | None] = field(default_factory=dict)
@@ -208,7 +208,7 @@ def test_green_is_withheld_when_the_self_test_fails(tmp_path: Path) -> None:
 
 
 def test_green_is_withheld_where_it_leans_on_a_guess(tmp_path: Path) -> None:
-    """Errors are 1e-6 but for one of 4e-6, which only what was guessed for erf explains."""
+    """Errors are 1e-6, except one of 4e-6 that only the guess for erf explains."""
     wide = {"6/gradient/1/lm_head.weight/": 4e-6, "7/output/0/log_prob/": 4e-6}
     _, judgement = judged(Context(tmp_path, errors=wide, unbounded=("erf",), strict=3e-6))
     assert judgement.status is Status.INCONCLUSIVE
@@ -304,7 +304,7 @@ def test_the_horizon_ends_with_the_first_decision_that_rounding_reaches(
     [([1e-6, 3e-6, 9e-6], 3.0), ([1e-6, 1e-6, 1e-6], 1.0), ([1e-6], None), ([0.0, 1e-6], None)],
 )
 def test_roundings_grow_by_a_factor_a_step(noise: list[float], factor: float | None) -> None:
-    """Distances of two parameters of norm 3 and 4: of 5 together, and of all other tensors nothing."""
+    """Distances of two parameters with norms 3 and 4 (5 together); all other distances are zero."""
     trail = TwinRun(
         values={
             f"{step}/{label}": np.array([norm])

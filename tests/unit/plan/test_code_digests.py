@@ -1,4 +1,4 @@
-"""The code part of a key: everything that the check can run, for every check of this project."""
+"""The code part of a key contains everything that a check can run, for every check of this project."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def nodes():
 
 @pytest.fixture(scope="module")
 def changed_everywhere(tmp_path_factory):
-    """The code of every check in a tree where a statement stands at the end of every module."""
+    """The root of a copy of the package in which every module has an additional statement at its end."""
     root = tmp_path_factory.mktemp("tree") / "harness"
     shutil.copytree(PACKAGE_ROOT, root, ignore=shutil.ignore_patterns("__pycache__"))
     for module in CodeGraph(root).modules():
@@ -49,7 +49,7 @@ def changed_everywhere(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def imported():
-    """Module -> the modules of ours that its import really imports."""
+    """Module -> the modules of this project that are really imported when it is imported."""
     known: dict[str, set[str]] = {}
 
     def find(module: str) -> set[str]:
@@ -163,7 +163,8 @@ def test_planning_is_followed_and_does_not_count_what_checks_run():
 
 
 def test_checks_read_the_package_through_the_data_helpers(nodes):
-    """What else names the package's folder in reach of a check makes the bundle, or reads code for a digest."""
+    """Other code that check keys contain and that names the folder of the package makes the bundle or reads
+    code for a digest."""
     graph = CodeGraph()
     folder = (DEFINITION, "harness.package", "PACKAGE_ROOT")
     users = {

@@ -8,7 +8,7 @@ def test_each_package_says_how_many_checks_a_change_in_it_renews():
     assert rows["cli"].definition_most == 0
     assert rows["(top level)"].module_most == len(checks)
     assert rows["compat"].definition_most > 0
-    # A lock that is resolved otherwise is another environment for all that runs in cells.
+    # Different code for resolving makes another environment for all programs in cells.
     assert rows["numerics"].definition_most < len(checks)
     for row in rows.values():
         assert row.definition_median <= row.definition_most <= len(checks)

@@ -1,7 +1,8 @@
-"""Relations between its own results that every correct loss has: a test that needs no reference.
+"""Metamorphic relations: properties that every correct loss has between its own results, tested without a
+reference.
 
-Each relation evaluates a candidate on a case and on a changed case and returns how far the two are from
-agreeing, relative to the size of the sums involved. Legal fp32 arithmetic stays below `TOLERANCE`; a wrong
+Each relation evaluates a candidate on a case and on a changed case and returns how far the results are from
+agreeing, relative to the size of the sums involved. Correct fp32 arithmetic stays below `TOLERANCE`; a wrong
 mask, length, denominator, clip or sign does not.
 """
 

@@ -1,4 +1,4 @@
-"""Relations that advantages, entropy and log-probabilities keep."""
+"""Relations of advantages, entropy and log-probabilities."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _advantage_case(rewards: Array, index: NDArray[Any]) -> LossCase:
 
 
 def advantage_relations(probe: Probe) -> Iterator[Violation]:
-    """Rewards may be shifted, stretched and reordered; equal rewards prefer nothing."""
+    """Rewards may be shifted, scaled and reordered. Equal rewards have advantage zero."""
     rewards, index = probe.rng.integers(-8, 9, 24) / 8.0, np.repeat(np.arange(4), 6)
     rewards[::6] += 2.0
     here = probe.value(_advantage_case(rewards, index))
@@ -44,7 +44,7 @@ def advantage_relations(probe: Probe) -> Iterator[Violation]:
     order = probe.rng.permutation(24)
     moved = probe.value(_advantage_case(rewards[order], index[order]))
     yield Violation(relation="advantage-shift", amount=finite(float(np.abs(here - shifted).max())))
-    # Stretching changes only the effect of epsilon = 1e-6 next to a deviation of order one.
+    # Scaling changes only the effect of epsilon = 1e-6 next to a deviation of order one.
     yield Violation(relation="advantage-stretch", amount=finite(float(np.abs(here - stretched).max())))
     yield Violation(relation="advantage-order", amount=finite(float(np.abs(here[order] - moved).max())))
     groups = here[:, 0].reshape(4, 6)
@@ -61,7 +61,7 @@ def advantage_relations(probe: Probe) -> Iterator[Violation]:
 
 
 def logit_relations(probe: Probe, operation: str) -> Iterator[Violation]:
-    """Of one of `LOGIT_OPERATIONS`: a constant added to all logits changes nothing; gradients over the
+    """For one of `LOGIT_OPERATIONS`: a constant added to all logits changes nothing, and gradients over the
     vocabulary sum to zero."""
     mask = np.ones((3, 4))
     logits = np.round(probe.rng.normal(size=(3, 4, 32)) * 16) / 16
@@ -80,7 +80,7 @@ def logit_relations(probe: Probe, operation: str) -> Iterator[Violation]:
         settings={"loss_agg_mode": "token-mean"},
     )
     here, there = probe.run(case), probe.run(changed(case, logits=logits + 8.0))
-    # Adding 8 costs four bits of the sums of logits.
+    # Adding 8 costs four bits of precision in the sums of logits.
     yield Violation(relation=f"{operation}-shift", amount=relative_difference(here, there) / 16)
     total = float(np.abs(here.gradient.sum(axis=-1)).max() / np.abs(here.gradient).max())
     yield Violation(relation=f"{operation}-gradient-sum", amount=finite(total))

@@ -1,4 +1,4 @@
-"""Relations that policy losses keep; each returns how far a candidate is from keeping it."""
+"""Relations of policy losses. Each function returns how far a candidate is from fulfilling the relation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def batch_order(probe: Probe, loss: str, mode: str) -> float:
 
 
 def padding_width(probe: Probe, loss: str, mode: str) -> float:
-    """Columns of padding change nothing, the horizon being fixed."""
+    """Additional columns of padding change nothing if the horizon is fixed."""
     case = probe.policy(loss, mode).with_settings(**_horizon(mode))
     here = probe.run(case)
     wide = probe.run(rearranged(case, lambda array: np.pad(array, ((0, 0), (0, 5)))))
@@ -49,7 +49,7 @@ def _horizon(mode: str) -> Mapping[str, Any]:
 
 
 def padding_content(probe: Probe, loss: str, mode: str) -> float:
-    """What stands in padding changes nothing, and no gradient arrives there."""
+    """Values in padding change nothing, and no gradient reaches padding."""
     case = probe.policy(loss, mode)
     padding = case.inputs["response_mask"] == 0
     filled = {
@@ -74,7 +74,7 @@ def empty_rows(probe: Probe, loss: str, mode: str) -> float:
 
 
 def duplication(probe: Probe, loss: str, mode: str) -> float:
-    """A batch twice over has the same mean, and half the gradient for each copy."""
+    """A batch that contains each sequence twice has the same mean, and each copy has half the gradient."""
     case = probe.policy(loss, mode)
     here, there = probe.run(case), probe.run(rearranged(case, lambda array: np.concatenate([array, array])))
     expected = ValueAndGradient(value=here.value, gradient=np.concatenate([here.gradient, here.gradient]) / 2)
@@ -89,13 +89,13 @@ def _global(case: LossCase, **more: Any) -> LossCase:
 
 
 def explicit_denominators(probe: Probe, loss: str, mode: str) -> float:
-    """Denominators that are given agree with those that are counted."""
+    """Explicit denominators give the same result as counted ones."""
     case = probe.policy(loss, mode)
     return relative_difference(probe.run(case), probe.run(_global(case)))
 
 
 def micro_batches(probe: Probe, loss: str, mode: str) -> float:
-    """With global denominators, micro-batches add up to the batch."""
+    """With global denominators, the results of micro-batches add up to that of the batch."""
     whole = _global(probe.policy(loss, mode))
     parts = [probe.run(_rows(whole, first, first + 2)) for first in range(0, BATCH, 2)]
     total = ValueAndGradient(
@@ -115,21 +115,22 @@ def data_parallel(probe: Probe, loss: str, mode: str) -> float:
 
 
 def homogeneous(probe: Probe, loss: str, mode: str) -> float:
-    """Twice the advantages, twice the loss."""
+    """Doubling the advantages doubles the loss."""
     case = probe.policy(loss, mode)
     doubled = changed(case, advantages=case.inputs["advantages"] * 2)
     return relative_difference(scaled(probe.run(case), 2), probe.run(doubled))
 
 
 def no_advantage(probe: Probe, loss: str, mode: str) -> float:
-    """Without advantages there is neither loss nor gradient."""
+    """If all advantages are zero, the loss and its gradient are zero."""
     case = probe.policy(loss, mode)
     outcome = probe.run(changed(case, advantages=np.zeros_like(case.inputs["advantages"])))
     return finite(abs(outcome.value) + float(np.abs(outcome.gradient).max()))
 
 
 def weight_linearity(probe: Probe, loss: str, mode: str) -> float:
-    """Rollout weights multiply token losses: twice the weights, twice the loss; weight one is no weight."""
+    """Rollout weights multiply token losses: doubled weights double the loss, and weights of one change
+    nothing."""
     case = replace(probe.policy(loss, mode), requires=(loss, "rollout_is_weights"))
     ones = np.ones_like(case.inputs["log_prob"])
     plain, once = probe.run(case), probe.run(changed(case, rollout_is_weights=ones))
@@ -139,7 +140,7 @@ def weight_linearity(probe: Probe, loss: str, mode: str) -> float:
 
 
 def on_policy(probe: Probe, loss: str, mode: str) -> float:
-    """At ratio one the gradient sums to the loss, and sequence and token ratios agree."""
+    """At ratio one the gradient sums to the loss, and sequence-level and token-level ratios agree."""
     case = probe.policy(loss, mode)
     case = changed(case, log_prob=case.inputs["old_log_prob"])
     here = probe.run(case)
@@ -150,7 +151,8 @@ def on_policy(probe: Probe, loss: str, mode: str) -> float:
 
 
 def constant_advantage(probe: Probe, loss: str, mode: str) -> float:
-    """On policy, advantage one everywhere: a mean is minus one, a sum minus its number of tokens per unit."""
+    """On-policy with advantage one everywhere, a mean is minus one, and a sum is minus its number of tokens
+    per unit."""
     case = probe.policy(loss, mode)
     mask = case.inputs["response_mask"]
     outcome = probe.run(changed(case, log_prob=case.inputs["old_log_prob"], advantages=np.ones_like(mask)))
@@ -159,7 +161,7 @@ def constant_advantage(probe: Probe, loss: str, mode: str) -> float:
 
 
 def one_token(probe: Probe, loss: str, mode: str) -> float:
-    """Sequences of one token have one ratio, whichever way it is formed."""
+    """Sequences of one token have the same ratio at sequence level and at token level."""
     case = probe.policy(loss, mode).with_settings(clip_ratio_c=1e4)
     mask = np.zeros_like(case.inputs["response_mask"])
     mask[1:, 0] = 1
@@ -169,7 +171,8 @@ def one_token(probe: Probe, loss: str, mode: str) -> float:
 
 
 def row_weight(probe: Probe, loss: str, mode: str) -> float:
-    """On policy, every token weighs the same in token modes, every sequence in sequence means of means."""
+    """On-policy, all tokens have the same weight in token modes, and all sequences in sequence means of
+    means."""
     case = probe.policy(loss, mode)
     mask = case.inputs["response_mask"]
     outcome = probe.run(changed(case, log_prob=case.inputs["old_log_prob"], advantages=np.ones_like(mask)))
@@ -181,7 +184,8 @@ def row_weight(probe: Probe, loss: str, mode: str) -> float:
 
 
 def clip_edges(probe: Probe, loss: str, mode: str) -> float:
-    """Outside the clip range nothing passes, inside it does, and the loss stays at the bound's value."""
+    """Outside the clip range no gradient passes, inside it does, and the loss stays at the value of the
+    bound."""
     worst = 0.0
     for sign, bound in ((1.0, "clip_ratio_high"), (-1.0, "clip_ratio_low")):
         case = probe.policy(loss, mode)
@@ -199,7 +203,8 @@ def clip_edges(probe: Probe, loss: str, mode: str) -> float:
 
 
 def saturation(probe: Probe, loss: str, mode: str) -> float:
-    """Far away a loss takes its last bound (dual clip, e^10); beyond the clamp at 20 no gradient passes."""
+    """Far from the policy a loss reaches its last bound (dual clip, e^10); beyond the clamp at 20 no gradient
+    passes."""
     case = probe.policy(loss, mode)
     ones = np.ones_like(case.inputs["response_mask"])
     bound = case.settings["clip_ratio_c"] if loss == "vanilla" else np.exp(10.0)
@@ -219,7 +224,7 @@ def _uniform(case: LossCase, old: float, new: float, advantage: float) -> LossCa
 
 
 def _sum_of(mask: NDArray[Any], mode: str) -> float:
-    """What token losses of one add up to."""
+    """The aggregate of token losses that are all one."""
     mean_length = float(mask.sum() / (mask.sum(axis=1) > 0).sum())
     return {"seq-mean-token-sum": mean_length, "seq-mean-token-sum-norm": mean_length / TOKENS}.get(mode, 1.0)
 

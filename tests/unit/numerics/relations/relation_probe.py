@@ -1,4 +1,4 @@
-"""The parts of metamorphic relations: a candidate evaluated on generated and changed cases, and distances."""
+"""Parts of metamorphic relations: evaluation of a candidate on generated and changed cases, and distances."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ BATCH, TOKENS = 8, 24
 
 @dataclass(frozen=True, kw_only=True)
 class ValueAndGradient:
-    """A value with its gradient, and the size that differences are relative to."""
+    """A value with its gradient, and the size to which differences are relative."""
 
     value: float
     gradient: Array
 
     @property
     def size(self) -> float:
-        """Sum of magnitudes, which cancellation in the value does not shrink."""
+        """Sum of magnitudes, which stays large if the terms of the value cancel."""
         return max(abs(self.value), float(np.abs(self.gradient).sum()), 1e-30)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Violation:
-    """How far a candidate is from keeping a relation; `broken` when rounding cannot explain it.
+    """How far a candidate is from fulfilling a relation. `broken`: rounding cannot explain it.
 
-    why: what the candidate did instead of giving results, "" where it gave some.
+    why: why the candidate gave no usable result, "" if it gave one.
     """
 
     relation: str
@@ -52,7 +52,7 @@ class Violation:
 
 
 class UnusableResultError(Exception):
-    """A candidate raised, or returned something of another shape; the message says what."""
+    """A candidate raised an exception or returned something of another shape; the message says what."""
 
 
 class Probe:
@@ -85,7 +85,7 @@ class Probe:
         )
 
     def run(self, case: LossCase) -> ValueAndGradient:
-        """Value and gradient; UnsupportedCaseError passes through, UnusableResultError without either."""
+        """Value and gradient; UnusableResultError if one is missing. UnsupportedCaseError is not caught."""
         result = self._result(case)
         assert case.gradient_of is not None
         gradient = _shaped("gradient", result.gradient, case.inputs[case.gradient_of].shape)
@@ -137,7 +137,7 @@ def relative_difference(first: ValueAndGradient, second: ValueAndGradient) -> fl
 
 
 def finite(amount: float) -> float:
-    """The amount, infinite where it is not a number."""
+    """The amount, or infinity if it is not finite."""
     return amount if np.isfinite(amount) else np.inf
 
 
