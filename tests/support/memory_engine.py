@@ -14,19 +14,17 @@ from pathlib import Path
 
 from harness.builds.engines.engine import (
     BuildError,
-    BuildTimeFiles,
     ContainerExit,
     ContainerSpec,
     EngineInfo,
     EngineResource,
     Image,
-    LogWriter,
+    LayerBuild,
     base_unavailable_error,
     full_disk_error,
     layer_image,
     no_daemon_error,
 )
-from harness.builds.engines.image_layers import Layer
 from harness.builds.ownership.owner_labels import has_owner_labels
 from harness.digest import digest_json
 from harness.errors import InfrastructureError
@@ -124,18 +122,12 @@ class MemoryEngine:
         self._names[reference] = image.id
         return image
 
-    def build(
-        self,
-        parent: str,
-        layer: Layer,
-        build_files: BuildTimeFiles,
-        labels: Mapping[str, str],
-        log: LogWriter,
-    ) -> Image:
+    def build(self, request: LayerBuild) -> Image:
         """Store the files and commands of the layer; build-time files are not stored."""
         self._require_running()
-        below = self._images[self._names.get(parent, parent)]
-        log(f"layer {layer.name}, build_files: {', '.join(sorted(build_files.secrets))}")
+        layer = request.layer
+        below = self._images[self._names.get(request.parent, request.parent)]
+        request.log(f"layer {layer.name}, build_files: {', '.join(sorted(request.build_files.secrets))}")
         if layer.name in self.failing:
             raise BuildError(layer.name, "error: the commands of this layer fail")
         size = sum(len(data) for data in layer.files.values())
@@ -149,7 +141,7 @@ class MemoryEngine:
             id=identity,
             arch=below.image.arch,
             bytes=sum(len(data) for data in files.values()),
-            labels={**below.image.labels, **labels},
+            labels={**below.image.labels, **request.labels},
         )
         history = (*below.history, *layer.commands)
         self._images[identity] = _StoredImage(image=image, files=files, history=history, created=time.time())

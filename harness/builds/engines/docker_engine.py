@@ -13,7 +13,7 @@ from harness.builds.engines.engine import (
     BuildError,
     BuildTimeFiles,
     Image,
-    LogWriter,
+    LayerBuild,
     layer_image,
 )
 from harness.builds.engines.image_layers import Layer
@@ -46,34 +46,22 @@ class DockerEngine(SdkEngine):
             self._builder = "buildkit" if _client_has_buildkit(self._environ) else "steps"
         return self._builder
 
-    def build(
-        self,
-        parent: str,
-        layer: Layer,
-        build_files: BuildTimeFiles,
-        labels: Mapping[str, str],
-        log: LogWriter,
-    ) -> Image:
+    def build(self, request: LayerBuild) -> Image:
         """Add a layer, without BuildKit if it needs folders of the host, which BuildKit cannot mount."""
-        if self.builder == "buildkit" and not any(mount.source.is_dir() for mount in build_files.mounts):
-            return self._build_with_buildkit(parent, layer, build_files, labels, log)
-        return super().build(parent, layer, build_files, labels, log)
+        needs_folders = any(mount.source.is_dir() for mount in request.build_files.mounts)
+        if self.builder == "buildkit" and not needs_folders:
+            return self._build_with_buildkit(request)
+        return super().build(request)
 
-    def _build_with_buildkit(
-        self,
-        parent: str,
-        layer: Layer,
-        build_files: BuildTimeFiles,
-        labels: Mapping[str, str],
-        log: LogWriter,
-    ) -> Image:
+    def _build_with_buildkit(self, request: LayerBuild) -> Image:
+        layer, build_files = request.layer, request.build_files
         with temporary_folder() as folder:
             # A sub-folder, because the file that names the owner must not be part of the build.
             context = folder / "context"
             context.mkdir()
             argv = ["docker", "build", "--progress", "plain", "--network", "host"]
             argv += ["--tag", layer_image(layer.key), "--file", str(context / "Dockerfile")]
-            for label, value in labels.items():
+            for label, value in request.labels.items():
                 argv += ["--label", f"{label}={value}"]
             for secret, data in build_files.secrets.items():
                 path = context / ".build_files" / secret
@@ -85,10 +73,10 @@ class DockerEngine(SdkEngine):
             context.joinpath(".dockerignore").write_text(".build_files\n", "utf-8")
             _write_files(context, layer, build_files)
             context.joinpath("Dockerfile").write_text(
-                _dockerfile(self._name(parent), layer, build_files), "utf-8"
+                _dockerfile(self._name(request.parent), layer, build_files), "utf-8"
             )
             output = self._docker([*argv, str(context)], layer.name)
-        log(output)
+        request.log(output)
         found = self.image(layer_image(layer.key))
         if found is None:
             raise InfrastructureError(

@@ -39,6 +39,20 @@ class BuildTimeFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LayerBuild:
+    """A layer to build on the image with the id `parent`.
+
+    labels: the labels of the new image. log: receives the output of the commands.
+    """
+
+    parent: str
+    layer: Layer
+    build_files: BuildTimeFiles
+    labels: Mapping[str, str]
+    log: LogWriter
+
+
+@dataclass(frozen=True, kw_only=True)
 class Image:
     """An image on this host.
 
@@ -124,15 +138,8 @@ class Engine(Protocol):
     def pull(self, reference: str) -> Image:
         """Fetch an image."""
 
-    def build(
-        self,
-        parent: str,
-        layer: Layer,
-        build_files: BuildTimeFiles,
-        labels: Mapping[str, str],
-        log: LogWriter,
-    ) -> Image:
-        """Build the image `layer_image(layer.key)` on `parent`; BuildError if a command fails."""
+    def build(self, request: LayerBuild) -> Image:
+        """Build the image `layer_image(request.layer.key)`; BuildError if a command fails."""
 
     def start(self, spec: ContainerSpec) -> str:
         """Start a container and return its id."""

@@ -13,6 +13,7 @@ from harness.builds.engines.engine import (
     BuildTimeFiles,
     Engine,
     Image,
+    LayerBuild,
     LogWriter,
     layer_image,
 )
@@ -82,8 +83,15 @@ def build_image(
     built, seconds = [], {}
     for layer in layers[present:]:
         started = time.monotonic()
-        image, new = _build_one(engine, image, layer, build_files, labels, locks, log)
-        if new:
+        request = LayerBuild(
+            parent=image.id,
+            layer=layer,
+            build_files=build_files,
+            labels={**labels, KEY: layer.key, PARENT: image.id},
+            log=log,
+        )
+        image, is_new = _build_one(engine, request, locks)
+        if is_new:
             built.append(layer.name)
             seconds[layer.name] = round(time.monotonic() - started, 3)
     return BuiltImage(
@@ -103,15 +111,9 @@ def missing_layers(engine: Engine, layers: Sequence[Layer]) -> Sequence[Layer]:
     return layers
 
 
-def _build_one(
-    engine: Engine,
-    parent: Image,
-    layer: Layer,
-    build_files: BuildTimeFiles,
-    labels: Mapping[str, str],
-    locks: Path,
-    log: LogWriter,
-) -> tuple[Image, bool]:
+def _build_one(engine: Engine, request: LayerBuild, locks: Path) -> tuple[Image, bool]:
+    """The image of a layer, and whether it was built now."""
+    layer = request.layer
     file = locks / f"{layer.key}.lock"
     try:
         locks.mkdir(parents=True, exist_ok=True)
@@ -119,9 +121,8 @@ def _build_one(
             existing = engine.image(layer_image(layer.key))
             if existing is not None:
                 return existing, False
-            log(f"building layer {layer.name} ({layer.key})")
-            own = {**labels, KEY: layer.key, PARENT: parent.id}
-            return engine.build(parent.id, layer, build_files, own, log), True
+            request.log(f"building layer {layer.name} ({layer.key})")
+            return engine.build(request), True
     except filelock.Timeout as error:
         raise InfrastructureError(
             "another process has been building this layer for too long",

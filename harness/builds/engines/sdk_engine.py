@@ -24,13 +24,12 @@ from harness.builds.engines.engine import (
     ARCHITECTURES,
     BUILD_TIME_FOLDER,
     BuildError,
-    BuildTimeFiles,
     ContainerExit,
     ContainerSpec,
     EngineInfo,
     EngineResource,
     Image,
-    LogWriter,
+    LayerBuild,
     Mount,
     base_unavailable_error,
     full_disk_error,
@@ -126,26 +125,20 @@ class SdkEngine:
             raise base_unavailable_error(reference, "the pull succeeded, but the image is not on this host")
         return found
 
-    def build(
-        self,
-        parent: str,
-        layer: Layer,
-        build_files: BuildTimeFiles,
-        labels: Mapping[str, str],
-        log: LogWriter,
-    ) -> Image:
+    def build(self, request: LayerBuild) -> Image:
         """Run the layer's commands in a container and commit it as an image.
 
         Build-time files are mounted on a file system in memory, so the layer cannot contain them. Docker's
         classic builder has neither mounts nor secrets.
         """
+        layer, build_files = request.layer, request.build_files
         with contextlib.ExitStack() as stack:
             mounts = [*build_files.mounts, *stack.enter_context(_secret_files(build_files.secrets))]
             spec = ContainerSpec(
                 name=f"npu-matrix-build-{layer.key[:12]}-{os.getpid()}-{time.monotonic_ns()}",
-                image=parent,
+                image=request.parent,
                 argv=(*SHELL, "\n".join(layer.commands) or "true"),
-                labels=labels,
+                labels=request.labels,
                 mounts=tuple(mounts),
                 network="host",
             )
@@ -161,7 +154,7 @@ class SdkEngine:
             def write(data: bytes) -> None:
                 tail.extend(data)
                 del tail[:-TAIL_BYTES]
-                log(data.decode(errors="replace"))
+                request.log(data.decode(errors="replace"))
 
             self.follow(container, write)
             self._require_built(container, layer, tail.decode(errors="replace"))

@@ -22,7 +22,7 @@ import uv
 from harness.errors import InfrastructureError, InputError
 from harness.serialisation import JsonValue
 from harness.sources.packages.pip_config import merged_settings
-from harness.sources.redact import redact_text, redact_url
+from harness.sources.redact import MASK, redact_text, redact_url
 
 # Alternative names of pip's options; its files and variables may use any of them.
 ALIASES = {"pypi-url": "index-url", "default-timeout": "timeout"}
@@ -193,7 +193,12 @@ class IndexSettings:
             "cert": self.cert,
             "timeout_s": self.timeout_s,
             "proxy": redact_url(self.proxy) if self.proxy else "",
-            "uv": {name: redact_text(value) for name, value in self.inherited.items() if name[:3] == "UV_"},
+            "uv": {
+                # UV_INDEX_name_PASSWORD and UV_INDEX_name_USERNAME are not in INHERITED.
+                name: redact_text(value) if name in INHERITED else MASK
+                for name, value in self.inherited.items()
+                if name.startswith("UV_")
+            },
             "origins": dict(self.origins),
             "notices": list(self.notices),
         }

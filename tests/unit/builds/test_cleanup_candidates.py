@@ -27,7 +27,7 @@ from harness.builds.cleanup.cleanup_candidates import (
     removal_order,
     remove_candidate,
 )
-from harness.builds.engines.engine import BuildTimeFiles, ContainerSpec, EngineResource
+from harness.builds.engines.engine import BuildTimeFiles, ContainerSpec, EngineResource, LayerBuild
 from harness.builds.engines.image_layers import Layer
 from harness.builds.ownership.cache_use import CacheUse, cache_in_use
 from harness.builds.ownership.owner_labels import OWNER, ProcessView, make_labels, this_process
@@ -337,7 +337,14 @@ def test_an_engine_is_left_with_what_is_not_ours_and_what_lives(dead_owner: Any)
     engine = MemoryEngine(programs={"hang": hang})
     base = engine.add_base("base:1")
     layer = Layer(name="torch", key="t", below="")
-    engine.build(base.id, layer, BuildTimeFiles(), labels(dead_owner, key="t"), lambda _text: None)
+    request = LayerBuild(
+        parent=base.id,
+        layer=layer,
+        build_files=BuildTimeFiles(),
+        labels=labels(dead_owner, key="t"),
+        log=lambda _text: None,
+    )
+    engine.build(request)
     for name, given in (("dead", labels(dead_owner)), ("mine", labels(this_process())), ("other", {})):
         engine.start(ContainerSpec(name=name, image="base:1", argv=("hang",), labels=given))
     engine.add_network("dead-net", labels(dead_owner))

@@ -228,6 +228,7 @@ def test_no_credential_is_in_what_may_be_logged(machine: Machine) -> None:
         PIP_EXTRA_INDEX_URL="https://you:hunter2@b.example",
         PIP_PROXY="http://p:hunter2@proxy.example",
         UV_INDEX="x=https://z:hunter2@c.example",
+        UV_INDEX_X_PASSWORD="hunter2",
     )
     assert "hunter2" not in str(settings.redacted())
     assert "hunter2" in str(settings.uv_environment())
