@@ -20,6 +20,7 @@ def open_engine(name: str, environ: Mapping[str, str] = os.environ) -> Engine:
             f"the engine {name} needs the Docker SDK, which is not installed",
             fix="pip install 'npu-matrix[docker]'",
         )
+    # These modules need the Docker SDK, an optional dependency.
     from harness.builds.engines.docker_engine import DockerEngine
     from harness.builds.engines.podman_engine import PodmanEngine
 

@@ -1,4 +1,7 @@
-"""The commits of a range, and the content of selected paths in each; equal folders are read only once."""
+"""The commits of a range, and the content of selected paths in each; equal folders are read only once.
+
+pygit2 is imported in the functions that use it, as in `git_repository.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Commits, trees and blobs of a git repository, read from its object store: no checkout, no hooks."""
+"""Commits, trees and blobs of a git repository, read from its object store: no checkout, no hooks.
+
+pygit2 is imported in the functions that use it, because planning imports this module and pygit2 takes 0.1 s.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from memory_engine import MemoryEngine
@@ -18,6 +19,15 @@ from harness.builds.engines.engine import BuildTimeFiles, EngineResource, no_per
 from harness.builds.engines.image_build import base_notices, build_image, find_base_image
 from harness.builds.engines.image_layers import Layer
 from harness.errors import HarnessError, InfrastructureError, InputError
+
+
+@pytest.fixture
+def sdk() -> SimpleNamespace:
+    """The modules that need the Docker SDK."""
+    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
+    from harness.builds.engines import docker_engine, podman_engine, sdk_engine
+
+    return SimpleNamespace(docker_engine=docker_engine, podman_engine=podman_engine, sdk_engine=sdk_engine)
 
 
 @pytest.fixture
@@ -66,14 +76,11 @@ def test_a_base_image_without_a_digest_is_used_and_told(memory: MemoryEngine):
     assert "refer to it by digest" in notice
 
 
-def test_a_digest_of_this_host_alone_is_none_of_a_registry():
-    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
-    from harness.builds.engines.sdk_engine import _read_image
-
+def test_a_digest_of_this_host_alone_is_none_of_a_registry(sdk: SimpleNamespace):
     facts = {"Id": "sha256:a", "Architecture": "amd64", "RepoDigests": ["localhost/base@sha256:b"]}
-    assert base_notices("localhost/base:1", _read_image(facts))
+    assert base_notices("localhost/base:1", sdk.sdk_engine._read_image(facts))
     facts["RepoDigests"].append("localhost:5000/base@sha256:b")
-    assert not base_notices("localhost/base:1", _read_image(facts))
+    assert not base_notices("localhost/base:1", sdk.sdk_engine._read_image(facts))
 
 
 def test_a_daemon_whose_disk_is_full_and_builds_again_with_room(memory: MemoryEngine, tmp_path: Path):
@@ -137,53 +144,42 @@ def daemon_on() -> Iterator[str]:
     thread.join()
 
 
-def test_a_daemon_on_another_machine_is_refused(daemon_on: str):
-    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
-    from harness.builds.engines.docker_engine import DockerEngine
-
+def test_a_daemon_on_another_machine_is_refused(sdk: SimpleNamespace, daemon_on: str):
     with pytest.raises(InfrastructureError) as caught:
-        DockerEngine({"DOCKER_HOST": daemon_on}).info()
+        sdk.docker_engine.DockerEngine({"DOCKER_HOST": daemon_on}).info()
     assert f"docker at {daemon_on} runs on another host" in said(caught.value)
     assert "another-machine" in said(caught.value)
     assert "--executor ray" in said(caught.value)
 
 
-def test_a_daemon_of_this_machine_may_be_spoken_to_by_tcp(daemon_on: str, monkeypatch: pytest.MonkeyPatch):
-    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
-    from harness.builds.engines.docker_engine import DockerEngine
-
+def test_a_daemon_of_this_machine_may_be_spoken_to_by_tcp(
+    sdk: SimpleNamespace, daemon_on: str, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(Elsewhere, "name", socket.gethostname())
-    engine = DockerEngine({"DOCKER_HOST": daemon_on})
+    engine = sdk.docker_engine.DockerEngine({"DOCKER_HOST": daemon_on})
     assert engine.info().arch == "x86_64"
     engine.close()
 
 
 def test_what_takes_as_long_as_a_disk_is_given_longer_than_a_question(
-    daemon_on: str, monkeypatch: pytest.MonkeyPatch
+    sdk: SimpleNamespace, daemon_on: str, monkeypatch: pytest.MonkeyPatch
 ):
-    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
-    from harness.builds.engines import sdk_engine
-    from harness.builds.engines.docker_engine import DockerEngine
-
     monkeypatch.setattr(Elsewhere, "name", socket.gethostname())
-    engine = DockerEngine({"DOCKER_HOST": daemon_on})
+    engine = sdk.docker_engine.DockerEngine({"DOCKER_HOST": daemon_on})
     api, given = engine.client.api, []
     monkeypatch.setattr(api, "remove_image", lambda _image: given.append(api.timeout))
     engine.remove(EngineResource(kind="image", id="sha256:1", name="", labels={}, created=0.0))
     engine.close()
-    assert given == [sdk_engine.STORE_SECONDS]
-    assert api.timeout == sdk_engine.CALL_SECONDS < sdk_engine.STORE_SECONDS
+    assert given == [sdk.sdk_engine.STORE_SECONDS]
+    assert api.timeout == sdk.sdk_engine.CALL_SECONDS < sdk.sdk_engine.STORE_SECONDS
 
 
 def test_a_service_that_is_nearly_dockers_is_named_as_one_nobody_understands(
-    daemon_on: str, monkeypatch: pytest.MonkeyPatch
+    sdk: SimpleNamespace, daemon_on: str, monkeypatch: pytest.MonkeyPatch
 ):
-    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
-    from harness.builds.engines.docker_engine import DockerEngine
-
     monkeypatch.setattr(Elsewhere, "name", socket.gethostname())
     monkeypatch.setattr(Elsewhere, "arch", {})
-    engine = DockerEngine({"DOCKER_HOST": daemon_on})
+    engine = sdk.docker_engine.DockerEngine({"DOCKER_HOST": daemon_on})
     with pytest.raises(InfrastructureError) as caught:
         engine.info()
     engine.close()
@@ -191,40 +187,32 @@ def test_a_service_that_is_nearly_dockers_is_named_as_one_nobody_understands(
     assert daemon_on in said(caught.value)
 
 
-def test_a_full_disk_of_this_machine_is_not_told_as_a_daemon_that_does_not_answer():
-    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
-    from harness.builds.engines.docker_engine import DockerEngine
-
-    engine = DockerEngine({"DOCKER_HOST": "unix:///nonexistent"})
+def test_a_full_disk_of_this_machine_is_not_told_as_a_daemon_that_does_not_answer(sdk: SimpleNamespace):
+    engine = sdk.docker_engine.DockerEngine({"DOCKER_HOST": "unix:///nonexistent"})
     with pytest.raises(InfrastructureError) as caught, engine._errors("copy files out"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert "does not respond" not in said(caught.value)
     assert "No space left on device" in said(caught.value)
 
 
-def test_ssh_leads_to_another_machine():
-    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
-    from harness.builds.engines.docker_engine import DockerEngine
-    from harness.builds.engines.podman_engine import PodmanEngine
-
+def test_ssh_leads_to_another_machine(sdk: SimpleNamespace):
     for engine in (
-        DockerEngine({"DOCKER_HOST": "ssh://u@host"}),
-        PodmanEngine({"CONTAINER_HOST": "ssh://u@host"}),
+        sdk.docker_engine.DockerEngine({"DOCKER_HOST": "ssh://u@host"}),
+        sdk.podman_engine.PodmanEngine({"CONTAINER_HOST": "ssh://u@host"}),
     ):
         with pytest.raises(InfrastructureError) as caught:
             engine.info()
         assert "runs on another host" in said(caught.value)
 
 
-def test_words_of_a_full_disk_are_told_from_a_cell_that_cannot_be_built():
-    pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
-    from harness.builds.engines.sdk_engine import storage_failure
-
+def test_words_of_a_full_disk_are_told_from_a_cell_that_cannot_be_built(sdk: SimpleNamespace):
     tail = "Downloading torch\nerror: failed to write: No space left on device (os error 28)\n"
-    full = storage_failure("docker", "build a layer", tail)
+    full = sdk.sdk_engine.storage_failure("docker", "build a layer", tail)
     assert full is not None
     assert "docker could not build a layer: its disk is full" in said(full)
-    other = storage_failure("docker", "build a layer", "OSError: [Errno 24] Too many open files")
+    other = sdk.sdk_engine.storage_failure(
+        "docker", "build a layer", "OSError: [Errno 24] Too many open files"
+    )
     assert other is not None
     assert "its disk is full" not in str(other)
-    assert storage_failure("docker", "build a layer", "error: command 'gcc' failed") is None
+    assert sdk.sdk_engine.storage_failure("docker", "build a layer", "error: command 'gcc' failed") is None
