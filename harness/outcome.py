@@ -12,7 +12,7 @@ from harness.digest import digest_json
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    # Written without a parameter, `Measured` and `Check` are of any measurements.
+    # `Measured` and `Check` without a type parameter accept any measurements.
     M = TypeVar("M", default=Any)
 else:
     from typing import TypeVar

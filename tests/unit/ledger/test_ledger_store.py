@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from make_outcome import make_outcome
 
 from harness.digest import digest_bytes, digest_file
 from harness.errors import InfrastructureError, InputError
@@ -33,18 +34,13 @@ from harness.serialisation import as_object, dumps, load
 
 
 def outcome(key: str = "k1", **changes: object) -> Outcome:
-    base = Outcome(
-        key=key,
-        check="resolve",
-        tier=Tier.STATIC,
-        state=State.COMPLETED,
-        evidence=Evidence.STATIC,
-        facets={"pins": "abc"},
-        measurements={"resolved": True},
-        started=100.0,
-        finished=101.5,
-    )
-    return replace(base, **changes)
+    defaults = {
+        "facets": {"pins": "abc"},
+        "measurements": {"resolved": True},
+        "started": 100.0,
+        "finished": 101.5,
+    }
+    return make_outcome(key, **{"check": "resolve", **defaults, **changes})
 
 
 json_values = st.recursive(

@@ -10,10 +10,11 @@ from typing import Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from make_outcome import make_outcome
 
 from harness.check import Check
 from harness.measurements import VERSION_FIELD, OldMeasurementsError, measurement_format, read_shape
-from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
+from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 from harness.plan.tasks.check_registry import all_checks
 from harness.serialisation import json_object, to_json
 from harness.verdict.verdict import judge_outcome
@@ -118,15 +119,6 @@ def test_a_stored_outcome_of_another_version_is_stale():
         run=lambda _context: Measured(measurements=Broken(tail=""), evidence=Evidence.STATIC),
         judge=lambda _measured, _params: Judgement(status=Status.PASS),
     )
-    outcome = Outcome(
-        key="k",
-        check="whole",
-        tier=Tier.STATIC,
-        state=State.COMPLETED,
-        evidence=Evidence.STATIC,
-        facets={},
-        measurements={"pieces": 1},
-    )
-    judgement = judge_outcome(check, outcome)
+    judgement = judge_outcome(check, make_outcome(measurements={"pieces": 1}))
     assert judgement.status is Status.STALE
     assert "version 0" in judgement.reasons[0]

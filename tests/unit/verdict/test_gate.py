@@ -3,9 +3,10 @@ import re
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from make_outcome import make_outcome
 
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
-from harness.outcome import Evidence, Judgement, Outcome, State, Status, Tier
+from harness.outcome import Evidence, Judgement, Status, Tier
 from harness.verdict.gate.flake import FlakeDecision, Stability
 from harness.verdict.gate.gate import Blocks, GateClass, GateInputs, Place, judge_gate
 from harness.verdict.gate.gate_format import COMMENT_MARKER, FORMATS
@@ -19,15 +20,7 @@ KNOWN = ExpectedFailure(
     where="matrix.yaml:9",
 )
 NAME = ("cell", "loss")
-OUTCOME = Outcome(
-    key="a" * 64,
-    check="loss",
-    tier=Tier.NUMERICS,
-    state=State.COMPLETED,
-    evidence=Evidence.CPU,
-    facets={},
-    run_id="run-1",
-)
+OUTCOME = make_outcome("a" * 64, "loss", tier=Tier.NUMERICS, evidence=Evidence.CPU, run_id="run-1")
 
 
 def side(status, *reasons, key="a" * 64, expected=None, known=False):

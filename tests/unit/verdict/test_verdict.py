@@ -3,10 +3,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from make_outcome import make_outcome
 
 from harness.check import Check
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
-from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
+from harness.outcome import Evidence, Failure, Judgement, Measured, State, Status, Tier
 from harness.verdict.plan_verdicts import summarise_verdicts
 from harness.verdict.verdict import (
     ExpectedFailure,
@@ -29,16 +30,7 @@ CHECK = Check(name="probe", tier=Tier.STATIC, question="?", facets=(), run=run, 
 
 
 def outcome(state=State.COMPLETED, failure=None, **measurements):
-    return Outcome(
-        key="k",
-        check="probe",
-        tier=Tier.STATIC,
-        state=state,
-        evidence=Evidence.STATIC,
-        facets={},
-        measurements=measurements,
-        failure=failure,
-    )
+    return make_outcome(state=state, measurements=measurements, failure=failure)
 
 
 def verdict(status, expected=None, *, blocked_by_known=False):
@@ -197,16 +189,9 @@ def test_code_zero_means_nothing_failed_unexpectedly_and_nothing_lacks_an_answer
 
 @pytest.mark.parametrize("status", Status)
 def test_what_got_no_answer_is_evidence_of_nothing(status):
-    measured = Outcome(
-        key="k",
-        check="probe",
-        tier=Tier.NUMERICS,
-        state=State.COMPLETED,
-        evidence=Evidence.HARDWARE,
-        facets={},
-    )
-    said = judge_against_expectation(
+    measured = make_outcome(evidence=Evidence.HARDWARE)
+    judged = judge_against_expectation(
         "cell", "probe", Judgement(status=status), outcome=measured, expected=None
     )
-    silent = {Status.ERROR, Status.NOT_RUN, Status.BLOCKED}
-    assert said.evidence is (None if status in silent else Evidence.HARDWARE)
+    without_verdict = {Status.ERROR, Status.NOT_RUN, Status.BLOCKED}
+    assert judged.evidence is (None if status in without_verdict else Evidence.HARDWARE)

@@ -1,9 +1,11 @@
 """Plan and outcomes joined: what nobody ran is red, whatever somebody expects of it."""
 
+from make_outcome import make_outcome
+
 from harness.check import Check
 from harness.ledger.plan_record import PlanEntry, Skip
 from harness.ledger.run_record import Disposition
-from harness.outcome import Evidence, Failure, Judgement, Measured, Outcome, State, Status, Tier
+from harness.outcome import Evidence, Failure, Judgement, Measured, State, Status, Tier
 from harness.plan.tasks.task import Plan, Task
 from harness.verdict.plan_verdicts import judge_plan
 from harness.verdict.verdict import ExpectedFailure, Standing
@@ -44,15 +46,7 @@ def judged(outcomes, expected, *, disposition=None, skip=None):
 
 def test_an_expected_error_excuses_an_error_and_not_what_nobody_ran():
     failure = Failure(kind="InfrastructureError", message="no network")
-    error = Outcome(
-        key="k",
-        check="probe",
-        tier=Tier.STATIC,
-        state=State.ERROR,
-        evidence=Evidence.STATIC,
-        facets={},
-        failure=failure,
-    )
+    error = make_outcome(state=State.ERROR, failure=failure)
     assert judged({"k": error}, known("error")).standing is Standing.KNOWN
     stopped = Disposition(
         cell_id="cell", check="probe", key="k", status=Status.ERROR, reason="the run was stopped before this"
