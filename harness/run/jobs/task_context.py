@@ -123,23 +123,14 @@ class RunContext:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         timeout: float | None = None,
-    ) -> Completed:
-        """Run a program for at most `timeout` seconds, and at most until the task's time limit.
-
-        TaskTimeoutError after the task's time limit, InterruptedRunError if the run is being stopped.
-        """
-        return self._run(argv, env=env, cwd=cwd, timeout=timeout)
-
-    def _run(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        timeout: float | None = None,
         signal_number: int = signal.SIGTERM,
         memory_bytes: int = 0,
     ) -> Completed:
+        """Run a program for at most `timeout` seconds, and at most until the task's time limit.
+
+        signal_number: the signal that stops it. memory_bytes: limit for all its processes, 0 for none.
+        TaskTimeoutError after the task's time limit, InterruptedRunError if the run is being stopped.
+        """
         self._check_stopped()
         contained = any(name.startswith(CELL_VARIABLE) for name in env or {})
         remaining = self._deadline - time.monotonic()
@@ -198,9 +189,9 @@ class RunContext:
         prefix = CELL_VARIABLE if any(name.startswith(CELL_VARIABLE) for name in added) else ""
         own = {prefix + name: value for name, value in {**self._cards, **(env or {})}.items()}
         if prefix:
-            completed = self._run(argv, env={**added, **own}, timeout=timeout)
+            completed = self.command(argv, env={**added, **own}, timeout=timeout)
         else:
-            completed = self._run(
+            completed = self.command(
                 argv,
                 env={"PYTHONFAULTHANDLER": "1", **self._temporary_folders(), **added, **own},
                 timeout=timeout,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 from harness.errors import EXIT_INTERRUPTED
@@ -35,12 +35,7 @@ class Interruption:
                 self._previous_handlers[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 

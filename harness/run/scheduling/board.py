@@ -6,6 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import IO
 
 from rich.console import Console, Group, RenderableType
@@ -44,7 +45,7 @@ BOARD_ROWS = 12
 def console_observer(console: Console, environ: Mapping[str, str]) -> Iterator[Observer]:
     """A live board if the console is a terminal and `CI` is not set, otherwise plain lines."""
     if not console.is_terminal or environ.get("CI", "").lower() not in ("", "0", "false"):
-        yield PlainLines(console)
+        yield partial(_print_event, console)
         return
     board = Board(console)
     with Live(console=console, refresh_per_second=4, transient=True, get_renderable=board.render):
@@ -61,17 +62,9 @@ def json_lines(stream: IO[str]) -> Observer:
     return write
 
 
-class PlainLines:
-    """Prints one line for each important event. Skipped checks and progress are not printed."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def __call__(self, event: RunEvent) -> None:
-        """Print the event."""
-        text = describe_event(event)
-        if text:
-            self._console.print(Text(text), soft_wrap=True)
+def _print_event(console: Console, event: RunEvent) -> None:
+    if text := describe_event(event):
+        console.print(Text(text), soft_wrap=True)
 
 
 def describe_event(event: RunEvent) -> str:
@@ -144,7 +137,7 @@ class Board:
                     if key in self._running:
                         self._running[key].line = line
         if _is_printed_above(event):
-            self._console.print(Text(describe_event(event)), soft_wrap=True)
+            _print_event(self._console, event)
 
     def render(self) -> RenderableType:
         """The current board."""

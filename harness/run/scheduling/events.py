@@ -28,26 +28,28 @@ class RunStarted(RunEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskStarted(RunEvent):
-    """A task was submitted to the executor. cells: the cells that share it. why: the reason for a rerun."""
+class TaskEvent(RunEvent):
+    """The base class of events about a task. cells: the cells that share the task."""
 
     key: str
     check: str
     tier: Tier
     cells: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskStarted(TaskEvent):
+    """A task was submitted to the executor. why: the reason for a rerun, or ""."""
+
     attempt: int
     expected_s: float
     why: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskFinished(RunEvent):
+class TaskFinished(TaskEvent):
     """The outcome of a task was recorded. `retried`: the task will run again."""
 
-    key: str
-    check: str
-    tier: Tier
-    cells: tuple[str, ...]
     outcome: Outcome
     judgement: Judgement
     retried: bool = False
