@@ -1,8 +1,6 @@
 """Errors for the user: what is wrong, where, why, and how to fix it, each with its exit code.
 
-Exit codes are part of the public interface (see `EXIT_CODES` and the README):
-0 as expected, 1 unexpected failure or unexpected pass, 2 bad usage or bad input file, 3 nothing selected,
-4 incomplete or infrastructure error, 130 interrupted and resumable.
+The exit codes (`EXIT_CODES`) are part of the public interface.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ EXIT_CODES = {
 
 @dataclass(frozen=True)
 class Location:
-    """A place in a file; line and column count from 1, 0 means unknown."""
+    """A position in a file. Lines and columns start at 1; 0 means unknown."""
 
     file: Path | str
     line: int = 0
@@ -48,7 +46,7 @@ class Location:
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem of an input."""
+    """One problem of an input: what is wrong, where, why, and how to fix it."""
 
     what: str
     where: Location | None = None
@@ -76,7 +74,7 @@ class HarnessError(Exception):
 
     @classmethod
     def of(cls, problems: list[Problem] | tuple[Problem, ...]) -> HarnessError:
-        """One error for several problems, in the order given; `problems` must not be empty."""
+        """One error for several problems; `problems` must not be empty."""
         error = cls(problems[0].what)
         error.problems = tuple(problems)
         return error
@@ -98,7 +96,7 @@ class NothingSelectedError(HarnessError):
 
 
 class InfrastructureError(HarnessError):
-    """The machine, the network or a service failed; this says nothing about the cell: exit code 4."""
+    """The machine, the network or a service failed, which says nothing about the cell: exit code 4."""
 
     exit_code = EXIT_INCOMPLETE
 
@@ -110,7 +108,7 @@ class InterruptedRunError(HarnessError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint with the most similar known names, or with all names if there are few, or ""."""
+    """A hint with the most similar names of `known`, or with all of them if there are few, or ""."""
     names = sorted(set(known))
     near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
     if near:

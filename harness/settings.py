@@ -1,4 +1,5 @@
-"""Settings, and where each comes from: flag > environment `NPU_MATRIX_*` > file > default."""
+"""Settings: command-line flags, environment variables `NPU_MATRIX_*`, npu-matrix.toml, defaults, in this
+order."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 class Option:
     """A setting that users can change: its default and its help text.
 
-    exported: whether the setting is passed to checks and cells as an environment variable, because they
-    cannot read the settings themselves; a "path" is made absolute first.
+    exported: "path" or "text" if checks and cells receive the setting as an environment variable, because
+    they cannot read settings; a path is made absolute.
     """
 
     name: str
@@ -36,9 +37,9 @@ class Option:
 
 #: Accepted values of on/off settings, in upper or lower case.
 SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-#: The engines that can build cells; the first is built in and has no dependencies.
+#: The engines that can build cells. The first needs no container engine.
 ENGINES = ("venv", "docker", "podman")
-#: The name of an image: registry, name and tag; a digest; or an image id.
+#: The reference of an image: a name with registry and tag or digest, or an image id.
 IMAGE = re.compile(r"[A-Za-z0-9][\w.:/-]*(@sha256:[0-9a-f]{64})?")
 #: The profile that `npu-matrix run` uses without options.
 DEFAULT_PROFILE = "default"
@@ -96,7 +97,7 @@ def flag_of(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SettingValue:
-    """The value of a setting, and where it comes from."""
+    """The value of a setting and its origin: a flag, a variable, the settings file or `default`."""
 
     name: str
     value: str
@@ -114,16 +115,17 @@ class Settings:
         return self.values[name].value
 
     def overridden(self, flags: Mapping[str, str | None]) -> Settings:
-        """These settings with the flags of a command applied; None leaves a setting unchanged."""
-        made = {
+        """The settings with the flags of a command; a flag that is None changes nothing."""
+        changed = {
             name: SettingValue(name=name, value=value, origin=flag_of(name))
             for name, value in flags.items()
             if value is not None
         }
-        return Settings({**self.values, **made}, self.root)
+        return Settings({**self.values, **changed}, self.root)
 
     def flags(self, *names: str) -> tuple[str, ...]:
-        """The flags that reproduce these settings in another shell, except defaults and file values."""
+        """The flags that set these settings in another shell, without those from defaults or the settings
+        file."""
         return tuple(
             text
             for name in names
@@ -142,12 +144,12 @@ class Settings:
         }
 
     def path(self, name: str) -> Path:
-        """A setting as an absolute path; a relative path is relative to the checkout."""
+        """A setting as an absolute path; relative paths start at the checkout."""
         return (self.root / self[name]).absolute()
 
     @property
     def jobs(self) -> int:
-        """How many tasks run at a time; InputError unless it is a whole number."""
+        """The number of tasks at a time; InputError if the setting is not a whole number."""
         setting = self.values["jobs"]
         if not re.fullmatch(r"[0-9]{1,9}", setting.value):
             raise InputError(
@@ -159,7 +161,7 @@ class Settings:
 
     @property
     def wait(self) -> bool:
-        """Whether to wait for another run; InputError unless it is true or false."""
+        """Whether to wait for another run; InputError if the setting is neither true nor false."""
         setting = self.values["wait"]
         if setting.value.lower() not in SWITCHES:
             raise InputError(
@@ -173,7 +175,7 @@ class Settings:
         setting = self.values["engine"]
         if setting.value not in ENGINES:
             raise InputError(
-                f"there is no engine {setting.value!r}",
+                f"unknown engine {setting.value!r}",
                 why=f"set by {setting.origin}",
                 fix=f"use {', '.join(ENGINES[:-1])} or {ENGINES[-1]}",
             )
@@ -203,7 +205,7 @@ class Settings:
 
 
 def load_settings(flags: Mapping[str, str | None], environ: Mapping[str, str], root: Path) -> Settings:
-    """Resolve every option; unknown names in the file are an InputError with the file's name."""
+    """Resolve every setting; InputError for a settings file that cannot be read or has unknown names."""
     file = root / FILE_NAME
     from_file = _read_file(file)
     values: dict[str, SettingValue] = {}
@@ -243,7 +245,7 @@ def _read_file(file: Path) -> dict[str, str]:
         raise InputError(
             "the settings path is not a regular file",
             where=Location(file),
-            why="a folder, a pipe or a broken link would be ignored silently",
+            why="a folder, a pipe or a broken link cannot be read as settings",
             fix="remove it, or replace it by a file with the settings",
         )
     try:
@@ -263,7 +265,7 @@ def _read_file(file: Path) -> dict[str, str]:
     for name, value in data.items():
         if not isinstance(value, (str, int)) or re.search("[\x00-\x1f\x7f-\x9f]", str(value)):
             raise InputError(
-                f"{name} is {value!r}, which is not a single value",
+                f"{name} is {value!r}, which is not a single value on one line",
                 where=Location(file),
                 fix=f'write {name} = "TEXT" on one line',
             )

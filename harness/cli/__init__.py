@@ -1,6 +1,6 @@
-"""The command line: parses arguments, calls `harness.workspace` and prints.
+"""The command line: parses arguments, calls `harness.workspace` and prints the results.
 
-Start with `app.py`, the command group; each command has a module of its own, for example `plan_command.py`.
+Start with `app.py`, the command group. Each command has a module of its own, for example `plan_command.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ def main() -> None:
     try:
         from harness.cli.app import main as run
     except KeyboardInterrupt:
-        # No work has started, so there is no message; 130 is the exit code of `harness.errors`.
+        # Nothing was started, so there is no message. 130 is `harness.errors.EXIT_INTERRUPTED`.
         raise SystemExit(130) from None
     run()

@@ -1,4 +1,4 @@
-"""The command group: global options, commands loaded when used, errors turned into messages and codes."""
+"""The command group: global options, loading of commands, and error messages with exit codes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from harness.errors import (
 )
 from harness.settings import OPTIONS, Settings, load_settings
 
-#: Command -> (module of this package, what `--help` says). Modules are imported when their command is used.
+#: Command -> (module of this package, one-line help). A module is imported when its command is used.
 COMMANDS = {
     "plan": ("plan", "Show the cells, checks and tasks that a run would execute, with their estimated cost."),
     "explain": ("explain", "Show where the versions of a cell come from, or why a combination is excluded."),
@@ -57,7 +57,7 @@ EXIT_CODE_TABLE = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_
 
 
 class _ReaderGoneError(Exception):
-    """The output was closed by its reader (`| head`). click would exit with 1: a failed check."""
+    """The reader of the output is gone (`| head`). click would exit with 1, which means a failed check."""
 
 
 class LazyGroup(click.Group):
@@ -66,21 +66,21 @@ class LazyGroup(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """As click does; `--help` and `--version` print here."""
+        """As in click, which prints `--help` and `--version` here, with the error of a closed output."""
         try:
             return super().make_context(info_name, args, parent, **extra)
         except BrokenPipeError:
             raise _ReaderGoneError from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click does."""
+        """As in click, with the error of a closed output."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
             raise _ReaderGoneError from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Commands in the order of COMMANDS."""
+        """The names of the commands, in the order of COMMANDS."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -94,7 +94,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with the nearest command named when there is no such command."""
+        """As in click; the error for an unknown command suggests the nearest one."""
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -102,7 +102,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """As click does, without importing the module of every command."""
+        """As in click, without importing the module of every command."""
         commands = [
             CompletionItem(name, help=text)
             for name, (_module, text) in COMMANDS.items()
@@ -111,13 +111,13 @@ class LazyGroup(click.Group):
         return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """The list of commands from their one-line texts alone."""
+        """The list of commands with their one-line help, without importing their modules."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_module, text) in COMMANDS.items()])
 
 
 def _find_root(start: Path) -> Path:
-    """The nearest folder upwards with a matrix.yaml, else `start`."""
+    """The nearest of `start` and its parents with a matrix.yaml, else `start`."""
     for folder in (start, *start.parents):
         if (folder / "matrix.yaml").is_file():
             return folder
@@ -125,7 +125,7 @@ def _find_root(start: Path) -> Path:
 
 
 def _print_log() -> None:
-    """Print what the packages below the command line log, such as progress, on standard error."""
+    """Print the log messages of `harness.workspace`, such as progress, on standard error."""
 
     class Printed(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -194,7 +194,7 @@ def main(argv: list[str] | None = None) -> Any:
     debug = "--debug" in arguments
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A GBK terminal or a file name that is not UTF-8 must not make the command fail.
+            # Characters that the terminal cannot show must not make the command fail.
             stream.reconfigure(errors="backslashreplace")
     try:
         code = app.main(args=arguments, prog_name="npu-matrix", standalone_mode=False)
@@ -241,7 +241,7 @@ def main(argv: list[str] | None = None) -> Any:
     except Exception as error:
         if debug:
             raise
-        if _came_of_an_interrupt(error):
+        if _caused_by_interrupt(error):
             click.echo("interrupted; the same command resumes", err=True)
             sys.exit(EXIT_INTERRUPTED)
         click.echo(f"error: internal error: {type(error).__name__}: {error}", err=True)
@@ -249,8 +249,8 @@ def main(argv: list[str] | None = None) -> Any:
         sys.exit(EXIT_INCOMPLETE)
 
 
-def _came_of_an_interrupt(error: BaseException | None) -> bool:
-    """Whether Ctrl-C caused the error: Python 3.11 turns one inside a class body into a RuntimeError."""
+def _caused_by_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C caused the error: in a class body, Python 3.11 raises a RuntimeError instead."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True

@@ -79,7 +79,7 @@ def command(settings: Settings, /, good: str, bad: str | None, check: str | None
     first, last = (cell_with_patches(settings, matrix, word, inputs) for word in words)
     if (dict(first.axes), first.recipe, first.without) == (dict(last.axes), last.recipe, last.without):
         raise InputError(
-            f"{words[0]} and {words[1]} are the same versions, the same job and the same patches",
+            f"{words[0]} and {words[1]} have the same versions, recipe and patches",
             fix="name two cells that differ",
         )
     name = check or distinguishing_check(settings, (first, last))

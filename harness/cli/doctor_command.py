@@ -64,15 +64,17 @@ def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str,
     missing = _missing(findings, need)
     if missing:
         click.echo(f"required but not ok: {', '.join(missing)}", err=True)
-    told = {finding.topic.lower() for finding in findings}
-    if any(topic.lower() not in told for topic in need):
-        click.echo(f"  do:  need one of: {', '.join(finding.topic for finding in findings)}", err=True)
+    topics = {finding.topic.lower() for finding in findings}
+    if any(topic.lower() not in topics for topic in need):
+        click.echo(
+            f"  do:  use one of these topics: {', '.join(finding.topic for finding in findings)}", err=True
+        )
     broken = any(finding.health is Health.BROKEN for finding in findings)
     return EXIT_INCOMPLETE if broken or missing else 0
 
 
 def _missing(findings: tuple[HostFinding, ...], need: tuple[str, ...]) -> list[str]:
-    """Topics of `need` that are not ok; one that nothing is told of is not either."""
+    """The topics of `need` that are not ok, including unknown topics."""
     limited = {finding.topic.lower() for finding in findings if finding.health is not Health.OK}
     fine = {finding.topic.lower() for finding in findings} - limited
     return [topic for topic in need if topic.lower() not in fine]

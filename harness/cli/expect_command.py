@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import click
 
@@ -74,15 +73,15 @@ def _lines(found: Sequence[ExpectationSurvey]) -> list[str]:
 @click.option("--source", help="For new entries: a link to where the failure is tracked.")
 @click.option("--dry-run", is_flag=True, help="Print the edit and write nothing.")
 @click.pass_obj
-def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str | None) -> int:
+def update(settings: Settings, /, run_id: str | None, dry_run: bool, **details: str | None) -> int:
     """Remove expectations that pass now, and add new failures.
 
     New failures are added only with --owner, --until, --reason and --source. The edit is printed and written
     to matrix.yaml; the rest of the file is unchanged. Checks without an outcome are never added.
     """
-    given = {name: value for name, value in said.items() if value}
-    if given and len(given) < len(said):
-        missing = ", ".join(f"--{name}" for name in said if name not in given)
+    given = {name: value for name, value in details.items() if value}
+    if given and len(given) < len(details):
+        missing = ", ".join(f"--{name}" for name in details if name not in given)
         raise click.UsageError(f"to add new failures, also give {missing}")
     owner = (
         ExpectationDetails(
@@ -93,22 +92,24 @@ def update(settings: Settings, /, run_id: str | None, dry_run: bool, **said: str
     )
     with open_ledger(settings) as ledger:
         stored = open_run(settings, ledger, run_id)
-    cells: dict[str, Any] = {cell.id: cell for cell in stored.matrix.all_cells}
+    cells = {cell.id: cell for cell in stored.matrix.all_cells}
     edit = plan_expectations_edit(stored.matrix, cells, stored.verdicts, owner)
-    left = sum(verdict.standing is Standing.UNEXPECTED for verdict in stored.verdicts) if owner is None else 0
+    skipped = (
+        sum(verdict.standing is Standing.UNEXPECTED for verdict in stored.verdicts) if owner is None else 0
+    )
     if edit == ExpectationsEdit():
         click.echo(f"{settings['matrix']}: nothing to change after run {stored.run.run_id}")
-        return _left(left)
+        return _report_skipped(skipped)
     file = settings.path("matrix")
     before, line_end = read_matrix_text(file)
     after = apply_edit(before, edit, file)
     click.echo(unified_difference(before, after, settings["matrix"]), nl=False)
     if not dry_run:
         write_matrix_text(file, after, line_end)
-    return _left(left)
+    return _report_skipped(skipped)
 
 
-def _left(count: int) -> int:
+def _report_skipped(count: int) -> int:
     if count:
         click.echo(
             f"{count} unexpected failures were not added; to add them as expected failures, give "

@@ -72,7 +72,7 @@ def _code(merged: MergedReport) -> int:
     counts = merged.counts
     if counts.failures or counts.errors:
         return EXIT_UNEXPECTED
-    # As of a run: what was skipped proves nothing.
+    # As for a run: skipped tests prove nothing.
     return EXIT_OK if counts.tests > counts.skipped else EXIT_NOTHING_SELECTED
 
 
@@ -107,12 +107,12 @@ def _same(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
 
 
-def _properties(settings: Settings, wanted: str | None) -> Mapping[str, str]:
-    """The axes of the wanted cell, as the report writes them."""
-    if wanted is None:
+def _properties(settings: Settings, name: str | None) -> Mapping[str, str]:
+    """The id and the axes of a cell, as the report writes them."""
+    if name is None:
         return {}
     cells = open_matrix(settings).all_cells
-    cell = next((one for one in cells if wanted in {one.id, one.stack}), None)
+    cell = next((one for one in cells if name in {one.id, one.stack}), None)
     if cell is None:
-        raise unknown_name("cell", wanted, [name for one in cells for name in (one.stack or one.id, one.id)])
+        raise unknown_name("cell", name, [known for one in cells for known in (one.stack or one.id, one.id)])
     return {"cell": cell.id, **dict(cell.axes)}

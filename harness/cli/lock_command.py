@@ -1,4 +1,4 @@
-"""`npu-matrix lock CELL`: the exact packages of a cell, in a form that can be installed from."""
+"""`npu-matrix lock CELL`: export the exact packages of a cell in a format that can be installed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def command(
     """Export CELL with every package version pinned, from the stored outcome of its check `resolve`."""
     lock = lock_of_cell(settings, cell, base_digest)
     if ask_upstream:
-        lock = _asked(lock)
+        lock = _with_upstream_ids(lock)
     for notice in lock.notices:
         click.echo(f"note: {notice}", err=True)
     chosen = "json" if as_json else shape
@@ -88,11 +88,11 @@ def command(
         click.echo(str(output / name))
 
 
-def _asked(lock: CellLock) -> CellLock:
-    asked, silent = commit_trees.add_upstream_tree_ids(lock)
-    for why in silent:
-        click.echo(f"note: {why}", err=True)
-    return asked
+def _with_upstream_ids(lock: CellLock) -> CellLock:
+    completed, problems = commit_trees.add_upstream_tree_ids(lock)
+    for problem in problems:
+        click.echo(f"note: {problem}", err=True)
+    return completed
 
 
 def _write(path: Path, data: bytes) -> None:

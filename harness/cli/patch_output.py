@@ -1,4 +1,4 @@
-"""What the commands of `npu-matrix patches` have in common: options, progress, JSON."""
+"""Options and output that the commands of `npu-matrix patches` share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def stack_options(function: Any) -> Any:
-    """Which patches."""
+    """Decorate a command with the options that select patches."""
     function = click.option(
         "--upstream",
         default="",
@@ -36,24 +36,24 @@ def stack_options(function: Any) -> Any:
 
 
 def say(*lines: str) -> None:
-    """Print lines; text of patches and commits must not control the terminal."""
+    """Print lines with control characters escaped, because patches and commits may contain any text."""
     for line in lines:
         click.echo(visible(line))
 
 
 def print_facts(schema: str, facts: Mapping[str, Any]) -> None:
-    """Facts as JSON, with the name and version of their schema."""
+    """Print facts as JSON, with the name and version of their schema."""
     click.echo(json.dumps({"schema": {"name": f"npu-matrix/{schema}", "version": 1}, **facts}, indent=2))
 
 
 def problem_facts(problem: Problem) -> dict[str, str]:
-    """A problem as JSON values."""
+    """A problem as a JSON object."""
     where = str(problem.where) if problem.where else ""
     return {"what": problem.what, "where": where, "why": problem.why, "fix": problem.fix}
 
 
 def write_file(file: Path, data: bytes | str) -> None:
-    """Write a file, text as UTF-8; InputError when that fails."""
+    """Write a file, text as UTF-8; InputError if it cannot be written."""
     try:
         file.write_bytes(data.encode("utf-8", "replace") if isinstance(data, str) else data)
     except OSError as error:
@@ -63,5 +63,5 @@ def write_file(file: Path, data: bytes | str) -> None:
 
 
 def today() -> dt.date:
-    """The day it is, everywhere."""
+    """The current date in UTC."""
     return dt.datetime.now(tz=dt.UTC).date()

@@ -56,8 +56,8 @@ def forecast(
     chosen = select_by_name(current.variants, names)
     if not chosen:
         ended = "; ".join(f"{name} is for {span}" for name, span in current.ended.items())
-        raise NothingSelectedError(f"no patch of {package} is for a version as new as {ref}", why=ended)
-    tell = progress_logger("looking for what broke them, patches")
-    found = look_ahead(package, repository, chosen, ref, tell, current.ended)
+        raise NothingSelectedError(f"no patch of {package} is for the version of {ref}", why=ended)
+    progress = progress_logger("looking for the commits that broke patches, patches")
+    found = look_ahead(package, repository, chosen, ref, progress, current.ended)
     say(json.dumps(found.to_json(), indent=2) if as_json else found.to_text())
     return EXIT_OK if found.stack.applies else EXIT_UNEXPECTED

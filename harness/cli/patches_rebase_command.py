@@ -200,38 +200,42 @@ def import_command(
     if out and not owner:
         raise click.UsageError("--out also needs --owner: who maintains these patches from now on")
     imported = import_patches(folder, layout or "")
-    held, found = check_imported(
+    verdicts, found = check_imported(
         imported, [Repository(repo) for repo in repos], progress_logger("import, patches")
     )
     written: Sequence[Path] = ()
     if out:
-        written = write_imported(imported, out, _spans(spans, held), owner, today())
+        written = write_imported(imported, out, _spans(spans, verdicts), owner, today())
     problems = [*imported.problems, *found]
     if as_json:
-        facts = {"layout": imported.layout, "folder": str(folder), "patches": [one.to_json() for one in held]}
+        facts = {
+            "layout": imported.layout,
+            "folder": str(folder),
+            "patches": [one.to_json() for one in verdicts],
+        }
         facts |= {
             "problems": [problem_facts(one) for one in problems],
             "written": [str(file) for file in written],
         }
         print_facts("patch-import", facts)
     else:
-        say(*_import_lines(imported, held, problems, written))
-    failing = any(one.verdict is not None and not one.verdict.verdict.applies for one in held)
+        say(*_import_lines(imported, verdicts, problems, written))
+    failing = any(one.verdict is not None and not one.verdict.verdict.applies for one in verdicts)
     return EXIT_UNEXPECTED if problems or failing else EXIT_OK
 
 
-def _spans(given: Sequence[str], held: Sequence[ImportedVerdict]) -> dict[str, str]:
-    """Pin (name, of a patch without one) -> versions: as given, else the commit that the pin is."""
+def _spans(given: Sequence[str], verdicts: Sequence[ImportedVerdict]) -> dict[str, str]:
+    """Pin, or name of a patch without a pin -> its versions: as given with --for, else the pinned commit."""
     spans: dict[str, str] = {}
     for text in given:
         found = re.fullmatch(r"([^\s<>=!~]*?)\s*((?:[<>=!~]|commit:).*)", text)
         if found is None:
             raise InputError(
-                f"{text!r} is no pin with its versions", fix="write the pin, then a range: d62da4950==0.6.1"
+                f"{text!r} is not a pin with a version range", fix="for example d62da4950==0.6.1"
             )
         spans[found[1]] = found[2]
     chosen = {}
-    for one in held:
+    for one in verdicts:
         pin = one.patch.pin
         wanted = pin or one.patch.name
         known = next((spans[name] for name in spans if name and wanted.startswith(name)), spans.get(""))
@@ -243,12 +247,12 @@ def _spans(given: Sequence[str], held: Sequence[ImportedVerdict]) -> dict[str, s
 
 def _import_lines(
     imported: ImportedStack,
-    held: Sequence[ImportedVerdict],
+    verdicts: Sequence[ImportedVerdict],
     problems: Sequence[Problem],
     written: Sequence[Path],
 ) -> list[str]:
     lines = [f"{imported.folder}: {len(imported.patches)} patches, laid out as {imported.layout}"]
-    for one in held:
+    for one in verdicts:
         word = str(one.verdict.verdict) if one.verdict else "not tested"
         lines.append(f"  {word:<16} {one.patch.name}  at {(one.commit or one.patch.pin)[:12] or 'no pin'}")
         if one.verdict and not one.verdict.verdict.applies:

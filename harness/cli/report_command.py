@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from harness.cli.status_command import PERIOD, SHARE
+from harness.cli.status_command import PERIOD, WAIT_FACTOR
 from harness.ledger.store import Ledger
 from harness.report.publish.live_report import LiveReport
 from harness.settings import Settings
@@ -83,7 +83,7 @@ def command(
 
 
 def _follow(settings: Settings, ledger: Ledger, stored: StoredRun) -> StoredRun:
-    """Keep the report of a run up to date until it ends, or its process is gone; the run as it is then."""
+    """Update the report of a run until it ends or its process is gone; returns its final state."""
     live = None
     while stored.run.finished is None and is_running(settings):
         began = time.monotonic()
@@ -93,6 +93,6 @@ def _follow(settings: Settings, ledger: Ledger, stored: StoredRun) -> StoredRun:
             click.echo(f"following run {stored.run.run_id}: {settings.path('reports') / 'index.html'}")
         else:
             live.take(inputs)
-        time.sleep(max(PERIOD, SHARE * (time.monotonic() - began)))
+        time.sleep(max(PERIOD, WAIT_FACTOR * (time.monotonic() - began)))
         stored = open_run(settings, ledger, stored.run.run_id)
     return stored

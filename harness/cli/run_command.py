@@ -143,7 +143,7 @@ def _run(
 
 
 def _record(context: PlanContext, result: RunResult, folder: Path, stopped: Callable[[], bool]) -> int:
-    """Exit code of the recording: 0, or that of an interruption."""
+    """Record reference sets; returns EXIT_INTERRUPTED if the user interrupted it, else 0."""
     run = partial(run_program, stopped=stopped)
     try:
         for path in record_references(
@@ -153,7 +153,7 @@ def _record(context: PlanContext, result: RunResult, folder: Path, stopped: Call
     except InfrastructureError:
         if not stopped():
             raise
-        click.echo("recording was interrupted; the same command continues it", err=True)
+        click.echo("the recording was interrupted; the same command continues it", err=True)
         return EXIT_INTERRUPTED
     return 0
 
@@ -193,10 +193,10 @@ def _observing(events: str | None) -> Iterator[Observer]:
             raise InputError(
                 f"cannot write events to {events}", why=str(error), fix="name another file"
             ) from error
-        also = json_lines(stream)
+        write = json_lines(stream)
 
         def both(event: RunEvent) -> None:
             board(event)
-            also(event)
+            write(event)
 
         yield both

@@ -1,4 +1,4 @@
-"""What a run amounts to, as lines on the terminal."""
+"""Prints the results of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.workspace.results.run_report import REPRODUCE_OPTIONS
 
 
 def print_not_run(verdicts: Sequence[Verdict]) -> None:
-    """A line for each reason; reasons that one remedy ends stand together under it."""
+    """Print why entries were not run: one line for each reason, grouped by remedy."""
     reasons: dict[tuple[str, ...], Counter[str]] = {}
     for verdict in verdicts:
         reason = verdict.reasons[0] if verdict.reasons else "no reason given"
@@ -35,11 +35,14 @@ def print_not_run(verdicts: Sequence[Verdict]) -> None:
 
 
 def print_unexpected(verdicts: Sequence[Verdict], *, profile: str, options: Sequence[str] = ()) -> None:
-    """Each with its reason, remedy and reproduce command; what one thing blocks in a cell is told once."""
-    quiet = {Standing.AS_EXPECTED, Standing.KNOWN}
+    """Print unexpected verdicts with reasons, remedies and a command that reproduces them.
+
+    Blocked verdicts of a cell with the same reason are printed together.
+    """
+    expected = {Standing.AS_EXPECTED, Standing.KNOWN}
     groups: dict[object, list[Verdict]] = {}
     for verdict in verdicts:
-        if verdict.standing not in quiet:
+        if verdict.standing not in expected:
             same = (verdict.cell_id, verdict.standing, verdict.reasons, verdict.remedies)
             groups.setdefault(same if verdict.status is Status.BLOCKED else id(verdict), []).append(verdict)
     for alike in groups.values():
@@ -56,7 +59,7 @@ def print_unexpected(verdicts: Sequence[Verdict], *, profile: str, options: Sequ
 def print_summary(
     settings: Settings, plan: Plan, verdicts: Sequence[Verdict], summary: RunSummary, result: RunResult
 ) -> None:
-    """What came out, everything unexpected first."""
+    """Print the results of a run, unexpected verdicts first."""
     print_unexpected(verdicts, profile=plan.profile, options=settings.flags(*REPRODUCE_OPTIONS))
     known = [verdict for verdict in verdicts if verdict.standing is Standing.KNOWN]
     if known:

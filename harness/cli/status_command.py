@@ -21,13 +21,13 @@ from harness.workspace.open_ledger import open_ledger
 from harness.workspace.results.run_report import gather_report_inputs
 from harness.workspace.results.stored_run import StoredRun, is_running, mark_unfinished, open_run
 
-#: Seconds between two looks; reading takes at most a fifth of the time.
-PERIOD, SHARE = 2.0, 4.0
+#: Minimum seconds between two updates, and how many times as long as reading the wait is at least.
+PERIOD, WAIT_FACTOR = 2.0, 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """A run as it stands, and what the query selects of it."""
+class RunView:
+    """The current state of a run, and the part of it that the query selects."""
 
     stored: StoredRun
     model: ReportModel
@@ -57,25 +57,25 @@ def command(settings: Settings, run_id: str | None, query: str, watch: bool, as_
         raise click.UsageError("--watch and --json exclude each other")
     console = Console()
     with open_ledger(settings) as ledger:
-        look = _look(settings, ledger, run_id, query)
-        if watch and look.stored.run.finished is None:
-            look = _follow(settings, ledger, look.stored.run.run_id, query, console)
+        view = _read_run(settings, ledger, run_id, query)
+        if watch and view.stored.run.finished is None:
+            view = _follow(settings, ledger, view.stored.run.run_id, query, console)
         elif as_json:
-            click.echo(dumps(_report(look), indent=2))
+            click.echo(dumps(_report(view), indent=2))
         else:
-            _show(look, console)
-    if look.stored.run.finished is None and not as_json:
+            _show(view, console)
+    if view.stored.run.finished is None and not as_json:
         click.echo(
             "this run has not finished: it is still running, or it was killed; start it again to resume"
         )
-    return look.summary.exit_code
+    return view.summary.exit_code
 
 
-def _look(settings: Settings, ledger: Ledger, run_id: str | None, query: str) -> Look:
+def _read_run(settings: Settings, ledger: Ledger, run_id: str | None, query: str) -> RunView:
     stored = open_run(settings, ledger, run_id)
     inputs = gather_report_inputs(settings, ledger, stored)
     model = build_model(inputs if stored.run.finished else mark_unfinished(inputs))
-    return Look(
+    return RunView(
         stored=stored,
         model=model,
         selection=select(model, query),
@@ -83,49 +83,53 @@ def _look(settings: Settings, ledger: Ledger, run_id: str | None, query: str) ->
     )
 
 
-def _show(look: Look, console: Console) -> None:
-    print_grid(look.model, console, look.selection)
+def _show(view: RunView, console: Console) -> None:
+    print_grid(view.model, console, view.selection)
 
 
-def _follow(settings: Settings, ledger: Ledger, run_id: str, query: str, console: Console) -> Look:
-    """Show the run until it ends, or its process is gone: as a live grid, or, in a log, each new answer."""
+def _follow(settings: Settings, ledger: Ledger, run_id: str, query: str, console: Console) -> RunView:
+    """Show the run until it ends or its process is gone: in a terminal as a grid, else each new result."""
     live = console.is_terminal
-    said: dict[tuple[str, str], str] = {}
+    printed: dict[tuple[str, str], str] = {}
     with Live(console=console, auto_refresh=False, transient=True) as screen:
         while True:
             began = time.monotonic()
-            look = _look(settings, ledger, run_id, query)
+            view = _read_run(settings, ledger, run_id, query)
             if live:
-                screen.update(rich_grid(look.model, console.width, look.selection), refresh=True)
+                screen.update(rich_grid(view.model, console.width, view.selection), refresh=True)
             else:
-                _tell(look, said)
-            if look.stored.run.finished is not None or not is_running(settings):
+                _print_changes(view, printed)
+            if view.stored.run.finished is not None or not is_running(settings):
                 break
-            time.sleep(max(PERIOD, SHARE * (time.monotonic() - began)))
-    _show(look, console)
-    return look
+            time.sleep(max(PERIOD, WAIT_FACTOR * (time.monotonic() - began)))
+    _show(view, console)
+    return view
 
 
-def _tell(look: Look, said: dict[tuple[str, str], str]) -> None:
-    """Print what was not said yet."""
-    for row, hits in look.selection.rows:
+def _print_changes(view: RunView, printed: dict[tuple[str, str], str]) -> None:
+    """Print results that are new or have changed."""
+    for row, hits in view.selection.rows:
         for check, result in row.results.items():
             evidence = result.shown_evidence
             text = STYLES[result.mark].label + (f" ({EVIDENCE[evidence].label})" if evidence else "")
-            if check in hits and result.mark is not Mark.NOT_RUN and said.get((row.cell.id, check)) != text:
-                said[row.cell.id, check] = text
+            if (
+                check in hits
+                and result.mark is not Mark.NOT_RUN
+                and printed.get((row.cell.id, check)) != text
+            ):
+                printed[row.cell.id, check] = text
                 click.echo(f"{row.cell.id} {check}: {text}")
 
 
-def _report(look: Look) -> dict[str, object]:
-    chosen = {(row.cell.id, check) for row, hits in look.selection.rows for check in hits}
+def _report(view: RunView) -> dict[str, object]:
+    chosen = {(row.cell.id, check) for row, hits in view.selection.rows for check in hits}
     return {
         "schema": {"name": "npu-matrix.status", "version": 1},
-        "run": look.stored.run.run_id,
-        "finished": look.stored.run.finished,
-        "counts": look.summary.by_status,
-        "exit_code": look.summary.exit_code,
+        "run": view.stored.run.run_id,
+        "finished": view.stored.run.finished,
+        "counts": view.summary.by_status,
+        "exit_code": view.summary.exit_code,
         "verdicts": [
-            verdict for verdict in look.stored.verdicts if (verdict.cell_id, verdict.check) in chosen
+            verdict for verdict in view.stored.verdicts if (verdict.cell_id, verdict.check) in chosen
         ],
     }

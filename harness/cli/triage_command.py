@@ -104,7 +104,7 @@ def command(
 
 def _diagnose(log: str, catalogue: Catalogue, compared: ComparedRuns) -> Diagnosis:
     if log == "-":
-        # Python has no standard input where it was started with a closed one.
+        # None if standard input was closed when Python started.
         if sys.stdin is None:
             raise InputError("standard input is closed", fix="name a log file")
         return triage(sys.stdin.buffer, catalogue, compared=compared)

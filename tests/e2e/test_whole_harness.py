@@ -302,7 +302,7 @@ def test_a_bad_matrix_is_code_2_with_its_place(checkout, edit, message):
         (["run", "--check", "patchs"], 2, "nearest: patches"),
         (["pln"], 2, "Did you mean 'plan'"),
         (["--profile", "defualt", "plan"], 2, "default"),
-        (["explain", "verl-0"], 2, "is the beginning of 2 cells"),
+        (["explain", "verl-0"], 2, "2 cells begin with"),
         (["status"], 3, "nothing has been run here yet"),
         (["report", "--run", "nope"], 2, "there is no run and no commit 'nope'"),
         (["status", "--run", "nope"], 2, "there is no run 'nope'"),

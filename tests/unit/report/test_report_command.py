@@ -155,7 +155,7 @@ def test_a_report_says_what_changed_since_the_run_it_is_told(bench: Bench, capsy
     assert bench.ask("report", "--since", "nothing") == 2
     assert "there is no run and no commit 'nothing'" in capsys.readouterr().err
     assert bench.ask("report", "--since", first[0]) == 2
-    assert "is the beginning of 3 runs" in capsys.readouterr().err
+    assert "3 runs begin with" in capsys.readouterr().err
 
 
 def test_a_followed_run_is_shown_while_it_goes_on_and_whole_when_it_ended(

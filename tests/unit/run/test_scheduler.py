@@ -114,8 +114,8 @@ def test_a_new_lock_makes_everything_anew_that_was_built_on_the_old_one(
     assert names(executor) == ["resolve", "environment", "loss"]
     assert (result.executed, result.reused) == (3, 1)
     why = {event.check: event.why for event in events if isinstance(event, TaskStarted)}
-    assert why["environment"] == "resolve has a new answer since"
-    assert why["loss"] == "environment has a new answer since"
+    assert why["environment"] == "resolve has a new outcome since then"
+    assert why["loss"] == "environment has a new outcome since then"
     again = FakeExecutor()
     go(CELL, ledger, again)
     assert again.started == []
