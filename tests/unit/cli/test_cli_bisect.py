@@ -202,7 +202,7 @@ def test_a_probe_without_an_answer_says_why_and_is_not_asked_again(bisect):
         (("steady+9",), EXIT_BAD_INPUT, "has 8 patches, not 9"),
         (("steady+verl/p10", "steady"), EXIT_BAD_INPUT, "did you mean"),
         (("bare",), EXIT_BAD_INPUT, "no patch for the versions of bare"),
-        (("steady", "steady"), EXIT_BAD_INPUT, "the same patches"),
+        (("steady", "steady"), EXIT_BAD_INPUT, "the same versions, recipe and patches"),
         (("stedy",), EXIT_BAD_INPUT, "steady"),
     ],
 )

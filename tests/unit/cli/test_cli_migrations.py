@@ -110,4 +110,4 @@ def test_a_branch_is_followed_in_a_clone_and_its_row_says_so_where_there_is_none
     plan = json.loads(command("plan", "--check", "lint", "--json")[1])
     assert [cell["stack"] for cell in plan["cells"]] == ["steady"]
     (notice,) = plan["notices"]
-    assert "matrix.yaml:17: the row 'moving' is not planned" in notice
+    assert "matrix.yaml:17: the stack 'moving' is not planned" in notice

@@ -5,59 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from small_upstream import BASE, BROKEN, FIXED, HEADER, Git, made
 
 from harness.cli.app import main
 from harness.report.model.survival_facts import read_survival
 
 REPOSITORY = Path(__file__).parents[3]
-BASE = "".join(f"def f{number}():\n    return {number}\n\n\n" for number in range(20))
-FIXED = BASE.replace("return 7\n", "return 70\n")
-BROKEN = BASE.replace("return 7\n", "return 'upstream'\n")
-HEADER = """\
-Subject: seven is seventy
-Why: it has to be
-Owner: us
-Upstream-Status: Pending
-Upstream-Url: none (made up)
-Applies-To: >=1.0,<3
-Guarded-By: loss
-Review-By: 2999-01-01
-Body: 1.patch >=1.0,<3
-"""
-
-
-class Git:
-    """A repository of the files `verl/mod.py` and the version."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        self("init", "-q", "-b", "main")
-        self("config", "core.autocrlf", "false")
-
-    def __call__(self, *argv: str) -> str:
-        environment = {"PATH": os.environ["PATH"], "HOME": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-        for who in ("AUTHOR", "COMMITTER"):
-            environment |= {f"GIT_{who}_NAME": "A", f"GIT_{who}_EMAIL": "a@example.org"}
-        done = subprocess.run(
-            ["git", *argv], cwd=self.folder, env=environment, check=True, capture_output=True, text=True
-        )
-        return done.stdout.strip()
-
-    def commit(self, version: str, module: str, subject: str) -> str:
-        for name, text in {"version/version": version, "mod.py": module}.items():
-            file = self.folder / "verl" / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
-        self("add", ".")
-        self("commit", "-q", "--allow-empty", "-m", subject)
-        return self("rev-parse", "HEAD")
 
 
 @pytest.fixture
@@ -71,16 +29,6 @@ def upstream(tmp_path: Path) -> Git:
     git("tag", "v2.0")
     git.commit("3.0", BASE, "mend it")
     return git
-
-
-def made(git: Git) -> str:
-    """The patch, as git writes it."""
-    file = git.folder / "verl" / "mod.py"
-    git("checkout", "-q", "v1.0")
-    file.write_text(FIXED)
-    text = git("diff", "--full-index") + "\n"
-    git("checkout", "-q", "-f", "main")
-    return text
 
 
 @pytest.fixture
@@ -240,7 +188,7 @@ def test_what_is_imported_is_a_stack_of_ours(patches: Any, upstream: Git, tmp_pa
     commit = upstream("rev-parse", "v1.0")
     theirs, ours = plugin(tmp_path / "theirs", commit, made(upstream)), tmp_path / "ours"
     assert "--owner" in patches("import", theirs, "--out", ours, code=2)
-    assert "no pin" in patches("import", theirs, "--out", ours, "--owner", "us", "--for", "x", code=2)
+    assert "is not a pin" in patches("import", theirs, "--out", ours, "--owner", "us", "--for", "x", code=2)
     assert not ours.exists()
     patches("import", theirs, "--out", ours, "--owner", "us")
     repo = ("--repo", upstream.folder, "--ref")

@@ -10,70 +10,28 @@ from typing import Any
 
 import pytest
 import yaml
-from test_cli_patches import BASE, BROKEN, FIXED, HEADER, Git, made
+from small_upstream import (
+    BASE,
+    FIXED,
+    Git,
+    checkout_with_patches,
+    upstream_with_break,
+)
 
 from harness.cli.app import main
-from harness.matrix.reading.load_matrix import load_matrix
-from harness.report.model.patch_facts import read_patch_facts
-from harness.report.model.survival_facts import read_survival
-from harness.settings import load_settings
-from harness.workspace.patches.patch_facts_cache import patch_facts_files
-from harness.workspace.patches.patch_survival_cache import patch_survival_file
 
 ROOT = Path(__file__).parents[3]
-MATRIX = """\
-format: 1
-axes:
-  verl: {title: verl, scheme: pep440, package: verl, repository: "https://x", source: made up}
-  device: {title: device, scheme: name, source: made up, values: {sim: {title: simulated}}}
-stacks:
-  row:
-    title: a row
-    source: made up
-    axes: {verl: 1.0.dev0@COMMIT, device: sim}
-profiles:
-  default:
-    title: all
-    select:
-      - stacks: all
-"""
 
 
 @pytest.fixture
 def upstream(tmp_path: Path) -> Git:
     (tmp_path / "mirrors").mkdir()
-    git = Git(tmp_path / "mirrors" / "upstream")
-    git.commit("1.0", BASE, "release 1.0")
-    git("tag", "v1.0")
-    git.commit("1.1", "import os\n" + BASE, "shift the lines")
-    git.commit("2.0", BROKEN, "break it")
-    git("tag", "v2.0")
-    return git
+    return upstream_with_break(tmp_path / "mirrors" / "upstream")
 
 
 @pytest.fixture
 def checkout(tmp_path: Path, upstream: Git) -> Path:
-    folder = tmp_path / "checkout"
-    for name, text in {"seven": made(upstream), "eight": eight(upstream)}.items():
-        patch = folder / "patches" / "verl" / name
-        patch.mkdir(parents=True)
-        (patch / "PATCH").write_text(HEADER.replace(">=1.0,<3", ">=0,<2.1").replace("loss", "patches"))
-        (patch / "1.patch").write_text(text)
-    (folder / "patches" / "verl" / "series").write_text("seven\neight\n")
-    (folder / "matrix.yaml").write_text(MATRIX.replace("COMMIT", upstream("rev-parse", "v1.0")))
-    return folder
-
-
-def eight(git: Git) -> str:
-    """A patch that goes in after `seven` only."""
-    file = git.folder / "verl" / "mod.py"
-    git("checkout", "-q", "v1.0")
-    file.write_text(FIXED)
-    git("add", ".")
-    file.write_text(FIXED.replace("return 70\n", "return 700\n"))
-    text = git("diff", "--full-index") + "\n"
-    git("checkout", "-q", "-f", "main")
-    return text
+    return checkout_with_patches(tmp_path / "checkout", upstream)
 
 
 @pytest.fixture
@@ -152,78 +110,6 @@ def test_a_forecast_leaves_out_what_has_ended_and_takes_the_newest_releases_bodi
     header = checkout / "patches" / "verl" / "eight" / "PATCH"
     header.write_text(header.read_text().replace(">=0,<2.1", ">=0,<2.0"))
     assert "ended  verl/eight (for >=0,<2.0)" in patches("forecast", "--repo", upstream.folder)
-
-
-def test_a_report_has_the_history_of_the_patches_where_a_clone_is_at_hand(
-    upstream: Git,
-    checkout: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    matrix = checkout / "matrix.yaml"
-    text = matrix.read_text().replace('"https://x"', '"https://x/verl/upstream", tag: "v{version}"')
-    matrix.write_text(text.replace("1.0.dev0@" + upstream("rev-parse", "v1.0"), "1.0"))
-    upstream("remote", "add", "origin", "https://x/verl/upstream.git")
-    monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))
-
-    def recorded(cache: str = "cache") -> Path | None:
-        flags = {"cache": str(tmp_path / cache), "matrix": str(matrix)}
-        settings = load_settings(flags, os.environ, checkout)
-        return patch_survival_file(settings, load_matrix(matrix))
-
-    file = recorded()
-    assert file
-    found = read_survival(file)
-    assert found.range == f"v1.0..{upstream('rev-parse', 'main')}"
-    assert [patch.id for patch in found.patches] == ["verl/seven", "verl/eight"]
-    assert [found.legend[index] for index in found.patches[0].verdicts] == ["conflict", "offset"]
-    assert found.patches[0].bodies[0].versions == ">=0,<2.1"
-    written = file.stat().st_mtime_ns
-    assert recorded() == file
-    assert file.stat().st_mtime_ns == written
-    upstream.commit("3.0", BASE, "mend it")
-    assert recorded() != file
-    (tmp_path / "file").write_text("")
-    assert recorded("file") is None
-    assert "the history of the patches could not be computed" in caplog.text
-    monkeypatch.delenv("NPU_MATRIX_MIRRORS")
-    assert recorded() is None
-
-
-def test_a_report_has_heads_and_summaries_where_trees_are_at_hand(
-    upstream: Git,
-    checkout: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    matrix = checkout / "matrix.yaml"
-    matrix.write_text(matrix.read_text().replace('"https://x"', '"https://x/verl/upstream"'))
-    upstream("remote", "add", "origin", "https://x/verl/upstream.git")
-
-    def recorded(cache: str = "cache") -> tuple[Path, ...]:
-        flags = {"cache": str(tmp_path / cache), "matrix": str(matrix)}
-        return patch_facts_files(load_settings(flags, os.environ, checkout), load_matrix(matrix))
-
-    assert recorded() == ()
-    monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))
-    files = recorded()
-    found = read_patch_facts(files)
-    assert {head.patch: head.verdict for head in found.heads}["verl/seven"] == "conflict"
-    assert "break it" in found.heads[0].broke
-    assert {one.patch: one.verdict for one in found.summaries} == {
-        "verl/seven": "clean",
-        "verl/eight": "conflict",
-    }
-    written = [file.stat().st_mtime_ns for file in files]
-    assert recorded() == files
-    assert [file.stat().st_mtime_ns for file in files] == written
-    upstream.commit("3.0", BASE, "mend it")
-    assert recorded() != files
-    (tmp_path / "file").write_text("")
-    assert recorded("file") == ()
-    assert "the heads of the patches could not be computed" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["ablate", "forecast"])
