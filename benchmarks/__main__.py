@@ -39,7 +39,7 @@ BENCHMARKS = (
     "trainer_references",
     "loss_judge",
     "known_releases",
-    "package_borders",
+    "package_names",
     "static_checks",
     "ray_cluster",
     "device_faults",

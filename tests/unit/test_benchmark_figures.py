@@ -1,4 +1,4 @@
-"""The table of benchmarks: what cannot run is a row, a broken limit fails, and stated figures are the measured ones."""
+"""The table of benchmarks: its rows, its limits, and the figures that pages state."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""A ledger with runs in it: one check asked of cells over several runs, with inputs that change."""
+"""A ledger with several runs of one check on some cells, with inputs that change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report with everything in it: every verdict, every kind of evidence, figures like those of the real checks."""
+"""A report with every verdict, every kind of evidence, and measurements like those of the real checks."""
 
 from __future__ import annotations
 

@@ -41,13 +41,13 @@ def test_the_page_says_what_turned_and_why(tmp_path: Path) -> None:
     assert "It failed because: entropy collapsed" in page[page.index('id="fixed"') :]
 
 
-def test_a_first_run_has_nothing_to_be_held_against(tmp_path: Path) -> None:
+def test_the_first_run_has_no_earlier_run_to_compare_with(tmp_path: Path) -> None:
     page = pages(build_model(replace(sample_inputs(), earlier=None)), tmp_path)
     assert "There is no earlier run to compare with." in page["changes.html"]
     assert 'class="turns"' not in page["index.html"]
 
 
-def test_the_feed_has_one_entry_per_run_in_which_something_turned(tmp_path: Path) -> None:
+def test_the_feed_has_one_entry_per_run_with_a_change(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.go({"a": "a1", "b": "b1"}, {"a": True, "b": True})
     second = runs.go({"a": "a2", "b": "b1"}, {"a": False})
@@ -69,7 +69,7 @@ def test_the_feed_stays_well_formed(attack: str) -> None:
     assert all(entry.findtext(f"{ATOM}id") for entry in feed.findall(f"{ATOM}entry"))
 
 
-def test_the_sheet_has_a_row_for_every_answer() -> None:
+def test_the_csv_has_a_row_for_every_result() -> None:
     model = build_model(sample_inputs())
     rows = list(csv.DictReader(io.StringIO(results_csv(model).decode())))
     assert len(rows) == model.planned
@@ -79,7 +79,7 @@ def test_the_sheet_has_a_row_for_every_answer() -> None:
     assert {row["evidence"] for row in rows if row["verdict"] == "not-run"} == {""}
 
 
-def test_a_spreadsheet_runs_nothing_of_the_sheet() -> None:
+def test_a_spreadsheet_executes_no_text_of_the_csv() -> None:
     hostile = result("cell", "loss", Status.FAIL, reasons=('=HYPERLINK("http://x")',), remedies=("@SUM(1)",))
     model = build_model(ReportInputs(generated=NOW, cells=(CellFacts(id="cell"),), results=(hostile,)))
     row = next(csv.DictReader(io.StringIO(results_csv(model).decode())))

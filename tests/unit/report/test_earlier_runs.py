@@ -41,7 +41,7 @@ def test_a_changed_input_keeps_the_history(runs: Runs) -> None:
     assert (streak.runs, streak.since_run, streak.until_run) == (0, last, second)
 
 
-def test_a_reused_outcome_is_what_each_run_said(runs: Runs) -> None:
+def test_each_run_that_reused_an_outcome_has_its_verdict(runs: Runs) -> None:
     first = runs.go({"cell": "torch 1"}, {"cell": False})
     second = runs.go({"cell": "torch 1"})
     last = runs.go({"cell": "torch 1"})
@@ -54,7 +54,7 @@ def test_a_reused_outcome_is_what_each_run_said(runs: Runs) -> None:
     assert (streak.runs, streak.since_run, streak.before) == (2, first, None)
 
 
-def test_an_outcome_that_came_later_is_not_what_an_earlier_run_said(runs: Runs) -> None:
+def test_a_later_outcome_is_not_the_verdict_of_an_earlier_run(runs: Runs) -> None:
     runs.go({"cell": "torch 1"}, left={"cell": (BLOCKED, "resolve did not pass")})
     runs.go({"cell": "torch 1"}, finished=False)
     last = runs.go({"cell": "torch 1"}, {"cell": True})
@@ -62,7 +62,7 @@ def test_an_outcome_that_came_later_is_not_what_an_earlier_run_said(runs: Runs) 
     assert [past.verdict.status for past in result.history] == [BLOCKED, NOT_RUN]
 
 
-def test_a_run_without_an_answer_in_between_hides_nothing(runs: Runs) -> None:
+def test_a_run_without_an_outcome_does_not_hide_a_change(runs: Runs) -> None:
     runs.go({"cell": "torch 1"}, {"cell": True})
     runs.go({"cell": "torch 2"}, left={"cell": (NOT_RUN, "no NPU")})
     last = runs.go({"cell": "torch 3"}, {"cell": False})
@@ -76,7 +76,7 @@ def test_outcomes_merged_from_another_machine_are_history_too(runs: Runs) -> Non
     assert [(past.run_id, past.verdict.status) for past in history] == [("elsewhere", FAIL)]
 
 
-def test_the_report_of_an_old_run_knows_nothing_of_later_ones(runs: Runs) -> None:
+def test_the_report_of_an_old_run_contains_no_later_run(runs: Runs) -> None:
     first = runs.go({"cell": "torch 1"}, {"cell": True})
     second = runs.go({"cell": "torch 2"}, {"cell": False})
     for number in range(25):
@@ -87,7 +87,7 @@ def test_the_report_of_an_old_run_knows_nothing_of_later_ones(runs: Runs) -> Non
     assert inputs.earlier.run_id == first
 
 
-def test_a_report_is_held_against_the_last_run_that_asked_most_of_the_same(runs: Runs) -> None:
+def test_a_report_is_compared_with_the_last_run_that_planned_most_of_its_checks(runs: Runs) -> None:
     first = runs.go({"old": "a", "cell": "torch 1", "lost": "b"}, {"old": True, "cell": True, "lost": True})
     runs.go({"other": "x"}, {"other": True})
     now = {"cell": "torch 2", "lost": "c", "new": "d"}
@@ -106,7 +106,7 @@ def test_a_report_is_held_against_the_last_run_that_asked_most_of_the_same(runs:
     assert not model.changes[0].same_inputs
 
 
-def test_another_answer_to_the_same_inputs_says_so(runs: Runs) -> None:
+def test_a_change_with_equal_inputs_is_reported_as_such(runs: Runs) -> None:
     first = runs.go({"cell": "torch 1"}, {"cell": True})
     runs.go({"cell": "torch 1"}, {"cell": True})
     last = runs.go({"cell": "torch 1"}, {"cell": False})
@@ -118,29 +118,29 @@ def test_another_answer_to_the_same_inputs_says_so(runs: Runs) -> None:
     ]
 
 
-def said(status: Status, evidence: Evidence | None = Evidence.SIMULATED) -> EarlierVerdict:
+def verdict(status: Status, evidence: Evidence | None = Evidence.SIMULATED) -> EarlierVerdict:
     return EarlierVerdict(status=status, evidence=evidence)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "turn"),
     [
-        (said(PASS), said(FAIL), RunChangeKind.BROKEN),
-        (said(NOT_RUN), said(Status.INCONCLUSIVE), RunChangeKind.BROKEN),
-        (said(FAIL), said(FAIL), RunChangeKind.STILL),
-        (said(FAIL), said(PASS), RunChangeKind.FIXED),
-        (said(PASS), said(Status.ERROR), RunChangeKind.LOST),
-        (said(FAIL), said(Status.STALE), RunChangeKind.LOST),
-        (said(NOT_RUN), said(BLOCKED), None),
-        (said(PASS), said(PASS), None),
-        (said(PASS, Evidence.HARDWARE), said(PASS), RunChangeKind.WEAKER),
-        (said(PASS), said(PASS, Evidence.HARDWARE), RunChangeKind.GAINED),
-        (said(BLOCKED), said(PASS), RunChangeKind.GAINED),
-        (None, said(FAIL), RunChangeKind.ADDED),
-        (said(FAIL), None, RunChangeKind.REMOVED),
+        (verdict(PASS), verdict(FAIL), RunChangeKind.BROKEN),
+        (verdict(NOT_RUN), verdict(Status.INCONCLUSIVE), RunChangeKind.BROKEN),
+        (verdict(FAIL), verdict(FAIL), RunChangeKind.STILL),
+        (verdict(FAIL), verdict(PASS), RunChangeKind.FIXED),
+        (verdict(PASS), verdict(Status.ERROR), RunChangeKind.LOST),
+        (verdict(FAIL), verdict(Status.STALE), RunChangeKind.LOST),
+        (verdict(NOT_RUN), verdict(BLOCKED), None),
+        (verdict(PASS), verdict(PASS), None),
+        (verdict(PASS, Evidence.HARDWARE), verdict(PASS), RunChangeKind.WEAKER),
+        (verdict(PASS), verdict(PASS, Evidence.HARDWARE), RunChangeKind.GAINED),
+        (verdict(BLOCKED), verdict(PASS), RunChangeKind.GAINED),
+        (None, verdict(FAIL), RunChangeKind.ADDED),
+        (verdict(FAIL), None, RunChangeKind.REMOVED),
     ],
 )
-def test_turns(
+def test_run_change_kind(
     before: EarlierVerdict | None, after: EarlierVerdict | None, turn: RunChangeKind | None
 ) -> None:
     assert run_change_kind(before, after) is turn
@@ -153,7 +153,7 @@ answers = st.dictionaries(
 
 
 @given(before=answers, after=answers)
-def test_no_failure_and_no_loss_goes_unsaid(before: dict, after: dict) -> None:
+def test_every_failure_and_every_lost_outcome_is_a_change(before: dict, after: dict) -> None:
     changes = {(change.cell, change.check): change.turn for change in compare(before, after)}
     for pair, now in after.items():
         if now.status in {FAIL, Status.INCONCLUSIVE}:
@@ -169,7 +169,7 @@ def test_no_failure_and_no_loss_goes_unsaid(before: dict, after: dict) -> None:
 
 
 @given(st.lists(st.sampled_from(Status)), st.sampled_from([PASS, FAIL]))
-def test_a_streak_is_the_answers_alike_at_the_end(earlier: list[Status], now: Status) -> None:
+def test_a_streak_counts_equal_verdicts_at_the_end_of_the_history(earlier: list[Status], now: Status) -> None:
     history = [
         HistoryEntry(time=float(n), run_id=str(n), verdict=EarlierVerdict(status=status))
         for n, status in enumerate(earlier)

@@ -36,7 +36,7 @@ def test_vectors(vector: dict[str, Any]) -> None:
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_answered_or_refused(text: str) -> None:
+def test_any_text_is_evaluated_or_rejected(text: str) -> None:
     try:
         selection = select(MODEL, text)
     except InputError:

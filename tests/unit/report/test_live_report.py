@@ -1,4 +1,4 @@
-"""A report that follows its run ends as the report that is written afterwards."""
+"""A report that follows its run equals the report that is written afterwards."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_one_outcome_later_it_is_what_a_whole_new_report_would_be(tmp_path: Path) -> None:
+def test_an_updated_report_equals_a_new_report(tmp_path: Path) -> None:
     inputs = sample_inputs()
     live = LiveReport(inputs, tmp_path / "live")
     broken = changed_result(inputs, status=Status.FAIL, evidence=Evidence.STATIC, reasons=("it is broken",))
@@ -58,7 +58,7 @@ def test_one_outcome_later_it_is_what_a_whole_new_report_would_be(tmp_path: Path
     assert {path.name for path in written if path.parent.name == "cells"} == {f"{CELL}.html"}
 
 
-def test_equal_results_cost_no_page(tmp_path: Path) -> None:
+def test_a_page_with_equal_results_is_not_written_again(tmp_path: Path) -> None:
     inputs = sample_inputs()
     live = LiveReport(inputs, tmp_path / "live")
     again = dataclasses.replace(sample_inputs(), generated=inputs.generated + 60)
@@ -95,11 +95,11 @@ report.take(sample_inputs())
 """
 
 
-def beside(folder: Path) -> list[str]:
+def names_next_to(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.parent.iterdir())
 
 
-def test_what_a_killed_watcher_left_beside_the_report_goes_with_the_next_one(tmp_path: Path) -> None:
+def test_the_next_report_removes_the_temporary_folder_of_a_killed_watcher(tmp_path: Path) -> None:
     folder = tmp_path / "reports"
     given = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     watcher = subprocess.Popen(
@@ -108,14 +108,14 @@ def test_what_a_killed_watcher_left_beside_the_report_goes_with_the_next_one(tmp
     with watcher:
         assert watcher.stdout is not None
         assert watcher.stdout.readline() == "written\n"
-        left, shown = beside(folder), content(folder)
+        left, shown = names_next_to(folder), content(folder)
         assert [name.startswith(".reports.live-") for name in left] == [True, False]
         # Of a living one it stays.
         model = build_model(sample_inputs())
         render_all(model, folder)
-        assert beside(folder) == left
+        assert names_next_to(folder) == left
         assert content(folder) == shown
         watcher.send_signal(signal.SIGKILL)
-    assert beside(folder) == left
+    assert names_next_to(folder) == left
     render_all(model, folder)
-    assert beside(folder) == ["reports"]
+    assert names_next_to(folder) == ["reports"]

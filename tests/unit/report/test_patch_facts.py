@@ -1,4 +1,4 @@
-"""What `npu-matrix patches ... --json` printed, on the page of patches; what is something else is refused."""
+"""The page of patches shows the output of `npu-matrix patches ... --json`; other files are rejected."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def page_of(files: tuple[Path, ...], folder: Path) -> str:
     return patches_page(build_model(inputs), PageWriter(folder))
 
 
-def test_heads_summaries_and_kits_are_shown(tmp_path: Path) -> None:
+def test_forecasts_summaries_and_rebase_kits_are_shown(tmp_path: Path) -> None:
     files = (
         written(tmp_path, "patch-forecast", FORECAST),
         written(tmp_path, "patch-summary", SUMMARY),
@@ -98,7 +98,7 @@ def test_without_files_the_page_says_how_to_get_them(tmp_path: Path) -> None:
     assert "npu-matrix patches rebase --repo CLONE" in page
 
 
-def test_a_patch_that_does_not_go_into_a_head_comes_with_the_command_that_moves_it(tmp_path: Path) -> None:
+def test_the_page_shows_the_command_that_rebases_a_patch_that_does_not_apply(tmp_path: Path) -> None:
     page = page_of((written(tmp_path, "patch-forecast", FORECAST),), tmp_path)
     assert "npu-matrix patches rebase verl/nccl-guard --repo CLONE --to HEAD" in page
     assert "rebase verl/agg-loss" not in page

@@ -1,4 +1,4 @@
-"""Paths of the machine that wrote a report are told by their place."""
+"""Paths of the machine that wrote a report are replaced by the names of known folders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLACES = KnownFolders(
 )
 
 
-def test_the_deepest_place_is_named_wherever_a_path_stands() -> None:
+def test_the_deepest_known_folder_replaces_the_beginning_of_a_path() -> None:
     given = {
         "python": "/home/me/.cache/npu-matrix/cells/a/bin/python",
         "lines": ["read /src/.npu-matrix/work/x and /src/patches", "/srcs/other is elsewhere"],
@@ -25,7 +25,7 @@ def test_the_deepest_place_is_named_wherever_a_path_stands() -> None:
     }
 
 
-def test_without_places_everything_stays() -> None:
+def test_without_known_folders_nothing_changes() -> None:
     assert KnownFolders({}).replace_paths(["/src/a"]) == ["/src/a"]
     assert KnownFolders({"root": "/"}).replace_paths("/src/a") == "/src/a"
 

@@ -68,7 +68,9 @@ def test_without_a_ledger_there_is_nothing_to_report(
     assert not (bench.root / "reports").exists()
 
 
-def test_what_is_no_ledger_is_kept_aside_and_said(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_ledger_is_moved_aside_and_reported(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
     bench.go(True, True)
     ledger_file(bench).write_bytes(b"not a database" * 100)
     assert bench.ask("report") == 3
@@ -109,7 +111,7 @@ def test_outcomes_of_a_check_that_is_gone_are_named(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("body", ['{"profile": "p"}', '{"entries": [1]}', "[]"])
-def test_a_plan_of_another_version_is_told_and_keeps_no_new_run_from_being_shown(
+def test_a_plan_of_another_version_is_reported_and_later_runs_are_shown(
     bench: Bench, capsys: pytest.CaptureFixture[str], body: str
 ) -> None:
     run_id = bench.go(True, True)
@@ -124,7 +126,7 @@ def test_a_plan_of_another_version_is_told_and_keeps_no_new_run_from_being_shown
     assert bench.ask("report") == 0
 
 
-def test_a_half_written_artifact_is_said_to_be_gone(bench: Bench) -> None:
+def test_an_incomplete_artifact_is_reported_as_no_longer_stored(bench: Bench) -> None:
     run_id = bench.go(True, True)
     with Ledger.open(bench.settings.path("state")) as ledger:
         log = ledger.artifacts.put(b"all of the log\n", "log.txt")
@@ -142,7 +144,7 @@ def test_a_half_written_artifact_is_said_to_be_gone(bench: Bench) -> None:
     assert "all of" not in page
 
 
-def test_a_clock_that_runs_ahead_is_said(bench: Bench) -> None:
+def test_an_outcome_dated_after_the_report_is_noted(bench: Bench) -> None:
     bench.clock = 4_000_000_000.0
     bench.go(True, True)
     assert bench.ask("report") == 0

@@ -1,4 +1,4 @@
-"""`npu-matrix status` and `npu-matrix report` on stored runs: filters, following, what a run is held against."""
+"""`npu-matrix status` and `npu-matrix report` on stored runs: filters, following, comparison with other runs."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_watching_a_run_whose_process_is_gone_ends(bench: Bench, capsys) -> None
     assert "this run has not finished" in out
 
 
-def test_a_report_says_what_changed_since_the_run_it_is_told(bench: Bench, capsys) -> None:
+def test_a_report_shows_the_changes_since_the_named_run(bench: Bench, capsys) -> None:
     first = bench.go(True, True)
     bench.go(False, True)
     assert bench.ask("report") == 0
@@ -158,7 +158,7 @@ def test_a_report_says_what_changed_since_the_run_it_is_told(bench: Bench, capsy
     assert "3 runs begin with" in capsys.readouterr().err
 
 
-def test_a_followed_run_is_shown_while_it_goes_on_and_whole_when_it_ended(
+def test_a_followed_run_is_shown_during_and_after_the_run(
     bench: Bench, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from harness.cli import report_command as module

@@ -1,4 +1,4 @@
-"""The documentation: its commands exist, its examples print what it says, its links lead somewhere."""
+"""The documentation: commands exist, examples print what the page shows, links are not dead."""
 
 from __future__ import annotations
 

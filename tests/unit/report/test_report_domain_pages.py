@@ -75,7 +75,7 @@ def pages(model: ReportModel, folder: Path) -> tuple[str, str]:
     return numerics_page(model, writer), convergence_page(model, writer)
 
 
-def test_budgets_stand_by_case_and_version(tmp_path: Path) -> None:
+def test_budgets_are_shown_by_case_and_version(tmp_path: Path) -> None:
     inputs = with_measurements(NEW, "loss", loss_measurements(broken=True))
     numerics, _ = pages(build_model(inputs), tmp_path)
     assert 'class="num b-over"' in numerics
@@ -91,7 +91,7 @@ def test_what_is_beyond_what_verl_promises_is_not_counted_as_wrong(tmp_path: Pat
     assert "b-beyond" in numerics
 
 
-def test_gradients_stand_by_module_and_a_missed_fault_is_seen(tmp_path: Path) -> None:
+def test_gradients_are_shown_by_module_and_missed_faults_are_marked(tmp_path: Path) -> None:
     inputs = with_measurements(NEW, "loss", actor_measurements(), "actor")
     numerics, _ = pages(build_model(inputs), tmp_path)
     assert "model.layers.1.self_attn.o_proj.weight" in numerics
@@ -100,7 +100,7 @@ def test_gradients_stand_by_module_and_a_missed_fault_is_seen(tmp_path: Path) ->
     assert "✗ missed:" in numerics
 
 
-def test_a_twin_run_stands_step_by_step_with_its_horizon_and_faults(tmp_path: Path) -> None:
+def test_a_twin_run_is_shown_step_by_step_with_its_horizon_and_faults(tmp_path: Path) -> None:
     inputs = with_measurements(NEW, "loss", twin_measurements((0.05, 1.4, None)), "twin")
     numerics, _ = pages(build_model(inputs), tmp_path)
     part = numerics[numerics.index('id="twin-title"') :]
@@ -185,7 +185,7 @@ def trainer_section(measured: TrainerMeasurements, folder: Path) -> str:
     return page[page.index('id="verl-0.9.1-sim-check-trainer-gspo"') :]
 
 
-def test_a_run_of_the_real_trainer_stands_over_the_recorded_one(tmp_path: Path) -> None:
+def test_a_run_of_verls_trainer_is_drawn_over_the_recorded_run(tmp_path: Path) -> None:
     part = trainer_section(trainer_measured(), tmp_path)
     chart = part[: part.index("</figure>")]
     assert "curve candidate" in chart
@@ -194,7 +194,7 @@ def test_a_run_of_the_real_trainer_stands_over_the_recorded_one(tmp_path: Path) 
     assert dict(figures_of("trainer-gspo", trainer_measurements()))["last reward"] > 0.5
 
 
-def test_a_trainer_with_settings_nobody_recorded_stands_alone(tmp_path: Path) -> None:
+def test_a_trainer_run_without_a_recorded_run_is_drawn_alone(tmp_path: Path) -> None:
     part = trainer_section(dataclasses.replace(trainer_measured(), digest="other"), tmp_path)
     assert "curve reference" not in part[: part.index("</figure>")]
 

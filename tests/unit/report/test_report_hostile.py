@@ -1,4 +1,4 @@
-"""Whatever stands in a field stays text, in every rendering."""
+"""Untrusted text in any field stays text, in every format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model: joining, marks, completeness, changes, what needs attention, what failing cells share."""
+"""The model of the report: marks, completeness, changes, attention, common conditions of failing cells."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def one(status: Status, **more: object) -> ReportInputs:
     )
 
 
-def test_what_is_known_needs_nobody_whatever_its_status() -> None:
+def test_an_expected_failure_needs_no_attention_whatever_its_status() -> None:
     known = build_model(one(Status.INCONCLUSIVE, standing=Standing.KNOWN))
     assert known.attention == ()
     assert len(build_model(one(Status.INCONCLUSIVE, standing=Standing.UNEXPECTED)).attention) == 1
@@ -108,7 +108,7 @@ def test_changes_since_the_verdict_before(before: Status, now: Status, change: s
     assert model.rows[0].results["loss"].change == change
 
 
-def test_results_of_strange_cells_and_unknown_checks_are_shown_as_what_they_are() -> None:
+def test_results_of_unknown_cells_are_listed_and_unknown_checks_get_a_column() -> None:
     inputs = one(Status.PASS)
     stranger = result("elsewhere", "loss", Status.PASS)
     unknown = result("cell", "of-tomorrow", Status.PASS, tier=Tier.STATIC)
@@ -117,7 +117,7 @@ def test_results_of_strange_cells_and_unknown_checks_are_shown_as_what_they_are(
     assert [check.name for check in model.checks] == ["of-tomorrow", "loss"]
 
 
-def test_clock_skew_and_missing_evidence_are_said() -> None:
+def test_clock_skew_and_missing_evidence_are_noted() -> None:
     model = build_model(one(Status.PASS))
     (future,) = one(Status.PASS, started=NOW + 9999).results
     assert "clocks" in model.notes_on(future)[0]
@@ -154,7 +154,7 @@ def test_patterns_name_the_axis_that_splits_failing_from_passing() -> None:
     assert find_patterns(rows[:2]) == ()
 
 
-def test_patterns_speak_of_ranges_in_the_order_of_versions() -> None:
+def test_patterns_name_ranges_in_the_order_of_versions() -> None:
     def marks(fails: set[str]) -> list[str]:
         versions = ("2.9.0", "2.10.0rc1", "2.10.0", "2.10.0.post2", "2.11.0")
         rows = [
@@ -183,7 +183,7 @@ def test_file_names_are_injective(identities: list[str]) -> None:
 
 
 @given(st.text())
-def test_nothing_invisible_is_left(text: str) -> None:
+def test_no_invisible_character_remains(text: str) -> None:
     shown = visible(text)
     assert not any(character in shown for character in "\u202e\u2066\u200b\ufeff\x00\x1b\r\u2028")
     shown.encode()

@@ -1,4 +1,4 @@
-"""What the renderings say: verdicts with their evidence, not run never as a pass, files that appear as a whole."""
+"""The formats: verdicts with their evidence, not run is never a pass, folders are replaced as a whole."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_verdicts_of_checks_that_did_not_run_carry_no_evidence() -> None:
     assert "(sim)" not in table(model)
 
 
-def test_pages_say_everything_a_result_has(sample: ReportModel, tmp_path: Path) -> None:
+def test_pages_show_everything_of_a_result(sample: ReportModel, tmp_path: Path) -> None:
     pages_of(sample, tmp_path)
     page = (tmp_path / "cells" / "verl-0.9.1-sim.html").read_text()
     failing = page[page.index('id="check-gspo"') :]
@@ -133,7 +133,7 @@ def test_pages_say_everything_a_result_has(sample: ReportModel, tmp_path: Path) 
     assert "Content-Security-Policy" in page
 
 
-def test_a_long_log_is_cut_at_its_start_and_kept_beside_the_page() -> None:
+def test_a_long_log_is_cut_at_its_start_and_stored_as_a_file() -> None:
     log = read_log(log_file(LOG))
     assert log.total == 262
     assert log.skipped == 262 - INLINE_LINES
@@ -142,7 +142,7 @@ def test_a_long_log_is_cut_at_its_start_and_kept_beside_the_page() -> None:
     assert log.whole == LOG
 
 
-def test_a_log_or_artifact_that_is_gone_is_said_to_be_gone(tmp_path: Path) -> None:
+def test_a_log_or_artifact_that_no_longer_exists_is_reported(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     assert "gone" in read_log(gone).lines[0].text
     assert "gone" in read_artifact(ArtifactRef(name="lock.txt", digest="", size=1), gone).note

@@ -22,7 +22,7 @@ def test_a_known_error_in_the_log_of_a_failure_becomes_a_card(tmp_path: Path):
     assert card.sources
 
 
-def test_an_error_nobody_described_is_said_to_be_unknown(tmp_path: Path):
+def test_an_error_without_a_signature_is_shown_as_unknown(tmp_path: Path):
     log = tmp_path / "log"
     log.write_text(
         'Traceback (most recent call last):\n  File "train.py", line 3, in main\n    f()\n'

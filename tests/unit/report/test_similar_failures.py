@@ -1,4 +1,4 @@
-"""What stands beside a failure, and the statement that parts failing from passing cells."""
+"""Similar failures, and the condition that separates failing from passing cells."""
 
 from __future__ import annotations
 
@@ -57,21 +57,21 @@ def test_a_failure_names_what_all_failing_cells_share() -> None:
     ]
 
 
-def test_what_passes_and_what_stands_alone_has_nothing_beside_it() -> None:
+def test_a_pass_and_a_single_failure_have_no_similar_failures() -> None:
     model = build_model(matrix({"a": ("2.7.1", True), "b": ("2.9.0", True)}))
     assert SimilarFailures(model).siblings_of(model.rows[0], model.rows[0].results["probe"]) is None
     alone = build_model(matrix({"a": ("2.7.1", False)}))
     assert SimilarFailures(alone).siblings_of(alone.rows[0], alone.rows[0].results["probe"]) is None
 
 
-def test_of_many_cells_that_fail_alike_some_are_named_and_the_rest_counted() -> None:
+def test_only_some_of_many_similar_failures_are_named() -> None:
     model = build_model(matrix({f"c{n}": ("2.9.0", False) for n in range(MAX_ALIKE + 5)}))
     found = SimilarFailures(model).siblings_of(model.rows[0], model.rows[0].results["probe"])
     assert found
     assert (len(found.alike), found.others) == (MAX_ALIKE, 4)
 
 
-def test_known_failures_have_siblings_too() -> None:
+def test_expected_failures_have_similar_failures_too() -> None:
     model = build_model(sample_inputs())
     row = model.row("gspo-qwen25-3b")
     assert row
