@@ -70,12 +70,12 @@ def run(context: TaskContext) -> Measured[ActorOutcome]:
     artifacts = dict(measured.artifacts)
     for path in default.reference.paths[1:]:
         other = _run_path(context, path)
-        others.append(OtherPath(path=path, outcome=_about_the_device(other.measurements)))
+        others.append(OtherPath(path=path, outcome=_without_cpu_failure(other.measurements)))
         artifacts |= other.artifacts
     return replace(measured, measurements=replace(default, others=tuple(others)), artifacts=artifacts)
 
 
-def _about_the_device(outcome: ActorOutcome) -> ActorOutcome:
+def _without_cpu_failure(outcome: ActorOutcome) -> ActorOutcome:
     """A failure on the CPU of an actor class that verl does not use by default becomes `Unsupported`, because
     it says nothing about the device."""
     if isinstance(outcome, ProgramFailure) and outcome.on == CPU_REFERENCE:
@@ -150,9 +150,9 @@ def judge(measurements: ActorOutcome, _params: Mapping[str, Any]) -> Judgement:
         else:
             judged.append(replace(judgement, reasons=reasons))
     worst = min(judged, key=lambda judgement: WORST_FIRST.index(judgement.status))
-    alike = [judgement for judgement in judged if judgement.status is worst.status]
+    equally_bad = [judgement for judgement in judged if judgement.status is worst.status]
     return replace(
-        worst, reasons=(*(reason for judgement in alike for reason in judgement.reasons), *skipped)
+        worst, reasons=(*(reason for judgement in equally_bad for reason in judgement.reasons), *skipped)
     )
 
 

@@ -106,7 +106,7 @@ def packed_rows(tolerances: Mapping[str, float], labels: Sequence[str], packed: 
     faulty = [
         label for label, budget in _budgets(tolerances, packed.faulty).items() if not _is_within(budget)
     ]
-    first = _nearest_to_the_loss(wrong, labels)
+    first = _last_called_gradient(wrong, labels)
     return PackedRows(
         tensors=len(budgets),
         diverged=len(wrong),
@@ -117,7 +117,7 @@ def packed_rows(tolerances: Mapping[str, float], labels: Sequence[str], packed: 
     )
 
 
-def _nearest_to_the_loss(wrong: list[str], labels: Sequence[str]) -> str:
+def _last_called_gradient(wrong: list[str], labels: Sequence[str]) -> str:
     """Among the wrong gradients of the first pass, that of the module called last, because the backward pass
     starts there."""
     gradients = [label for label in wrong if label.startswith("gradient/0/")]

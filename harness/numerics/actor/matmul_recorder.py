@@ -113,13 +113,13 @@ def interval_of_sum(contract: Contract, left: Array, right: Array) -> Interval:
 
 @dataclass(kw_only=True)
 class _Layer:
-    """The hooks of one linear layer. `given` and `arrived` are the operands of its backward matmuls."""
+    """The hooks of one linear layer, with the operands of its backward matmuls."""
 
     name: str
     module: Any
     judge: Callable[..., None]
-    given: Any = None
-    arrived: Any = None
+    layer_input: Any = None
+    output_gradient: Any = None
 
     def before(self, _module: Any, args: Any) -> Any:
         """Make the input of the layer a tensor of its own, so that the gradient of this tensor is the layer's
@@ -130,21 +130,21 @@ class _Layer:
 
     def after(self, module: Any, args: Any, output: Any) -> None:
         """Judge the forward matmul and store the operands of the backward matmuls."""
-        self.given = batched(args[0])
+        self.layer_input = batched(args[0])
         weight, bias = values(module.weight).T, None if module.bias is None else values(module.bias)
         self.judge(
             self.name,
             OUTPUT,
             rows(values(output)),
-            lambda contract: interval(contract, rows(self.given), weight, bias),
+            lambda contract: interval(contract, rows(self.layer_input), weight, bias),
         )
         if output.requires_grad:
-            output.register_hook(self._arrives)
+            output.register_hook(self._store_output_gradient)
         if args[0].requires_grad:
             args[0].register_hook(self._input_gradient)
 
-    def _arrives(self, gradient: Any) -> None:
-        self.arrived = batched(gradient)
+    def _store_output_gradient(self, gradient: Any) -> None:
+        self.output_gradient = batched(gradient)
 
     def _input_gradient(self, gradient: Any) -> None:
         weight = values(self.module.weight)
@@ -152,7 +152,7 @@ class _Layer:
             self.name,
             INPUT_GRADIENT,
             rows(values(gradient)),
-            lambda contract: interval(contract, rows(self.arrived), weight),
+            lambda contract: interval(contract, rows(self.output_gradient), weight),
         )
 
     def weight_gradient(self, gradient: Any) -> None:
@@ -161,7 +161,7 @@ class _Layer:
             self.name,
             WEIGHT_GRADIENT,
             values(gradient),
-            lambda contract: interval_of_sum(contract, self.arrived, self.given),
+            lambda contract: interval_of_sum(contract, self.output_gradient, self.layer_input),
         )
 
 

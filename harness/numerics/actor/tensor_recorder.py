@@ -100,11 +100,11 @@ class TensorRecorder:
         tensor_class = import_module("torch").Tensor
         backward = tensor_class.backward
 
-        def noted(loss: Any, *args: Any, **kwargs: Any) -> Any:
+        def recording_backward(loss: Any, *args: Any, **kwargs: Any) -> Any:
             self.note(LOSS, "the loss", loss)
             return backward(loss, *args, **kwargs)
 
-        tensor_class.backward = noted
+        tensor_class.backward = recording_backward
         try:
             yield
         finally:
@@ -130,9 +130,9 @@ class TensorRecorder:
             which = part if number == 1 else f"{part} {number}"
             self.note(FORWARD, name, tensor, which)
             if tensor.requires_grad:
-                tensor.register_hook(partial(self._arrived, name, which))
+                tensor.register_hook(partial(self._note_gradient, name, which))
 
-    def _arrived(self, name: str, part: str, gradient: Any) -> None:
+    def _note_gradient(self, name: str, part: str, gradient: Any) -> None:
         self.note(BACKWARD, name, gradient, part)
 
 
@@ -159,12 +159,12 @@ def require_comparable(scatter: Mapping[str, float]) -> None:
 
     No tolerance can be derived then, and an infinite tolerance would accept everything.
     """
-    strange = [label for label, distance in scatter.items() if not np.isfinite(distance)]
-    if strange:
+    incomparable = [label for label, distance in scatter.items() if not np.isfinite(distance)]
+    if incomparable:
         raise InfrastructureError(
             "a perturbed run of the reference is not comparable with the exact one",
-            why=f"{len(strange)} tensors are missing, have another shape or are not finite, for example "
-            f"{strange[0]}",
+            why=f"{len(incomparable)} tensors are missing, have another shape or are not finite, for example "
+            f"{incomparable[0]}",
             fix="use another seed; if that does not help, report the problem with the log of the reference",
         )
 

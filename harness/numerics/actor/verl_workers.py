@@ -94,7 +94,7 @@ class LegacyActor:
             **_update_settings(case, "lr", "loss_mode"),
         }
         self.actor = import_module(LEGACY).DataParallelPPOActor(
-            _offered(config.FSDPActorConfig, actor_settings), model, optimizer
+            _supported_config(config.FSDPActorConfig, actor_settings), model, optimizer
         )
 
     def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
@@ -163,7 +163,7 @@ class EngineActor:
             "policy_loss": config.PolicyLossConfig(loss_mode=case.update.loss_mode),
             **_update_settings(case, "lr", "grad_clip", "loss_mode"),
         }
-        actor = _offered(config.ActorConfig, actor_settings)
+        actor = _supported_config(config.ActorConfig, actor_settings)
         self.loss = partial(import_module("verl.workers.utils.losses").ppo_loss, config=actor)
 
     def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
@@ -236,7 +236,7 @@ def _update_settings(case: ActorCase, *omitted: str) -> dict[str, object]:
     return {name: value for name, value in asdict(case.update).items() if name not in omitted}
 
 
-def _offered(config: Any, actor_settings: Mapping[str, object]) -> Any:
+def _supported_config(config: Any, actor_settings: Mapping[str, object]) -> Any:
     """A configuration with those of the settings that this release has."""
     return config(
         **{name: value for name, value in actor_settings.items() if name in config.__dataclass_fields__}

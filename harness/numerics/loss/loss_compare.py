@@ -55,10 +55,10 @@ def compare(
     for case in cases:
         result = results.get(case.name, CandidateResult(error="was not evaluated"))
         standard = judge(case, result, intervals[case.name])
-        actual, differences = objective.actual(case)
+        released, differences = objective.released_case(case)
         verdict = standard
         if differences:
-            recorded = judge(actual, result, intervals[case.name + ACTUAL])
+            recorded = judge(released, result, intervals[case.name + ACTUAL])
             findings.objective(case, standard, recorded, differences)
             verdict = standard if standard.ok else recorded
         findings.case(case, verdict)

@@ -43,14 +43,14 @@ def block_frameworks() -> None:
         sys.modules[name] = None  # type: ignore[assignment]
 
 
-def references(cases: Iterable[LossCase], profile: ReleaseObjective) -> dict[str, ExpectedResult]:
+def references(cases: Iterable[LossCase], objective: ReleaseObjective) -> dict[str, ExpectedResult]:
     """Intervals of every case by name, and those of the objective that the release computes if it differs."""
     intervals = {}
     for case in cases:
         intervals[case.name] = reference(case)
-        actual, differences = profile.actual(case)
+        released, differences = objective.released_case(case)
         if differences:
-            intervals[case.name + ACTUAL] = reference(actual)
+            intervals[case.name + ACTUAL] = reference(released)
     return intervals
 
 

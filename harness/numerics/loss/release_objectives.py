@@ -96,7 +96,7 @@ class ReleaseObjective:
     version: str
     differences: tuple[ObjectiveDifference, ...]
 
-    def actual(self, case: LossCase) -> tuple[LossCase, tuple[ObjectiveDifference, ...]]:
+    def released_case(self, case: LossCase) -> tuple[LossCase, tuple[ObjectiveDifference, ...]]:
         """The case as this release computes it, and its differences; the same case if there are none."""
         concerned = []
         for difference in self.differences:

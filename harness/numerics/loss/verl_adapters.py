@@ -68,7 +68,7 @@ class VerlCandidate:
         leaf = tensors.get(case.gradient_of)
         if leaf is not None:
             leaf.requires_grad_()
-        computed = {name: self._up(tensor) for name, tensor in tensors.items()}
+        computed = {name: self._as_fp32(tensor) for name, tensor in tensors.items()}
         value = getattr(self, f"_{case.operation}")(case, computed)
         if leaf is None:
             return CandidateResult(value=_array(value))
@@ -88,7 +88,7 @@ class VerlCandidate:
             tensor = tensor.to(getattr(self.torch, IO_DTYPES[case.contract.io]))
         return tensor.to(self.device)
 
-    def _up(self, tensor: Any) -> Any:
+    def _as_fp32(self, tensor: Any) -> Any:
         return tensor.to(self.torch.float32) if tensor.dtype.is_floating_point else tensor
 
     def _policy(self, case: LossCase, tensors: Tensors) -> Any:

@@ -76,7 +76,7 @@ def run_twin(
             scores, sampled = _sample(case, placement, model, prompts, step, None if sample else given)
             run.tokens.append(sampled)
             responses = sampled if given is None else given
-            recorder = TensorRecorder(sink=partial(_keep, run, step))
+            recorder = TensorRecorder(sink=partial(_store_event, run, step))
             tokens = case.batch(prompts, responses)
             log_probs = _log_probs(actor, model, tokens, placement, recorder)
             _decide_tokens(run, step, scores, tokens["attention_mask"], responses)
@@ -84,7 +84,7 @@ def run_twin(
     return run
 
 
-def _keep(run: TwinRun, step: int, event: TensorEvent, values: Values) -> None:
+def _store_event(run: TwinRun, step: int, event: TensorEvent, values: Values) -> None:
     if event.kind == BACKWARD:
         # The gradients of the parameters identify the module; recording these too would double the memory.
         return

@@ -42,13 +42,13 @@ def test_what_each_release_does_differently(version, names):
 
 def test_a_profile_changes_only_the_cases_it_concerns():
     profile = release_objective("0.6.1")
-    same, none = profile.actual(CASES["policy/grpo-near/token-mean"])
+    same, none = profile.released_case(CASES["policy/grpo-near/token-mean"])
     assert same is CASES["policy/grpo-near/token-mean"]
     assert none == ()
-    changed, differences = profile.actual(CASES["policy/gspo-near/token-mean"])
+    changed, differences = profile.released_case(CASES["policy/gspo-near/token-mean"])
     assert changed.settings["loss_agg_mode"] == "seq-mean-token-mean"
     assert [entry.id for entry in differences] == ["gspo-ignores-loss-agg-mode"]
-    assert profile.actual(CASES["policy/gspo-near/seq-mean-token-mean"])[1] == ()
-    norm, _ = profile.actual(CASES["policy/gspo-near/seq-mean-token-sum-norm"])
+    assert profile.released_case(CASES["policy/gspo-near/seq-mean-token-mean"])[1] == ()
+    norm, _ = profile.released_case(CASES["policy/gspo-near/seq-mean-token-sum-norm"])
     assert norm.settings["loss_agg_mode"] == "seq-mean-token-mean"
     assert "sum_norm" not in norm.settings

@@ -70,10 +70,10 @@ def advantages(rng: np.random.Generator, batch: int, tokens: int, style: str) ->
     rewards[-1] = 1.0
     deviation = rewards.std(axis=1, ddof=1, keepdims=True)
     normalised = (rewards - rewards.mean(axis=1, keepdims=True)) / (deviation + 1e-6)
-    return np.repeat(_lopsided(rng, normalised.reshape(-1), batch)[:, None], tokens, axis=1)
+    return np.repeat(_not_cancelling(rng, normalised.reshape(-1), batch)[:, None], tokens, axis=1)
 
 
-def _lopsided(rng: np.random.Generator, advantages: Array, count: int) -> Array:
+def _not_cancelling(rng: np.random.Generator, advantages: Array, count: int) -> Array:
     """`count` of the advantages, drawn until they do not cancel.
 
     If each sequence has the same weight and the ratios are near 1, the loss of a micro-batch whose advantages
