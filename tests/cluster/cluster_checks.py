@@ -29,16 +29,19 @@ def build(context: TaskContext) -> Measured:
     return Measured(measurements={"ok": True, "home": str(home)}, evidence=Evidence.STATIC)
 
 
-def built(outcome: Outcome) -> str:
-    """As `environment` says it. These nodes share a disk, so a folder of another node counts as not there."""
+def missing_folder(_measurements: Mapping[str, Any], outcome: Outcome) -> str:
+    """Why the built folder cannot be used here, as the check `environment` does it.
+
+    The nodes of these tests share a disk, so the folder of another node counts as missing.
+    """
     import ray
 
     home = Path(outcome.measurements["home"])
     here = str(ray.get_runtime_context().get_node_id())[:16]
-    elsewhere = ray.get_runtime_context().worker.mode == ray.WORKER_MODE and not home.parent.name.endswith(
-        here
+    on_other_node = (
+        ray.get_runtime_context().worker.mode == ray.WORKER_MODE and not home.parent.name.endswith(here)
     )
-    return "its folder is not here" if elsewhere or not (home / "made").is_file() else ""
+    return "its folder is not on this node" if on_other_node or not (home / "made").is_file() else ""
 
 
 def use(context: TaskContext) -> Measured:
@@ -94,7 +97,7 @@ def check(name: str, run: Any, **more: Any) -> Check:
 
 
 LOCK = check("lock", lock)
-BUILD = check("build", build, tier=Tier.BUILD, needs=("lock",), holds=built, device=True)
+BUILD = check("build", build, tier=Tier.BUILD, needs=("lock",), holds=missing_folder, device=True)
 USE = check("use", use, tier=Tier.NUMERICS, needs=("build",), device=True)
 NAP = check("nap", nap)
 
