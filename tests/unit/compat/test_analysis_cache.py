@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from source_zip import write_zip
 
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.surface.syntax_walk import parse
@@ -25,10 +25,7 @@ USER = {
 
 
 def package(path: Path, files: Mapping[str, str]) -> Package:
-    with zipfile.ZipFile(path, "w") as archive:
-        for member, text in files.items():
-            archive.writestr(zipfile.ZipInfo(member), text)
-    return Package(name="user", version="1", file=path)
+    return Package(name="user", version="1", file=write_zip(path, files))
 
 
 @pytest.fixture

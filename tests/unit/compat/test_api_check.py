@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from source_zip import write_zip
 
 from harness.cli.app import main
 from harness.compat.api.api_analysis import ApiRequest
@@ -126,9 +126,7 @@ def test_pinned_versions_use_overrides_and_ignore_ranges() -> None:
 
 
 def surface(path: Path, text: str) -> ApiSurface:
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("lib/__init__.py", text)
-    return ApiSurface(path)
+    return ApiSurface(write_zip(path, {"lib/__init__.py": text}))
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from source_zip import write_zip
 
 from harness.compat.resolve import resolve_check
 from harness.compat.resolve.archive_metadata import read_archive_metadata
@@ -19,10 +19,7 @@ HEAD = "Metadata-Version: 2.1\nName: verl\nVersion: 0.9.1\n"
 
 
 def sources(path: Path, **members: str) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in members.items():
-            archive.writestr(name, text)
-    return path
+    return write_zip(path, members)
 
 
 @pytest.mark.parametrize(

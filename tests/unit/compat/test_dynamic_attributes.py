@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import textwrap
-import zipfile
 from pathlib import Path
 
 import pytest
+from source_zip import write_zip
 
 from harness.compat.surface.api_surface import ApiSurface, Presence
 from harness.compat.surface.dynamic_attributes import Openness, openness
@@ -84,10 +84,8 @@ class Leaf:
 
 
 def texts(tmp_path: Path, text: str) -> list[str]:
-    for name, source in (("lib/__init__.py", LIB), ("user/a.py", text)):
-        with zipfile.ZipFile(tmp_path / f"{name[:3]}.zip", "w") as archive:
-            archive.writestr(name, source)
-    user, lib = ApiSurface(tmp_path / "use.zip"), ApiSurface(tmp_path / "lib.zip")
+    user = ApiSurface(write_zip(tmp_path / "user.zip", {"user/a.py": text}))
+    lib = ApiSurface(write_zip(tmp_path / "lib.zip", {"lib/__init__.py": LIB}))
     found = check_uses(find_uses(user, {"lib"}).uses, {"lib": ("lib 1", lib)}, user)
     return [one.text for one in found if one.breaks]
 
@@ -118,8 +116,7 @@ def test_words_in_the_text_count_only_for_objects_they_can_belong_to(
 
 
 def test_an_attribute_set_through_dict_exists(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "lib.zip", "w") as archive:
-        archive.writestr("lib/__init__.py", "class A:\n  def f(self): self.__dict__['kept'] = 1\n")
-    surface = ApiSurface(tmp_path / "lib.zip")
+    source = "class A:\n  def f(self): self.__dict__['kept'] = 1\n"
+    surface = ApiSurface(write_zip(tmp_path / "lib.zip", {"lib/__init__.py": source}))
     assert surface.find("lib.A.kept").presence is Presence.FOUND
     assert surface.find("lib.A.other").presence is Presence.MISSING

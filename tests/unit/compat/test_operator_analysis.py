@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from source_zip import write_zip
 
 from harness.compat.operators.operator_analysis import check_calls
 from harness.compat.operators.operator_schema import (
@@ -38,13 +38,12 @@ NEW = [
 
 
 def wheel(path: Path, schemas: Iterable[str]) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
-        lines = "".join(f'- func: "{schema}"\n' for schema in schemas)
-        archive.writestr(
-            "torch_npu/csrc/aten/npu_native_functions_by_codegen.yaml", f"backend: NPU\ncustom:\n{lines}"
-        )
-        archive.writestr("torch_npu/op_plugin/atb/_atb_api_docs.py", "_npu_atb_only = 1\n")
-    return path
+    lines = "".join(f'- func: "{schema}"\n' for schema in schemas)
+    files = {
+        "torch_npu/csrc/aten/npu_native_functions_by_codegen.yaml": f"backend: NPU\ncustom:\n{lines}",
+        "torch_npu/op_plugin/atb/_atb_api_docs.py": "_npu_atb_only = 1\n",
+    }
+    return write_zip(path, files)
 
 
 @pytest.fixture
@@ -156,12 +155,12 @@ def test_results_and_brackets_are_counted() -> None:
 
 
 def test_calls_of_a_package_are_read_and_unparsed_files_listed(tmp_path: Path, old: OperatorSchemas) -> None:
-    path = tmp_path / "verl.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("verl/a.py", "import torch_npu\ntorch_npu.npu_absent(1)\n")
-        archive.writestr("verl/broken.py", "def torch_npu(:\n")
-        archive.writestr("verl/data.bin", b"npu")
-    found = find_uses(ApiSurface(path), {"torch_npu"})
+    files = {
+        "verl/a.py": "import torch_npu\ntorch_npu.npu_absent(1)\n",
+        "verl/broken.py": "def torch_npu(:\n",
+        "verl/data.bin": b"npu",
+    }
+    found = find_uses(ApiSurface(write_zip(tmp_path / "verl.whl", files)), {"torch_npu"})
     [finding] = check_calls("verl", found.calls, old)
     assert found.unparsed == ("verl/broken.py",)
     assert (finding.file, finding.line, finding.kind) == ("verl/a.py", 2, "missing")
@@ -178,11 +177,8 @@ def test_damaged_wheels_are_input_errors(tmp_path: Path, data: bytes) -> None:
 
 
 def test_a_wheel_without_operator_signatures_is_an_input_error(tmp_path: Path) -> None:
-    path = tmp_path / "other.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("a.py", "")
     with pytest.raises(InputError):
-        read_operators(path)
+        read_operators(write_zip(tmp_path / "other.whl", {"a.py": ""}))
 
 
 @given(text=st.text(max_size=120))

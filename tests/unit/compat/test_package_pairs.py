@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from source_zip import write_zip
 
 from harness.compat.surface.syntax_walk import parse
 from harness.compat.uses import package_pairs
@@ -25,10 +25,7 @@ USER = {
 
 
 def package(path: Path, name: str, files: Mapping[str, str], **changes: str) -> Package:
-    with zipfile.ZipFile(path, "w") as archive:
-        for member, text in files.items():
-            archive.writestr(zipfile.ZipInfo(member), text)
-    return Package(name=name, version="1", file=path, changes=changes)
+    return Package(name=name, version="1", file=write_zip(path, files), changes=changes)
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
+from source_zip import write_zip
 
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.surface.syntax_walk import children, parse, walk
@@ -28,10 +28,8 @@ GOOD = b"import torch\ntorch.add(1)\n"
     ],
 )
 def test_unparsed_files_are_listed_and_the_others_analysed(tmp_path: Path, source: bytes) -> None:
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("user/bad.py", source)
-        archive.writestr("user/good.py", GOOD)
-    found = find_uses(ApiSurface(tmp_path / "a.zip"), {"torch"})
+    archive = write_zip(tmp_path / "a.zip", {"user/bad.py": source, "user/good.py": GOOD})
+    found = find_uses(ApiSurface(archive), {"torch"})
     assert found.unparsed == ("user/bad.py",)
     assert {use.file for use in found.uses} == {"user/good.py"}
 

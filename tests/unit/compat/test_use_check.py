@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from source_zip import write_zip
 
 from harness.compat.surface.api_surface import ApiSurface, Presence
 from harness.compat.surface.syntax_walk import parse
@@ -47,10 +47,7 @@ NUMBERS = itertools.count()
 
 
 def sources(path: Path, files: Mapping[str, str | bytes]) -> ApiSurface:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-    return ApiSurface(path)
+    return ApiSurface(write_zip(path, files))
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from source_zip import write_zip
 
 from harness.compat.api.last_release import last_version_with
 from harness.compat.api.patched_sources import apply_patches
@@ -49,10 +49,7 @@ ABSENT = "  def f(self):\n    self.c.absent()"
 
 
 def package(path: Path, files: Mapping[str, str]) -> ApiSurface:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-    return ApiSurface(path)
+    return ApiSurface(write_zip(path, files))
 
 
 def found(tmp_path: Path, text: str, then: Mapping[str, str] | None = None) -> list[UseFinding]:
