@@ -8,17 +8,8 @@ _DATE = re.compile(
     rb"[ \t](1970-01-01|1969-12-31) ([0-2]\d):([0-5]\d):00(?:\.0+)? ([-+])([0-2]\d):?([0-5]\d)\s*$"
 )
 _DEV_NULL = b"/dev/null"
-_ESCAPES = {
-    ord("a"): 7,
-    ord("b"): 8,
-    ord("t"): 9,
-    ord("n"): 10,
-    ord("v"): 11,
-    ord("f"): 12,
-    ord("r"): 13,
-    ord('"'): 34,
-    ord("\\"): 92,
-}
+#: The byte after a backslash in a quoted name -> the byte that it stands for.
+ESCAPES = dict(zip(b'abtnvfr"\\', b'\a\b\t\n\v\f\r"\\', strict=True))
 
 
 def is_null(text: bytes) -> bool:
@@ -58,9 +49,9 @@ def _unquote(text: bytes) -> tuple[bytes | None, bytes]:
                 name.append(int(octal[0], 8))
                 at += 3
                 continue
-            if at >= len(text) or text[at] not in _ESCAPES:
+            if at >= len(text) or text[at] not in ESCAPES:
                 return None, b""
-            byte = _ESCAPES[text[at]]
+            byte = ESCAPES[text[at]]
         name.append(byte)
         at += 1
     return None, b""

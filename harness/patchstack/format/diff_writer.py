@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.patchstack.format.diff import ChangeKind, FilePatch, Hunk, Patch
+from harness.patchstack.format.diff_file_names import ESCAPES
 
 _NO_NEWLINE = b"\\ No newline at end of file\n"
-_QUOTED = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"', 92: "\\"}
+_QUOTED = {byte: chr(letter) for letter, byte in ESCAPES.items()}
 
 
 def render_patch(patch: Patch) -> bytes:

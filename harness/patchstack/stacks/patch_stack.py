@@ -10,12 +10,13 @@ from typing import Any
 from harness.digest import digest_bytes
 from harness.errors import InputError, Location, Problem
 from harness.patchstack.format.patch_header import FILE_NAME, ID, PatchHeader, parse_header
-from harness.serialisation import JsonValue
+from harness.serialisation import JsonValue, json_form, json_object
 
 SERIES = "series"
 PATCH_SUFFIXES = (".patch", ".diff")
 
 
+@json_form(leave_out=("data",))
 @dataclass(frozen=True, kw_only=True)
 class SelectedPatch:
     """The variant of a patch for one version.
@@ -24,12 +25,11 @@ class SelectedPatch:
     """
 
     id: str
-    upstream: str
     version_range: str
     file: str
     digest: str
     series: int
-    data: bytes
+    data: bytes = b""
 
     @classmethod
     def from_facet(cls, facet: Mapping[str, Any], root: Path) -> SelectedPatch:
@@ -42,23 +42,12 @@ class SelectedPatch:
             )
         return cls(
             id=facet["id"],
-            upstream=facet["id"].split("/")[0],
             version_range=facet["version_range"],
             file=facet["file"],
             digest=facet["digest"],
             series=facet["series"],
             data=data,
         )
-
-    def to_json(self) -> dict[str, JsonValue]:
-        """Everything except the content."""
-        return {
-            "id": self.id,
-            "version_range": self.version_range,
-            "file": self.file,
-            "digest": self.digest,
-            "series": self.series,
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +70,6 @@ class PatchStack:
             selected.append(
                 SelectedPatch(
                     id=f"{self.upstream}/{patch.id}",
-                    upstream=self.upstream,
                     version_range=variant.versions,
                     file=variant.file.relative_to(root).as_posix(),
                     digest=digest_bytes(data),
@@ -105,7 +93,7 @@ def load_stack(patches: Path, upstream: str) -> PatchStack:
 
 def selected_patches(root: Path, upstream: str, version: str) -> list[dict[str, JsonValue]]:
     """The facet `patches[upstream]`: the variants for `version`, without their contents."""
-    return [patch.to_json() for patch in load_stack(root / "patches", upstream).select(version)]
+    return [json_object(patch) for patch in load_stack(root / "patches", upstream).select(version)]
 
 
 def upstreams(patches: Path) -> tuple[str, ...]:
