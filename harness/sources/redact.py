@@ -40,7 +40,7 @@ def redact_url(url: str) -> str:
 
 def redact_text(text: str) -> str:
     """`text` with credentials removed from every URL in it."""
-    return _CREDENTIALS.sub(lambda found: f"://{_masked_user(found['user'])}@", text)
+    return _CREDENTIALS.sub(lambda match: f"://{_masked_user(match['user'])}@", text)
 
 
 def _masked_user(user: str) -> str:

@@ -55,8 +55,8 @@ def probe_cell(
         raise BuildStepError(
             "probe", f"The environment could not be probed: the probe {ending}.", tail=completed.tail
         )
-    found = read_shape(EnvironmentProbe, out)
-    return replace(found, patched=_probe_patched(ctx, spec, location, bundle))
+    probe = read_shape(EnvironmentProbe, out)
+    return replace(probe, patched=_probe_patched(ctx, spec, location, bundle))
 
 
 def _probe_patched(

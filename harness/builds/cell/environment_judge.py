@@ -129,26 +129,26 @@ def _module_reasons(modules: Mapping[str, ImportedModule | FailedImport], site_p
     return reasons
 
 
-def _device_reasons(requested: CellDevice, found: ProbedDevice) -> list[str]:
+def _device_reasons(requested: CellDevice, probed: ProbedDevice) -> list[str]:
     if requested.kind == "cpu":
         return []
     reasons = []
-    if found.error:
-        reasons.append(f"The device does not respond: {found.error.splitlines()[0]}")
-    elif found.count < requested.count:
-        reasons.append(f"The cell needs {requested.count} device(s) and sees {found.count}.")
-    elif found.sum_of_ones != 4.0:
-        reasons.append(f"The sum of four ones on the device is {found.sum_of_ones}, not 4.0.")
-    return [*reasons, *_runtime_reasons(requested.kind, found.runtime)]
+    if probed.error:
+        reasons.append(f"The device does not respond: {probed.error.splitlines()[0]}")
+    elif probed.count < requested.count:
+        reasons.append(f"The cell needs {requested.count} device(s) and sees {probed.count}.")
+    elif probed.sum_of_ones != 4.0:
+        reasons.append(f"The sum of four ones on the device is {probed.sum_of_ones}, not 4.0.")
+    return [*reasons, *_runtime_reasons(requested.kind, probed.runtime)]
 
 
-def _runtime_reasons(requested: str, found: Runtime) -> list[str]:
+def _runtime_reasons(requested: str, runtime: Runtime) -> list[str]:
     """Compares the requested kind of device with the one that the CANN runtime shows (`harness.evidence`)."""
-    if found is (Runtime.SIMULATED if requested == "sim" else Runtime.CANN):
+    if runtime is (Runtime.SIMULATED if requested == "sim" else Runtime.CANN):
         return []
     expected = "a simulated" if requested == "sim" else "a real"
-    if found is Runtime.NONE:
+    if runtime is Runtime.NONE:
         return [f"The cell needs {expected} device, but no CANN runtime reports a device."]
     return [
-        f"The device is {'real' if found is Runtime.CANN else 'simulated'}; the cell needs {expected} one."
+        f"The device is {'real' if runtime is Runtime.CANN else 'simulated'}; the cell needs {expected} one."
     ]

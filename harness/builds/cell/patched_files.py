@@ -72,10 +72,10 @@ def _contents(archive: Path, manifest: Mapping[str, Mapping[str, str | None]]) -
 
 
 def _require_pre(root: Path, name: str, pre: str | None, post: str | None) -> None:
-    found = _on_disk(root / name)
-    if found == (pre or "") or (found and found == post):
+    digest = _on_disk(root / name)
+    if digest == (pre or "") or (digest and digest == post):
         return
-    if not found:
+    if not digest:
         raise MismatchError(f"{name}, which the patch changes, is not in the installed package")
     if not pre:
         raise MismatchError(f"{name}, which the patch adds, is in the installed package already")

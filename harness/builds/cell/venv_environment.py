@@ -74,8 +74,8 @@ def holds(measurements: EnvironmentBuilt) -> str:
         return f"the interpreter {measurements.python} is gone"
     if measurements.runtime and not Path(measurements.runtime).is_dir():
         return f"the simulated runtime in {measurements.runtime} is gone"
-    found = {normal_name(name): version for name, version in measurements.probe.packages.items()}
-    return _lost_file(Path(measurements.site_packages), found)
+    packages = {normal_name(name): version for name, version in measurements.probe.packages.items()}
+    return _lost_file(Path(measurements.site_packages), packages)
 
 
 def _lost_file(site_packages: Path, packages: Mapping[str, str]) -> str:

@@ -107,8 +107,8 @@ def _certificates(variables: Mapping[str, str]) -> bytes:
     named = variables.get("SSL_CERT_FILE") or variables.get("SSL_CERT_DIR")
     location = Path(named or paths.cafile or paths.openssl_cafile)
     if location.is_dir():
-        found = {path.resolve() for path in location.iterdir() if path.suffix in (".pem", ".crt")}
-        return b"".join(path.read_bytes() for path in sorted(found) if path.is_file())
+        files = {path.resolve() for path in location.iterdir() if path.suffix in (".pem", ".crt")}
+        return b"".join(path.read_bytes() for path in sorted(files) if path.is_file())
     return location.read_bytes() if location.is_file() else b""
 
 

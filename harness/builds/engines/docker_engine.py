@@ -77,12 +77,12 @@ class DockerEngine(SdkEngine):
             )
             output = self._docker([*argv, str(context)], layer.name)
         request.log(output)
-        found = self.image(layer_image(layer.key))
-        if found is None:
+        image = self.image(layer_image(layer.key))
+        if image is None:
             raise InfrastructureError(
                 f"docker built the layer {layer.name} but does not have it", fix="run again"
             )
-        return found
+        return image
 
     def _name(self, parent: str) -> str:
         """A name of the image, because BuildKit would interpret an id as a name and try to pull it."""

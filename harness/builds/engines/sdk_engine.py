@@ -92,8 +92,8 @@ class SdkEngine:
     def info(self) -> EngineInfo:
         """Version, architecture and builder."""
         with self._errors("report its version"):
-            found = self.client.version()
-            version, arch = str(found["Version"]), str(found["Arch"])
+            versions = self.client.version()
+            version, arch = str(versions["Version"]), str(versions["Arch"])
         return EngineInfo(version=version, arch=ARCHITECTURES.get(arch, arch), builder=self.builder)
 
     def storage(self) -> Path | None:
@@ -120,10 +120,10 @@ class SdkEngine:
             self.client.api.pull(reference)
         except (DockerException, requests.RequestException) as error:
             raise base_unavailable_error(reference, _reason(error)) from error
-        found = self.image(reference)
-        if found is None:
+        image = self.image(reference)
+        if image is None:
             raise base_unavailable_error(reference, "the pull succeeded, but the image is not on this host")
-        return found
+        return image
 
     def build(self, request: LayerBuild) -> Image:
         """Run the layer's commands in a container and commit it as an image.
@@ -176,12 +176,12 @@ class SdkEngine:
             made = self.client.api.commit(
                 container, repository=repository, tag=tag, changes=['CMD ["/bin/bash"]', "WORKDIR /"]
             )
-        found = self.image(made["Id"])
-        if found is None:
+        image = self.image(made["Id"])
+        if image is None:
             raise InfrastructureError(
                 f"{self.name} built the layer {layer.name} but does not have it", fix="run again"
             )
-        return found
+        return image
 
     def start(self, spec: ContainerSpec) -> str:
         """Create and start a container."""

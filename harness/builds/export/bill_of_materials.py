@@ -17,10 +17,10 @@ PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "npu-matrix/cell-image/1"
 
 
-def sbom(lock: CellLock, found: Mapping[str, str], image: CellImage) -> str:
+def sbom(lock: CellLock, installed: Mapping[str, str], image: CellImage) -> str:
     """CycloneDX 1.6 as JSON: the packages in the image, each with the digests that its lock allows.
 
-    found: names and versions as the Python of the image reported them.
+    installed: names and versions as the Python of the image reported them.
     """
     # The imports take 0.1 s, and only cells in containers need them.
     from cyclonedx.model import Property
@@ -36,7 +36,7 @@ def sbom(lock: CellLock, found: Mapping[str, str], image: CellImage) -> str:
         name=lock.cell, type=ComponentType.CONTAINER, version=image.image, bom_ref="image"
     )
     bom.components.add(Component(name=image.base, type=ComponentType.CONTAINER, version=image.base_id))
-    for name, version in sorted(found.items()):
+    for name, version in sorted(installed.items()):
         package = locked.get(normal_name(name))
         hashes = package.hashes if package else ()
         component = Component(

@@ -34,8 +34,8 @@ def _with_tree(source: LockedSource, mirrors: Path) -> LockedSource:
     if repository is None:
         return source
     commit = str(repository.commit(source.commit))
-    found = repository.objects.revparse_single(f"{commit}^{{tree}}")
-    return replace(source, tree=str(found.id), commit=commit if source.abbreviated else source.commit)
+    tree = repository.objects.revparse_single(f"{commit}^{{tree}}")
+    return replace(source, tree=str(tree.id), commit=commit if source.abbreviated else source.commit)
 
 
 def find_repository(source: LockedSource, mirrors: Path) -> Repository | None:
@@ -68,19 +68,19 @@ EVERYTHING = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 def add_upstream_tree_ids(
     lock: CellLock, environ: Mapping[str, str] = os.environ
 ) -> tuple[CellLock, tuple[str, ...]]:
-    """The lock with tree ids from the upstream repositories, and a message for each that could not be found.
+    """The lock with tree ids from the upstream repositories, and a message for each failure.
 
     Only source packages without a tree id are looked up.
     """
-    found, notices = [], []
+    sources, notices = [], []
     for source in lock.from_source:
         if source.tree:
-            found.append(source)
+            sources.append(source)
             continue
         completed, why = _fetch_commit(source, environ)
-        found.append(completed)
+        sources.append(completed)
         notices += [f"{source.repository} does not provide {source.commit}: {why}"] if why else []
-    return replace(lock, from_source=tuple(found)), tuple(notices)
+    return replace(lock, from_source=tuple(sources)), tuple(notices)
 
 
 def _fetch_commit(source: LockedSource, environ: Mapping[str, str]) -> tuple[LockedSource, str]:

@@ -33,17 +33,17 @@ def omitted_packages(packages: Sequence[LockedPackage], kind: str) -> dict[str, 
     """
     if kind != "sim":
         return {}
-    found = {
+    omitted = {
         package.name: reason
         for package in packages
         for pattern, reason in _ROOTS
         if pattern.fullmatch(package.name)
     }
-    remaining = [package for package in packages if package.name not in found]
-    while orphans := _orphans(remaining, found):
-        found |= orphans
-        remaining = [package for package in remaining if package.name not in found]
-    return dict(sorted(found.items()))
+    remaining = [package for package in packages if package.name not in omitted]
+    while orphans := _orphans(remaining, omitted):
+        omitted |= orphans
+        remaining = [package for package in remaining if package.name not in omitted]
+    return dict(sorted(omitted.items()))
 
 
 def _orphans(packages: Sequence[LockedPackage], gone: Mapping[str, str]) -> dict[str, str]:

@@ -62,11 +62,11 @@ def list_temporary_folders(parent: Path, prefix: str = PREFIX) -> tuple[Path, ..
 
 def _is_own_folder(path: Path) -> bool:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         # Its owner has just removed it.
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
 
 
 def read_folder_owner(folder: Path) -> ProcessOwner | None:

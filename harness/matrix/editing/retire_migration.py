@@ -61,8 +61,8 @@ def _with_values(text: str, stack: str, values: Mapping[str, str]) -> str:
 
 def _axes(text: str, stack: str) -> yaml.MappingNode | None:
     """The axes of a stack, if they are written in block style."""
-    found = find_section(text, "stacks")
-    node: Any = _value(_value(found[1], stack), "axes") if found else None
+    section = find_section(text, "stacks")
+    node: Any = _value(_value(section[1], stack), "axes") if section else None
     return node if isinstance(node, yaml.MappingNode) and not node.flow_style else None
 
 
@@ -73,11 +73,11 @@ def _value(node: Any, name: str) -> Any:
 
 def _renamed(text: str, migration: Migration) -> str:
     """Rename the migration to its stack in the expectations."""
-    found = find_section(text, "expectations")
-    if found is None or not isinstance(found[1], yaml.MappingNode):
+    section = find_section(text, "expectations")
+    if section is None or not isinstance(section[1], yaml.MappingNode):
         return text
     lines = text.splitlines(keepends=True)
-    for _, entry in found[1].value:
+    for _, entry in section[1].value:
         cells = _value(entry, "cells")
         if isinstance(cells, yaml.ScalarNode) and cells.value == migration.name:
             start, end = cells.start_mark, cells.end_mark

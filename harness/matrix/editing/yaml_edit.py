@@ -69,11 +69,11 @@ def find_section(text: str, section: str) -> tuple[yaml.ScalarNode, yaml.Node] |
 
 def remove_entries(text: str, section: str, names: Collection[str]) -> str:
     """The text without these entries of the section; a section that becomes empty is removed."""
-    found = find_section(text, section)
-    if not names or found is None:
+    nodes = find_section(text, section)
+    if not names or nodes is None:
         return text
     text = text if text.endswith("\n") else f"{text}\n"
-    key, entries_node = found
+    key, entries_node = nodes
     if not isinstance(entries_node, yaml.MappingNode) or entries_node.flow_style:
         return _rewritten(text, section, names)
     lines = text.splitlines(keepends=True)

@@ -152,17 +152,17 @@ class _MatrixLoader(NameResolver):
         )
 
     def _findings(self, path: NodePath, entry: Entry) -> tuple[KnownInconsistency, ...]:
-        found = []
+        findings = []
         for index, finding in enumerate(entry.get("findings", [])):
             at: NodePath = (*path, "findings", index)
             axes = finding.get("axes", [])
             for position, axis in enumerate(axes):
                 self.axis((*at, "axes", position), axis)
             what, source = text(finding["what"]), text(finding["source"])
-            found.append(
+            findings.append(
                 KnownInconsistency(what=what, source=source, axes=tuple(axes), where=self.document.where(at))
             )
-        return tuple(found)
+        return tuple(findings)
 
     def _recipe(self, name: str, recipes: dict[str, Entry]) -> Recipe:
         path: NodePath = ("recipes", name)

@@ -58,14 +58,14 @@ def commits_in(repository: Repository, revisions: str) -> tuple[Commit, ...]:
     )
     if dots:
         walker.hide(pygit2.Oid(hex=repository.commit(hidden or "HEAD")))
-    found = tuple(_commit(raw) for raw in walker)
-    if not found:
+    commits = tuple(_commit(raw) for raw in walker)
+    if not commits:
         raise InputError(
             f"the range {revisions} has no commits",
             where=Location(repository.path),
             fix="write the older revision first: OLD..NEW",
         )
-    return found
+    return commits
 
 
 def one_commit(repository: Repository, revision: str) -> Commit:
@@ -132,7 +132,7 @@ class PathFinder:
         if known is not None:
             return known
         folder = self._objects[tree]
-        found: dict[str, PathEntry] = {}
+        entries: dict[str, PathEntry] = {}
         parts: list[int | str] = [node.number]
         for name, child in node.children.items():
             try:
@@ -141,11 +141,11 @@ class PathFinder:
                 continue
             if entry.type_str == "tree":
                 inside = self._look(entry.id, child)
-                found[name] = _FOLDER
-                found.update((f"{name}/{below}", standing) for below, standing in inside.items())
+                entries[name] = _FOLDER
+                entries.update((f"{name}/{below}", standing) for below, standing in inside.items())
                 parts += [name, id(inside)]
             elif entry.type_str == "blob":
-                found[name] = PathEntry(mode=f"{int(entry.filemode):06o}", id=str(entry.id))
-                parts += [name, found[name].mode, found[name].id]
-        self._known[key] = self._alike.setdefault(tuple(parts), found)
+                entries[name] = PathEntry(mode=f"{int(entry.filemode):06o}", id=str(entry.id))
+                parts += [name, entries[name].mode, entries[name].id]
+        self._known[key] = self._alike.setdefault(tuple(parts), entries)
         return self._known[key]

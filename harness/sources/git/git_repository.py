@@ -46,7 +46,7 @@ class Repository:
         import pygit2
 
         try:
-            found = self.objects.revparse_single(revision).peel(pygit2.Commit)
+            commit = self.objects.revparse_single(revision).peel(pygit2.Commit)
         except (KeyError, ValueError, pygit2.GitError) as error:
             raise InputError(
                 f"revision {revision!r} is not in this repository",
@@ -54,7 +54,7 @@ class Repository:
                 why=str(error),
                 fix="fetch it into the mirror, or check the spelling",
             ) from error
-        return str(found.id)
+        return str(commit.id)
 
     def has(self, commit: str) -> bool:
         """Whether the repository has a commit with this full or abbreviated id."""

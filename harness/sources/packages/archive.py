@@ -240,13 +240,13 @@ def _by_path(file: Path, members: list[ArchiveMember], *, wheel: bool) -> dict[s
         if len(tops) == 1 and all("/" in name for name in names.values()):
             top = f"{tops.pop()}/"
             names = {member: name.removeprefix(top) for member, name in names.items()}
-    found: dict[str, ArchiveMember] = {}
+    by_path: dict[str, ArchiveMember] = {}
     for member in members:
         path = names[member.name]
-        if path in found:
+        if path in by_path:
             raise _hostile(file, f"two members have the path {path!r}", "which one is installed is undefined")
-        found[path] = member
-    return found
+        by_path[path] = member
+    return by_path
 
 
 def installed_path(name: str) -> str:

@@ -50,14 +50,14 @@ class FetchFailure:
 
 def fetch_failure(output: str) -> FetchFailure | None:
     """The failed download that `output` of uv reports, or None if it reports something else."""
-    found = FETCH.search(output)
+    match = FETCH.search(output)
     lowered = output.lower()
-    if not found and not any(word in lowered for word in NETWORK_WORDS):
+    if not match and not any(word in lowered for word in NETWORK_WORDS):
         return None
     causes = CAUSE.findall(output)
     status = STATUS.search(output)
     return FetchFailure(
-        url=found["url"].rstrip(".,") if found else "",
+        url=match["url"].rstrip(".,") if match else "",
         cause=redact_text(causes[-1].strip() if causes else _last_line(output)),
         status=int(status["code"]) if status else 0,
     )

@@ -82,7 +82,7 @@ def _package(line: int, block: str, via: tuple[str, ...], file: str) -> LockedPa
             where=Location(file, line),
             fix="create the lock again with `npu-matrix run --check resolve`",
         )
-    hashes = tuple(f"{found['algorithm']}:{found['digest']}" for found in HASH.finditer(block))
+    hashes = tuple(f"{match['algorithm']}:{match['digest']}" for match in HASH.finditer(block))
     return LockedPackage(
         name=normal_name(requirement.name), version=pins[0], hashes=hashes, via=via, line=line
     )

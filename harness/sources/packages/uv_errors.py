@@ -88,19 +88,19 @@ class UvFailure:
 def parse_uv_failure(output: str) -> UvFailure:
     """Parse the error output of a failed `uv pip compile`; an unknown text becomes `UvFailureKind.OTHER`."""
     text = _only_error(output)
-    hints = tuple(" ".join(found["text"].split()) for found in HINT.finditer(text))
+    hints = tuple(" ".join(match["text"].split()) for match in HINT.finditer(text))
     if "No solution found when resolving" in text:
         return _no_solution(text, hints)
     if failure := fetch_failure(text):
         return UvFailure(kind=UvFailureKind.NETWORK, url=failure.url, hints=hints, text=text)
     if "Couldn't parse requirement" in text or "is not a valid" in text:
         return UvFailure(kind=UvFailureKind.REQUIREMENT, hints=hints, text=text)
-    if found := re.search(r"Failed to (?:download and )?build `?([A-Za-z0-9._-]+?)==([^`\s]+)`?", text):
-        name = normal_name(found[1])
+    if match := re.search(r"Failed to (?:download and )?build `?([A-Za-z0-9._-]+?)==([^`\s]+)`?", text):
+        name = normal_name(match[1])
         return UvFailure(
             kind=UvFailureKind.BUILD,
             subject=name,
-            subject_versions=f"=={found[2]}",
+            subject_versions=f"=={match[2]}",
             blamed=(name,),
             hints=hints,
             text=text,
@@ -116,12 +116,12 @@ def _only_error(output: str) -> str:
 
 def _no_solution(text: str, hints: tuple[str, ...]) -> UvFailure:
     body = HINT.sub("", text)
-    joined = ONE_OF.sub(lambda found: " " + " | ".join(found["items"].split()), MARKER.sub("", body))
+    joined = ONE_OF.sub(lambda match: " " + " | ".join(match["items"].split()), MARKER.sub("", body))
     flat = " ".join(joined.split())
     start = flat.find("Because")
     steps = tuple(
-        UvDerivation(facts=found["facts"].strip(), conclusion=found["conclusion"].strip())
-        for found in STEP.finditer(flat[start:] if start >= 0 else "")
+        UvDerivation(facts=match["facts"].strip(), conclusion=match["conclusion"].strip())
+        for match in STEP.finditer(flat[start:] if start >= 0 else "")
     )
     dependencies = tuple(dict.fromkeys(d for step in steps for d in _dependencies(step.facts)))
     kind, subject, versions = _unavailable(steps, hints)
@@ -163,14 +163,14 @@ def _unavailable(steps: Iterable[UvDerivation], hints: tuple[str, ...]) -> tuple
         return UvFailureKind.NETWORK, "", ""
     for step in steps:
         for pattern, kind in UNAVAILABLE:
-            if found := pattern.search(step.facts):
-                name, versions = _package(found["what"])
+            if match := pattern.search(step.facts):
+                name, versions = _package(match["what"])
                 return kind, name, versions
     return UvFailureKind.CONFLICT, "", ""
 
 
 def _dependencies(facts: str) -> list[UvDependency]:
-    found: list[UvDependency] = []
+    dependencies: list[UvDependency] = []
     for clause in CLAUSES.split(facts):
         subject, _, needed = clause.partition("you require ")
         if not needed:
@@ -180,12 +180,12 @@ def _dependencies(facts: str) -> list[UvDependency]:
         for item in _items(needed):
             name, wanted_versions = _package(item)
             if name:
-                found.append(
+                dependencies.append(
                     UvDependency(
                         package=package, versions=versions, needs=name, needed_versions=wanted_versions
                     )
                 )
-    return found
+    return dependencies
 
 
 def _items(text: str) -> list[str]:
