@@ -98,7 +98,7 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     found.active = False
     found.folder = folder
     sys.addaudithook(found.audit)
-    run = RunContext._run
+    run = RunContext.command
 
     def run_recorded(self: RunContext, argv: Any, *, env: Any = None, **options: Any) -> Any:
         given = dict(env or {})
@@ -106,7 +106,7 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         given |= {"PYTHONPATH": os.pathsep.join(path), "NPU_MATRIX_TRACE": str(folder)}
         return run(self, argv, env=given, **options)
 
-    monkeypatch.setattr(RunContext, "_run", run_recorded)
+    monkeypatch.setattr(RunContext, "command", run_recorded)
     yield found
     found.active = False
 

@@ -35,7 +35,7 @@ def test_loss(verl: VerlCandidate, name: str) -> None:
     """The result is that of the standard objective, or of the one that this release is known to compute."""
     case = BATTERY[name]
     result = evaluated(verl, case)
-    actual, _ = release_objective(verl.version).actual(case)
+    actual, _ = release_objective(verl.version).released_case(case)
     verdicts = [judge(case, result), judge(actual, result)]
     assert any(verdict.ok for verdict in verdicts), verdicts[-1].reasons
 
