@@ -1,4 +1,4 @@
-"""JUnit of other producers: read as they meant it, merged without loss, never green by accident."""
+"""JUnit files of other producers are read correctly and merged without loss, and no failure gets lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.outcome import Status
 
 SAMPLES = Path(__file__).parent / "junit"
 PRODUCERS = sorted(file.stem for file in SAMPLES.glob("*.xml"))
-#: Producer -> (cases, failures, errors, skipped, flaky), counted by hand from what its suite does.
+#: Producer -> (cases, failures, errors, skipped, flaky), counted by hand in the source of its test suite.
 TRUTH = {
     "ctest": (7, 2, 0, 3, 0),
     "gtest": (4, 1, 0, 2, 0),

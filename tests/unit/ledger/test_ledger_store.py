@@ -4,7 +4,6 @@ import json
 import math
 import os
 import random
-import shutil
 import signal
 import sqlite3
 import stat
@@ -20,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_outcome import make_outcome
+from small_disk import small_disk
 
 from harness.digest import digest_bytes, digest_file
 from harness.errors import InfrastructureError, InputError
@@ -400,7 +400,7 @@ ODD = [None, -1, 1e300, "x", [], [1], {}, {"a": 1}]
 
 
 def odd_ledger(folder: Path, bodies: list[str]) -> Path:
-    """A ledger with a row for each body, and digests that fit them where there is one."""
+    """A ledger with one row for each body; the digests of valid bodies match."""
     with Ledger.open(folder) as ledger:
         for number in range(len(bodies)):
             ledger.record(outcome(f"k{number}"))
@@ -513,7 +513,7 @@ def test_a_state_folder_that_is_a_file(tmp_path: Path) -> None:
 
 @pytest.fixture
 def as_nobody() -> Iterator[Path]:
-    """A folder nobody may only read, with this process being nobody: root may write everywhere."""
+    """A read-only ledger; the process runs as the user nobody, because root can write everywhere."""
     if os.geteuid() != 0:
         pytest.skip("not run: needs root to become another user")
     with tempfile.TemporaryDirectory() as name:
@@ -541,7 +541,7 @@ def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path) -> None:
     with Ledger.open(tmp_path) as ledger:
         ledger.record(outcome("before"))
         pages = ledger._db.execute("PRAGMA page_count").fetchone()[0]
-        # SQLite's own limit makes the very error that a full disk makes.
+        # SQLite raises the same error for its page limit as for a full disk.
         ledger._db.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(InfrastructureError) as caught:
             ledger.record(outcome("after", measurements={"big": "x" * 100_000}))
@@ -554,16 +554,8 @@ def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of one mebibyte."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if not shutil.which("mount") or subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("not run: cannot mount a small file system here")
-    try:
+    with small_disk(tmp_path / "disk", mebibytes=1) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_really_full_disk_is_said_and_loses_nothing(tiny_disk: Path) -> None:

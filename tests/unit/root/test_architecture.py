@@ -1,4 +1,4 @@
-"""The picture in ARCHITECTURE.md is that of the import contracts, and the imports are as it shows."""
+"""The picture in ARCHITECTURE.md shows the import contracts, and the code follows them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_import_leads_to_a_lower_layer_of_the_picture():
 
 
 def test_the_import_edges_are_not_read_from_the_picture():
-    """An import against the layers is found: the check above does not pass on an empty graph."""
+    """The test above would find an import that violates the layers, so its graph is not empty."""
     known = modules()
     tree = ast.parse("from harness.cli.app import app")
     assert list(imports(tree, known)) == ["harness.cli.app"]

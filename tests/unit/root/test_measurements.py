@@ -1,4 +1,4 @@
-"""Typed measurements: what is written is read, what another version wrote is told."""
+"""Typed measurements are read as they were written, and those of another version are rejected."""
 
 from __future__ import annotations
 

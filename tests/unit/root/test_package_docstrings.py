@@ -1,4 +1,4 @@
-"""Every package says what it is for, and names a module to start with that exists."""
+"""The docstring of every package says what the package is for, and where to start reading."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def docstring(package: Path) -> str:
 
 
 def named_file(package: Path, name: str) -> Path | None:
-    """The file or package of ours that `name` stands for: `loss/loss_check.py`, `loss_check.run`, `loss`."""
+    """The file or package that `name` refers to, for example `loss/loss_check.py`, `loss_check.run`, `loss`."""
     if name.startswith("harness."):
         package, name = REPOSITORY, name.replace(".", "/")
     path = package / name

@@ -13,7 +13,7 @@ NPU = {"kind": "npu", "runtime": "cann", "simulated": False}
 
 
 def library(*symbols: str, devices: int | None = 1, error: int = 0) -> SimpleNamespace:
-    """A stand-in for a loaded CANN runtime; devices: None where it lacks the function that counts them."""
+    """A fake loaded CANN runtime. devices: None if it lacks the function that counts devices."""
 
     def count(number: object) -> int:
         number._obj.value = devices  # type: ignore[attr-defined] - ctypes.byref's own attribute
@@ -50,7 +50,7 @@ def test_a_library_that_merely_loads_is_no_runtime():
 
 
 def test_a_stub_that_answers_without_counting_has_no_device():
-    """CANN's linking stubs return success and write nothing."""
+    """The stub libraries of CANN return success, but write no result."""
     assert runtime_kind(SimpleNamespace(aclrtGetDeviceCount=lambda _number: 0)) is Runtime.NONE
 
 

@@ -1,4 +1,4 @@
-"""No circular imports, not between modules and not between sub-packages; and each has its layer."""
+"""There are no circular imports between modules or sub-packages, and each sub-package has a layer."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def circles(graph: Graph) -> list[list[str]]:
 
 
 def children(graph: Graph, package: str) -> Graph:
-    """The import graph between what lies directly in a package: its modules and sub-packages."""
+    """The import graph between the direct modules and sub-packages of a package."""
 
     def child(module: str) -> str:
         head, dot, rest = module.partition(f"{package}.")
@@ -109,7 +109,7 @@ def test_no_sub_packages_import_each_other(graph: Graph, package: str):
 
 
 def test_every_sub_package_has_a_layer():
-    """A new one has to be put on a layer in pyproject.toml; one without siblings needs none."""
+    """A new sub-package must be added to a layer in pyproject.toml, unless it has no siblings."""
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     layered = {
         f"{container}.{name.strip()}" if container else name.strip()

@@ -1,4 +1,4 @@
-"""The sessions install what a bare machine lacks; nox itself is stood in for."""
+"""The nox sessions install what a fresh machine needs. nox itself is replaced by a fake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dataclasses as JSON and back: names, members left out, other forms refused."""
+"""Dataclasses are written as JSON and read back: names, omitted members, and invalid JSON."""
 
 from __future__ import annotations
 

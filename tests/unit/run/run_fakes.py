@@ -1,4 +1,4 @@
-"""Small real implementations for tests of the run room: checks, plans, an executor and a clock without effects."""
+"""Checks, plans, an executor and clocks without effects, for tests of harness/run."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def outcome_of(task: Task, *, ok: bool = True, state: State = State.COMPLETED, *
 
 
 class FakeClock:
-    """Time that passes by a tenth of a second whenever somebody looks."""
+    """A clock that advances by 0.1 seconds at each call."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -118,9 +118,9 @@ class FakeClock:
 
 
 class LeapingClock:
-    """The module `time` for the run room, whose clock leaps a day ahead once `mark` is there.
+    """Replaces the module `time` in harness/run. Its clock jumps a day ahead once the file `mark` exists.
 
-    A program says by it that it is where its time limit is to find it, however long it took to get there.
+    A program creates this file when it has reached the point at which its time limit shall end it.
     """
 
     def __init__(self, mark: Path) -> None:
@@ -132,16 +132,16 @@ class LeapingClock:
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
 
-    def strike(self, monkeypatch: Any) -> None:
-        """From now on it is the clock of every time limit."""
+    def install(self, monkeypatch: Any) -> None:
+        """Use this clock for all time limits."""
         for module in ("jobs.task_context", "executors.executor", "programs.process"):
             monkeypatch.setattr(f"harness.run.{module}.time", self)
 
 
 class FakeExecutor:
-    """Runs nothing: answers each job from a table, in an order of its own, and keeps what it was asked to do.
+    """Returns prepared outcomes for jobs, in random order, and records the jobs.
 
-    answers: key -> outcomes to give one after the other; a job without any passes.
+    answers: key -> outcomes of its attempts, in order. Other jobs pass.
     """
 
     def __init__(

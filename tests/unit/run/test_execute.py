@@ -184,7 +184,7 @@ def test_an_artifact_is_a_file_in_the_tasks_own_folder(site: JobSite, file: str)
 
 
 def test_a_task_that_runs_out_of_time(site: JobSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    LeapingClock(tmp_path / "asleep").strike(monkeypatch)
+    LeapingClock(tmp_path / "asleep").install(monkeypatch)
     code = f"import pathlib, time; pathlib.Path({str(tmp_path / 'asleep')!r}).touch(); time.sleep(600)"
 
     def run(ctx: TaskContext) -> Measured:
@@ -294,7 +294,7 @@ def test_an_outcome_whose_log_cannot_be_kept_is_no_result(site: JobSite) -> None
 
 
 def drain(executor: LocalExecutor, count: int) -> list[Outcome]:
-    """The next `count` outcomes; fewer only where something hangs."""
+    """The next `count` outcomes; fewer only if a job hangs."""
     finished: list[Outcome] = []
     for _ in range(1800):
         finished += executor.collect(0.05)

@@ -1,4 +1,4 @@
-"""Signals that stop a run, and the one that `nohup` had ignored."""
+"""Signals stop a run, except a SIGHUP that `nohup` ignores."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-# In a process of its own: the signals of the process that runs the tests stay as they are.
+# In a separate process, so that the signal handlers of the test process do not change.
 PROGRAM = """
 import os, signal, sys
 from harness.run.programs.interruption import Interruption
 number = signal.Signals[sys.argv[1]]
-# A test run under nohup hands its own ignored SIGHUP down.
+# If the tests run under nohup, their child processes inherit the ignored SIGHUP.
 signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv[2] == "ignored" else signal.SIG_DFL)
 before = signal.getsignal(number)
 with Interruption() as stopped:

@@ -18,7 +18,7 @@ ENV = {"PATH": os.environ["PATH"]}
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that only waits for its parent to look does not."""
+    """Whether a process is running; a zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

@@ -1,7 +1,7 @@
-"""A program in a cell: its end, its stacks when the time is up, its memory, and what reaches the log.
+"""A program in a cell: its exit status, its stacks at the time limit, its memory limit, and its log.
 
-The cell is a Python of this host here; with a container engine the same things are asked in
-tests/containers/test_containers_tasks.py.
+Here the cell is a Python environment of this host. tests/containers/test_containers_tasks.py tests the same
+with a container engine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ stuck_in_a_collective()
 """
 GREEDY = "import time\nheld = bytearray(300 << 20)\nprint('held', flush=True)\ntime.sleep(600)"
 
-# A run with one task, whose program is one that leaves a folder among temporary files when it is killed.
+# A run with one task, whose program leaves a temporary folder behind when it is killed.
 DRIVER = """
 import sys
 from pathlib import Path
@@ -63,7 +63,7 @@ execute(Job(task=task, inputs={"environment": outcome_of(make_task(make_check("e
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Callable[..., Outcome]:
-    """Runs a program text in a cell, and hands back the outcome with its log's text."""
+    """Runs the source of a program in a cell; returns the outcome and the text of its log."""
 
     def go(text: str, *, timeout: float = 60.0, environ: dict[str, str] | None = None) -> Any:
         built = outcome_of(make_task(make_check("environment")))
@@ -87,7 +87,7 @@ def runs(tmp_path: Path) -> Callable[..., Outcome]:
 
 
 def test_a_hang_says_where_it_is_when_its_time_is_up(runs, tmp_path, monkeypatch):
-    LeapingClock(tmp_path / "stuck").strike(monkeypatch)
+    LeapingClock(tmp_path / "stuck").install(monkeypatch)
     outcome, log = runs(HANG.format(mark=str(tmp_path / "stuck")), timeout=600.0)
     assert outcome.state is State.TIMEOUT
     assert "stuck_in_a_collective" in log
@@ -144,7 +144,7 @@ def test_a_ray_of_the_cell_has_a_folder_of_its_own_that_is_gone_afterwards(runs)
     assert first != second
     folder, _, found = first.strip().rpartition(" ")
     assert found == "[]"
-    # Names of sockets end at 107 characters, Ray's own part has about 60, and this machine's the rest.
+    # The path of a socket has at most 107 characters, of which Ray adds about 60.
     assert len(str(Path(folder).relative_to(tempfile.gettempdir()))) < 40
     assert not Path(folder).exists()
 
@@ -155,7 +155,7 @@ def test_what_programs_of_the_cell_leave_among_temporary_files_is_gone_afterward
     assert folder.name.startswith("left-")
     assert not folder.exists()
     assert not folder.parent.exists()
-    # The trainer's own folder is made elsewhere when this one's name is longer than 40; `/tmp` is usual.
+    # If the path of this folder is longer than 40 characters, the trainer uses another one; `/tmp` is usual.
     assert len(str(folder.parent.relative_to(tempfile.gettempdir()))) < 35
 
 
@@ -167,7 +167,7 @@ def test_cards_are_leased_where_all_of_the_host_look(runs):
 
 
 def test_the_folder_a_killed_run_left_goes_with_the_next_task(runs, tmp_path, monkeypatch):
-    """The driver of a trainer is killed with -9 while the trainer runs: nobody is left to tidy up."""
+    """The driver of a trainer is killed with SIGKILL while the trainer runs, so that it cannot clean up."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     driver = subprocess.Popen(
@@ -176,7 +176,7 @@ def test_the_folder_a_killed_run_left_goes_with_the_next_task(runs, tmp_path, mo
         cwd=REPOSITORY,
         stdout=subprocess.DEVNULL,
     )
-    # A folder of the trainer's own with something in it, as verl's is.
+    # A folder that the trainer creates, with a file in it, as verl does.
     made = "npmx-*/t/npm-*/session"
     while not (left := list((tmp_path / "tmp").glob(made))):
         assert driver.poll() is None

@@ -1,4 +1,4 @@
-"""Errors and names that are not fit to be stored: what a check says of them is stored all the same."""
+"""Error messages and names that are not UTF-8 are stored with escapes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""The run room as a whole, in processes of its own: killed, interrupted, resumed."""
+"""Whole runs in separate processes that are killed, interrupted and resumed."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from run_fakes import entry, judge, make_check, make_plan, make_task
+from small_disk import small_disk
 
 from harness.check import TaskContext
 from harness.ledger.store import Ledger
@@ -65,7 +65,7 @@ Start = Callable[[Path, float], "subprocess.Popen[str]"]
 
 @pytest.fixture
 def driver() -> Iterator[Start]:
-    """Starts harness processes: five tasks, the last two of which take so many seconds. None survives the test."""
+    """Starts runs of five tasks, of which the last two take the given number of seconds; ends them after the test."""
     started: list[subprocess.Popen[str]] = []
 
     def start(folder: Path, seconds: float) -> subprocess.Popen[str]:
@@ -121,7 +121,7 @@ def test_kill_9_leaves_no_program_and_the_next_run_resumes(tmp_path: Path, drive
         run = ledger.latest_run()
         assert run is not None
         assert run.exit_code is None, "a run without an end was killed"
-    # The long tasks have another key when they are short: only those of the three short ones are reused.
+    # The duration of the long tasks is part of their keys, so only the three short tasks are reused.
     assert finish(driver(tmp_path, 0.01)) == {"executed": 5 - recorded, "reused": recorded, "left": 0}
 
 
@@ -175,16 +175,8 @@ def test_two_runs_at_once_share_the_work(tmp_path: Path, driver: Start) -> None:
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of four mebibytes."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
-    if not shutil.which("mount") or subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("not run: cannot mount a small file system here")
-    try:
+    with small_disk(tmp_path / "disk", mebibytes=4) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("way", ["file", "program", "log", "artifact"])

@@ -90,7 +90,7 @@ def test_everything_runs_once_in_order_of_need_and_again_nothing_runs(ledger: Le
 
 
 def locks(ledger: Ledger, folder: Path, *texts: str) -> list[Callable[[Task], Outcome]]:
-    """Answers of `resolve` that leave these locks, one after the other."""
+    """Outcomes of `resolve` with these lock files, one after the other."""
 
     def answer(text: str) -> Callable[[Task], Outcome]:
         file = folder / "lock.txt"
@@ -464,14 +464,14 @@ def settled(result: RunResult) -> tuple[object, ...]:
 
 
 class Killed(BaseException):
-    """Stands for kill -9: the run is left without any of its clean-up."""
+    """Simulates SIGKILL: the run ends without any clean-up."""
 
 
 @settings(max_examples=25, deadline=None)
 @given(plans(), st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=3), st.integers(0, 3))
 def test_crashes_and_resumes_end_with_the_same_outcomes(made, crashes, seed: int) -> None:
     plan, answers = made
-    # A task answers the same however often it is asked: what differs is only where the run is cut off.
+    # Each task always has the same outcome, so the runs differ only in when they are stopped.
     steady = {key: (queue[0] if queue else passes) for key, queue in answers.items()}
     steady = {key: (passes if make is breaks else make) for key, make in steady.items()}
     with tempfile.TemporaryDirectory() as folder:

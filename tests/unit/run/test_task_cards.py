@@ -1,4 +1,4 @@
-"""Tasks on real cards lease them: what they start sees theirs alone, and waiting costs none of their time."""
+"""Tasks on real cards lease them: their programs see only these cards, and waiting is not part of their time."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_tasks_that_want_both_take_turns(site: JobSite):
 
 def test_waiting_is_none_of_the_tasks_own_time(site: JobSite, tmp_path: Path, monkeypatch):
     clock, executor = LeapingClock(tmp_path / "a-day-later"), LocalExecutor(site, jobs=1)
-    clock.strike(monkeypatch)
+    clock.install(monkeypatch)
     with CardLeases.of_host(site.environ).lease([0, 1], 2, "somebody else"):
         executor.submit(job("a"))
         while not any(one.card is None for one in CardLeases.of_host(site.environ).list_leases()):

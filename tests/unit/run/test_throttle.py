@@ -1,4 +1,4 @@
-"""A flood is thinned out, what is slow is not, and the last words are always there."""
+"""Fast output is shortened, slow output is not, and the last lines are always written."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_quarantine_ends():
 
 
 def test_the_chance_is_that_of_the_beta_binomial():
-    # With no history every count of failures is equally likely.
+    # Without a history, every number of failures is equally likely.
     assert _at_least(5, 5, 0.0, 0.0) == pytest.approx(1 / 6)
     assert _at_least(3, 5, 0.0, 0.0) == pytest.approx(3 / 6)
     # scipy.stats.betabinom.sf(2, 5, 3, 31) and (0, 4, 1.5, 10).

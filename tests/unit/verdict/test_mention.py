@@ -1,4 +1,4 @@
-"""What a log says must call nobody, in a comment or a summary."""
+"""Text of a log must not mention anybody in a comment or a summary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.report.formats.markdown import escape
 from harness.verdict.gate.gate_format import _escaped
 from harness.verdict.gate.mention import without_mentions
 
-#: As GitHub's filters look at the text of the rendered page.
+#: The patterns that GitHub's filters search for in the text of a rendered page.
 MENTION = re.compile(r"(?<![\w`])@[A-Za-z0-9]")
 REFERENCE = re.compile(r"#\d|\bGH-\d", re.IGNORECASE)
 

@@ -1,4 +1,4 @@
-"""Metric signatures: each fires on what it describes, and on nothing healthy."""
+"""Each metric signature matches the failure that it describes, and no healthy run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.verdict.triage.metric_series import metrics_on_line, step_of
 
 METRICS = {one.id: one for one in shipped_catalogue().metrics}
 STEPS = 15
-# What verl's nightly shows of a healthy GSPO run on A2 (verl-ascend-recipe baseline).
+# The metrics of a healthy GSPO run on A2 in verl's nightly test (verl-ascend-recipe baseline).
 HEALTHY = {
     "critic/rewards/mean": lambda step: 0.16 + 0.03 * step,
     "actor/ppo_kl": lambda step: 0.002 + 0.0001 * step,
@@ -29,7 +29,7 @@ HEALTHY = {
 
 
 def lines(form="console", **changed):
-    """A log of fifteen steps; `changed` replaces metrics, named with underscores for everything else."""
+    """A log of fifteen steps. `changed` replaces metrics; in their names, underscores replace other characters."""
     curves = {
         name: changed.get(name.replace("/", "_").replace("@", "_"), curve) for name, curve in HEALTHY.items()
     }
@@ -58,7 +58,7 @@ def found(compared=None, **changed):
 
 
 AGAINST_HEALTHY = ComparedRuns(reference=series(), repeat=series())
-#: Signature -> what a run shows that has it. Each must fire alone.
+#: Signature -> the metrics of a run that has this failure. No other signature may match them.
 SEEDED = {
     "m-logprob-diff": {"training_rollout_probs_diff_mean": lambda _step: 0.031},
     "m-kl-too-low": {
@@ -70,7 +70,7 @@ SEEDED = {
     "m-reward-npu-gpu": {"critic_rewards_mean": lambda step: 0.13 + 0.02 * step},
     "m-dp-precision": {"val-core_openai_gsm8k_reward_mean_1": lambda step: 0.25 + 0.02 * step},
 }
-# A reward that stays flat while the reference's rises is also another curve.
+# If the reward stays constant while it rises in the reference, this signature matches as well.
 ALSO = {"m-kl-too-low": {"m-reward-npu-gpu"}}
 
 

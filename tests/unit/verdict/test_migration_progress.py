@@ -1,4 +1,4 @@
-"""When a version bump is done: only when the new row is green, and nothing counts that nobody asked."""
+"""A migration is done only if the checks of the new row pass; checks that were not run do not count."""
 
 from __future__ import annotations
 

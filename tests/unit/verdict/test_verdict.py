@@ -70,7 +70,7 @@ def ended(word, *, good=False):
     return replace(outcome(), measurements={"good": good, "state": word})
 
 
-#: State -> (check, outcome) that shows it.
+#: State -> (check, outcome) with this state.
 SHOWN = {
     "fail": (CHECK, outcome(good=False)),
     "numeric-drift": (LOSS, ended("measured")),

@@ -1,4 +1,4 @@
-"""Every kind of bad input a log may hold, anywhere in it: nothing breaks, hides, commands or leaks."""
+"""Malicious input anywhere in a log: it must not break, hide or forge anything, nor leak secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.verdict.triage.log_scan import BEFORE_BYTES, CHUNK_BYTES, LINE_BYTE
 from harness.verdict.verdict import judge_against_expectation
 
 WORD = "hunter2hunter2"
-#: What a person may have put on a line; WORD must not be seen again.
+#: Lines with a secret, WORD, which must be masked.
 SECRETS = st.sampled_from(
     [
         f"Authorization: Bearer {WORD}",
@@ -84,7 +84,7 @@ def test_an_unknown_failure_with_a_hostile_message_is_told_safely(message, kind)
     found = triage_text(log.encode("utf-8", "replace"))
     safe("\n".join(describe(found)))
     if found.root:
-        # The literal part is only ever an item of the catalogue's list, never a line's beginning.
+        # In the output, the literal text only occurs in the list of the catalogue, never at the start of a line.
         safe(f"- {generalise(found.root.text)[1]}")
 
 

@@ -1,4 +1,4 @@
-"""Plan and outcomes joined: what nobody ran is red, whatever somebody expects of it."""
+"""Verdicts on a plan: an entry that was not run is incomplete, even if a failure of it is expected."""
 
 from make_outcome import make_outcome
 

@@ -1,4 +1,4 @@
-"""The errors that users reported resolve to their causes: their very words, as they wrote them down."""
+"""Triage finds the causes of errors that users reported, in the exact words of the reports."""
 
 # ruff: noqa: RUF001 - as users wrote it
 
@@ -24,7 +24,7 @@ ray.exceptions.RayTaskError(RuntimeError): ray::OneStepTaskRunner.run() (pid=288
     raise RuntimeError("NCCL is not available.")
 RuntimeError: NCCL is not available
 """
-#: What was reported -> (its words, signature, a word of cause or remedy).
+#: Report -> (its text, expected signature, a word of the cause or remedy).
 SEEDS = {
     "one_step_off_policy": (NCCL, "nccl", "HCCL"),
     "flash_attn metadata": (

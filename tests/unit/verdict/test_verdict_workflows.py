@@ -1,4 +1,4 @@
-"""What .github and action.yml promise: pinned, least permission, bounded, and no fork code near a card or a secret."""
+"""Workflows and action.yml: pinned actions, minimal permissions, time limits, no forked code with secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.cli.app import COMMANDS
 ROOT = Path(__file__).parents[3]
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PIN = re.compile(r"^[\w.-]+/[\w./-]+@[0-9a-f]{40}$")
-#: The commit of each action, as its release tag names it.
+#: The commit of each action for its release tag.
 ACTIONS = {
     "actions/checkout": "08c6903cd8c0fde910a37f88322edcfb5dd907a8",
     "actions/setup-python": "e797f83bcb11b83ae66e0230d6156d7c80228e7c",
@@ -149,7 +149,7 @@ def test_the_required_check_is_there_whatever_happened_to_the_shards():
 
 @pytest.fixture
 def tools(tmp_path):
-    """A PATH whose npu-matrix writes down its arguments and ends as told."""
+    """A PATH with a fake npu-matrix that records its arguments and returns the given exit status."""
     folder = tmp_path / "bin"
     folder.mkdir()
     program = folder / "npu-matrix"
