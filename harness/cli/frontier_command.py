@@ -199,11 +199,11 @@ def _stand(stand: str, proof: CellProof | None) -> str:
     if proof is None:
         return "no cell"
     known = [
-        f"{answer.check} {answer.status.value} ({answer.evidence.value})"
-        for answer in proof.answers
-        if answer.status and answer.evidence
+        f"{check.check} {check.status.value} ({check.evidence.value})"
+        for check in proof.checks
+        if check.status and check.evidence
     ]
-    total = len(proof.answers)
+    total = len(proof.checks)
     return (
         f"{stand}: {proof.passed} of {total} checks passed{'; known: ' + ', '.join(known) if known else ''}"
     )
@@ -211,7 +211,7 @@ def _stand(stand: str, proof: CellProof | None) -> str:
 
 def _evidence(proof: CellProof | None) -> str:
     """The evidence of the most expensive check; a proof on a simulated device is not one on hardware."""
-    found = [answer.evidence for answer in proof.answers if answer.evidence] if proof else []
+    found = [check.evidence for check in proof.checks if check.evidence] if proof else []
     return found[-1].value if found else "none"
 
 
@@ -226,8 +226,8 @@ def _proof_lines(proof: CellProof) -> list[str]:
         for finding in proof.cell.findings
         if finding.constraint
     ]
-    for answer in proof.failures:
-        lines += [f"      {answer.check} failed: {reason}" for reason in answer.reasons[:2]]
+    for check in proof.failures:
+        lines += [f"      {check.check} failed: {reason}" for reason in check.reasons[:2]]
     return lines
 
 
@@ -238,12 +238,12 @@ def _proof_json(proof: CellProof) -> dict[str, object]:
         "stand": proof.state.value,
         "checks": [
             {
-                "check": answer.check,
-                "status": answer.status.value if answer.status else "not-run",
-                "evidence": answer.evidence.value if answer.evidence else None,
-                "reasons": list(answer.reasons) or ([answer.not_run] if answer.not_run else []),
+                "check": check.check,
+                "status": check.status.value if check.status else "not-run",
+                "evidence": check.evidence.value if check.evidence else None,
+                "reasons": list(check.reasons) or ([check.not_run] if check.not_run else []),
             }
-            for answer in proof.answers
+            for check in proof.checks
         ],
     }
 

@@ -20,6 +20,7 @@ from harness.patchstack.stacks.ablation import Ablation
 from harness.serialisation import json_object
 from harness.settings import Settings
 from harness.workspace.execution.patch_ablation import ablate_cell, ablate_tree
+from harness.workspace.patches.patch_target import TreeSelection
 
 
 @click.command(
@@ -59,13 +60,14 @@ def ablate(
     run without the patch and their verdicts are compared. A patch that changes neither may be unnecessary.
     Without CELL, only the source trees are compared.
     """
-    named_tree = any(tree[name] for name in ("version", "path", "repo"))
-    if bool(cell) == named_tree or (checks and not cell) or (cell and (tree["folder"] or tree["upstream"])):
+    selection = TreeSelection(**tree)
+    selects_patches = bool(selection.folder or selection.upstream)
+    if bool(cell) == selection.has_tree or (checks and not cell) or (cell and selects_patches):
         raise click.UsageError("give either CELL, or a tree with --version, --tree or --repo")
     if cell:
         found, interrupted = ablate_cell(settings, cell, names, checks, static=static)
     else:
-        found, interrupted = ablate_tree(settings, names, tree), False
+        found, interrupted = ablate_tree(settings, names, selection), False
     if not found:
         raise NothingSelectedError("no patch is for this version", fix="see `npu-matrix patches check`")
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,7 +12,7 @@ from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError, Location, Nothi
 from harness.patchstack.apply.stack_apply import apply_stack
 from harness.patchstack.apply.stack_install import finish_install, install_stack
 from harness.settings import Settings
-from harness.workspace.patches.patch_target import bodies_for_target, resolve_target
+from harness.workspace.patches.patch_target import TreeSelection, bodies_for_target, resolve_target
 
 
 @click.command(
@@ -32,11 +33,9 @@ def apply(
     settings: Settings,
     /,
     names: tuple[str, ...],
-    folder: Path | None,
-    upstream: str,
     path: Path,
-    version: str,
     as_json: bool,
+    **tree: Any,
 ) -> int:
     """Apply patches in order to a checkout or to site-packages.
 
@@ -48,12 +47,12 @@ def apply(
             "there is no such folder", where=Location(path), fix="give a checkout or site-packages"
         )
     finish_install(path)
-    patches = folder or settings.root / "patches"
-    target, package = resolve_target(settings, patches, upstream, version, path, None, "")
-    chosen = bodies_for_target(patches, target, package, names)
+    selection = TreeSelection(path=path, **tree)
+    target, package = resolve_target(settings, selection)
+    chosen = bodies_for_target(selection.patches(settings), target, package, names)
     if not chosen:
         raise NothingSelectedError(
-            f"no patch is for version {target.version}", fix="say which version it is: --version"
+            f"no patch is for version {target.version}", fix="give the version of the source with --version"
         )
     result = apply_stack(target.tree, chosen, target.blobs)
     written = install_stack(result, path) if result.applies else ()

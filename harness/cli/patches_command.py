@@ -51,7 +51,12 @@ from harness.sources.git.commit_history import Commit
 from harness.sources.git.git_repository import Repository
 from harness.workspace.downloads import progress_logger
 from harness.workspace.patches.patch_effects import apply_with_culprits, survival_over_releases
-from harness.workspace.patches.patch_target import bodies_for_target, matrix_versions, resolve_target
+from harness.workspace.patches.patch_target import (
+    TreeSelection,
+    bodies_for_target,
+    matrix_versions,
+    resolve_target,
+)
 
 
 @click.group(
@@ -90,34 +95,24 @@ def _tree_options(function: Any) -> Any:
 @_tree_options
 @json_option
 @click.pass_obj
-def check(
-    settings: Settings,
-    /,
-    names: tuple[str, ...],
-    folder: Path | None,
-    upstream: str,
-    version: str,
-    path: Path | None,
-    repo: Path | None,
-    ref: str,
-    as_json: bool,
-) -> int:
+def check(settings: Settings, /, names: tuple[str, ...], as_json: bool, **tree: Any) -> int:
     """Check whether the patches apply to a source tree, in order. Nothing is written.
 
     Without a tree, only the headers, variants and version ranges of the stacks are checked, for the versions
     in the matrix. With --tree or --repo, --version selects the patch variants if the tree has no version.
     """
-    patches = folder or settings.root / "patches"
-    if not (version or path or repo):
-        return _lint(settings, patches, upstream, as_json=as_json)
-    target, package = resolve_target(settings, patches, upstream, version, path, repo, ref)
+    selection = TreeSelection(**tree)
+    patches = selection.patches(settings)
+    if not selection.has_tree:
+        return _lint(settings, patches, selection.upstream, as_json=as_json)
+    target, package = resolve_target(settings, selection)
     chosen = bodies_for_target(patches, target, package, names)
     if not chosen:
         raise NothingSelectedError(
             f"no patch is for version {target.version}",
             fix="select the patch variants with --version, for example --version 0.9.1",
         )
-    result, culprits = apply_with_culprits(package, target, chosen, repo, ref)
+    result, culprits = apply_with_culprits(package, target, chosen, selection.repo, selection.ref)
     if as_json:
         about = {"upstream": package, "tree": target.tree.label, "version": target.version or None}
         broken_by = {name: culprit.to_json() for name, culprit in culprits.items()}
@@ -240,30 +235,18 @@ def survival(
 @_tree_options
 @json_option
 @click.pass_obj
-def summary(
-    settings: Settings,
-    /,
-    names: tuple[str, ...],
-    folder: Path | None,
-    upstream: str,
-    version: str,
-    path: Path | None,
-    repo: Path | None,
-    ref: str,
-    as_json: bool,
-) -> int:
+def summary(settings: Settings, /, names: tuple[str, ...], as_json: bool, **tree: Any) -> int:
     """List what each patch adds, replaces or deletes.
 
     Classes, functions, methods and attributes are listed. The lists come from comparing the code before and
     after each patch. Changed signatures are shown in both forms.
     """
-    patches = folder or settings.root / "patches"
-    if not (version or path or repo):
-        raise click.UsageError("name a tree with --version, --tree or --repo")
-    target, package = resolve_target(settings, patches, upstream, version, path, repo, ref)
-    found = summarise_changes(
-        package, bodies_for_target(patches, target, package, names), target.tree, target.blobs
-    )
+    selection = TreeSelection(**tree)
+    if not selection.has_tree:
+        raise click.UsageError("select a tree with --version, --tree or --repo")
+    target, package = resolve_target(settings, selection)
+    variants = bodies_for_target(selection.patches(settings), target, package, names)
+    found = summarise_changes(package, variants, target.tree, target.blobs)
     say(json.dumps(found.to_json(), indent=2) if as_json else found.to_text())
     upstreamed = PatchVerdict.ALREADY_UPSTREAM
     good = all(one.files or one.verdict is upstreamed for one in found.patches)

@@ -47,26 +47,26 @@ class CellProof:
     """A cell and what is known about each of its checks."""
 
     cell: Cell
-    answers: tuple[CheckProof, ...]
+    checks: tuple[CheckProof, ...]
 
     @property
     def state(self) -> ProofState:
         """REFUTED if a check failed, WORKS if every check passed, else OPEN."""
-        if any(answer.status is Status.FAIL for answer in self.answers):
+        if any(check.status is Status.FAIL for check in self.checks):
             return ProofState.REFUTED
-        if self.answers and all(answer.status is Status.PASS for answer in self.answers):
+        if self.checks and all(check.status is Status.PASS for check in self.checks):
             return ProofState.WORKS
         return ProofState.OPEN
 
     @property
     def passed(self) -> int:
         """How many checks have passed."""
-        return sum(answer.status is Status.PASS for answer in self.answers)
+        return sum(check.status is Status.PASS for check in self.checks)
 
     @property
     def failures(self) -> tuple[CheckProof, ...]:
         """The checks that failed."""
-        return tuple(answer for answer in self.answers if answer.status is Status.FAIL)
+        return tuple(check for check in self.checks if check.status is Status.FAIL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ def next_probe(
     candidate = found.candidate
     if candidate is None or candidate is found.works or candidate.proof is None:
         return ()
-    unknown = {answer.check for answer in candidate.proof.answers if answer.status is None}
+    unknown = {check.check for check in candidate.proof.checks if check.status is None}
     left = [
         entry
         for entry in entries
@@ -286,7 +286,7 @@ def _exact(conditions: Sequence[Condition]) -> dict[str, str]:
 
 def _strength(proof: CellProof) -> tuple[int, int, int, str]:
     order = [ProofState.REFUTED, ProofState.OPEN, ProofState.WORKS]
-    evidence = max((answer.evidence.rank for answer in proof.answers if answer.evidence), default=-1)
+    evidence = max((check.evidence.rank for check in proof.checks if check.evidence), default=-1)
     return order.index(proof.state), evidence, proof.passed, proof.cell.id
 
 

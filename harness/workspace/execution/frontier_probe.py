@@ -84,7 +84,7 @@ def known_proofs(
     for entry in context.plan.entries:
         checks.setdefault(entry.cell_id, []).append(_check_proof(entry, known))
     return context, {
-        cell.id: CellProof(cell=cell, answers=tuple(checks[cell.id]))
+        cell.id: CellProof(cell=cell, checks=tuple(checks[cell.id]))
         for cell in matrix.all_cells
         if meets_conditions(matrix, cell, conditions)
     }

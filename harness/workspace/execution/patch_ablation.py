@@ -12,8 +12,7 @@ from harness.errors import EXIT_OK
 from harness.matrix.model.cell import Cell
 from harness.outcome import Status
 from harness.patchstack.apply.classify import LoadedPatch
-from harness.patchstack.stacks.ablation import UNKNOWN, Ablation, judge_ablation
-from harness.patchstack.stacks.ablation import ablate_statically as leave_out
+from harness.patchstack.stacks.ablation import UNKNOWN, Ablation, ablate_statically, judge_ablation
 from harness.patchstack.stacks.patch_selection import select_by_name
 from harness.patchstack.stacks.patch_stack import load_stack
 from harness.plan.keys.variant import without_patches
@@ -22,23 +21,25 @@ from harness.settings import Settings
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.execution.run_setup import local_run
 from harness.workspace.open_ledger import open_ledger
-from harness.workspace.patches.patch_target import bodies_for_target, resolve_target, trees_of_cell
+from harness.workspace.patches.patch_target import (
+    TreeSelection,
+    bodies_for_target,
+    resolve_target,
+    trees_of_cell,
+)
 from harness.workspace.planning.open_plan import PlanContext, open_matrix, open_plan
 from harness.workspace.planning.plan_selection import find_cell
 
 LOGGER = logging.getLogger(__name__)
 
 
-def ablate_tree(settings: Settings, names: Sequence[str], asked: Mapping[str, Any]) -> list[Ablation]:
+def ablate_tree(settings: Settings, names: Sequence[str], selection: TreeSelection) -> list[Ablation]:
     """Compare a tree with and without each named patch."""
-    patches = asked["folder"] or settings.root / "patches"
-    target, package = resolve_target(
-        settings, patches, asked["upstream"], asked["version"], asked["path"], asked["repo"], asked["ref"]
-    )
-    chosen = bodies_for_target(patches, target, package, ())
-    wanted = {readable.name for readable in select_by_name(chosen, names)}
-    found = leave_out(target.tree, chosen, target.blobs)
-    return [one for one in found if one.patch in wanted]
+    target, package = resolve_target(settings, selection)
+    variants = bodies_for_target(selection.patches(settings), target, package, ())
+    selected = {variant.name for variant in select_by_name(variants, names)}
+    found = ablate_statically(target.tree, variants, target.blobs)
+    return [one for one in found if one.patch in selected]
 
 
 def ablate_cell(
@@ -47,7 +48,7 @@ def ablate_cell(
     """Compare the trees of a cell, then its verdicts; also returns whether the run was interrupted."""
     matrix = open_matrix(settings)
     cell = find_cell(matrix, settings["profile"], name)
-    found = _ablate_statically(settings, cell, names)
+    found = _ablate_trees(settings, cell, names)
     if static:
         return found, False
 
@@ -62,7 +63,7 @@ def ablate_cell(
     return [judged.get(one.patch, one) for one in found], interrupted
 
 
-def _ablate_statically(settings: Settings, cell: Cell, names: Sequence[str]) -> list[Ablation]:
+def _ablate_trees(settings: Settings, cell: Cell, names: Sequence[str]) -> list[Ablation]:
     """Compare the source trees with and without every selected patch of a cell."""
     found: list[Ablation] = []
     every: list[LoadedPatch] = []
@@ -73,7 +74,7 @@ def _ablate_statically(settings: Settings, cell: Cell, names: Sequence[str]) -> 
                 Ablation(patch=readable.name, result=UNKNOWN, reasons=(absent,)) for readable in readables
             ]
         else:
-            found += leave_out(target.tree, readables, target.blobs)
+            found += ablate_statically(target.tree, readables, target.blobs)
     wanted = {readable.name for readable in select_by_name(every, names)}
     return [one for one in found if one.patch in wanted]
 

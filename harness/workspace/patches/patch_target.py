@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import Version
@@ -35,16 +36,36 @@ from harness.workspace.downloads import announced_fetch
 from harness.workspace.planning.open_plan import open_matrix
 
 
-def resolve_target(
-    settings: Settings,
-    patches: Path,
-    upstream: str,
-    version: str,
-    path: Path | None,
-    repo: Path | None,
-    ref: str,
-) -> tuple[UpstreamTree, str]:
+@dataclass(frozen=True, kw_only=True)
+class TreeSelection:
+    """The options that select a source tree and the patches for it.
+
+    folder: the patches, by default patches/ of the checkout. upstream: its patch series. The tree is a
+    release (version), a folder or archive (path), or a commit of a clone (repo, ref). With these two,
+    `version` selects the patch variants if the tree has no version.
+    """
+
+    folder: Path | None = None
+    upstream: str = ""
+    version: str = ""
+    path: Path | None = None
+    repo: Path | None = None
+    ref: str = "HEAD"
+
+    @property
+    def has_tree(self) -> bool:
+        """Whether any option names a tree."""
+        return bool(self.version or self.path or self.repo)
+
+    def patches(self, settings: Settings) -> Path:
+        """The folder of the patches."""
+        return self.folder or settings.root / "patches"
+
+
+def resolve_target(settings: Settings, selection: TreeSelection) -> tuple[UpstreamTree, str]:
     """The selected source tree, and the name of its upstream."""
+    patches, upstream, version = selection.patches(settings), selection.upstream, selection.version
+    path, repo, ref = selection.path, selection.repo, selection.ref
     if path and repo:
         raise InputError("--tree and --repo exclude each other", fix="give only one of them")
     if path:

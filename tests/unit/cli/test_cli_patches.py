@@ -134,7 +134,7 @@ def test_the_summary_is_read_from_the_code(patches: Any, upstream: Git) -> None:
     [file] = found["patches"][0]["files"]
     assert [one["name"] for one in file["module_changes"]] == ["f7"]
     patches(*asked, "v2.0", code=1)
-    assert "name a tree" in patches("summary", code=2)
+    assert "select a tree" in patches("summary", code=2)
 
 
 def test_rebase_makes_what_it_can_and_a_kit_for_the_rest(patches: Any, upstream: Git, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def proofs(matrix, failed=(), passed=(), evidence=Evidence.SIMULATED):
             answer = CheckProof(check="loss", status=Status.FAIL, evidence=evidence, reasons=("it is wrong",))
         elif cell.id in passed:
             answer = CheckProof(check="loss", status=Status.PASS, evidence=evidence)
-        found[cell.id] = CellProof(cell=cell, answers=(answer,))
+        found[cell.id] = CellProof(cell=cell, checks=(answer,))
     return found
 
 

@@ -34,7 +34,7 @@ def asked(most, tried=(), entries=ENTRIES, **known):
             else CheckProof(check=name, not_run="not run yet")
             for name in CHECKS
         ]
-        proofs[cell.id] = CellProof(cell=cell, answers=tuple(answers))
+        proofs[cell.id] = CellProof(cell=cell, checks=tuple(answers))
     return next_probe(entries, newest_versions(MATRIX, "verl", [], proofs), most, tried)
 
 
