@@ -101,7 +101,8 @@ def _problem(document: Document, detail: ErrorDetails, path: NodePath, *, key: b
     if kind in {"too_long", "string_too_long"} and isinstance(detail["input"], str):
         return Problem(f"{_name(path)} is longer than {context['max_length']} characters", where)
     message = detail["msg"].removeprefix("Value error, ").replace("Input should", "must")
-    return Problem(f"{_name(path)} {message[:1].lower()}{message[1:]}", where)
+    actual = f", not {_shown(detail['input'])}" if kind.startswith(("greater_than", "less_than")) else ""
+    return Problem(f"{_name(path)} {message[:1].lower()}{message[1:]}{actual}", where)
 
 
 def _name(path: Iterable[str | int]) -> str:

@@ -123,6 +123,12 @@ def test_a_good_file_loads() -> None:
         ("[0.6.1, 0.7.1]", "[0.6.1, v0.6.1]", "v0.6.1", "0.6.1 is listed twice"),
         ("[0.6.1, 0.7.1]", "[0.6.1@main]", "0.6.1@main", "'main' is a moving branch"),
         ("[0.6.1, 0.7.1]", "[]", "[]", "'profiles.default.select[0].product.verl'"),
+        (
+            "m, source: s, overrides",
+            "m, source: s, nodes: 0, overrides",
+            "0",
+            "'recipes.smoke.nodes' must be greater than or equal to 1, not 0",
+        ),
         ("devices: [sim]", "devices: [gpu]", "gpu", "'runners.local.devices[0]' must be"),
         (
             "{b: 2}",
