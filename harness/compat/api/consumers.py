@@ -8,10 +8,6 @@ from dataclasses import dataclass
 from packaging.version import InvalidVersion, Version
 
 
-def _no_target_versions(_version: str) -> Mapping[str, str]:
-    return {}
-
-
 def _vllm_target(version: str) -> Mapping[str, str]:
     """The vLLM version that a vllm-ascend version is for: X.Y.Z, X.Y.ZrcN and X.Y.Z.postN are for vLLM X.Y.Z.
 
@@ -37,7 +33,7 @@ class Consumer:
     providers: tuple[str, ...]
     roots: tuple[str, ...]
     ranged: tuple[str, ...] = ()
-    made_for: Callable[[str], Mapping[str, str]] = _no_target_versions
+    made_for: Callable[[str], Mapping[str, str]] = lambda _version: {}
 
 
 CONSUMERS = (

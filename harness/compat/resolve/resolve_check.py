@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.check import Completed, TaskContext
-from harness.compat.resolve.archive_metadata import read_archive_metadata
+from harness.compat.resolve.archive_metadata import ArchiveMetadata, read_archive_metadata
 from harness.compat.resolve.resolve_problems import resolve_problem
 from harness.compat.resolve.resolve_request import ResolveRequest, requirement_names
 from harness.errors import HarnessError, InfrastructureError
@@ -73,14 +73,6 @@ class ResolveProgress:
     done: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArchiveRemarks:
-    """Reasons why pip would refuse an archive of the stack's own packages, and other remarks on them."""
-
-    refusals: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
-
-
 def run(ctx: TaskContext) -> Measured[ResolveMeasured]:
     """Resolve the facet `pins` for the facet `platform`. A lock becomes the artifact `lock.txt`.
 
@@ -103,27 +95,25 @@ def run(ctx: TaskContext) -> Measured[ResolveMeasured]:
             state = replace(state, lock=parse_lock(text), done=True)
         else:
             state = _after_failure(ctx, request, state, completed)
-    remarks = _read_archives(ctx, request, state) if state.lock and not state.problems else ArchiveRemarks()
-    return _measured(request, state, time.monotonic() - started, remarks)
+    archives = _read_archives(ctx, request, state) if state.lock and not state.problems else []
+    return _measured(request, state, time.monotonic() - started, archives)
 
 
-def _read_archives(ctx: TaskContext, request: ResolveRequest, state: ResolveProgress) -> ArchiveRemarks:
+def _read_archives(
+    ctx: TaskContext, request: ResolveRequest, state: ResolveProgress
+) -> list[ArchiveMetadata]:
     """Read the metadata of the stack's own packages; packages whose archive cannot be fetched are skipped."""
     versions = {package.name: package.version for package in state.lock or ()}
-    found = ArchiveRemarks()
+    archives = []
     for name in requirement_names(request.requirements):
         if name not in versions:
             continue
         try:
             file = fetch_sources(name, versions[name], cache=ctx.cache, command=ctx.command)
-            archive = read_archive_metadata(name, versions[name], file)
-            found = ArchiveRemarks(
-                refusals=(*found.refusals, *archive.refusals(request.python)),
-                remarks=(*found.remarks, *archive.remarks()),
-            )
+            archives.append(read_archive_metadata(name, versions[name], file))
         except HarnessError as error:
             ctx.log(f"the archive of {name} {versions[name]} was not read: {error}")
-    return found
+    return archives
 
 
 def holds(measurements: ResolveMeasured, outcome: Outcome) -> str:
@@ -260,7 +250,7 @@ def _without_index(ctx: TaskContext, state: ResolveProgress, failure: UvFailure)
 
 
 def _measured(
-    request: ResolveRequest, state: ResolveProgress, seconds: float, archives: ArchiveRemarks
+    request: ResolveRequest, state: ResolveProgress, seconds: float, archives: Sequence[ArchiveMetadata]
 ) -> Measured[ResolveMeasured]:
     resolved = state.lock is not None and not state.problems
     files = {"requirements.in": "requirements.in", "overrides.txt": "overrides.txt"}
@@ -283,8 +273,8 @@ def _measured(
             source_requirements=request.source_requirements,
             from_sdist=state.from_sdist,
             overrides=tuple(RequirementOverride(requirement=text) for text in request.overrides),
-            archives=archives.remarks,
-            refusals=archives.refusals,
+            archives=tuple(remark for archive in archives for remark in archive.remarks()),
+            refusals=tuple(reason for archive in archives for reason in archive.refusals(request.python)),
             attempts=state.attempts,
             seconds=round(seconds, 3),
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
@@ -116,9 +116,7 @@ def parse_trailers(text: str, file: Path) -> tuple[list[Trailer], list[Problem]]
         found = _TRAILER.fullmatch(line.rstrip())
         if line[0] in " \t" and trailers:
             last = trailers[-1]
-            trailers[-1] = Trailer(
-                name=last.name, value=f"{last.value} {line.strip()}".strip(), line=last.line
-            )
+            trailers[-1] = replace(last, value=f"{last.value} {line.strip()}".strip())
         elif found:
             trailers.append(Trailer(name=found[1], value=found[2].strip(), line=number))
         else:
