@@ -248,7 +248,7 @@ def _config_findings(
         return
     config = read_config(wheel, config_name(job)) if wheel else None
     if config is None:
-        missing = f"{config_name(job)} of verl {versions.get('verl', 'of an unknown version')}"
+        missing = f"the configuration {config_name(job)} of verl {versions.get('verl', '')}".rstrip()
         yield UndecidedRule(rule=CONFIG_RULE, unknown=(missing,), recipe=job.name)
         return
     for unknown in find_unknown_keys(job, config):

@@ -26,7 +26,7 @@ def as_text(result: LintResult) -> str:
             f"  see: {finding.source}",
         ]
     lines += [f"line {note.line}: not fully understood: {note.text}" for note in result.notes]
-    lines += [f"not decided: {item.rule} needs {', '.join(item.unknown)}" for item in result.undecided]
+    lines += [f"not decided: {item.rule} (not known: {', '.join(item.unknown)})" for item in result.undecided]
     return "\n".join([*lines, summary(result)]) + "\n"
 
 

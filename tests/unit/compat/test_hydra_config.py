@@ -70,7 +70,7 @@ def test_without_the_wheel_the_rule_is_undecided(wheel: Path) -> None:
     other = lint_script(
         parse_script("python -m verl.trainer.main_ppo --config-name mine a.b=1"), {"verl": "0.9.1"}, wheel
     )
-    assert ("mine of verl 0.9.1",) in {item.unknown for item in other.undecided}
+    assert ("the configuration mine of verl 0.9.1",) in {item.unknown for item in other.undecided}
 
 
 def test_programs_with_their_own_configuration_are_not_checked(wheel: Path) -> None:
