@@ -151,10 +151,12 @@ def write(rows: Sequence[Row]) -> None:
         f"({platform.machine()}, Python {platform.python_version()}), at a load of {loads[0]} to {loads[-1]} "
         "from other work.\n\n"
     )
+    missing = [name for name in BENCHMARKS if name not in {row.benchmark for row in merged}]
+    note = f"\nNot measured on this machine yet: {', '.join(missing)}.\n" if missing else ""
     readme = HERE / "README.md"
     before, _, rest = readme.read_text("utf-8").partition(TABLE_START)
     after = rest.partition(TABLE_END)[2]
-    readme.write_text(f"{before}{TABLE_START}{machine}{table(merged)}{TABLE_END}{after}", "utf-8")
+    readme.write_text(f"{before}{TABLE_START}{machine}{table(merged)}{note}{TABLE_END}{after}", "utf-8")
 
 
 def main() -> int:

@@ -50,6 +50,14 @@ def test_every_module_with_figures_is_registered():
     assert {file.stem for file in files} == set(bench.BENCHMARKS)
 
 
+def test_the_readme_names_every_benchmark_and_no_other():
+    table = (ROOT / "benchmarks/README.md").read_text("utf-8").partition(bench.TABLE_START)[2]
+    rows = set(re.findall(r"^\| (\w+) ", table, re.MULTILINE)) - {"benchmark"}
+    missing = re.search(r"^Not measured on this machine yet: (.*)\.$", table, re.MULTILINE)
+    assert rows == {row.benchmark for row in bench.read_stored()}
+    assert rows | set(missing[1].split(", ") if missing else ()) == set(bench.BENCHMARKS)
+
+
 def figures_of(monkeypatch, *figures, error=None):
     def yielded():
         yield from figures
