@@ -7,7 +7,7 @@ import errno
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from harness.check import Check
 from harness.digest import canonical_json
@@ -40,14 +40,6 @@ DISK_FIXES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Result:
-    state: State
-    measured: Measured[Mapping[str, JsonValue]]
-    artifacts: tuple[ArtifactRef, ...] = ()
-    failure: Failure | None = None
-
-
 def execute(job: Job, site: JobSite, handle: JobHandle | None = None) -> Outcome:
     """Run the check of the job and return its outcome; never raises.
 
@@ -56,17 +48,15 @@ def execute(job: Job, site: JobSite, handle: JobHandle | None = None) -> Outcome
     """
     handle = handle or JobHandle()
     started, clock = time.time(), time.monotonic()
-    log: ArtifactRef | None = None
     try:
         context = RunContext(job, site, handle)
     except HarnessError as error:
-        result = _failed(job.task, State.ERROR, _failure(error))
+        outcome = _outcome(job, State.ERROR, failure=_failure(error))
     else:
         handle.log = context.task_log
-        result = _run(context)
-        result, log = _store_log(context, result)
+        outcome = _store_log(context, _run(context))
     # The duration is measured with the monotonic clock, because the system clock may be set meanwhile.
-    return _outcome(job, result, log, started, started + time.monotonic() - clock)
+    return replace(outcome, started=started, finished=started + time.monotonic() - clock)
 
 
 def abandoned_job_outcome(
@@ -87,13 +77,13 @@ def abandoned_job_outcome(
         message=message,
         fix="change the check to run its work in a separate program, which can be stopped",
     )
-    return _outcome(job, _failed(job.task, state, failure), log, started, time.time())
+    return _outcome(job, state, failure=failure, log=log, started=started, finished=time.time())
 
 
 def lost_job_outcome(job: Job, error: HarnessError, log: ArtifactRef | None = None) -> Outcome:
     """The outcome of a job that was lost for a reason outside the job."""
     now = time.time()
-    return _outcome(job, _failed(job.task, State.ERROR, _failure(error)), log, now, now)
+    return _outcome(job, State.ERROR, failure=_failure(error), log=log, started=now, finished=now)
 
 
 def expected_evidence(task: Task) -> Evidence:
@@ -108,8 +98,8 @@ def strongest_evidence(task: Task) -> Evidence:
     return DEVICE_EVIDENCE.get(kind, Evidence.CPU)
 
 
-def _run(context: RunContext) -> _Result:
-    task = context.job.task
+def _run(context: RunContext) -> Outcome:
+    job, task = context.job, context.job.task
     context.log(f"{task.check.name}: {task.check.question}\nkey {task.key}, attempt {context.job.attempt}")
     try:
         with task_cards_leased(context):
@@ -117,30 +107,32 @@ def _run(context: RunContext) -> _Result:
         _refuse_too_strong_evidence(task, measured)
         measured = _measurements_as_json(task.check, measured)
         artifacts = _store_artifacts(context, measured.artifacts)
-        return _Result(state=State.COMPLETED, measured=measured, artifacts=artifacts)
+        return _outcome(job, State.COMPLETED, measured, artifacts=artifacts)
     except TaskTimeoutError:
         message = f"exceeded its time limit of {task.check.timeout_s:g} s"
-        return _failed(task, State.TIMEOUT, Failure(kind="Timeout", message=message))
+        return _outcome(job, State.TIMEOUT, failure=Failure(kind="Timeout", message=message))
     except (InterruptedRunError, KeyboardInterrupt):
-        return _failed(task, State.INTERRUPTED, Failure(kind="Interrupted", message="the run was stopped"))
+        failure = Failure(kind="Interrupted", message="the run was stopped")
+        return _outcome(job, State.INTERRUPTED, failure=failure)
     except HarnessError as error:
         _log_quietly(context, str(error))
-        return _failed(task, State.ERROR, _failure(error))
+        return _outcome(job, State.ERROR, failure=_failure(error))
     # A check may also raise SystemExit.
     except BaseException as error:  # noqa: BLE001
         _log_quietly(context, traceback.format_exc())
-        return _failed(task, State.ERROR, _failure(error))
+        return _outcome(job, State.ERROR, failure=_failure(error))
 
 
-def _store_log(context: RunContext, result: _Result) -> tuple[_Result, ArtifactRef | None]:
+def _store_log(context: RunContext, outcome: Outcome) -> Outcome:
     """Close the context and store its log. A completed task without its log is an infrastructure error."""
     try:
-        context.close(completed=result.state is State.COMPLETED)
-        return result, context.site.artifacts.put(context.task_log.path, "log", "text/plain")
+        context.close(completed=outcome.state is State.COMPLETED)
+        log = context.site.artifacts.put(context.task_log.path, "log", "text/plain")
+        return replace(outcome, log=log)
     except (HarnessError, OSError) as error:
-        if result.state is State.COMPLETED:
-            result = _failed(context.job.task, State.ERROR, _failure(error))
-        return result, None
+        if outcome.state is State.COMPLETED:
+            return _outcome(context.job, State.ERROR, failure=_failure(error))
+        return outcome
     finally:
         # Also if the log could not be stored: on a full disk, its space is needed to store the outcome.
         with contextlib.suppress(OSError):
@@ -166,12 +158,6 @@ def _refuse_too_strong_evidence(task: Task, measured: Measured) -> None:
             f"{task.check.name!r} reports {measured.evidence.value} evidence, "
             f"but its device can give {strongest.value} at most"
         )
-
-
-def _failed(task: Task, state: State, failure: Failure) -> _Result:
-    return _Result(
-        state=state, measured=Measured(measurements={}, evidence=expected_evidence(task)), failure=failure
-    )
 
 
 def _failure(error: BaseException) -> Failure:
@@ -213,19 +199,29 @@ def _log_quietly(context: RunContext, text: str) -> None:
         context.log(text)
 
 
-def _outcome(job: Job, result: _Result, log: ArtifactRef | None, started: float, finished: float) -> Outcome:
+def _outcome(
+    job: Job,
+    state: State,
+    measured: Measured[Mapping[str, JsonValue]] | None = None,
+    *,
+    artifacts: tuple[ArtifactRef, ...] = (),
+    failure: Failure | None = None,
+    log: ArtifactRef | None = None,
+    started: float = 0.0,
+    finished: float = 0.0,
+) -> Outcome:
     return Outcome(
         key=job.task.key,
         check=job.task.check.name,
         tier=job.task.check.tier,
-        state=result.state,
-        evidence=result.measured.evidence,
+        state=state,
+        evidence=measured.evidence if measured else expected_evidence(job.task),
         facets=job.task.facet_digests,
-        measurements=result.measured.measurements,
-        artifacts=result.artifacts,
+        measurements=measured.measurements if measured else {},
+        artifacts=artifacts,
         log=log,
-        environment=result.measured.environment,
-        failure=result.failure,
+        environment=measured.environment if measured else {},
+        failure=failure,
         started=started,
         finished=finished,
         attempt=job.attempt,
