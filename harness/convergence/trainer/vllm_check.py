@@ -82,8 +82,8 @@ def _device(context: TaskContext) -> Iterator[dict[str, str]]:
 
     verl syncs weights through a socket in /tmp whose name contains only the device number.
     """
-    variables = simulation(context)
-    if not simulated(context):
+    variables = simulation_variables(context)
+    if not is_simulated(context):
         yield variables
         return
     for number in range(SIMULATED_DEVICES):
@@ -103,14 +103,14 @@ def _device(context: TaskContext) -> Iterator[dict[str, str]]:
     )
 
 
-def simulated(context: TaskContext) -> bool:
+def is_simulated(context: TaskContext) -> bool:
     """Whether the cell's device is simulated."""
     return bool(context.facets["device"]["kind"] == "sim")
 
 
-def simulation(context: TaskContext) -> dict[str, str]:
+def simulation_variables(context: TaskContext) -> dict[str, str]:
     """The environment variables that this vllm-ascend needs in addition on a simulated device."""
-    if not simulated(context):
+    if not is_simulated(context):
         return {}
     version = str(context.facets["versions"]["vllm_ascend"])
     # verl imports MoE models to patch their weight loaders. Their kernels use Triton's `exp`, which vLLM's
@@ -152,19 +152,19 @@ def judge(measured: trainer_check.Measurements, params: Mapping[str, Any]) -> Ju
         return failed(measured, reason, remedy="Read the end of the task's log.")
     compared = int(params.get("compared", steps))
     gaps = {name: tuple(series.get(name, ())[:compared]) for name in GAPS}
-    wrong = [*_insane(series), *_apart(gaps, measured.limits)]
+    wrong = [*_implausible(series), *_disagreements(gaps, measured.limits)]
     if wrong:
-        return failed(measured, *wrong, *_meaning(measured), remedy=_REMEDY)
-    unsaid = [name for name, values in gaps.items() if len(values) < compared]
-    if unsaid:
-        reason = f"verl did not log {', '.join(unsaid)} in each of the first {compared} steps."
+        return failed(measured, *wrong, *_caveats(measured), remedy=_REMEDY)
+    missing = [name for name, values in gaps.items() if len(values) < compared]
+    if missing:
+        reason = f"verl did not log {', '.join(missing)} in each of the first {compared} steps."
         return Judgement(status=Status.INCONCLUSIVE, reasons=(reason, *notes(measured)))
     return Judgement(
         status=Status.PASS,
         reasons=(
             _agreement(gaps, measured.limits),
             ONLY_PLUMBING,
-            *_meaning(measured),
+            *_caveats(measured),
             *notes(measured),
         ),
     )
@@ -181,10 +181,10 @@ SHARED_KERNELS = (
     "Rollout and trainer both use the kernels of the simulated device: agreement shows that weights, caches "
     "and tokens are routed correctly, but says nothing about the rounding of Ascend hardware."
 )
-UNCOVERED = "Not covered: graph mode, torchair, compiled Triton kernels, HCCL itself."
+NOT_COVERED = "Not covered: graph mode, torchair, compiled Triton kernels, HCCL itself."
 
 
-def _insane(series: Mapping[str, Sequence[float]]) -> Iterator[str]:
+def _implausible(series: Mapping[str, Sequence[float]]) -> Iterator[str]:
     for name in ("reward", "entropy", "grad_norm"):
         values = series.get(name, ())
         if not values:
@@ -199,7 +199,7 @@ def _insane(series: Mapping[str, Sequence[float]]) -> Iterator[str]:
         yield "The gradient is zero, so the weights were not trained."
 
 
-def _apart(series: Mapping[str, Sequence[float]], limits: GapLimits) -> Iterator[str]:
+def _disagreements(series: Mapping[str, Sequence[float]], limits: GapLimits) -> Iterator[str]:
     for name, (limit, how) in GAPS.items():
         for step, value in enumerate(series.get(name, ()), FIRST_STEP):
             # `not <=` is also true for NaN.
@@ -221,9 +221,9 @@ def _agreement(gaps: Mapping[str, Sequence[float]], limits: GapLimits) -> str:
     )
 
 
-def _meaning(measured: TrainerMeasurements) -> list[str]:
+def _caveats(measured: TrainerMeasurements) -> list[str]:
     """Sentences about what the check does not cover."""
-    return [SHARED_KERNELS, UNCOVERED] if measured.device.simulated else []
+    return [SHARED_KERNELS, NOT_COVERED] if measured.device.simulated else []
 
 
 def applies(facets: Mapping[str, Any]) -> str:

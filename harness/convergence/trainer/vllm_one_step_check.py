@@ -35,7 +35,7 @@ def run(context: TaskContext) -> Measured[trainer.Measurements]:
 
     Weights are synced by HCCL, not through a socket, so no device number has to be reserved.
     """
-    return vllm_check.measure(context, vllm_check.simulation(context), *OPTIONS)
+    return vllm_check.measure(context, vllm_check.simulation_variables(context), *OPTIONS)
 
 
 def applies(facets: Mapping[str, Any]) -> str:
