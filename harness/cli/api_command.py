@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import click
 
@@ -108,7 +107,7 @@ def diff(settings: Settings, before: str, after: str, breaking: bool, as_json: b
         ]
     shown = [change for change in changes if change.breaking or not breaking]
     if as_json:
-        report: dict[str, Any] = {"schema": {"name": "npu-matrix.api-diff", "version": 1}}
+        report: dict[str, object] = {"schema": {"name": "npu-matrix.api-diff", "version": 1}}
         report |= {"before": old_name, "after": new_name}
         report["changes"] = [vars(change) for change in shown]
         click.echo(json.dumps(report, indent=2))

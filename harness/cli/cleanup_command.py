@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import click
 
@@ -68,7 +67,7 @@ def command(settings: Settings, *, dry_run: bool, everything: bool, older_than: 
 
 def _report(
     found: list[CleanupCandidate], failed: dict[str, str], notices: list[str], *, dry_run: bool
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {
         "schema": {"name": "npu-matrix.cleanup", "version": 1},
         "dry_run": dry_run,

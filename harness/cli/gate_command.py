@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,21 +103,21 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
             if rerun_tasks(own, ledger, keys):
                 return EXIT_INTERRUPTED
             report = judge_gate(inputs := inputs_of_ledger())
-    _print(report, options)
+    _print(report, as_json=options["as_json"], github=options["github"])
+    for name in ("comment", "sarif"):
+        if options[name]:
+            _write(Path(options[name]), FORMATS[name](report))
     return report.exit_code
 
 
-def _print(report: GateReport, options: Mapping[str, Any]) -> None:
-    click.echo(FORMATS["json" if options["as_json"] else "text"](report), nl=False)
-    if options["github"]:
-        if not options["as_json"]:
+def _print(report: GateReport, *, as_json: bool, github: bool) -> None:
+    click.echo(FORMATS["json" if as_json else "text"](report), nl=False)
+    if github:
+        if not as_json:
             click.echo(FORMATS["github"](report), nl=False)
         summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if summary:
             _write(Path(summary), FORMATS["markdown"](report), append=True)
-    for name in ("comment", "sarif"):
-        if options[name]:
-            _write(Path(options[name]), FORMATS[name](report))
 
 
 def _write(file: Path, text: str, *, append: bool = False) -> None:

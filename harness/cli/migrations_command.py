@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import click
 
@@ -100,7 +99,7 @@ def _lines(migration: Migration, state: MigrationProgress) -> list[str]:
     return lines
 
 
-def _json(migration: Migration, state: MigrationProgress) -> dict[str, Any]:
+def _json(migration: Migration, state: MigrationProgress) -> dict[str, object]:
     return {
         "name": migration.name,
         "stack": migration.stack,

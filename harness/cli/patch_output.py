@@ -41,7 +41,7 @@ def say(*lines: str) -> None:
         click.echo(visible(line))
 
 
-def print_facts(schema: str, facts: Mapping[str, Any]) -> None:
+def print_facts(schema: str, facts: Mapping[str, object]) -> None:
     """Print facts as JSON, with the name and version of their schema."""
     click.echo(json.dumps({"schema": {"name": f"npu-matrix/{schema}", "version": 1}, **facts}, indent=2))
 

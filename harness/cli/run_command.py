@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,25 +106,46 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
         site = local_site(settings, keep=options["keep_work"], cards=context.host.usable_chips)
         executor = cluster or LocalExecutor(site, settings.jobs)
         stack.callback(executor.close)
-        return _run(context, executor, set(split_names(checks)), options, stopped)
+        all_planned = {task.check.name for task in context.plan.tasks.values()}
+        rerun = (set(split_names(checks)) or all_planned) if options["fresh"] else frozenset()
+        result, code = _run(
+            context,
+            executor,
+            stopped,
+            rerun=rerun,
+            keep_going=options["keep_going"],
+            events=options["events"],
+        )
+        if options["record_reference"] is None or result.interrupted:
+            return code
+        return _record(context, result, options["record_reference"], stopped) or code
 
 
 def _run(
-    context: PlanContext, executor: Executor, checks: set[str], options: dict[str, Any], stopped: Any
-) -> int:
+    context: PlanContext,
+    executor: Executor,
+    stopped: Callable[[], bool],
+    *,
+    rerun: Collection[str],
+    keep_going: bool,
+    events: str | None,
+) -> tuple[RunResult, int]:
+    """Run the plan and write the report; returns the result and the exit code.
+
+    rerun: names of checks to run again even if they have stored outcomes.
+    """
     settings = context.settings
-    fresh = {key for key, task in context.plan.tasks.items() if not checks or task.check.name in checks}
     with Ledger.open(settings.path("state")) as ledger:
         _, failure_rate = check_history(
             ledger, {task.check.name: task.check for task in context.plan.tasks.values()}
         )
         policy = RunPolicy(
-            keep_going=options["keep_going"],
-            rerun=fresh if options["fresh"] else frozenset(),
+            keep_going=keep_going,
+            rerun={key for key, task in context.plan.tasks.items() if task.check.name in rerun},
             failure_rate=failure_rate,
             cards=cards_by_cell(context),
         )
-        with _observing(options["events"]) as observer:
+        with _observing(events) as observer:
             result = run_plan(
                 context.plan,
                 ledger,
@@ -136,10 +157,7 @@ def _run(
                 argv=sys.argv[1:],
                 host=host_record(context),
             )
-        code = _conclude(context, ledger, result)
-    if options["record_reference"] is not None and not result.interrupted:
-        return _record(context, result, options["record_reference"], stopped) or code
-    return code
+        return result, _conclude(context, ledger, result)
 
 
 def _record(context: PlanContext, result: RunResult, folder: Path, stopped: Callable[[], bool]) -> int:

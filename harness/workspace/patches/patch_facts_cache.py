@@ -111,7 +111,7 @@ def _kept(
     settings: Settings,
     about: Sequence[Any],
     bodies: Sequence[LoadedPatch],
-    work_out: Callable[[], Mapping[str, Any]],
+    work_out: Callable[[], Mapping[str, object]],
 ) -> Path:
     """The cached file with the result of `work_out` for these patches and this code."""
     texts = [

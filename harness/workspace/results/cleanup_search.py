@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from harness.builds.cleanup.cache_retention import judge_cache, judge_state
 from harness.builds.cleanup.cleanup_candidates import (
@@ -52,7 +51,7 @@ def cleanup_policy(settings: Settings, older_than: str, *, everything: bool) -> 
     )
 
 
-def _text_field(found: Mapping[str, Any], name: str) -> str:
+def _text_field(found: Mapping[str, object], name: str) -> str:
     """A text field of an outcome, or "": outcomes from other ledgers may have any content."""
     value = found.get(name)
     return value if isinstance(value, str) else ""
