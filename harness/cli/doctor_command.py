@@ -13,6 +13,7 @@ from harness.devices.host.card_network import inspect_card_network
 from harness.devices.host.host_findings import Health, HostFinding, examine_host
 from harness.devices.host.inventory import HostView
 from harness.errors import EXIT_INCOMPLETE
+from harness.serialisation import dumps
 from harness.settings import Settings
 from harness.workspace.execution.host_readiness import disk_requirements, ray_resources
 from harness.workspace.planning.open_plan import inspect_this_host
@@ -54,7 +55,7 @@ def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str,
         network=inspect_card_network(HostView(environ=os.environ), host.usable_chips) if host.npu else None,
     )
     if as_json:
-        click.echo(json.dumps(_report(findings), indent=2))
+        click.echo(dumps(_report(findings), indent=2))
     else:
         width = max(len(finding.topic) for finding in findings)
         for finding in findings:
@@ -83,8 +84,5 @@ def _missing(findings: tuple[HostFinding, ...], need: tuple[str, ...]) -> list[s
 def _report(findings: tuple[HostFinding, ...]) -> dict[str, object]:
     return {
         "schema": {"name": "npu-matrix.doctor", "version": 1},
-        "findings": [
-            {"topic": finding.topic, "health": finding.health.value, "what": finding.what, "fix": finding.fix}
-            for finding in findings
-        ],
+        "findings": findings,
     }

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError
 from harness.matrix.editing.retire_migration import retire_migration as edited
 from harness.matrix.editing.yaml_edit import read_matrix_text, write_matrix_text
 from harness.matrix.model.migration import Migration
+from harness.serialisation import dumps
 from harness.settings import Settings
 from harness.verdict.expectations import unified_difference
 from harness.verdict.gate.migration_progress import MigrationProgress
@@ -35,7 +34,7 @@ def migrations(settings: Settings, as_json: bool) -> None:
             "migrations": [_json(matrix.migrations[name], steps) for name, steps in found.items()],
             "notices": list(notices),
         }
-        click.echo(json.dumps(report, indent=2))
+        click.echo(dumps(report, indent=2))
         return
     for name, state in found.items():
         for line in _lines(matrix.migrations[name], state):
@@ -111,13 +110,5 @@ def _json(migration: Migration, state: MigrationProgress) -> dict[str, object]:
         "owner": migration.owner,
         "until": str(migration.until or ""),
         "done": state.done,
-        "steps": [
-            {
-                "check": step.check,
-                "old": step.old.value if step.old else None,
-                "new": step.new.value if step.new else None,
-                "holds_up": step.holds_up,
-            }
-            for step in state.steps
-        ],
+        "steps": state.steps,
     }

@@ -36,36 +36,24 @@ def command(settings: Settings, cell: str, run_id: str | None, as_json: bool) ->
     if run_id and earlier is None:
         raise InputError(f"there is no run {run_id!r}", fix="leave out --run for the latest")
     known = read_history(context)
-    answers = rerun_reasons(
+    reasons = rerun_reasons(
         context.plan, found.id, earlier.plan if earlier else None, set(known.outcomes), known.not_reusable
     )
     if as_json:
-        click.echo(
-            dumps(
-                {
-                    "schema": {"name": "npu-matrix.why-rerun", "version": 1},
-                    "cell": found.id,
-                    "compared_with": earlier.run_id if earlier else None,
-                    "checks": [
-                        {
-                            "check": answer.check,
-                            "reused": answer.reused,
-                            "reason": answer.reason,
-                            "changes": answer.changes,
-                        }
-                        for answer in answers
-                    ],
-                },
-                indent=2,
-            )
-        )
+        report = {
+            "schema": {"name": "npu-matrix.why-rerun", "version": 1},
+            "cell": found.id,
+            "compared_with": earlier.run_id if earlier else None,
+            "checks": reasons,
+        }
+        click.echo(dumps(report, indent=2))
         return
     click.echo(
         f"{found.id} against {f'run {earlier.run_id}' if earlier else 'no run: the cell never ran here'}"
     )
-    for answer in answers:
-        click.echo(f"  {answer.check:<12} {'reused' if answer.reused else 'runs'}: {answer.reason}")
-        for change in answer.changes:
+    for check in reasons:
+        click.echo(f"  {check.check:<12} {'reused' if check.reused else 'runs'}: {check.reason}")
+        for change in check.changes:
             click.echo(f"  {'':<12}   {change}")
 
 

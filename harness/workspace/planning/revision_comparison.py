@@ -22,7 +22,7 @@ from harness.plan.change.revision import (
     planning_digest,
     resolve_revision,
 )
-from harness.serialisation import load
+from harness.serialisation import as_object, load
 from harness.settings import ENVIRONMENT_PREFIX, Settings, flag_of, load_settings
 from harness.workspace.planning.open_plan import PlanContext, open_plan
 from harness.workspace.planning.plan_estimates import work_text
@@ -158,18 +158,7 @@ def _report(context: PlanContext, known: PlanHistory, revision: Revision, found:
         "schema": {"name": "npu-matrix.impact", "version": 1},
         "profile": context.plan.profile,
         "since": {"name": revision.name, "commit": revision.commit},
-        "tasks": [
-            {
-                "key": task.key,
-                "check": task.check,
-                "effect": task.effect.value,
-                "cells": list(task.cells),
-                "compared_with": task.compared_with,
-                "changes": task.changes,
-                "earlier_status": _status(known, task),
-            }
-            for task in found.tasks
-        ],
+        "tasks": [{**as_object(task), "earlier_status": _status(known, task)} for task in found.tasks],
         "gone": [{"cell": cell, "check": check} for cell, check in found.gone],
     }
 
