@@ -114,4 +114,9 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
     session.run("mypy")
+    for folder in ("cells", "cluster", "npu"):
+        session.run(
+            *("mypy", "--config-file", "tests/mypy.ini", f"tests/{folder}"),
+            env={"MYPYPATH": f"tests/{folder}"},
+        )
     session.run("lint-imports")

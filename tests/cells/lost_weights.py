@@ -13,7 +13,7 @@ from harness.convergence.trainer.verl_extensions.weight_group import ENGINE
 # `weight_group` has imported the engine and replaced its communicator by one that does not need vLLM.
 Engine = sys.modules[ENGINE].HCCLCheckpointEngine
 send = Engine.send_weights
-first = []
+first: list[object] = []
 
 
 async def send_the_first(self, weights, *values, **named):

@@ -61,7 +61,8 @@ def with_checks(cell, *checks):
 def one_step_cell(twin_cells):
     """The cell with verl's one-step-off recipe, and the tree of its commit, which needs a mirror."""
     found = next((one for one in twin_cells if COMMIT in one.verl), None)
-    mirror = find_mirror(mirrors_folder(), COMMIT) if mirrors_folder() else None
+    mirrors = mirrors_folder()
+    mirror = find_mirror(mirrors, COMMIT) if mirrors else None
     if found is None or mirror is None:
         pytest.skip("its cell is not built: run `npu-matrix --profile twins run` with NPU_MATRIX_MIRRORS set")
     return found, mirror.tree(COMMIT)

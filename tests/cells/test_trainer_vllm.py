@@ -131,7 +131,8 @@ def test_one_step_off_the_rollouts_card_gets_the_weights(one_step_cell, tmp_path
 def test_one_step_off_stops_without_our_patch(one_step_cell, tmp_path):
     """Without the patch it requests a process group of a backend that Ray does not have, as on real cards."""
     commit = one_step_cell.verl.partition("@")[2]
-    mirror = find_mirror(mirrors_folder(), commit) if mirrors_folder() else None
+    mirrors = mirrors_folder()
+    mirror = find_mirror(mirrors, commit) if mirrors else None
     if mirror is None:
         pytest.skip("a clone of verl that has its commit is needed: set NPU_MATRIX_MIRRORS")
     tree, unpatched = mirror.tree(commit), tmp_path / "unpatched"

@@ -19,7 +19,9 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+import torch
+
 numpy = pytest.importorskip("numpy")
 PATCHES = Path(__file__).parents[2] / "patches"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -242,11 +243,11 @@ def test_fusion_attention_of_packed_sequences(dtype: torch.dtype, sparse_mode: i
             queries, keys = end - start, key_end - key_start
             shift = {0: None, 2: 1, 3: 1 + keys - queries}[sparse_mode]
             hidden = None if shift is None else torch.ones(queries, keys, dtype=torch.bool).triu(shift)
-            heads = [
+            heads_q, heads_k, heads_v = (
                 x[a:b].transpose(0, 1)[None]
                 for x, a, b in ((q, start, end), (k, key_start, key_end), (v, key_start, key_end))
-            ]
-            parts.append(attention(*heads, hidden)[0].transpose(0, 1))
+            )
+            parts.append(attention(heads_q, heads_k, heads_v, hidden)[0].transpose(0, 1))
         return torch.cat(parts)
 
     check(
@@ -326,7 +327,7 @@ def test_grouped_matmul_of_lists() -> None:
     w = [torch.randn(4, 5) for _ in x]
     out = torch_npu.npu_grouped_matmul([a.npu() for a in x], [a.npu() for a in w], group_type=-1)
     for actual, left, right in zip(out, x, w, strict=True):
-        close(actual, lambda left=left, right=right: left.double() @ right.double(), torch.float32)
+        close(actual, functools.partial(torch.matmul, left.double(), right.double()), torch.float32)
 
 
 @DTYPES

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -82,7 +83,7 @@ def test_a_sum_of_gradients_that_is_slightly_wrong_is_red(tolerance: Permitted) 
         assert (max(tolerance.budgets([torch.tensor(loss) for loss in losses])) > 1) is red
 
 
-def run_ranks(tmp_path: Path, world: int, group: str, what: str) -> dict[str, object]:
+def run_ranks(tmp_path: Path, world: int, group: str, what: str) -> dict[str, Any]:
     result = tmp_path / "found.json"
     program = [sys.executable, "-m", "harness.devices.sim.start.sim_launch", str(PROGRAM)]
     processes = [
@@ -103,7 +104,7 @@ def run_ranks(tmp_path: Path, world: int, group: str, what: str) -> dict[str, ob
             process.kill()
             process.wait()
     assert [process.returncode for process in processes] == [0] * world, outputs[0][-3000:]
-    found: dict[str, object] = json.loads(result.read_text())
+    found: dict[str, Any] = json.loads(result.read_text())
     return found
 
 

@@ -145,7 +145,8 @@ def test_a_fault_distorts_what_a_kernel_writes_and_not_what_it_reads() -> None:
 
     interceptors: list[Any] = []
     injector = FaultInjector(interceptors)
-    launch = triton_interpreter.intercepted(Executor.launch, SimpleNamespace(interceptors=interceptors))
+    machine: Any = SimpleNamespace(interceptors=interceptors)
+    launch = triton_interpreter.intercepted(Executor.launch, machine)
     query, key = torch.full((2, 3), 1 / 3), torch.full((2, 3), 1 / 7)
     table = torch.full((3,), 1 + 2.0**-20)
 
@@ -224,8 +225,8 @@ def test_fused_attention_in_batches_agrees_with_the_plain_formula(
     assert sums.shape == (2, 4, 5, 1)
     for index, count in enumerate(new):
         seen = lengths[index] if lengths else 7
-        rows = (x[index].double() for x in (query[:, :count], key[:, :seen], value[:, :seen]))
-        expected = plain_operators.attention(*rows, 0.3, causal=True)
+        q, k, v = (x[index].double() for x in (query[:, :count], key[:, :seen], value[:, :seen]))
+        expected = plain_operators.attention(q, k, v, 0.3, causal=True)
         # Sums of eight products and seven weights of order one in fp32 need about ten roundings.
         assert float((found[index, :count] - expected).abs().max()) < 100 * 2.0**-24
         assert not found[index, count:].any()

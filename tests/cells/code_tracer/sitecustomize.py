@@ -8,6 +8,7 @@ file of their parent.
 import os
 import sys
 import threading
+from types import FrameType
 
 PACKAGE = f"{os.sep}harness{os.sep}"
 FOLDER = os.environ.get("NPU_MATRIX_TRACE", "")
@@ -52,7 +53,7 @@ class Recorder:
 
     def audit(self, event, arguments):
         if event == "open" and self.active and isinstance(arguments[0], str) and PACKAGE in arguments[0]:
-            frame = sys._getframe(1)
+            frame: FrameType | None = sys._getframe(1)
             while frame is not None:
                 # Copying a file into the bundle does not use it.
                 if frame.f_code.co_filename.endswith(BUNDLE):
