@@ -49,8 +49,8 @@ def command(
     if cell:
         known = find_cell(open_matrix(settings), settings["profile"], cell).axes
     given = {name: value for name, value in versions.items() if value}
-    wanted = {**known, **given}
-    result = lint_file(file, wanted, verl_wheel(wanted, settings.cache, run_quietly))
+    versions_used = {**known, **given}
+    result = lint_file(file, versions_used, verl_wheel(versions_used, settings.cache, run_quietly))
     render = {
         "text": printing.as_text,
         "json": printing.as_json,

@@ -12,7 +12,7 @@ from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError, Location, Nothi
 from harness.patchstack.apply.stack_apply import apply_stack
 from harness.patchstack.apply.stack_install import finish_install, install_stack
 from harness.settings import Settings
-from harness.workspace.patches.patch_target import TreeSelection, bodies_for_target, resolve_target
+from harness.workspace.patches.patch_target import TreeSelection, resolve_target, variants_for_target
 
 
 @click.command(
@@ -49,7 +49,7 @@ def apply(
     finish_install(path)
     selection = TreeSelection(path=path, **tree)
     target, package = resolve_target(settings, selection)
-    chosen = bodies_for_target(selection.patches(settings), target, package, names)
+    chosen = variants_for_target(selection.patches(settings), target, package, names)
     if not chosen:
         raise NothingSelectedError(
             f"no patch is for version {target.version}", fix="give the version of the source with --version"

@@ -53,9 +53,9 @@ from harness.workspace.downloads import progress_logger
 from harness.workspace.patches.patch_effects import apply_with_culprits, survival_over_releases
 from harness.workspace.patches.patch_target import (
     TreeSelection,
-    bodies_for_target,
     matrix_versions,
     resolve_target,
+    variants_for_target,
 )
 
 
@@ -106,7 +106,7 @@ def check(settings: Settings, /, names: tuple[str, ...], as_json: bool, **tree: 
     if not selection.has_tree:
         return _lint(settings, patches, selection.upstream, as_json=as_json)
     target, package = resolve_target(settings, selection)
-    chosen = bodies_for_target(patches, target, package, names)
+    chosen = variants_for_target(patches, target, package, names)
     if not chosen:
         raise NothingSelectedError(
             f"no patch is for version {target.version}",
@@ -206,8 +206,8 @@ def survival(
     if repo and revisions:
         repository = Repository(repo)
         tip = repository.tree(revisions.rpartition("..")[2] or "HEAD")
-        bodies, logical = all_variants(patches, choose_upstream(patches, upstream, tip))
-        found = follow(repository, revisions, bodies, progress_logger("survival, commits"), logical)
+        variants, logical = all_variants(patches, choose_upstream(patches, upstream, tip))
+        found = follow(repository, revisions, variants, progress_logger("survival, commits"), logical)
     else:
         upstream = choose_upstream(patches, upstream)
         found = survival_over_releases(settings, patches, upstream)
@@ -245,7 +245,7 @@ def summary(settings: Settings, /, names: tuple[str, ...], as_json: bool, **tree
     if not selection.has_tree:
         raise click.UsageError("select a tree with --version, --tree or --repo")
     target, package = resolve_target(settings, selection)
-    variants = bodies_for_target(selection.patches(settings), target, package, names)
+    variants = variants_for_target(selection.patches(settings), target, package, names)
     found = summarise_changes(package, variants, target.tree, target.blobs)
     say(json.dumps(found.to_json(), indent=2) if as_json else found.to_text())
     upstreamed = PatchVerdict.ALREADY_UPSTREAM

@@ -96,8 +96,8 @@ def rebase(
     repository = Repository(repo)
     commit = repository.commit(to)
     upstream = choose_upstream(patches, upstream, repository.tree(commit))
-    bodies = variants_for(patches, version, upstream) if version else newest_variants(patches, upstream)
-    chosen = select_by_name(bodies, names)
+    variants = variants_for(patches, version, upstream) if version else newest_variants(patches, upstream)
+    chosen = select_by_name(variants, names)
     make_empty_folder(out)
     results = move(repository, chosen, commit, out, progress_logger("rebase, patches"))
     files = rebased_files(results)
@@ -237,11 +237,11 @@ def _spans(given: Sequence[str], verdicts: Sequence[ImportedVerdict]) -> dict[st
     chosen = {}
     for one in verdicts:
         pin = one.patch.pin
-        wanted = pin or one.patch.name
-        known = next((spans[name] for name in spans if name and wanted.startswith(name)), spans.get(""))
+        name = pin or one.patch.name
+        known = next((spans[prefix] for prefix in spans if prefix and name.startswith(prefix)), spans.get(""))
         commit = one.commit or (pin if re.fullmatch(r"[0-9a-f]{12,40}", pin) else "")
         if known or commit:
-            chosen[wanted] = known or f"commit:{commit}"
+            chosen[name] = known or f"commit:{commit}"
     return chosen
 
 

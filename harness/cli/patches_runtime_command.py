@@ -90,8 +90,8 @@ def runtime(
 
 def _summary(source: str, target: str, verdicts: Sequence[RuntimeVerdict], problems: int) -> str:
     states = Counter(verdict.target.state.value for verdict in verdicts)
-    told = ", ".join(f"{count} {state}" for state, count in states.most_common())
-    return f"{source} on {target}: {len(verdicts)} runtime patches, {told}; {problems} problems"
+    counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    return f"{source} on {target}: {len(verdicts)} runtime patches, {counts}; {problems} problems"
 
 
 def _facts(

@@ -113,16 +113,16 @@ def _lines(name: str, launch: Launch) -> list[str]:
         rollout = f"rollout weights {memory.rollout:g} of {memory.budget:g} GB"
         lines += ["", f"memory per card, without activations: training {memory.training:g} GB, {rollout}"]
     if launch.unknown:
-        places = ", ".join(launch.unknown)
+        locations = ", ".join(launch.unknown)
         lines += [
             "",
-            f"unknown locations: {places}; set each with --location NAME=FOLDER before running the command",
+            f"unknown locations: {locations}; before you run the command, set each with --location",
         ]
     if launch.folder:
         lines += ["", f"run in this folder: {launch.folder}"]
     if launch.settings:
-        said = [f"  {key}: {value}" for key, value in launch.settings.items()]
-        lines += ["", "to be set in its own configuration file:", *said]
+        own_settings = [f"  {key}: {value}" for key, value in launch.settings.items()]
+        lines += ["", "to be set in its own configuration file:", *own_settings]
     if launch.problems:
         lines += ["", "would fail:", *(f"  {problem}" for problem in launch.problems)]
     if launch.twin:

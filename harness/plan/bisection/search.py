@@ -267,14 +267,14 @@ def _weights(length: int, prior: Sequence[Sequence[float]] | None, span: int) ->
 def _group_indistinguishable(steps: Sequence[Culprit], fails: Any, weights: Any) -> tuple[Any, Any, Any]:
     """Merge culprits with which every probe has the same outcome; their weights are added."""
     packed = np.packbits(fails, axis=0)
-    place: dict[bytes, int] = {}
+    number_of_group: dict[bytes, int] = {}
     groups: list[list[int]] = []
     for number in range(fails.shape[1]):
         mark = packed[:, number].tobytes()
-        if mark not in place:
-            place[mark] = len(groups)
+        if mark not in number_of_group:
+            number_of_group[mark] = len(groups)
             groups.append([])
-        groups[place[mark]].append(number)
+        groups[number_of_group[mark]].append(number)
     first = [group[0] for group in groups]
     return (
         tuple(tuple(steps[number] for number in group) for group in groups),

@@ -38,14 +38,14 @@ def make_shards(
     the cells on NPUs, over runners labelled `linux-aarch64-SOC-CARDS`, with separate shards for each SoC.
     """
     cost = _costs(plan, seconds)
-    wanted = [cell for cell in plan.cells if only is None or cell.id in only]
+    selected = [cell for cell in plan.cells if only is None or cell.id in only]
     if not cards:
-        return _distribute({cell.id: cost[cell.id] for cell in wanted}, max_jobs, "", "")
+        return _distribute({cell.id: cost[cell.id] for cell in selected}, max_jobs, "", "")
     found: list[Shard] = []
-    for soc in sorted({cell.axes.get("soc", "a2") for cell in wanted if cell.device == "npu"}):
+    for soc in sorted({cell.axes.get("soc", "a2") for cell in selected if cell.device == "npu"}):
         of_soc = {
             cell.id: cost[cell.id]
-            for cell in wanted
+            for cell in selected
             if cell.device == "npu" and cell.axes.get("soc", "a2") == soc
         }
         found += _distribute(of_soc, max_jobs, f"{soc}-", f"linux-aarch64-{soc}-{cards}")

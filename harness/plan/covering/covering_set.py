@@ -171,8 +171,8 @@ class _Search:
         while open_tuples.any():
             score = gain / self.costs
             if self.keep.any():
-                kept = np.where(self.keep, gain, 0)
-                score = kept if kept.any() else score
+                kept_gain = np.where(self.keep, gain, 0)
+                score = kept_gain if kept_gain.any() else score
             candidates = np.flatnonzero(score == score.max())
             favoured = candidates[self.preferred[candidates]]
             candidates = favoured if favoured.size else candidates
@@ -187,17 +187,17 @@ class _Search:
         for index, _ in picks:
             holders[columns[:, index]] += 1
         holders[-1] = len(picks) + 1
-        left = [index for index, _ in picks]
+        remaining = [index for index, _ in picks]
         for index, _ in reversed(picks):
             if index in self.must or self.keep[index]:
                 continue
             if (holders[columns[:, index]] > 1).all():
                 holders[columns[:, index]] -= 1
-                left.remove(index)
+                remaining.remove(index)
         seen = np.zeros(self.universe.size + 1, dtype=bool)
         seen[-1] = True
         counted = []
-        for index in left:
+        for index in remaining:
             mine = columns[:, index]
             counted.append((index, int((~seen[mine]).sum())))
             seen[mine] = True

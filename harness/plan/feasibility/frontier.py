@@ -147,7 +147,7 @@ def next_probe(
     if candidate is None or candidate is found.works or candidate.proof is None:
         return ()
     unknown = {check.check for check in candidate.proof.checks if check.status is None}
-    left = [
+    open_entries = [
         entry
         for entry in entries
         if entry.cell_id == candidate.proof.cell.id
@@ -156,8 +156,8 @@ def next_probe(
         and entry.tier.rank <= most.rank
         and entry.key not in tried
     ]
-    cheapest = min((entry.tier.rank for entry in left), default=0)
-    return tuple(dict.fromkeys(entry.key for entry in left if entry.tier.rank == cheapest))
+    cheapest = min((entry.tier.rank for entry in open_entries), default=0)
+    return tuple(dict.fromkeys(entry.key for entry in open_entries if entry.tier.rank == cheapest))
 
 
 def newest_versions(

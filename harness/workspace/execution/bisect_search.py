@@ -268,8 +268,8 @@ def distinguishing_check(settings: Settings, ends: tuple[Cell, ...]) -> str:
         if entry.key in known.judgements
     }
     for entry in context.plan.entries:
-        wanted = (status.get((ends[0].id, entry.check)), status.get((ends[1].id, entry.check)))
-        if wanted == (Status.PASS, Status.FAIL):
+        end_statuses = (status.get((ends[0].id, entry.check)), status.get((ends[1].id, entry.check)))
+        if end_statuses == (Status.PASS, Status.FAIL):
             return entry.check
     raise InputError(
         "no check is known to pass on the good cell and to fail on the bad one",

@@ -23,9 +23,9 @@ from harness.workspace.execution.run_setup import local_run
 from harness.workspace.open_ledger import open_ledger
 from harness.workspace.patches.patch_target import (
     TreeSelection,
-    bodies_for_target,
     resolve_target,
     trees_of_cell,
+    variants_for_target,
 )
 from harness.workspace.planning.open_plan import PlanContext, open_matrix, open_plan
 from harness.workspace.planning.plan_selection import find_cell
@@ -36,7 +36,7 @@ LOGGER = logging.getLogger(__name__)
 def ablate_tree(settings: Settings, names: Sequence[str], selection: TreeSelection) -> list[Ablation]:
     """Compare a tree with and without each named patch."""
     target, package = resolve_target(settings, selection)
-    variants = bodies_for_target(selection.patches(settings), target, package, ())
+    variants = variants_for_target(selection.patches(settings), target, package, ())
     selected = {variant.name for variant in select_by_name(variants, names)}
     found = ablate_statically(target.tree, variants, target.blobs)
     return [one for one in found if one.patch in selected]
@@ -75,8 +75,8 @@ def _ablate_trees(settings: Settings, cell: Cell, names: Sequence[str]) -> list[
             ]
         else:
             found += ablate_statically(target.tree, readables, target.blobs)
-    wanted = {readable.name for readable in select_by_name(every, names)}
-    return [one for one in found if one.patch in wanted]
+    selected = {readable.name for readable in select_by_name(every, names)}
+    return [one for one in found if one.patch in selected]
 
 
 def _run_without(

@@ -121,8 +121,8 @@ def _trainer_set(one: Recording, folder: Path, enter: CellCommand, run: RunProgr
     work.mkdir(exist_ok=True)
     runs = []
     for seed in REFERENCE_SEEDS:
-        kept, out, task = (work / f"{seed}{end}" for end in (".json", ".new", "-task"))
-        if not kept.is_file():
+        finished, out, task = (work / f"{seed}{end}" for end in (".json", ".new", "-task"))
+        if not finished.is_file():
             shutil.rmtree(task, ignore_errors=True)
             task.mkdir()
             arguments = [
@@ -132,8 +132,8 @@ def _trainer_set(one: Recording, folder: Path, enter: CellCommand, run: RunProgr
             _last_line(one, enter(one.environment, TRAINER_PROGRAM, arguments), SECONDS_PER_TRAINER, run)
             require_complete(read_shape(TrainerRun, out))
             shutil.rmtree(task, ignore_errors=True)
-            out.rename(kept)
-        runs.append(read_shape(TrainerRun, kept))
+            out.rename(finished)
+        runs.append(read_shape(TrainerRun, finished))
     path = write(folder, reference_set_content(runs, name=one.check))
     shutil.rmtree(work)
     return str(path)

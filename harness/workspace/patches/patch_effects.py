@@ -34,7 +34,7 @@ def apply_with_culprits(
 
 def survival_over_releases(settings: Settings, patches: Path, upstream: str) -> Survival:
     """Where the patches apply over the releases of the matrix, newest first."""
-    bodies, logical = all_variants(patches, upstream)
+    variants, logical = all_variants(patches, upstream)
     package = upstream_of_patches(patches, upstream)
     versions = [version for version in matrix_versions(settings, package) if "@" not in version]
     if not versions:
@@ -49,4 +49,4 @@ def survival_over_releases(settings: Settings, patches: Path, upstream: str) -> 
         )
         for version in versions
     ]
-    return survival_of_releases(package, trees, bodies, logical)
+    return survival_of_releases(package, trees, variants, logical)

@@ -66,14 +66,14 @@ def _heads(settings: Settings, matrix: Matrix, patches: Path) -> Iterator[Path]:
             continue
         head = clone.commit("HEAD")
         current = variants_for_head(settings, patches, name, clone.tree(head))
-        tell = progress_logger(f"patches on the head of {name}")
+        progress = progress_logger(f"patches on the head of {name}")
         parts = [name, head, dict(current.ended)]
-        yield _kept(
+        yield _cached_file(
             settings,
             parts,
             current.variants,
-            lambda name=name, clone=clone, current=current, tell=tell: forecast_stack(  # type: ignore[misc]
-                name, clone, current.variants, "HEAD", tell, current.ended
+            lambda name=name, clone=clone, current=current, progress=progress: forecast_stack(  # type: ignore[misc]
+                name, clone, current.variants, "HEAD", progress, current.ended
             ).to_json(),
         )
 
@@ -81,10 +81,10 @@ def _heads(settings: Settings, matrix: Matrix, patches: Path) -> Iterator[Path]:
 def _summaries(settings: Settings, patches: Path) -> Iterator[Path]:
     """A summary of each patch on its newest version whose source tree is available locally."""
     for name in upstreams(patches):
-        told: set[str] = set()
+        summarised: set[str] = set()
         for version in matrix_versions(settings, name):
-            bodies = [body for body in variants_for(patches, version, name) if body.name not in told]
-            if not bodies:
+            variants = [body for body in variants_for(patches, version, name) if body.name not in summarised]
+            if not variants:
                 continue
             try:
                 target = version_target(
@@ -92,13 +92,13 @@ def _summaries(settings: Settings, patches: Path) -> Iterator[Path]:
                 )
             except InputError:
                 continue
-            told |= {body.name for body in bodies}
-            yield _kept(
+            summarised |= {body.name for body in variants}
+            yield _cached_file(
                 settings,
                 [name, version],
-                bodies,
-                lambda name=name, bodies=bodies, target=target: summarise_changes(  # type: ignore[misc]
-                    name, bodies, target.tree, target.blobs
+                variants,
+                lambda name=name, variants=variants, target=target: summarise_changes(  # type: ignore[misc]
+                    name, variants, target.tree, target.blobs
                 ).to_json(),
             )
 
@@ -107,16 +107,16 @@ def _no_network(argv: Sequence[str], **_options: Any) -> Any:
     raise InputError(f"{argv[0]} would have to download it")
 
 
-def _kept(
+def _cached_file(
     settings: Settings,
     about: Sequence[Any],
-    bodies: Sequence[LoadedPatch],
+    variants: Sequence[LoadedPatch],
     work_out: Callable[[], Mapping[str, object]],
 ) -> Path:
     """The cached file with the result of `work_out` for these patches and this code."""
     texts = [
         (one.name, render_patch(one.patch).decode("latin-1") if one.patch else str(one.error))
-        for one in bodies
+        for one in variants
     ]
     parts: list[Any] = [list(about), texts, code_digest(__name__, cache=settings.cache)]
     file = settings.cache / FOLDER / f"{digest_json(parts)}.json"

@@ -50,7 +50,7 @@ def _recorded(settings: Settings, matrix: Matrix) -> Path | None:
         clone = find_clone(mirrors, axis.repository) if axis.repository else None
         start = _oldest(settings, axis, clone) if clone else ""
         if clone and start:
-            return _kept(settings, clone, f"{start}..{clone.commit('HEAD')}", *stacks[name])
+            return _cached_file(settings, clone, f"{start}..{clone.commit('HEAD')}", *stacks[name])
     return None
 
 
@@ -61,21 +61,21 @@ def _oldest(settings: Settings, axis: Axis, clone: Repository) -> str:
     return next((tag for tag in tags if clone.has_tag(tag)), "")
 
 
-def _kept(
+def _cached_file(
     settings: Settings,
     clone: Repository,
     revisions: str,
-    bodies: Sequence[LoadedPatch],
+    variants: Sequence[LoadedPatch],
     logical: Sequence[VariantGroup],
 ) -> Path:
-    texts = [render_patch(one.patch).decode("latin-1") if one.patch else str(one.error) for one in bodies]
+    texts = [render_patch(one.patch).decode("latin-1") if one.patch else str(one.error) for one in variants]
     groups = [[one.name, [list(variant) for variant in one.variants]] for one in logical]
     start, _dots, head = revisions.partition("..")
     parts: list[Any] = [clone.commit(start), head, texts, groups, code_digest(__name__, cache=settings.cache)]
     file = settings.cache / "survival" / f"{digest_json(parts)}.json"
     if not file.is_file():
         found = survival_of_commits(
-            clone, revisions, bodies, progress_logger("history of the patches, commits"), logical
+            clone, revisions, variants, progress_logger("history of the patches, commits"), logical
         )
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as beside:

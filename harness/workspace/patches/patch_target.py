@@ -87,7 +87,7 @@ def upstream_of_patches(patches: Path, upstream: str) -> str:
     return stack.upstream if stack else upstream or DEFAULT_UPSTREAM
 
 
-def bodies_for_target(
+def variants_for_target(
     patches: Path, target: UpstreamTree, package: str, names: Sequence[str]
 ) -> tuple[LoadedPatch, ...]:
     """The variants of the named patches for a tree, in order."""
@@ -112,10 +112,10 @@ def trees_of_cell(
     patches = settings.root / "patches"
     for name in upstreams(patches):
         version = cell.axes.get(name, "")
-        bodies = load_stack(patches, name).select(version) if version else ()
-        if not bodies:
+        variants = load_stack(patches, name).select(version) if version else ()
+        if not variants:
             continue
-        readables = tuple(read_patch(patch.id, patch.data) for patch in bodies)
+        readables = tuple(read_patch(patch.id, patch.data) for patch in variants)
         fetch = announced_fetch(f"{name} {version}")
         try:
             target = version_target(
