@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -7,9 +8,11 @@ from make_outcome import make_outcome
 
 from harness.check import Check
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
+from harness.matrix.reading.load_matrix import load_matrix
 from harness.outcome import Evidence, Failure, Judgement, Measured, State, Status, Tier
 from harness.verdict.plan_verdicts import summarise_verdicts
 from harness.verdict.verdict import (
+    REWORDED,
     ExpectedFailure,
     Standing,
     failure_state,
@@ -130,6 +133,19 @@ def test_a_further_reason_does_not_hide_behind_the_known_one():
     assert (
         stood.reasons[-1] == "not covered by the expected failure (matrix.yaml:9): b.py:7: npu_swiglu is gone"
     )
+
+
+@pytest.mark.parametrize(("earlier", "today"), REWORDED)
+def test_an_expectation_with_the_wording_of_version_0_1_0_still_covers_its_failure(earlier, today):
+    texts = {
+        text
+        for one in load_matrix(Path(__file__).parents[3] / "matrix.yaml").expectations.values()
+        for text in one.because
+    }
+    assert any(today in text for text in texts), "reworded again: add the wording of today"
+    known = replace(KNOWN, because=(f"triton-ascend {earlier}",))
+    judgement = Judgement(status=Status.FAIL, reasons=(f"No version of triton-ascend {today}: ...",))
+    assert judge_against_expectation("c", "x", judgement, expected=known).standing is Standing.KNOWN
 
 
 def test_a_failure_that_gives_no_reason_is_not_the_known_one():
