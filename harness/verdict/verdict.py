@@ -10,8 +10,8 @@ from harness.measurements import OldMeasurementsError
 from harness.outcome import Evidence, Judgement, Outcome, State, Status, Tier
 from harness.serialisation import json_form
 
-#: Parts of reasons that version 0.2.0 reworded, with their new wording: the expectations of a matrix.yaml that
-#: was written for version 0.1.0 still cover their failures.
+#: Parts of reasons that version 0.2.0 reworded, with their new wording: the expectations of a matrix.yaml
+#: that was written for version 0.1.0 still cover their failures.
 REWORDED = (
     ("satisfies everyone", "satisfies all requirements"),
     ("did not answer and was left out", "did not respond and was not searched"),
