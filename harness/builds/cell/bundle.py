@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.digest import digest_bytes, digest_json
 from harness.errors import InfrastructureError, Location
 
-# What programs in cells can reach; a test computes it from the sources and fails if anything is missing here.
+# The files that programs in cells can import. A test computes them from the sources and fails if one is missing.
 ROOT_MODULES = (
     "__init__.py",
     "check.py",

@@ -17,7 +17,7 @@ LARGEST_FILE = 16 << 20
 
 
 class MismatchError(Exception):
-    """A file in the environment is not the one that a patch was made for; a property of the cell."""
+    """A file in the environment is not the one that a patch was made for. This is a failure of the cell."""
 
 
 def install_patched(

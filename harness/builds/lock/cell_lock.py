@@ -107,7 +107,7 @@ class CellLock:
     from their source package, because `build_env` configures their build. inconsistencies: known
     contradictions in what the cell's source publishes. omitted: resolved packages that the cell's device does
     not need, and why. unpinned_sources: packages from source whose requirements were not part of the
-    resolution. overruled: packages from source whose requirements were resolved over the pins -> the
+    resolution. overruled: packages from source that were resolved together with the pins -> those of their
     requirements that the pins contradict. not_installed: title and version -> repository of parts of the
     stack that no export installs.
     """
@@ -177,7 +177,7 @@ class CellLock:
                 f"{', '.join(self.unpinned_sources)}. Their authors install them over the pins, "
                 "which no resolver accepts; `python3 -m pip check` reports what is missing. "
                 "`npu-matrix lock` pins them if NPU_MATRIX_MIRRORS is a folder of clones with their commits, "
-                "and these state their requirements in a plain list or file."
+                "and if these commits state their requirements in a plain list or file."
             )
         for name, requirements in self.overruled.items():
             if requirements:

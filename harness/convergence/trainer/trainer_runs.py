@@ -261,7 +261,7 @@ def _cost(measured: TrainerMeasurements, decision: Decision, reference: Referenc
         f"{reference.name} {reference.digest[:12]}, {len(reference.runs)} runs of verl "
         f"{reference.provenance.versions['verl']} on {simulated}{device.device}"
     )
-    return [*saved, f"Decided from {number} (seed {seeds}) against the reference {against}."]
+    return [*saved, f"The decision compares {number} (seed {seeds}) with the reference {against}."]
 
 
 def _gate(measured: TrainerMeasurements, series: Mapping[str, tuple[float, ...]]) -> Judgement | None:

@@ -4,7 +4,7 @@ Each card has a lock file, and the process that holds its lock (`flock`) has lea
 releases the lock when the process ends, however it ends. A process that waits for cards holds the lock of a
 numbered ticket file. Only the process with the lowest ticket may lease cards, so eight requests for one card
 cannot overtake an earlier request for eight cards. The files also record who leased a card, for what and
-since when; `npu-matrix doctor` shows this.
+since when; `npu-matrix doctor` prints these records.
 
 `harness.fixtures.cell_leases` locks the same card files from inside a cell, without tickets.
 """

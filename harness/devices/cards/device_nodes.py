@@ -24,8 +24,9 @@ def card_nodes(visible: str, dev: Path = DEV) -> tuple[tuple[str, ...], str]:
     """The nodes to pass to a container, and `ASCEND_RT_VISIBLE_DEVICES` for the programs inside it.
 
     visible: `ASCEND_RT_VISIBLE_DEVICES` of this host, "" for all cards. Other cards are not passed, because
-    the driver does not allow a card in two containers. The driver numbers the cards inside from 0 by
-    ascending number; the second result keeps the order of `visible`.
+    the driver does not allow a card in two containers. Inside the container the driver
+    numbers the passed cards from 0, in ascending order of their numbers on this host. The second result names
+    the cards by these new numbers, in the order of `visible`.
     """
     nodes = davinci_numbers(dev)
     indices = [int(index) for index in visible.split(",") if index.isdecimal()]

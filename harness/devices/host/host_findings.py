@@ -24,8 +24,8 @@ GIB = 2**30
 class DiskSpace:
     """Free and required disk space, in bytes.
 
-    free, needed: free where the environments are built, and needed there by the default profile. free_on:
-    returns what is free on the disk of a folder. images: needed for the images of the default profile.
+    free: on the disk where environments are built. needed: by the default profile on that disk. free_on:
+    returns the free space on the disk of a folder. images: needed for the images of the default profile.
     engine: the engine that builds the cells.
     """
 

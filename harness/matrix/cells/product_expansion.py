@@ -13,7 +13,7 @@ from harness.matrix.model.versions import Version
 def expand_product(
     product: Mapping[str, Sequence[Version]], fixed: Mapping[str, Version], constraints: Sequence[Constraint]
 ) -> Iterator[Mapping[str, Version] | ExcludedCombinations]:
-    """Every feasible full combination, in the order of the lists, and every smallest excluded part of one."""
+    """Every feasible combination, in the order of the lists, and every smallest partial one that is excluded."""
     open_axes = unconstrained_axes(product, constraints)
     for part in partial_combinations(product, fixed, constraints):
         if isinstance(part, ExcludedCombinations):
@@ -26,7 +26,7 @@ def expand_product(
 def partial_combinations(
     product: Mapping[str, Sequence[Version]], fixed: Mapping[str, Version], constraints: Sequence[Constraint]
 ) -> Iterator[Mapping[str, Version] | ExcludedCombinations]:
-    """The excluded and the feasible parts of a product, without `unconstrained_axes`, in the lists' order.
+    """The excluded and the feasible partial combinations of a product, without the `unconstrained_axes`.
 
     Each constraint is evaluated once per partial combination: when the last axis that it reads gets a value.
     The cost grows with the number of undecided partial combinations and not with the size of the product.

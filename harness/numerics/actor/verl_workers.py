@@ -237,7 +237,7 @@ def _update_settings(case: ActorCase, *omitted: str) -> dict[str, object]:
 
 
 def _supported_config(config: Any, actor_settings: Mapping[str, object]) -> Any:
-    """A configuration with those of the settings that this release has."""
+    """A configuration with the given settings, without those that this release does not have."""
     return config(
         **{name: value for name, value in actor_settings.items() if name in config.__dataclass_fields__}
     )

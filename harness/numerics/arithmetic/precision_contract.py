@@ -137,8 +137,8 @@ BF16_AUTOCAST = Contract(
     name="bf16-autocast",
     io="bf16",
     compute="bf16",
-    # Half an ulp is the one rounding of the result; the rest is the error of fp32 inside, 2^-16 ulps of bf16
-    # each.
+    # The result is rounded once to bf16: half an ulp. Each error of one ulp in the fp32 computation before it
+    # adds 2^-16 ulps of bf16.
     exp_ulp=0.5 + 3 * 2.0**-16,
     exp_ulp_per_unit=2.0**-16,
     function_ulp=0.5 + 3 * 2.0**-16,

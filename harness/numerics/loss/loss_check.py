@@ -122,8 +122,8 @@ def _compute_references(context: TaskContext, battery: Path, out: Path, release:
 
 
 def judge(measurements: LossMeasured | ProgramFailure, _params: Mapping[str, Any]) -> Judgement:
-    """Pass if every required case passes, every question of the battery is answered by a case that is not
-    ill-posed, and every injected fault was caught."""
+    """Pass if no required case fails, a case passes in every group that contains ill-posed cases, and every
+    injected fault was caught."""
     if isinstance(measurements, ProgramFailure):
         return _judge_program_failure(measurements)
     required = [case for case in measurements.cases if case.is_required]
@@ -161,7 +161,7 @@ def judge(measurements: LossMeasured | ProgramFailure, _params: Mapping[str, Any
 
 
 def _question(name: str) -> str:
-    """What a case tests: `policy/grpo-near@bf16-io` for `policy/grpo-near/token-mean@bf16-io`."""
+    """The group of a case, by what it tests: `policy/grpo-near@bf16-io` for `policy/grpo-near/token-mean@bf16-io`."""
     path, at, contract = name.partition("@")
     return "/".join(path.split("/")[:2]) + at + contract
 
@@ -171,7 +171,7 @@ def _answered(required: Sequence[LossCaseOutcome]) -> set[str]:
 
 
 def _judge_unanswered(questions: Sequence[str], ill_posed: int, passed: int) -> Judgement:
-    """Inconclusive: an ill-posed case is accepted only if another case of the same question passed."""
+    """Inconclusive: an ill-posed case is accepted only if another case of the same group passed."""
     if not questions:
         return Judgement(
             status=Status.INCONCLUSIVE,
@@ -181,7 +181,7 @@ def _judge_unanswered(questions: Sequence[str], ill_posed: int, passed: int) -> 
     named = ", ".join(questions[:MAX_REASONS])
     reason = (
         f"{ill_posed} of {passed + ill_posed} cases are ill-posed: the precision is too low for them. "
-        f"For {len(questions)} groups of cases ({named}) no other case passed."
+        f"In {len(questions)} groups of cases ({named}) no case passed."
     )
     return Judgement(
         status=Status.INCONCLUSIVE,

@@ -1,8 +1,8 @@
 """Installing an applied stack into a real folder: all files or none, even if the machine stops half way.
 
 New contents are first written next to the old files, then a journal is written, then every file is renamed
-into place. After a stop before the journal the old files are intact; after a later stop the next call
-finishes.
+into place. If the machine stops before the journal is written, the old files are intact; if it stops later,
+the next call finishes the installation.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ class Facet:
 class Keyring:
     """Facets and keys of `checks` for any number of cells of one matrix.
 
-    Cells with the same inputs of a facet (`facets.projections`) share its value. `key.question_digest` says
-    what a key is a digest of. Here the digested text is joined from prepared pieces instead of being
-    serialised for each cell.
+    Cells with the same inputs of a facet (`facets.projections`) share its value. The
+    docstring of `key.question_digest` defines keys. Here the text to digest is joined from prepared pieces
+    instead of being serialised for each cell.
     """
 
     def __init__(self, checks: Sequence[Check], inputs: FacetInputs, code: Mapping[str, str]) -> None:

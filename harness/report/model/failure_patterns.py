@@ -17,7 +17,7 @@ MAX_ALSO = 3
 
 @dataclass(frozen=True, kw_only=True)
 class FailurePattern:
-    """`check` fails on all `failing` cells that ran it where `condition` holds, and on none of the others.
+    """`check` fails on exactly those cells that meet `condition`; cells that did not run it do not count.
 
     `also` names conditions on other axes that split the cells in the same way.
     """

@@ -29,7 +29,7 @@ def proof(counts: Mapping[Mark, int], passed: Mapping[Evidence, int]) -> str:
     if not ran:
         return f"{idle} did not run." if idle else ""
     shares = [f"{passed[kind]} {style.label}" for kind, style in EVIDENCE.items() if passed[kind]]
-    text = f"{counts[Mark.PASS]} of {ran} that ran pass"
+    text = f"{counts[Mark.PASS]} of {ran} checks that ran passed"
     text += f" ({', '.join(shares)})" if shares else ""
     text += "." if passed[Evidence.HARDWARE] else "; none on hardware."
     return (

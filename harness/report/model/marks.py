@@ -12,7 +12,7 @@ from harness.verdict.verdict import Standing
 class Mark(str, enum.Enum):
     """A verdict as readers see it: its status, and whether an expectation covers it."""
 
-    # The hash of the text: the one of enumerations is slow, and large reports look up a million marks.
+    # The hash of str, because that of enum.Enum is slow, and large reports look up a million marks.
     __hash__ = str.__hash__
 
     FAIL = "fail"
@@ -94,7 +94,7 @@ STYLES: dict[Mark, MarkStyle] = {
         glyph="◔",
         plain="stale",
         colour="cyan",
-        meaning="another version stored this outcome, or its inputs have changed: it proves nothing today",
+        meaning="another version stored this outcome, or its inputs have changed, so it proves nothing now",
     ),
     Mark.BLOCKED: MarkStyle(
         label="blocked",

@@ -109,12 +109,12 @@ class ReportModel:
 
     @property
     def passed(self) -> dict[Evidence, int]:
-        """Passes by evidence."""
+        """The number of checks that passed, by evidence."""
         return {evidence: marks.get(Mark.PASS, 0) for evidence, marks in self.by_evidence.items()}
 
     @property
     def ran(self) -> dict[Evidence, int]:
-        """All that ran, by evidence."""
+        """The number of checks that ran, by evidence."""
         return {evidence: sum(marks.values()) for evidence, marks in self.by_evidence.items()}
 
     @property

@@ -97,7 +97,7 @@ def compute(case: OperatorCase, values: Values, device: str, dtype: torch.dtype)
         name: _each(value, partial(_placed, dtype=dtype, device="cpu" if name in case.host else device))
         for name, value in values.items()
     }
-    # Engines call operators in this mode. It is required to write to views that the simulated device made.
+    # Engines call operators in this mode. It is also needed to write to views that the simulated device made.
     with torch.inference_mode():
         returned = find_operator(case)(**placed)
     if case.written:

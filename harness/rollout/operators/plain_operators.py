@@ -134,7 +134,7 @@ def fused_attention(values: Values) -> Tensors:
 
 
 def atb_attention(values: Values) -> Tensors:
-    """Attention of ATB: lengths are counts; without `seq_len` each sequence has one new token."""
+    """ATB attention: lengths are per sequence, not cumulative; without `seq_len` each has one new token."""
     seen = values.get("context_lens", values.get("seq_len"))
     new = values.get("seq_len", [1] * len(seen))
     names = {

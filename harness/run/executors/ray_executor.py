@@ -56,7 +56,7 @@ HostEntry = Callable[[Path], tuple[Path, Mapping[str, str]]]
 
 
 def default_host_entry(_state: Path) -> tuple[Path, Mapping[str, str]]:
-    """For a node that has a host of its own: its devices are in /dev."""
+    """The devices of a node that is the only one on its host: they are in /dev."""
     return DEV, {}
 
 
@@ -101,7 +101,7 @@ class RayExecutor:
         remove_orphaned_folders()
         self._scratch = make_temporary_folder()
         folder = stage_checkout(root, self._scratch / "checkout")
-        # Of the staged copy, because the checkout may be edited meanwhile.
+        # The digest of the staged copy, because the checkout may be edited meanwhile.
         self._code = program_digest(folder / PACKAGE_ROOT.name)
         try:
             _connect(self._ray, address, folder)
@@ -316,7 +316,7 @@ def program_digest(package: Path = PACKAGE_ROOT) -> str:
 
 @functools.cache
 def _own_digest() -> str:
-    """The digest when it was first needed; this process does not reload files that change later."""
+    """The digest at the first call: this process does not reload files that change later."""
     return program_digest()
 
 

@@ -361,7 +361,7 @@ def _cells_by_key(plan: Plan) -> dict[str, tuple[str, ...]]:
 def failed_in_previous_run(
     plan: Plan, ledger: Ledger, judge: Judge, run_id: str, keys: Iterable[str]
 ) -> frozenset[str]:
-    """Those of `keys` whose entry failed in the previous run, with the same or another key."""
+    """The keys whose entry (cell and check) failed in the previous run, where its key may have been another."""
     candidates = set(keys)
     previous = next((run for run in ledger.runs(limit=2) if run.run_id != run_id), None)
     if previous is None or not candidates:

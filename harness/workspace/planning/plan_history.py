@@ -97,7 +97,7 @@ def _placed(sample: TimedExecution, hosts: Mapping[str, str]) -> TimedExecution:
 
 
 def _recorded(ledger: Ledger, keys: Collection[str], checks: Collection[str]) -> Collection[str]:
-    """The keys to look up: all of them, or of very many only those with recent outcomes."""
+    """The keys to look up: all, or if there are very many, only those with recent outcomes."""
     if len(keys) <= MANY:
         return keys
     return {

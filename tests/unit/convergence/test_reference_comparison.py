@@ -106,7 +106,9 @@ def test_a_healthy_run_lies_in_the_band(tmp_path):
     assert judgement.status is Status.PASS, judgement.reasons
     assert cell.seeds == [2]
     assert any("within the reference's bands" in reason for reason in judgement.reasons)
-    (cost,) = [reason for reason in judgement.reasons if reason.startswith("Decided from 1 run (seed 2)")]
+    (cost,) = [
+        reason for reason in judgement.reasons if reason.startswith("The decision compares 1 run (seed 2)")
+    ]
     assert cost.endswith("20 runs of verl 0.6.1 on the simulated npu:0.")
     assert len(measured.measurements.curves.reference.mean) == STEPS
     assert [look.alarm for look in measured.measurements.decision.looks] == [False] * 3

@@ -164,7 +164,7 @@ def test_a_question_that_only_ill_posed_cases_ask_withholds_green(context):
     measured = run(context)
     judgement = judge(with_ill_posed(measured, "policy/gspo-near/"), {})
     assert judgement.status is Status.INCONCLUSIVE
-    assert "For 2 groups of cases" in judgement.reasons[0]
+    assert "In 2 groups of cases" in judgement.reasons[0]
     assert "(policy/gspo-near, policy/gspo-near@bf16-io)" in judgement.reasons[0]
     assert "another seed" in judgement.remedies[0]
 

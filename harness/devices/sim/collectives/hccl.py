@@ -1,6 +1,6 @@
 """The `hccl` backend of torch.distributed: gloo on the host memory of device tensors.
 
-HCCL itself does not run. Everything above it does, from init_process_group to DDP and FSDP.
+HCCL itself does not run. The code that calls it does, from init_process_group to DDP and FSDP.
 """
 
 from __future__ import annotations

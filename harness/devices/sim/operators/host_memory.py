@@ -1,6 +1,6 @@
-"""CPU tensors over the memory of device tensors, and device tensors from CPU results.
+"""Makes CPU tensors that share the memory of device tensors, and device tensors from CPU results.
 
-The memory of the simulated device is host memory, so the first direction needs no copy.
+The memory of the simulated device is host memory, so a CPU tensor for a device tensor needs no copy.
 """
 
 from __future__ import annotations
