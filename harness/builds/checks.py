@@ -38,7 +38,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         name="environment",
         tier=Tier.BUILD,
-        question="Can the environment be built from its lock, and are the locked packages and patched files in it?",
+        question="Can the environment be built from its lock, and does it have the locked and patched files?",
         facets=("pins", "platform", "verl_tree", "patches[verl]", "patches[vllm_ascend]", "device"),
         needs=("resolve", "patches"),
         device=True,

@@ -1,9 +1,10 @@
 """Computes which definitions can be reached from a starting point, and a digest of them.
 
-A definition reaches what it refers to. Its module is imported first, so the code that runs when this module and
-the modules it imports are imported is reached too. Other definitions of these modules are reached only if
-something refers to them. Code also counts as reached if only a run would show whether it is used: a module that
-a text names, all names of a module object that is passed on, and functions that a call on import may call.
+A definition reaches what it refers to. Its module is imported first, so the code that runs when this module
+and the modules it imports are imported is reached too. Other definitions of these modules are reached only if
+something refers to them. Code also counts as reached if only a run would show whether it is used: a module
+that a text names, all names of a module object that is passed on, and functions that a call on import may
+call.
 """
 
 from __future__ import annotations

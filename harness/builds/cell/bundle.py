@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.digest import digest_bytes, digest_json
 from harness.errors import InfrastructureError, Location
 
-# The files that programs in cells can import. A test computes them from the sources and fails if one is missing.
+# The files that programs in cells can import. A test computes them and fails if one is missing here.
 ROOT_MODULES = (
     "__init__.py",
     "check.py",

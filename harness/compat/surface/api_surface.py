@@ -285,7 +285,7 @@ class ApiSurface:
             if standard is not None:
                 answer = PRESENT
             if answer.presence is Presence.FOUND:
-                # A base class before it, whose sources are not available, may define the name too, and would win.
+                # A base class before this one may define the name too, if its sources are not available.
                 return PRESENT if unsure else answer
             unsure = unsure or answer.presence is Presence.UNKNOWN
         return UNKNOWN if unsure else NameLookup(presence=Presence.MISSING, where=node.name, missing=name)

@@ -13,7 +13,7 @@ from harness.matrix.model.versions import Version
 def expand_product(
     product: Mapping[str, Sequence[Version]], fixed: Mapping[str, Version], constraints: Sequence[Constraint]
 ) -> Iterator[Mapping[str, Version] | ExcludedCombinations]:
-    """Every feasible combination, in the order of the lists, and every smallest partial one that is excluded."""
+    """Every feasible combination, in the order of the lists, and the smallest excluded partial ones."""
     open_axes = unconstrained_axes(product, constraints)
     for part in partial_combinations(product, fixed, constraints):
         if isinstance(part, ExcludedCombinations):

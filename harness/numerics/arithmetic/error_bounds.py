@@ -123,7 +123,7 @@ class Bounded:
         return self._of(total, np.asarray(error))
 
     def column(self) -> Bounded:
-        """With a trailing axis of length one, so that one value for each row is broadcast over its tokens."""
+        """The same values with a trailing axis of length one, to broadcast one value per row over its tokens."""
         return Bounded(self.value[..., None], self.error[..., None], self.contract, self.overflow)
 
     def spread(self, shape: tuple[int, ...]) -> Bounded:
@@ -136,7 +136,7 @@ class Bounded:
         )
 
     def widened(self, extra: Array | float) -> Bounded:
-        """With `extra` added to the error."""
+        """The same value with `extra` added to its error."""
         return Bounded(self.value, self.error + extra, self.contract, self.overflow)
 
 

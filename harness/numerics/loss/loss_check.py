@@ -161,7 +161,7 @@ def judge(measurements: LossMeasured | ProgramFailure, _params: Mapping[str, Any
 
 
 def _question(name: str) -> str:
-    """The group of a case, by what it tests: `policy/grpo-near@bf16-io` for `policy/grpo-near/token-mean@bf16-io`."""
+    """The group of a case: `policy/grpo-near@bf16-io` for `policy/grpo-near/token-mean@bf16-io`."""
     path, at, contract = name.partition("@")
     return "/".join(path.split("/")[:2]) + at + contract
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 StepCounts = tuple[int, ...]
 #: Prior probability that the good cell fails as well, or that the bad cell failed only by chance.
 ENDPOINT_DOUBT = 0.01
-#: With more combinations of steps than this, a probe varies only one span; each other span is at one of its ends.
+#: With more combinations of steps than this, a probe varies only one span; the other spans are at an end.
 MAX_GRID = 4096
 MAX_CORNERS = 8
 

@@ -3,15 +3,15 @@
 It is computed from the source files (`harness.code_graph`), definition by definition. It includes the code
 that can be reached from
 - `run`, `judge`, `holds` and `applies` of the check;
-- `run` of the checks it needs: for example, a change of the resolver can change the lock, then the environment
-  that is built from it, and then a loss. Their judges are not included, because they decide whether the check
-  is run, not what it measures;
+- `run` of the checks it needs: for example, a change of the resolver can change the lock, then the
+  environment that is built from it, and then a loss. Their judges are not included, because they decide
+  whether the check is run, not what it measures;
 - the modules that its parameters name;
 - the task context (`CONTEXT`), which starts programs, sets their environment, limits and cards, and reads the
-  artifacts of needed checks. The classes of the objects that are passed to the context are listed too, because
-  only the code that creates these objects refers to the classes. Code that schedules tasks, sends them to other
-  hosts or stores outcomes is left out: it does not change what a completed check measured, and otherwise each
-  change of the scheduler would renew all outcomes;
+  artifacts of needed checks. The classes of the objects that are passed to the context are listed too,
+  because only the code that creates these objects refers to the classes. Code that schedules tasks, sends
+  them to other hosts or stores outcomes is left out: it does not change what a completed check measured, and
+  otherwise each change of the scheduler would renew all outcomes;
 - for a check on the device of a cell: the code that starts a program in a cell (`CELL`).
 
 The simulated device is not included, because outcomes of hardware must not depend on the simulator. It has a

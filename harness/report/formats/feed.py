@@ -100,8 +100,8 @@ def _turns(result: ReportResult, run_id: str, now: float) -> Iterator[tuple[str,
 def _turned(
     status: Status, answered: Status | None, fresh: bool
 ) -> tuple[RunChangeKind | None, Status | None, bool]:
-    """The change from the previous verdict to this one (or None), the last status with an outcome, and whether
-    a following verdict without an outcome would be a change."""
+    """The change from the previous verdict to this one (or None), the last status with an outcome, and
+    whether a following verdict without an outcome would be a change."""
     if status not in RAN_BEFORE:
         return (RunChangeKind.LOST if fresh else None), answered, False
     bad, was_bad = status is not Status.PASS, answered is not Status.PASS

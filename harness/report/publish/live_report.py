@@ -55,7 +55,7 @@ class LiveReport:
         before = {row.cell.id: row for row in self._model.rows}
         changed = [row for row in model.rows if before.get(row.cell.id) is not row]
         try:
-            # Next to the report, so that a rename can replace each file.
+            # A folder next to the report is on the same disk, so that a rename can replace each file.
             with temporary_folder(self._folder.parent, live_prefix(self._folder)) as fresh:
                 names = self._write(model, fresh, changed)
                 targets = [self._folder / name for name in names]

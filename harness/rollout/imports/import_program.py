@@ -114,7 +114,7 @@ def _kind(error: BaseException) -> tuple[str, str]:
 
 
 def _placeholder(module: object) -> str:
-    """The name of a placeholder that another package installed for an absent module, as vLLM for Triton."""
+    """The name of a placeholder that another package, for example vLLM, put in place of an absent module."""
     kind = type(module)
     if not isinstance(module, ModuleType) or kind is ModuleType:
         return ""

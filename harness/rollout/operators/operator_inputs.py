@@ -41,8 +41,8 @@ def norm(*names: str, beta: bool = False) -> Draw:
 def rotary(*, neox: bool) -> Draw:
     """Queries and keys with positions, and the table of rotation angles.
 
-    neox: the rotated pairs are elements i and i + SIZE / 2 of a head; otherwise the neighbours 2 i and 2 i + 1 in
-    its first half.
+    neox: the rotated pairs are elements i and i + SIZE / 2 of a head; otherwise the neighbours 2 i and
+    2 i + 1 in its first half.
     """
 
     def draw(generator: torch.Generator) -> Arguments:

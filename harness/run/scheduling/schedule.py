@@ -251,7 +251,7 @@ class Schedule:
         return frozenset(demanded)
 
     def _has_inputs(self, key: str) -> bool:
-        """Whether every need has a result that is final: no task that still has to run can make it outdated."""
+        """Whether every need has a result that no other task of this run can still make outdated."""
         return all(need in self._results and self._is_settled(need) for need in self.plan.tasks[key].needs)
 
     def _is_settled(self, key: str) -> bool:

@@ -361,7 +361,7 @@ def _cells_by_key(plan: Plan) -> dict[str, tuple[str, ...]]:
 def failed_in_previous_run(
     plan: Plan, ledger: Ledger, judge: Judge, run_id: str, keys: Iterable[str]
 ) -> frozenset[str]:
-    """The keys whose entry (cell and check) failed in the previous run, where its key may have been another."""
+    """The keys whose cell and check failed in the previous run, even if the key was another one then."""
     candidates = set(keys)
     previous = next((run for run in ledger.runs(limit=2) if run.run_id != run_id), None)
     if previous is None or not candidates:

@@ -112,7 +112,7 @@ class Diagnosis:
         )
 
     def to_json(self) -> dict[str, object]:
-        """As JSON (schema `npu-matrix.triage`)."""
+        """The diagnosis as JSON (schema `npu-matrix.triage`)."""
         return {
             "schema": SCHEMA,
             "known": self.known,

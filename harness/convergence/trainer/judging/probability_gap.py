@@ -26,7 +26,7 @@ from harness.numerics.arithmetic.precision_contract import FP32
 from harness.serialisation import dumps
 
 SAMPLES = 8
-"""As in the checks `actor` and `generation`."""
+"""The number of perturbed evaluations, as in the checks `actor` and `generation`."""
 SIDES = 2
 PROMPTS = 32
 
