@@ -258,7 +258,8 @@ class ApiSurface:
     ) -> NameLookup:
         """A method or attribute of a class or of its base classes.
 
-        max_openness: the most open class for which a name that it does not define counts as missing.
+        max_openness: a name that the class does not define counts as missing only up to this openness of the
+        class; for a more open class it is unknown.
         """
         node = definition.node
         if not isinstance(node, ast.ClassDef) or depth > MAX_DEPTH:

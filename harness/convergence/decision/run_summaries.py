@@ -30,8 +30,8 @@ ROUGHNESS_FLOOR = 0.09
 # The largest of a few dozen values has a skewed distribution (Gumbel). With healthy runs, a smaller floor
 # causes false alarms (measured).
 SPIKE_FLOOR = 0.25
-# The floor of the drawdown, in units of the reward's floor. The deepest fall of a rising curve has a skewed distribution too: a fall of
-# 0.1 can be chance.
+# The floor of the drawdown, in units of the reward's floor. The deepest fall of a rising curve has a skewed
+# distribution too: a fall of 0.1 can be chance.
 DRAWDOWN_FLOORS = 10
 
 

@@ -24,8 +24,8 @@ GIB = 2**30
 class DiskSpace:
     """Free and required disk space, in bytes.
 
-    free: on the disk where environments are built. needed: by the default profile on that disk. free_on:
-    returns the free space on the disk of a folder. images: needed for the images of the default profile.
+    free: free space on the disk where environments are built. needed: what the default profile needs there.
+    free_on: returns the free space on the disk of a folder. images: what the images of that profile need.
     engine: the engine that builds the cells.
     """
 

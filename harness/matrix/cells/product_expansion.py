@@ -71,7 +71,7 @@ def partial_combinations(
 def unconstrained_axes(
     product: Mapping[str, Sequence[Version]], constraints: Sequence[Constraint]
 ) -> tuple[str, ...]:
-    """The last axes of the product, up to the first one (from the end) that a constraint reads."""
+    """The axes at the end of the product that no constraint reads."""
     constrained = {axis for constraint in constraints for axis in constraint.axes}
     last_axes = itertools.takewhile(lambda axis: axis not in constrained, reversed(tuple(product)))
     return tuple(reversed(tuple(last_axes)))

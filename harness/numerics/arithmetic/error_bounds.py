@@ -123,7 +123,7 @@ class Bounded:
         return self._of(total, np.asarray(error))
 
     def column(self) -> Bounded:
-        """The same values with a trailing axis of length one, to broadcast one value per row over its tokens."""
+        """The same values with a trailing axis, so that one value per row is broadcast over its tokens."""
         return Bounded(self.value[..., None], self.error[..., None], self.contract, self.overflow)
 
     def spread(self, shape: tuple[int, ...]) -> Bounded:

@@ -11,7 +11,7 @@ from harness.plan.tasks.task import Plan
 
 
 class Effect(str, enum.Enum):
-    """What a change does to a task. UNCHANGED is proved: the key and so every input is the same."""
+    """What a change does to a task. UNCHANGED is certain: with equal keys, all inputs are equal."""
 
     CHANGED = "changed"
     NEW = "new"

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from harness.digest import canonical_json, digest_bytes
 
 MAX_STRENGTH = 6
-#: Maximum number of tie-breaks to try, and of (cell, tuple) pairs after which no further one is tried.
+#: How many orders of ties are tried at most. After `MAX_WORK` (cell, tuple) pairs no further one is tried.
 MAX_ATTEMPTS = 64
 MAX_WORK = 20_000_000
 #: Replaces a cost of 0, so that free cells are still ordered by the tuples they gain.

@@ -34,7 +34,7 @@ def timeline_svg(result: ReportResult) -> Markup:
 
 @lru_cache(maxsize=16_384)
 def _drawn(past: CondensedHistory, mark: Mark, evidence: Evidence | None, now: int | None) -> Markup:
-    """The strip; now: the index of this run if an input changed with it."""
+    """The strip as SVG. now: the index of the current run if one of its inputs changed, otherwise None."""
     parts, left = [], 0
     bars = _bars(past.stretches, mark, evidence)
     changed = past.turned if now is None else (*past.turned, now)

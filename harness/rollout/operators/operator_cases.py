@@ -269,7 +269,7 @@ CASES: tuple[OperatorCase, ...] = (
         written=("self",),
         exact=True,
     ),
-    # A kernel of the compiled extension. The layers of 0.10.0rc1 to 0.23.0 compute the same with torch instead.
+    # A kernel of the compiled extension. The layers of 0.10.0rc1 to 0.23.0 compute it with torch instead.
     OperatorCase(
         operator="_C_ascend::get_masked_input_and_mask",
         family="vocabulary",
