@@ -208,7 +208,7 @@ class CodeGraph:
         self._later[node] = tuple(reached for reached in later if reached not in now)
 
     def neighbours(self, node: Node) -> Iterator[tuple[bool, Node]]:
-        """What a piece of code refers to directly. The flag marks what a check runs after planning."""
+        """The references of a piece of code, each with a flag: whether it is used only when a check runs."""
         kind, location, name = node
         if kind == MISSING:
             return
@@ -235,7 +235,7 @@ class CodeGraph:
             yield from ((is_run_later, reached) for reached in nodes)
 
     def _imported(self, module: str, facts: ModuleFacts) -> Iterator[Node]:
-        """What else runs when a module is imported: its parents, its imports, and what definitions call."""
+        """The other code that an import of a module runs: its parents, its imports, calls in definitions."""
         if "." in module:
             yield ON_IMPORT, module.rpartition(".")[0], ""
         for imported in facts.imports:

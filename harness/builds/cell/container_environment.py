@@ -153,7 +153,7 @@ def _image(
     lock: CellLock,
     settings: IndexSettings,
 ) -> BuiltImage:
-    # Files that root writes inside belong to this user only if this user is root, or with rootless podman.
+    # Files that root in the container writes belong to this user only if it is root, or with rootless podman.
     shared = os.getuid() == 0 or engine.name == "podman"
     cache = Path(settings.uv_environment().get("UV_CACHE_DIR") or ctx.cache / "uv") if shared else None
     files = build_time_files(settings, Path(uv_binary()), sources=lock.from_source, cache=cache)

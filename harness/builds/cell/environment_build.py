@@ -124,7 +124,7 @@ def make_runtime(ctx: TaskContext, spec: EnvironmentSpec, site_packages: Path) -
 
 
 def environment_evidence(measurements: EnvironmentBuilt | EnvironmentNotBuilt) -> Evidence:
-    """What these measurements prove, by the device that was probed."""
+    """The evidence of these measurements, according to the device that was probed."""
     if isinstance(measurements, EnvironmentNotBuilt):
         return Evidence.STATIC
     return evidence_of(measurements.probe.device)

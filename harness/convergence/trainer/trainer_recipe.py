@@ -18,8 +18,9 @@ from harness.convergence.trainer.verl_extensions import reward
 from harness.errors import InputError
 
 ENTRY = "verl.trainer.main_ppo"
-# One-step-off-policy training with the rollout on separate cards: the module in releases, and in checkouts up
-# to verl 0.7.0. The wheel of 0.7.1 has the configuration of the first one, but not its modules.
+# The modules for one-step-off-policy training with the rollout on separate cards: the first is in releases of
+# verl, the second in checkouts up to verl 0.7.0. The wheel of 0.7.1 has the configuration of the first module
+# without the module itself.
 ONE_STEP_OFF = "verl.experimental.one_step_off_policy.main_ppo"
 ONE_STEP_OFF_RECIPE = "recipe.one_step_off_policy.main_ppo"
 WEIGHT_GROUP = "harness.convergence.trainer.verl_extensions.weight_group"

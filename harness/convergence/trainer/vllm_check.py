@@ -239,7 +239,9 @@ CHECKS = tuple(
     Check(
         name=f"trainer-vllm-{algorithm}",
         tier=Tier.CONVERGENCE,
-        question=f"Does verl train with {algorithm.upper()} and a vLLM rollout, and do the two agree?",
+        question=(
+            f"Does verl train with {algorithm.upper()} and a vLLM rollout, and do actor and rollout agree?"
+        ),
         facets=trainer_check.FACETS,
         measurements=TRAINER_FORMAT,
         run=run,

@@ -39,7 +39,7 @@ code { font-family: ui-monospace, monospace; }
 
 
 def heatmap_text(survival: Survival, width: int = 100) -> str:
-    """One line per patch, oldest commit left. A column for several commits shows their worst verdict."""
+    """One line per patch, oldest commit on the left. A column for several commits shows the worst verdict."""
     name_width = max((len(patch.patch) for patch in survival.patches), default=0)
     columns = max(10, width - name_width - 8)
     lines = [
@@ -118,7 +118,7 @@ def heatmap_page(survival: Survival, title: str = "Patch survival") -> str:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_CSS}</style></head><body>'
         f"<h1>{escape(title)}</h1><p>{len(survival.patches)} patches over {len(survival.commits)} commits of "
-        f"<code>{escape(survival.revisions)}</code>, oldest left. "
+        f"<code>{escape(survival.revisions)}</code>, the oldest on the left. "
         "Static evidence: the patches were applied, no code was run.</p>"
         f"{heatmap_svg(survival)}<h2>Legend</h2><table>{legend}</table>"
         f"<h2>Turning points</h2><table><tr><th>patch</th><th>applies to</th><th>first broken by</th>"

@@ -24,7 +24,7 @@ from harness.plan.feasibility.exclusion import (
 
 
 class ProofState(str, enum.Enum):
-    """What stored outcomes prove about a cell. OPEN: no check failed, and some have no outcome yet."""
+    """The state of a cell by stored outcomes. OPEN: no check failed, and some have no outcome yet."""
 
     WORKS = "works"
     OPEN = "open"

@@ -10,7 +10,7 @@ from harness.report.model.streak import NOT_RUN
 
 
 def headline(counts: Mapping[Mark, int], missing: Sequence[tuple[str, str]], known: int) -> str:
-    """What somebody has to look at. known: how many of these verdicts are expected failures."""
+    """The verdicts that need attention, by kind. known: how many of them are expected failures."""
     bad = [f"{counts[mark]} {_plural(mark, counts[mark])}" for mark in NEEDS_ATTENTION if counts[mark]]
     if missing:
         bad.append(f"{len(missing)} planned without an outcome")

@@ -134,7 +134,7 @@ def heat_map(survival: SurvivalFacts) -> Markup:
         _text(at, height - 6, f"{commit.commit[:9]} {commit.date[:10]}".strip(), anchor)
         for at, anchor, commit in names
     ]
-    title = f"{len(survival.patches)} patches over {len(survival.commits)} commits, oldest left"
+    title = f"{len(survival.patches)} patches over {len(survival.commits)} commits, the oldest on the left"
     return Markup('<svg class="heat" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
         LABEL + WIDTH + SHARE, height, title, Markup().join(parts)
     )

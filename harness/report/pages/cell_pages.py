@@ -100,7 +100,7 @@ class CellPages:
         return tiers
 
     def _tile(self, result: ReportResult) -> Markup:
-        # The section below shows the reasons. Without them many pages share a tile.
+        # The tile omits the reasons, which the section below it shows, so that many pages share one tile.
         key = (result.check, result.mark, result.verdict.evidence, result.change)
         if key not in self._tiles:
             bare = replace(result, verdict=replace(result.verdict, reasons=()))

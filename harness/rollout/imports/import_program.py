@@ -148,7 +148,7 @@ def _first_line(error: BaseException) -> str:
 def in_child(
     work: Callable[[], BrokenImport | None], module: str, seconds: float = SECONDS_PER_MODULE
 ) -> BrokenImport | None:
-    """What `work` returns in a fork of this process. A crash or hang of the fork also counts as broken."""
+    """Run `work` in a fork of this process, return its result. A crash or hang counts as a broken import."""
     found = _forked(lambda: to_json(work()), seconds)
     if isinstance(found, ImportFailure):
         return BrokenImport(module=module, kind=found.kind, type=found.type, message=found.message)
@@ -165,7 +165,7 @@ class ImportFailure:
 
 
 def _forked(work: Callable[[], Any], seconds: float) -> Any:
-    """What `work` returns, as JSON, in a fork of this process; an `ImportFailure` if the fork failed."""
+    """Run `work` in a fork of this process; return its result as JSON, or an `ImportFailure` if it failed."""
     sys.stdout.flush()
     sys.stderr.flush()
     reading, writing = os.pipe()
