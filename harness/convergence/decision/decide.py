@@ -191,7 +191,7 @@ class _Trial:
         return self._pass(shortfall, last) if shortfall < self.rule.margin else None
 
     def _test_at_looks(self, run: Mapping[str, Floats], purpose: str, alpha: float) -> Decision | None:
-        """Test a run at each interim look. None unless the run by itself decides, or is still running."""
+        """Test a run at each interim look. None if it neither decides the outcome nor is still running."""
         steps = self.bands.steps
         recorded = len(run[self.rule.reward])
         self.runs.append(run)

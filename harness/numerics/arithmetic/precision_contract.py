@@ -21,8 +21,8 @@ class FloatFormat:
 
     unit_roundoff: half the distance from 1 to the next number (IEEE 754; bfloat16 has 8 significant bits).
     flush: magnitude below which a result may become zero. Accelerators flush subnormals of fp32 and bf16 to
-        zero, so it is the smallest normal number there. They keep subnormals of fp16, so it is their spacing
-        there.
+        zero, so it is the smallest normal number there. They keep subnormals of fp16, so for fp16 it
+        is the distance between two subnormals.
     largest: the largest finite number.
     """
 

@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m harness.numerics.loss.loss_program", description="evaluate a loss battery"
     )
-    parser.add_argument("--cases", type=Path, required=True, help="battery file, written by the harness")
+    parser.add_argument("--cases", type=Path, required=True, help="file with the test battery")
     parser.add_argument("--out", type=Path, required=True, help="where results are written")
     parser.add_argument("--device", default="npu:0", help="npu:0, cpu, cuda:0")
     parser.add_argument(

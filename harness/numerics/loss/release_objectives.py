@@ -85,7 +85,7 @@ MISSING_CAPABILITIES = {
     "token-sum": "there is no token-sum aggregation",
     "kl:k3+": "the straight-through estimator k3+ is not implemented",
     "weights": "there are no rollout-correction weights with this interface",
-    "weights:icepop": "rollout-correction weights cannot be cut from below (IcePop)",
+    "weights:icepop": "rollout-correction weights cannot have a lower limit (IcePop)",
 }
 
 

@@ -159,5 +159,5 @@ def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         raise InfrastructureError("git is not installed", fix="install git") from error
     except subprocess.TimeoutExpired as error:
         raise InfrastructureError(
-            f"git {arguments[0]} did not answer within {GIT_TIMEOUT_SECONDS} s", where=Location(root)
+            f"git {arguments[0]} did not finish within {GIT_TIMEOUT_SECONDS} s", where=Location(root)
         ) from error

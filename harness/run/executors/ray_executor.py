@@ -160,7 +160,7 @@ class RayExecutor:
         return finished
 
     def last_lines(self) -> Mapping[str, str]:
-        """Nothing: logs arrive with the outcomes."""
+        """Always empty: logs arrive with the outcomes."""
         return {}
 
     def cancel(self) -> None:

@@ -107,7 +107,7 @@ class _AfterExtension:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._libraries: list[Any] = []
-        # True while the other finders look for the extension, so that this one does not answer.
+        # True while the other finders look for the extension, so that this one is skipped.
         self._is_searching = False
 
     def find_spec(

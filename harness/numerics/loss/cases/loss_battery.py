@@ -1,4 +1,4 @@
-"""The test battery: self-contained cases, drawn from a seed, on which wrong losses show.
+"""The test battery: self-contained cases, drawn from a seed, in which wrong losses are visible.
 
 Inputs matter more than thresholds: a naive battery (Gaussian log-ratios, no padding, clip 0.2) can detect 34
 of 64 semantic mutants, this one detects all 64. Names do not depend on the seed. The name of a case under
