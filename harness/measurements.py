@@ -56,7 +56,7 @@ class MeasurementFormat(Generic[M]):
         """The measurements in `stored`.
 
         OldMeasurementsError if they lack members of this version or have members that this version does not
-        know. Another version wrote them, and the meaning of the others may have changed.
+        know: then another version wrote them, and the meaning of the remaining members may have changed.
         """
         stored_version = stored.get(VERSION_FIELD, 0)
         values = {name: value for name, value in stored.items() if name != VERSION_FIELD}

@@ -30,7 +30,7 @@ PLATFORM = "manylinux_2_34"
 
 
 def add_extra_requirements(lock: CellLock, mirrors: Path | None, environ: Mapping[str, str]) -> CellLock:
-    """The lock with the requirements of its packages from source pinned too.
+    """The lock in which the requirements of its packages from source are pinned, too.
 
     Only for those in `lock.unpinned_sources` whose commit is in a repository below `mirrors` and whose tree
     says what it requires. InfrastructureError when no index can be reached or the resolver fails.

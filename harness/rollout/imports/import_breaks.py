@@ -31,7 +31,7 @@ class Site:
     modules: tuple[str, ...]
 
     def sentence(self) -> str:
-        """The place and the modules that break by it."""
+        """The place and the modules that break because of it."""
         more = f" and {len(self.modules) - MOST_MODULES} more" if len(self.modules) > MOST_MODULES else ""
         where = f" at {self.place}" if self.place else ""
         return f"{where}: {', '.join(self.modules[:MOST_MODULES])}{more}"
@@ -48,7 +48,7 @@ class RootCause:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """All modules that break by it."""
+        """All modules that break because of it."""
         return tuple(module for site in self.sites for module in site.modules)
 
     def sentence(self) -> str:
