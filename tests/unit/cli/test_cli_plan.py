@@ -154,7 +154,10 @@ def test_an_edited_patch_touches_only_the_tasks_that_read_it(command, checkout):
         if task["effect"] == "changed"
         for change in task["changes"]
     }
-    assert all(part.startswith("facets.patches[verl].verl/grpo-equal-rewards") for part in parts)
+    facets = ("facets.patches[verl].verl/grpo-equal-rewards",)
+    assert not {part for part in parts if not part.startswith(facets)}, (
+        "other parts of keys changed than the patch: a new facet of patches must be added to `facets`"
+    )
 
 
 def test_a_matrix_named_by_its_whole_path_is_compared_with_that_of_the_revision(command, checkout, tmp_path):

@@ -40,7 +40,13 @@ INPUTS = FacetInputs(
     host_python="3.11",
     host_arch="x86_64",
     patches=lambda upstream, version: [
-        {"id": "p", "version_range": ">=0.9", "digest": f"{upstream}{version}"}
+        {
+            "id": "p",
+            "version_range": ">=0.9",
+            "file": f"patches/{upstream}/p/0.9.patch",
+            "digest": f"{upstream}{version}",
+            "series": 1,
+        }
     ],
     recipes={},
     axes=AXES,

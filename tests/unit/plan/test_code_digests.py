@@ -23,7 +23,7 @@ from harness.plan.keys.code_digests import (
     simulator_digest,
     simulator_nodes,
 )
-from harness.plan.tasks.check_registry import all_checks
+from harness.plan.tasks.check_registry import all_checks, with_needed_checks
 
 CHECKS = all_checks()
 NAMES = [check.name for check in CHECKS]
@@ -128,8 +128,19 @@ def test_what_measures_a_dependency_is_in_the_key_and_what_judges_it_is_not(node
             run = by_name[need].run
             measured = graph.reach([f"{run.__module__}:{run.__qualname__}"], stop=SIMULATED_DEVICE)
             assert measured <= nodes[check.name]
-    judge = (DEFINITION, "harness.builds.checks", "_judge_environment")
+    judge = (DEFINITION, "harness.builds.cell.environment_judge", "judge")
     assert [name for name in NAMES if judge in nodes[name]] == ["environment"]
+
+
+def test_the_key_of_a_check_does_not_contain_a_check_that_it_does_not_need(nodes):
+    for name in NAMES:
+        used = {(each.run.__module__, each.run.__qualname__) for each in with_needed_checks({name}, CHECKS)}
+        for other in CHECKS:
+            run = (other.run.__module__, other.run.__qualname__)
+            assert run in used or (DEFINITION, *run) not in nodes[name], (
+                f"each change of {other.name} would renew the outcomes of {name}: call measurement_format on a "
+                "line of its own and not within Check(...)"
+            )
 
 
 def test_other_parameters_of_a_need_are_another_key():

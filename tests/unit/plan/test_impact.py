@@ -7,7 +7,7 @@ from plan_samples import INPUTS, cell, check, plan
 
 from harness.digest import digest_bytes, digest_json
 from harness.plan.change.impact import Effect, compare_plans
-from harness.plan.keys.facets import FACETS, facet_values
+from harness.plan.keys.facets import FACETS, READS, facet_values
 from harness.plan.keys.key import key_changes, question_digest
 from harness.plan.keys.keyring import Keyring
 
@@ -24,7 +24,7 @@ def test_a_plan_against_itself_is_unchanged():
 
 def test_a_changed_patch_touches_the_checks_that_read_it_and_names_it():
     before = plan([cell()], [TREE, WHOLE])
-    patched = replace(INPUTS, patches=lambda _u, _v: [{"id": "p", "version_range": ">=0.9", "digest": "new"}])
+    patched = replace(INPUTS, patches=lambda u, v: [{**INPUTS.patches(u, v)[0], "digest": "new"}])
     found = compare_plans(plan([cell()], [TREE, WHOLE], inputs=patched), before.record())
     (touched,) = found.of(Effect.CHANGED)
     assert touched.check == "tree"
@@ -122,6 +122,25 @@ def test_keys_differ_exactly_where_a_facet_does(drawn):
             for other in range(one):
                 same = keys[each.name][one] == keys[each.name][other]
                 assert same == (values[one] == values[other])
+
+
+@pytest.mark.parametrize("facet", sorted(READS))
+def test_a_facet_depends_only_on_the_axes_that_reads_lists(facet):
+    names = {"torch_npu", "vllm", "vllm_ascend", "megatron_core", "python", "soc", "cann", *READS[facet]}
+    one = replace(
+        cell(), axes={**dict.fromkeys(names, "1"), "verl": "0.9.1", "torch": "2.13.0", "device": "sim"}
+    )
+    value = FACETS[facet](one, INPUTS)
+    for axis in one.axes.keys() - READS[facet]:
+        other = replace(one, axes={**one.axes, axis: "npu" if axis == "device" else "2"})
+        assert FACETS[facet](other, INPUTS) == value, (
+            f"{facet} depends on the axis {axis}: add it to READS[{facet!r}]"
+        )
+    for member, text in {"without": ("p",), "recipe": "another", "overrides": ()}.items():
+        other = replace(one, **{member: text})
+        assert FACETS[facet](other, INPUTS) == value, (
+            f"{facet} depends on the member {member!r} of a cell, and not only on axes: remove it from READS"
+        )
 
 
 @given(

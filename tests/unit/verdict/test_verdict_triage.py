@@ -25,8 +25,10 @@ def ids(log):
 
 @pytest.mark.parametrize("signature", CATALOGUE.signatures, ids=lambda signature: signature.id)
 def test_a_fixture_is_recognised_as_itself_and_nothing_else(signature):
+    assert [found.id for found in CATALOGUE.matching(signature.example)] == [signature.id], (
+        f"the pattern of another signature matches the example of {signature.id}: make that pattern narrower"
+    )
     assert ids(signature.example) == [signature.id]
-    assert [found.id for found in CATALOGUE.matching(signature.example)] == [signature.id]
 
 
 def test_every_entry_says_why_what_to_do_and_who_says_so():
@@ -45,7 +47,9 @@ def test_every_entry_says_why_what_to_do_and_who_says_so():
 def test_whatever_a_pattern_matches_holds_one_of_its_needles(signature, data):
     pattern = re.compile(signature.pattern, re.ASCII)
     text = data.draw(st.from_regex(pattern, alphabet=st.characters(min_codepoint=32, max_codepoint=126)))
-    assert any(needle in text for needle in signature.needles)
+    assert any(needle in text for needle in signature.needles), (
+        f"{signature.id}: the pattern matches {text!r}, which contains no needle: shorten or add a needle"
+    )
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
