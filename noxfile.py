@@ -62,7 +62,13 @@ def npu_e2e(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Unit and whole-harness tests. Arguments after `--` go to pytest."""
     install(session, "test")
-    session.run("python", "-m", "pytest", *(session.posargs or ["-n", "auto", "tests/unit", "tests/e2e"]))
+    # The long tests come first, so that no worker waits for the other at the end. Each command that a test starts
+    # would compile the whole package again if the machine's settings forbade it to store compiled modules.
+    session.run(
+        *("python", "-m", "pytest"),
+        *(session.posargs or ["-n", "auto", "--dist", "worksteal", "tests/e2e", "tests/unit"]),
+        env={"PYTHONDONTWRITEBYTECODE": ""},
+    )
 
 
 @nox.session

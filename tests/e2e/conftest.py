@@ -79,7 +79,7 @@ class Checkout:
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_NO_INDEX": "1",
             "PIP_FIND_LINKS": self.wheels.folder.as_uri(),
-            "UV_CACHE_DIR": str(folder / "uv-cache"),
+            "UV_CACHE_DIR": str((parsed_code.parent if parsed_code else folder) / "uv-cache"),
             "NPU_MATRIX_CACHE": str(folder / "cache"),
             "PYTHONPATH": str(REPOSITORY),
             "CI": "true",
@@ -144,7 +144,8 @@ def index(checkout: Checkout) -> Iterator[BlockingIndex]:
 def parsed_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache folder in which npu-matrix has stored what it read of its own code.
 
-    Tests copy it: reading all modules takes more than a second, and every test has a cache of its own.
+    Tests copy it: reading all modules takes more than a second, and every test has a cache of its own. Beside it
+    is the cache of uv, which the tests share: in it uv stores what it knows of the interpreter.
     """
     folder = tmp_path_factory.mktemp("parsed-code")
     made = Checkout(folder)

@@ -156,9 +156,9 @@ def recorded_keys(ledger: Path) -> set[str]:
 
 
 def test_kill_9_at_any_point_loses_nothing_that_was_recorded(checkout):
-    for number in range(10, 30):
+    for number in range(10, 22):
         checkout.release(f"0.7.{number}")
-    checkout.matrix(*(f"0.7.{number}" for number in range(10, 30)))
+    checkout.matrix(*(f"0.7.{number}" for number in range(10, 22)))
     chance = random.Random(7)
     recorded: set[str] = set()
     for _ in range(6):
@@ -170,8 +170,8 @@ def test_kill_9_at_any_point_loses_nothing_that_was_recorded(checkout):
         assert recorded <= now
         recorded = now
     output = checkout.static()
-    assert f"{40 - len(recorded)} executed, {len(recorded)} reused" in output
-    assert "0 executed, 40 reused" in checkout.static()
+    assert f"{24 - len(recorded)} executed, {len(recorded)} reused" in output
+    assert "0 executed, 24 reused" in checkout.static()
 
 
 def test_ctrl_c_is_130_and_resumes(checkout, index):

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from harness.verdict.triage.catalogue import Catalogue, Signature
-from harness.verdict.triage.literal_search import Hit, NeedleFinder
 from harness.verdict.triage.log_line import LogLine, parse_line, plain, shown
 from harness.verdict.triage.metric_series import MetricSeries
 from harness.verdict.triage.stack_trace import HEAD, LoggedFailure, TracebackReader
+
+if TYPE_CHECKING:
+    from harness.verdict.triage.literal_search import Hit
 
 CHUNK_BYTES = 1 << 18
 # Of a longer line, only this many bytes around an occurrence are examined.
@@ -77,6 +79,9 @@ class _Needles:
 
     def _build(self) -> None:
         self.texts = [*self._signatures, *(text for text in self._others if text not in self._signatures)]
+        # Importing numpy takes 0.1 s, which commands that scan no log should not spend.
+        from harness.verdict.triage.literal_search import NeedleFinder
+
         self.finder = NeedleFinder([text.encode() for text in self.texts])
 
     def signatures(self, hits: Iterable[Hit]) -> list[Signature]:
