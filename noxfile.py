@@ -62,8 +62,8 @@ def npu_e2e(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Unit and whole-harness tests. Arguments after `--` go to pytest."""
     install(session, "test")
-    # The long tests come first, so that no worker waits for the other at the end. Each command that a test starts
-    # would compile the whole package again if the machine's settings forbade it to store compiled modules.
+    # The long tests come first, so that at the end no worker waits for another. The variable lets Python store
+    # compiled modules, which some machines forbid: otherwise each command that a test starts compiles them again.
     session.run(
         *("python", "-m", "pytest"),
         *(session.posargs or ["-n", "auto", "--dist", "worksteal", "tests/e2e", "tests/unit"]),

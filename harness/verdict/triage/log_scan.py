@@ -174,12 +174,12 @@ class _Scanner:
         """Scan one line for matches and parts of tracebacks; returns exhausted signatures and texts."""
         exhausted: set[str] = set()
         scanned = -1
-        for hit in hits or [Hit(start, -1)]:
-            if hit.position < scanned:
+        for position in [hit.position for hit in hits] or [start]:
+            if position < scanned:
                 continue
             first, last = start, end
             if end - start > LINE_BYTES:
-                first = max(start, hit.position - BEFORE_BYTES)
+                first = max(start, position - BEFORE_BYTES)
                 last = min(end, first + LINE_BYTES)
             scanned = last
             inside = [other for other in hits if first <= other.position < last]
