@@ -62,8 +62,9 @@ def npu_e2e(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Unit and whole-harness tests. Arguments after `--` go to pytest."""
     install(session, "test")
-    # The long tests come first, so that at the end no worker waits for another. The variable lets Python store
-    # compiled modules, which some machines forbid: otherwise each command that a test starts compiles them again.
+    # The long tests come first, so that at the end no worker waits for another. The variable lets Python
+    # store compiled modules even where a machine's settings forbid it. Otherwise each command that a test
+    # starts compiles them again.
     session.run(
         *("python", "-m", "pytest"),
         *(session.posargs or ["-n", "auto", "--dist", "worksteal", "tests/e2e", "tests/unit"]),
