@@ -1,6 +1,8 @@
 """The command line: parses arguments, calls `harness.workspace` and prints the results.
 
 Start with `app.py`, the command group. Each command has a module of its own, for example `plan_command.py`.
+A command module imports what its options need, and each function imports what it calls, so that `--help`
+and shell completion of a command do not load the libraries that the command works with.
 """
 
 from __future__ import annotations

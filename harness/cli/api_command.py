@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
-from harness.compat.api.api_analysis import examine
-from harness.compat.api.api_check import gather, read_release, with_last_releases
-from harness.compat.api.api_diff import ApiChange, api_changes
-from harness.compat.api.api_measurements import ApiFinding
-from harness.compat.checks import CHECKS
-from harness.compat.operators.operator_schema import read_operators, schema_changes
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED
-from harness.plan.keys.facets import facet_values
 from harness.serialisation import JsonValue, json_object
 from harness.settings import Settings
-from harness.sources.git.mirrors import mirrors_folder
-from harness.sources.packages.release_sources import SourceFetcher
-from harness.workspace.downloads import run_quietly
-from harness.workspace.planning.open_plan import facet_inputs, open_matrix
-from harness.workspace.planning.plan_selection import find_cell
-from harness.workspace.results.stored_lock import locked_versions
+
+if TYPE_CHECKING:
+    from harness.compat.api.api_measurements import ApiFinding
+    from harness.sources.packages.release_sources import SourceFetcher
 
 
 @click.group(
@@ -54,6 +46,14 @@ def check(settings: Settings, cell: str, everything: bool, history: bool, as_jso
     The names that verl, vllm-ascend and our patches use are checked.
     Exits with 1 when a module that every training imports would fail to import.
     """
+    from harness.compat.api.api_analysis import examine
+    from harness.compat.api.api_check import gather, with_last_releases
+    from harness.compat.checks import CHECKS
+    from harness.plan.keys.facets import facet_values
+    from harness.workspace.planning.open_plan import facet_inputs, open_matrix
+    from harness.workspace.planning.plan_selection import find_cell
+    from harness.workspace.results.stored_lock import locked_versions
+
     matrix = open_matrix(settings)
     found = find_cell(matrix, settings["profile"], cell)
     packages = locked_versions(settings, found.id)
@@ -93,6 +93,10 @@ def diff(settings: Settings, before: str, after: str, breaking: bool, as_json: b
     BEFORE and AFTER are releases, for example transformers==4.57.6 transformers==5.5.4.
     For torch-npu the operator schemas are compared too, including changed default values.
     """
+    from harness.compat.api.api_check import read_release
+    from harness.compat.api.api_diff import ApiChange, api_changes
+    from harness.compat.operators.operator_schema import read_operators, schema_changes
+
     source = _source(settings)
     (old_name, old), (new_name, new) = read_release(before, source), read_release(after, source)
     changes = list(api_changes(old, new))
@@ -125,4 +129,8 @@ def _level(finding: ApiFinding) -> str:
 
 
 def _source(settings: Settings) -> SourceFetcher:
+    from harness.sources.git.mirrors import mirrors_folder
+    from harness.sources.packages.release_sources import SourceFetcher
+    from harness.workspace.downloads import run_quietly
+
     return SourceFetcher(cache=settings.cache, command=run_quietly, mirrors=mirrors_folder())

@@ -7,20 +7,8 @@ from typing import Any
 import click
 
 from harness.errors import EXIT_OK, InputError
-from harness.plan.bisection.cells_between import bisection_cells
-from harness.plan.bisection.search import Bisection
-from harness.plan.keys.variant import patch_series
 from harness.serialisation import dumps
 from harness.settings import Settings
-from harness.workspace.execution.bisect_search import (
-    BisectSearch,
-    cell_with_patches,
-    check_noise,
-    commits_between,
-    distinguishing_check,
-    runnable_probes,
-)
-from harness.workspace.planning.open_plan import facet_inputs, open_matrix, open_plan
 
 
 @click.command(
@@ -73,6 +61,19 @@ def command(settings: Settings, /, good: str, bad: str | None, check: str | None
     A cell has all patches for its versions. CELL+none has no patches, CELL+3 the first three, and
     CELL+verl/a,verl/b only these two. Without BAD, GOOD is compared with the same cell with all its patches.
     """
+    from harness.plan.bisection.cells_between import bisection_cells
+    from harness.plan.bisection.search import Bisection
+    from harness.plan.keys.variant import patch_series
+    from harness.workspace.execution.bisect_search import (
+        BisectSearch,
+        cell_with_patches,
+        check_noise,
+        commits_between,
+        distinguishing_check,
+        runnable_probes,
+    )
+    from harness.workspace.planning.open_plan import facet_inputs, open_matrix, open_plan
+
     matrix = open_matrix(settings)
     inputs = facet_inputs(settings, matrix)
     words = (good, bad) if bad else (good if "+" in good else f"{good}+none", good.partition("+")[0])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
-from harness.builds.cleanup.cleanup_candidates import CleanupCandidate, removal_order, remove_candidate
 from harness.errors import EXIT_INCOMPLETE
 from harness.settings import Settings
-from harness.workspace.results.cleanup_search import cleanup_policy, find_leftovers
+
+if TYPE_CHECKING:
+    from harness.builds.cleanup.cleanup_candidates import CleanupCandidate
 
 
 @click.command(
@@ -48,6 +50,9 @@ def command(settings: Settings, *, dry_run: bool, everything: bool, older_than: 
 
     Exits with 4 when something could not be removed.
     """
+    from harness.builds.cleanup.cleanup_candidates import removal_order, remove_candidate
+    from harness.workspace.results.cleanup_search import cleanup_policy, find_leftovers
+
     found, notices = find_leftovers(settings, cleanup_policy(settings, older_than, everything=everything))
     failed: dict[str, str] = {}
     for engine, one in [(engine, one) for engine, things in found for one in removal_order(things)]:

@@ -5,20 +5,16 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+from typing import TYPE_CHECKING
 
 import click
 
-from harness.devices.cards.card_leases import CardLeases
-from harness.devices.host.card_network import inspect_card_network
-from harness.devices.host.host_findings import Health, HostFinding, examine_host
-from harness.devices.host.inventory import HostView
 from harness.errors import EXIT_INCOMPLETE
 from harness.serialisation import dumps
 from harness.settings import Settings
-from harness.workspace.execution.host_readiness import disk_requirements, ray_resources
-from harness.workspace.planning.open_plan import inspect_this_host
 
-MARKS = {Health.OK: "ok", Health.LIMITED: "limited", Health.BROKEN: "BROKEN"}
+if TYPE_CHECKING:
+    from harness.devices.host.host_findings import HostFinding
 
 
 @click.command(
@@ -43,6 +39,13 @@ def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str,
 
     Exits with 4 when this host cannot run the default profile, or a topic of --need is not ok.
     """
+    from harness.devices.cards.card_leases import CardLeases
+    from harness.devices.host.card_network import inspect_card_network
+    from harness.devices.host.host_findings import Health, examine_host
+    from harness.devices.host.inventory import HostView
+    from harness.workspace.execution.host_readiness import disk_requirements, ray_resources
+    from harness.workspace.planning.open_plan import inspect_this_host
+
     host = inspect_this_host()
     if resources:
         click.echo(json.dumps(ray_resources(host)))
@@ -59,7 +62,8 @@ def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str,
     else:
         width = max(len(finding.topic) for finding in findings)
         for finding in findings:
-            click.echo(f"{finding.topic:<{width}}  {MARKS[finding.health]:<8}{finding.what}")
+            mark = "BROKEN" if finding.health is Health.BROKEN else finding.health.value
+            click.echo(f"{finding.topic:<{width}}  {mark:<8}{finding.what}")
             if finding.fix:
                 click.echo(f"{'':<{width}}  do: {finding.fix}")
     missing = _missing(findings, need)
@@ -76,6 +80,8 @@ def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str,
 
 def _missing(findings: tuple[HostFinding, ...], need: tuple[str, ...]) -> list[str]:
     """The topics of `need` that are not ok, including unknown topics."""
+    from harness.devices.host.host_findings import Health
+
     limited = {finding.topic.lower() for finding in findings if finding.health is not Health.OK}
     fine = {finding.topic.lower() for finding in findings} - limited
     return [topic for topic in need if topic.lower() not in fine]

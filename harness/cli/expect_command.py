@@ -5,26 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED
-from harness.matrix.editing.yaml_edit import read_matrix_text, write_matrix_text
-from harness.plan.tasks.check_registry import all_checks
 from harness.settings import Settings
-from harness.verdict.expectations import (
-    ExpectationDetails,
-    ExpectationsEdit,
-    ExpectationSurvey,
-    apply_edit,
-    plan_expectations_edit,
-    survey_expectations,
-    unified_difference,
-)
-from harness.verdict.verdict import Standing
-from harness.workspace.open_ledger import open_ledger
-from harness.workspace.planning.open_plan import open_matrix
-from harness.workspace.results.stored_run import open_run
+
+if TYPE_CHECKING:
+    from harness.verdict.expectations import ExpectationSurvey
 
 
 @click.group(
@@ -41,6 +30,10 @@ def command() -> None:
 @click.pass_obj
 def list_command(settings: Settings, as_json: bool) -> int:
     """List every expectation with its cells. Exits with 1 when one has expired or matches no cell."""
+    from harness.plan.tasks.check_registry import all_checks
+    from harness.verdict.expectations import survey_expectations
+    from harness.workspace.planning.open_plan import open_matrix
+
     found = survey_expectations(open_matrix(settings), {check.name for check in all_checks()}, settings.root)
     if as_json:
         schema = {"name": "npu-matrix.expectations", "version": 1}
@@ -79,6 +72,18 @@ def update(settings: Settings, /, run_id: str | None, dry_run: bool, **details: 
     New failures are added only with --owner, --until, --reason and --source. The edit is printed and written
     to matrix.yaml; the rest of the file is unchanged. Checks without an outcome are never added.
     """
+    from harness.matrix.editing.yaml_edit import read_matrix_text, write_matrix_text
+    from harness.verdict.expectations import (
+        ExpectationDetails,
+        ExpectationsEdit,
+        apply_edit,
+        plan_expectations_edit,
+        unified_difference,
+    )
+    from harness.verdict.verdict import Standing
+    from harness.workspace.open_ledger import open_ledger
+    from harness.workspace.results.stored_run import open_run
+
     given = {name: value for name, value in details.items() if value}
     if given and len(given) < len(details):
         missing = ", ".join(f"--{name}" for name in details if name not in given)

@@ -6,19 +6,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from harness.matrix.model.cell import Cell
-from harness.plan.feasibility.exclusion import Explanation, RuleViolation, explain_combination, parse_axes
-from harness.plan.keys.facets import FACETS, facet_values, origins
 from harness.serialisation import JsonValue, as_object, dumps, json_form, json_object
 from harness.settings import Settings
-from harness.workspace.planning.followed_branches import follow_branches
-from harness.workspace.planning.open_plan import PlanContext, facet_inputs, open_matrix, open_plan
-from harness.workspace.planning.plan_estimates import PlanEstimates, estimate_plan, total_estimate
-from harness.workspace.planning.plan_history import read_history
-from harness.workspace.planning.plan_selection import find_cell, relative_location
+
+if TYPE_CHECKING:
+    from harness.matrix.model.cell import Cell
+    from harness.plan.feasibility.exclusion import Explanation, RuleViolation
+    from harness.workspace.planning.open_plan import PlanContext
+    from harness.workspace.planning.plan_estimates import PlanEstimates
 
 #: Longer facet values are cut in the text; --json has all of them.
 LONGEST = 90
@@ -98,6 +97,11 @@ def command(settings: Settings, cell: str | None, axes: tuple[str, ...], as_json
     CELL is a cell id, the beginning of one, or the name of a stack. With --axes: show the rules that exclude
     a combination of versions, with their sources, and the nearest valid cells.
     """
+    from harness.plan.feasibility.exclusion import explain_combination, parse_axes
+    from harness.workspace.planning.followed_branches import follow_branches
+    from harness.workspace.planning.open_plan import open_matrix, open_plan
+    from harness.workspace.planning.plan_selection import find_cell
+
     if bool(cell) == bool(axes):
         raise click.UsageError("give either CELL or --axes")
     if axes:
@@ -123,6 +127,8 @@ def command(settings: Settings, cell: str | None, axes: tuple[str, ...], as_json
 
 def violation_json(violation: RuleViolation, root: Path) -> dict[str, str]:
     """A rule that excludes a combination, with its location relative to the checkout."""
+    from harness.workspace.planning.plan_selection import relative_location
+
     return {**vars(violation), "where": relative_location(violation.where, root)}
 
 
@@ -142,6 +148,8 @@ def _combination_json(found: Explanation, root: Path) -> dict[str, object]:
 
 
 def _combination_lines(found: Explanation, root: Path) -> list[str]:
+    from harness.workspace.planning.plan_selection import relative_location
+
     combination = " ".join(f"{axis}={value}" for axis, value in found.axes.items())
     if found.cells:
         shown = [f"  {cell.id}" for cell in found.cells[:5]]
@@ -170,6 +178,12 @@ def _combination_lines(found: Explanation, root: Path) -> list[str]:
 
 
 def _explain(context: PlanContext, cell: Cell) -> ExplainedCell:
+    from harness.plan.keys.facets import FACETS, facet_values, origins
+    from harness.workspace.planning.open_plan import facet_inputs
+    from harness.workspace.planning.plan_estimates import estimate_plan
+    from harness.workspace.planning.plan_history import read_history
+    from harness.workspace.planning.plan_selection import relative_location
+
     inputs = facet_inputs(context.settings, context.matrix)
     estimates = estimate_plan(context.plan, read_history(context))
     root = context.settings.root
@@ -237,6 +251,8 @@ def _lines(explained: ExplainedCell) -> list[str]:
 
 def _cost(check: ExplainedCheck, estimates: PlanEstimates) -> str:
     """The key of a check, and what running it takes."""
+    from harness.workspace.planning.plan_estimates import total_estimate
+
     if check.known:
         return f"key {check.key[:12]}, has a stored outcome"
     task = estimates.tasks[check.key]

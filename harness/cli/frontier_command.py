@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from harness.cli.explain_command import violation_json
 from harness.errors import InputError, NothingSelectedError, did_you_mean
-from harness.matrix.version_matrix import Matrix
-from harness.plan.feasibility.exclusion import NearestCell, RuleViolation, parse_axes
-from harness.plan.feasibility.frontier import (
-    CellProof,
-    NewestVersions,
-    newest_cells,
-    newest_versions,
-    upgrade_obstacles,
-)
 from harness.settings import Settings
-from harness.workspace.execution.frontier_probe import (
-    known_proofs,
-    parse_conditions,
-    probe_frontier,
-    profile_of_cell,
-)
-from harness.workspace.planning.open_plan import open_matrix
-from harness.workspace.planning.plan_selection import find_cell, relative_location
+
+if TYPE_CHECKING:
+    from harness.matrix.version_matrix import Matrix
+    from harness.plan.feasibility.exclusion import NearestCell, RuleViolation
+    from harness.plan.feasibility.frontier import CellProof, NewestVersions
 
 
 @click.command(
@@ -72,6 +61,8 @@ def command(
     it is shown. With --probe the missing checks are run, newest version and cheapest tier first, until the
     newest working version is known. If a version fails a tier, its more expensive tiers are skipped.
     """
+    from harness.workspace.planning.open_plan import open_matrix
+
     matrix = open_matrix(settings)
     if probe and (wanted is None or stack is not None):
         raise click.UsageError("--probe needs AXIS without a value")
@@ -94,6 +85,14 @@ _SCHEMA = {"schema": {"name": "npu-matrix.frontier", "version": 1}}
 def _newest(
     settings: Settings, matrix: Matrix, axis: str, given: tuple[str, ...], probe: str | None = None
 ) -> tuple[dict[str, object], list[str]]:
+    from harness.plan.feasibility.frontier import newest_versions
+    from harness.workspace.execution.frontier_probe import (
+        known_proofs,
+        parse_conditions,
+        probe_frontier,
+        profile_of_cell,
+    )
+
     if axis not in matrix.axes:
         raise InputError(f"unknown axis {axis!r}", fix=did_you_mean(axis, matrix.axes))
     conditions = parse_conditions(matrix, given)
@@ -153,6 +152,9 @@ def _headline(found: NewestVersions, axis: str, given: tuple[str, ...]) -> str:
 def _newest_of_all(
     settings: Settings, matrix: Matrix, given: tuple[str, ...]
 ) -> tuple[dict[str, object], list[str]]:
+    from harness.plan.feasibility.frontier import newest_cells
+    from harness.workspace.execution.frontier_probe import known_proofs, parse_conditions
+
     conditions = parse_conditions(matrix, given)
     _, proofs = known_proofs(settings, matrix, conditions)
     found = newest_cells(matrix, conditions, proofs)
@@ -167,6 +169,11 @@ def _newest_of_all(
 def _blocks(
     settings: Settings, matrix: Matrix, wanted: str, stack: str
 ) -> tuple[dict[str, object], list[str]]:
+    from harness.plan.feasibility.exclusion import parse_axes
+    from harness.plan.feasibility.frontier import upgrade_obstacles
+    from harness.workspace.execution.frontier_probe import known_proofs
+    from harness.workspace.planning.plan_selection import find_cell
+
     axes = parse_axes(matrix, [wanted])
     context, proofs = known_proofs(settings, matrix, ())
     cell = find_cell(context.matrix, settings["profile"], stack)
@@ -249,6 +256,8 @@ def _proof_json(proof: CellProof) -> dict[str, object]:
 
 
 def _objection_lines(objection: RuleViolation, settings: Settings) -> list[str]:
+    from harness.workspace.planning.plan_selection import relative_location
+
     where = relative_location(objection.where, settings.root)
     found = [f"      {objection.what}"] if objection.what else []
     return [*found, f"      {where} {objection.rule}: {objection.reason} ({objection.source})"]

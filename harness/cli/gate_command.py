@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from harness.errors import EXIT_INTERRUPTED, InputError, Location
 from harness.settings import Settings
-from harness.verdict.gate.gate import GateInputs, GateReport, judge_gate, undecided
-from harness.verdict.gate.gate_format import FORMATS
-from harness.workspace.execution.rerun_tasks import rerun_tasks
-from harness.workspace.open_ledger import ledger_file, open_ledger
-from harness.workspace.planning.open_plan import open_plan
-from harness.workspace.planning.other_host_plans import add_outcomes_of_other_hosts
-from harness.workspace.results.gate_comparison import gate_inputs
+
+if TYPE_CHECKING:
+    from harness.verdict.gate.gate import GateInputs, GateReport
 
 
 @click.command(
@@ -76,6 +72,14 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
 
     Warning: `--base REV` executes the planning code of that revision. Pass only revisions you trust.
     """
+    from harness.verdict.gate.gate import judge_gate, undecided
+    from harness.verdict.gate.gate_format import FORMATS
+    from harness.workspace.execution.rerun_tasks import rerun_tasks
+    from harness.workspace.open_ledger import ledger_file, open_ledger
+    from harness.workspace.planning.open_plan import open_plan
+    from harness.workspace.planning.other_host_plans import add_outcomes_of_other_hosts
+    from harness.workspace.results.gate_comparison import gate_inputs
+
     own = open_plan(settings, only=options["only"], checks=options["checks"])
     with open_ledger(settings) as ledger:
         for shard in options["shards"]:
@@ -111,6 +115,8 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
 
 
 def _print(report: GateReport, *, as_json: bool, github: bool) -> None:
+    from harness.verdict.gate.gate_format import FORMATS
+
     click.echo(FORMATS["json" if as_json else "text"](report), nl=False)
     if github:
         if not as_json:

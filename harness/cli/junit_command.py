@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,11 +18,10 @@ from harness.errors import (
     InputError,
     Location,
 )
-from harness.ledger.junit.junit_merge import MergedReport, merge_junit
 from harness.settings import Settings
-from harness.verdict.triage.log_line import shown
-from harness.workspace.planning.open_plan import open_matrix
-from harness.workspace.planning.plan_selection import unknown_name
+
+if TYPE_CHECKING:
+    from harness.ledger.junit.junit_merge import MergedReport
 
 
 @click.group(
@@ -56,6 +56,8 @@ def merge(
     that is truncated or has fewer tests than it declares, a test with an error is added, so that the merged
     result does not pass.
     """
+    from harness.ledger.junit.junit_merge import merge_junit
+
     merged = merge_junit(target, _files(target, sources), properties=_properties(settings, cell))
     if as_json:
         schema = {"name": "npu-matrix.junit-merge", "version": 1}
@@ -77,6 +79,8 @@ def _code(merged: MergedReport) -> int:
 
 
 def _lines(merged: MergedReport, target: Path) -> list[str]:
+    from harness.verdict.triage.log_line import shown
+
     lines = [f"{file.path}: {shown(file.problem)}" for file in merged.files if file.problem]
     lines += [f"failed: {shown(name)}" for name in merged.failed]
     lines += [f"flaky: {shown(name)}" for name in merged.flaky]
@@ -109,6 +113,9 @@ def _same(one: Path, other: Path) -> bool:
 
 def _properties(settings: Settings, name: str | None) -> Mapping[str, str]:
     """The id and the axes of a cell, as the report writes them."""
+    from harness.workspace.planning.open_plan import open_matrix
+    from harness.workspace.planning.plan_selection import unknown_name
+
     if name is None:
         return {}
     cells = open_matrix(settings).all_cells

@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from harness.settings import Settings
-from harness.workspace.open_ledger import ledger_file, open_ledger
 
 
 @click.group("ledger", epilog="\b\nExamples:\n  npu-matrix ledger merge shard-*/.npu-matrix")
@@ -31,6 +30,8 @@ def merge(settings: Settings, ledgers: tuple[Path, ...], as_json: bool) -> None:
     not changed. The next run reuses merged outcomes of tasks with the same key. Merging a ledger twice adds
     nothing.
     """
+    from harness.workspace.open_ledger import ledger_file, open_ledger
+
     files = [ledger_file(path) for path in ledgers]
     with open_ledger(settings) as ledger:
         added = {str(path): ledger.merge(file) for path, file in zip(ledgers, files, strict=True)}

@@ -7,13 +7,8 @@ from pathlib import Path
 
 import click
 
-from harness.compat.lint import lint_format as printing
-from harness.compat.lint.lint_check import lint_file, verl_wheel
 from harness.errors import EXIT_UNEXPECTED
 from harness.settings import Settings
-from harness.workspace.downloads import run_quietly
-from harness.workspace.planning.open_plan import open_matrix
-from harness.workspace.planning.plan_selection import find_cell
 
 FORMATS = ("text", "json", "github", "sarif")
 
@@ -45,6 +40,12 @@ def command(
 
     Overrides are compared with the configuration of the released verl. Exits with 1 when there is an error.
     """
+    from harness.compat.lint import lint_format as printing
+    from harness.compat.lint.lint_check import lint_file, verl_wheel
+    from harness.workspace.downloads import run_quietly
+    from harness.workspace.planning.open_plan import open_matrix
+    from harness.workspace.planning.plan_selection import find_cell
+
     known: Mapping[str, str] = {}
     if cell:
         known = find_cell(open_matrix(settings), settings["profile"], cell).axes

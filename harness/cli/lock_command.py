@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from harness.builds.export.lock_formats import EXPORTS, as_requirements, docker_context
-from harness.builds.lock import commit_trees
-from harness.builds.lock.cell_lock import CellLock
 from harness.errors import InfrastructureError, Location
 from harness.settings import Settings
-from harness.workspace.results.stored_lock import lock_of_cell
+
+if TYPE_CHECKING:
+    from harness.builds.lock.cell_lock import CellLock
 
 # Format -> the file it is written to with --output.
 FILES = {
@@ -64,6 +64,9 @@ def command(
     output: Path | None,
 ) -> None:
     """Export CELL with every package version pinned, from the stored outcome of its check `resolve`."""
+    from harness.builds.export.lock_formats import EXPORTS, as_requirements, docker_context
+    from harness.workspace.results.stored_lock import lock_of_cell
+
     lock = lock_of_cell(settings, cell, base_digest)
     if ask_upstream:
         lock = _with_upstream_ids(lock)
@@ -89,6 +92,8 @@ def command(
 
 
 def _with_upstream_ids(lock: CellLock) -> CellLock:
+    from harness.builds.lock import commit_trees
+
     completed, problems = commit_trees.add_upstream_tree_ids(lock)
     for problem in problems:
         click.echo(f"note: {problem}", err=True)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
 from harness.cli.migrations_command import migrations, retire
-from harness.compat.table_drift import find_drift
 from harness.errors import InputError, Problem, did_you_mean
-from harness.matrix.document.matrix_schema import json_schema
-from harness.matrix.reading.unused_entries import find_unused_entries
-from harness.matrix.version_matrix import Matrix
-from harness.plan.tasks.check_registry import all_checks
 from harness.serialisation import json_object
 from harness.settings import Settings
-from harness.workspace.planning.open_plan import open_matrix
+
+if TYPE_CHECKING:
+    from harness.matrix.version_matrix import Matrix
 
 
 @click.group(
@@ -30,6 +28,9 @@ def command() -> None:
 @click.pass_obj
 def validate(settings: Settings, as_json: bool) -> None:
     """Check matrix.yaml and expand every profile. All problems are reported, with file:line:column."""
+    from harness.matrix.reading.unused_entries import find_unused_entries
+    from harness.workspace.planning.open_plan import open_matrix
+
     matrix = open_matrix(settings)
     _resolve_checks(matrix)
     counts = {}
@@ -56,6 +57,8 @@ def validate(settings: Settings, as_json: bool) -> None:
 
 def _resolve_checks(matrix: Matrix) -> None:
     """InputError when an expectation names a check that does not exist, as it would have no effect."""
+    from harness.plan.tasks.check_registry import all_checks
+
     names = [check.name for check in all_checks()]
     problems = [
         Problem(
@@ -73,6 +76,8 @@ def _resolve_checks(matrix: Matrix) -> None:
 @command.command("schema")
 def schema() -> None:
     """Print the JSON schema of matrix.yaml for editors."""
+    from harness.matrix.document.matrix_schema import json_schema
+
     click.echo(json.dumps(json_schema(), indent=2))
 
 
@@ -84,6 +89,9 @@ def drift(settings: Settings, as_json: bool) -> None:
 
     Each is listed with both sources.
     """
+    from harness.compat.table_drift import find_drift
+    from harness.workspace.planning.open_plan import open_matrix
+
     found = find_drift(open_matrix(settings))
     if as_json:
         report = {

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError
-from harness.matrix.editing.retire_migration import retire_migration as edited
-from harness.matrix.editing.yaml_edit import read_matrix_text, write_matrix_text
-from harness.matrix.model.migration import Migration
 from harness.serialisation import dumps
 from harness.settings import Settings
-from harness.verdict.expectations import unified_difference
-from harness.verdict.gate.migration_progress import MigrationProgress
-from harness.workspace.planning.followed_branches import follow_branches
-from harness.workspace.planning.migration_status import migration_advance
-from harness.workspace.planning.open_plan import open_matrix
-from harness.workspace.planning.plan_selection import unknown_name
+
+if TYPE_CHECKING:
+    from harness.matrix.model.migration import Migration
+    from harness.verdict.gate.migration_progress import MigrationProgress
 
 
 @click.command("migrations", epilog="\b\nExamples:\n  npu-matrix matrix migrations --json")
@@ -26,6 +23,10 @@ def migrations(settings: Settings, as_json: bool) -> None:
 
     For each migration the verdicts of the old and the new stack are shown.
     """
+    from harness.workspace.planning.followed_branches import follow_branches
+    from harness.workspace.planning.migration_status import migration_advance
+    from harness.workspace.planning.open_plan import open_matrix
+
     matrix, notices = follow_branches(open_matrix(settings))
     found = {one.name: migration_advance(settings, matrix, one) for one in matrix.migrations.values()}
     if as_json:
@@ -56,6 +57,14 @@ def retire(settings: Settings, name: str, dry_run: bool, force: bool) -> int:
     In matrix.yaml the old stack gets the new versions and the migration is removed. Exits with 1 and changes
     nothing while the new stack does not pass. The rest of the file is unchanged.
     """
+    from harness.matrix.editing.retire_migration import retire_migration as edited
+    from harness.matrix.editing.yaml_edit import read_matrix_text, write_matrix_text
+    from harness.verdict.expectations import unified_difference
+    from harness.workspace.planning.followed_branches import follow_branches
+    from harness.workspace.planning.migration_status import migration_advance
+    from harness.workspace.planning.open_plan import open_matrix
+    from harness.workspace.planning.plan_selection import unknown_name
+
     matrix, _ = follow_branches(open_matrix(settings))
     if name not in matrix.migrations:
         raise unknown_name("migration", name, sorted(matrix.migrations))

@@ -5,24 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cell_program.program_run import ProgramFailure
 from harness.errors import EXIT_INCOMPLETE, EXIT_UNEXPECTED, InputError
-from harness.measurements import VERSION_FIELD
-from harness.numerics.calibration.calibration_check import CALIBRATION
-from harness.numerics.checks import CHECKS
-from harness.numerics.loss.loss_measurements import LOSS_FORMAT, LossCaseOutcome, LossMeasured
-from harness.outcome import Judgement, Outcome
 from harness.serialisation import json_object
 from harness.settings import Settings
-from harness.workspace.execution.numerics_measurement import (
-    NumericsTarget,
-    calibration_file_name,
-    measure_numerics,
-)
+
+if TYPE_CHECKING:
+    from harness.cell_program.program_run import ProgramFailure
+    from harness.numerics.loss.loss_measurements import LossCaseOutcome, LossMeasured
+    from harness.outcome import Judgement, Outcome
 
 DEVICES = ("sim", "npu", "cpu")
 LONGEST_REASON = 110
@@ -70,6 +64,10 @@ def battery(settings: Settings, /, as_json: bool, **options: Any) -> int:
     Uses the environment of a built cell with that verl version. Exits with 0 when every case passes, 1 when a
     case fails, 4 when the result is inconclusive.
     """
+    from harness.numerics.checks import CHECKS
+    from harness.numerics.loss.loss_measurements import LOSS_FORMAT, LossMeasured
+    from harness.workspace.execution.numerics_measurement import NumericsTarget, measure_numerics
+
     loss = next(check for check in CHECKS if check.name == "loss")
     outcome, judgement = measure_numerics(settings, loss, NumericsTarget(**options))
     if as_json:
@@ -93,6 +91,13 @@ def calibrate(settings: Settings, /, out: Path | None, as_json: bool, **options:
 
     The error budget of each group of cases is measured too. The figures are recorded, not judged.
     """
+    from harness.numerics.calibration.calibration_check import CALIBRATION
+    from harness.workspace.execution.numerics_measurement import (
+        NumericsTarget,
+        calibration_file_name,
+        measure_numerics,
+    )
+
     outcome, _ = measure_numerics(settings, CALIBRATION, NumericsTarget(**options))
     calibration = CALIBRATION.read(outcome).calibration
     record = {
@@ -123,6 +128,8 @@ def calibrate(settings: Settings, /, out: Path | None, as_json: bool, **options:
 
 
 def _report(name: str, outcome: Outcome, judgement: Judgement) -> dict[str, object]:
+    from harness.measurements import VERSION_FIELD
+
     return {
         "schema": {"name": name, "version": 1},
         "status": judgement.status.value,
@@ -147,6 +154,8 @@ def _print_cases(cases: Sequence[LossCaseOutcome]) -> None:
 
 
 def _device(measured: LossMeasured | ProgramFailure) -> str:
+    from harness.numerics.loss.loss_measurements import LossMeasured
+
     return measured.device.device if isinstance(measured, LossMeasured) else measured.on
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from harness.errors import InputError, Location, Problem
-from harness.report.model.visible_text import visible
 
 CODES = (
     "\n\n\b\nExit codes: 0 {ok}; 1 {unexpected};\n"
@@ -37,6 +36,8 @@ def stack_options(function: Any) -> Any:
 
 def say(*lines: str) -> None:
     """Print lines with control characters escaped, because patches and commits may contain any text."""
+    from harness.report.model.visible_text import visible
+
     for line in lines:
         click.echo(visible(line))
 

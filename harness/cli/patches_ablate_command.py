@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,11 +16,11 @@ from harness.cli.patch_output import (
     stack_options,
 )
 from harness.errors import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNEXPECTED, NothingSelectedError
-from harness.patchstack.stacks.ablation import Ablation
 from harness.serialisation import json_object
 from harness.settings import Settings
-from harness.workspace.execution.patch_ablation import ablate_cell, ablate_tree
-from harness.workspace.patches.patch_target import TreeSelection
+
+if TYPE_CHECKING:
+    from harness.patchstack.stacks.ablation import Ablation
 
 
 @click.command(
@@ -60,6 +60,9 @@ def ablate(
     run without the patch and their verdicts are compared. A patch that changes neither may be unnecessary.
     Without CELL, only the source trees are compared.
     """
+    from harness.workspace.execution.patch_ablation import ablate_cell, ablate_tree
+    from harness.workspace.patches.patch_target import TreeSelection
+
     selection = TreeSelection(**tree)
     selects_patches = bool(selection.folder or selection.upstream)
     if bool(cell) == selection.has_tree or (checks and not cell) or (cell and selects_patches):

@@ -9,10 +9,7 @@ import click
 
 from harness.cli.patch_output import CODES, DIRECTORY, json_option, print_facts, say, stack_options
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError, Location, NothingSelectedError
-from harness.patchstack.apply.stack_apply import apply_stack
-from harness.patchstack.apply.stack_install import finish_install, install_stack
 from harness.settings import Settings
-from harness.workspace.patches.patch_target import TreeSelection, resolve_target, variants_for_target
 
 
 @click.command(
@@ -42,6 +39,10 @@ def apply(
     Either all files are replaced or none. If the machine stops half-way, the same command completes the work.
     Patches that are applied already are skipped.
     """
+    from harness.patchstack.apply.stack_apply import apply_stack
+    from harness.patchstack.apply.stack_install import finish_install, install_stack
+    from harness.workspace.patches.patch_target import TreeSelection, resolve_target, variants_for_target
+
     if not path.is_dir():
         raise InputError(
             "there is no such folder", where=Location(path), fix="give a checkout or site-packages"

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,26 +37,13 @@ from harness.errors import (
     Location,
     NothingSelectedError,
 )
-from harness.patchstack.apply.patch_verdict import ClassifiedPatch, PatchVerdict
-from harness.patchstack.apply.stack_apply import StackResult
-from harness.patchstack.history.heatmap import heatmap_page, heatmap_svg, heatmap_text, turning_point_lines
-from harness.patchstack.history.survival import survival_of_commits as follow
-from harness.patchstack.stacks.change_summary import summarise_changes
-from harness.patchstack.stacks.patch_selection import all_variants, choose_upstream
-from harness.patchstack.stacks.patch_stack import upstreams
-from harness.patchstack.stacks.stack_lint import lint_stack
-from harness.patchstack.stacks.upstream_tree import UpstreamTree
 from harness.settings import Settings
-from harness.sources.git.commit_history import Commit
-from harness.sources.git.git_repository import Repository
-from harness.workspace.downloads import progress_logger
-from harness.workspace.patches.patch_effects import apply_with_culprits, survival_over_releases
-from harness.workspace.patches.patch_target import (
-    TreeSelection,
-    matrix_versions,
-    resolve_target,
-    variants_for_target,
-)
+
+if TYPE_CHECKING:
+    from harness.patchstack.apply.patch_verdict import ClassifiedPatch
+    from harness.patchstack.apply.stack_apply import StackResult
+    from harness.patchstack.stacks.upstream_tree import UpstreamTree
+    from harness.sources.git.commit_history import Commit
 
 
 @click.group(
@@ -101,6 +88,9 @@ def check(settings: Settings, /, names: tuple[str, ...], as_json: bool, **tree: 
     Without a tree, only the headers, variants and version ranges of the stacks are checked, for the versions
     in the matrix. With --tree or --repo, --version selects the patch variants if the tree has no version.
     """
+    from harness.workspace.patches.patch_effects import apply_with_culprits
+    from harness.workspace.patches.patch_target import TreeSelection, resolve_target, variants_for_target
+
     selection = TreeSelection(**tree)
     patches = selection.patches(settings)
     if not selection.has_tree:
@@ -144,6 +134,10 @@ def _verdict_lines(verdict: ClassifiedPatch) -> list[str]:
 
 
 def _lint(settings: Settings, patches: Path, upstream: str, *, as_json: bool) -> int:
+    from harness.patchstack.stacks.patch_stack import upstreams
+    from harness.patchstack.stacks.stack_lint import lint_stack
+    from harness.workspace.patches.patch_target import matrix_versions
+
     known = [name for name in upstreams(patches) if not upstream or name == upstream]
     if not known:
         raise InputError(
@@ -200,6 +194,18 @@ def survival(
     commit: the best verdict of any variant of the patch, followed by the verdicts of each variant. Without
     --repo the patches are tested on the releases in the matrix.
     """
+    from harness.patchstack.history.heatmap import (
+        heatmap_page,
+        heatmap_svg,
+        heatmap_text,
+        turning_point_lines,
+    )
+    from harness.patchstack.history.survival import survival_of_commits as follow
+    from harness.patchstack.stacks.patch_selection import all_variants, choose_upstream
+    from harness.sources.git.git_repository import Repository
+    from harness.workspace.downloads import progress_logger
+    from harness.workspace.patches.patch_effects import survival_over_releases
+
     if bool(repo) != bool(revisions):
         raise click.UsageError("--repo and --range need each other")
     patches = folder or settings.root / "patches"
@@ -241,6 +247,10 @@ def summary(settings: Settings, /, names: tuple[str, ...], as_json: bool, **tree
     Classes, functions, methods and attributes are listed. The lists come from comparing the code before and
     after each patch. Changed signatures are shown in both forms.
     """
+    from harness.patchstack.apply.patch_verdict import PatchVerdict
+    from harness.patchstack.stacks.change_summary import summarise_changes
+    from harness.workspace.patches.patch_target import TreeSelection, resolve_target, variants_for_target
+
     selection = TreeSelection(**tree)
     if not selection.has_tree:
         raise click.UsageError("select a tree with --version, --tree or --repo")

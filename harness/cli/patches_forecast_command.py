@@ -9,12 +9,7 @@ import click
 
 from harness.cli.patch_output import CODES, DIRECTORY, json_option, say, stack_options
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, NothingSelectedError
-from harness.patchstack.history.forecast import forecast_stack as look_ahead
-from harness.patchstack.stacks.patch_selection import choose_upstream, select_by_name
 from harness.settings import Settings
-from harness.sources.git.git_repository import Repository
-from harness.workspace.downloads import progress_logger
-from harness.workspace.patches.patch_target import upstream_of_patches, variants_for_head
 
 
 @click.command(
@@ -48,6 +43,12 @@ def forecast(
     the version that the head has, otherwise for the newest release in the matrix. Patches whose version range
     ends before that are listed and not tested.
     """
+    from harness.patchstack.history.forecast import forecast_stack as look_ahead
+    from harness.patchstack.stacks.patch_selection import choose_upstream, select_by_name
+    from harness.sources.git.git_repository import Repository
+    from harness.workspace.downloads import progress_logger
+    from harness.workspace.patches.patch_target import upstream_of_patches, variants_for_head
+
     patches = folder or settings.root / "patches"
     repository = Repository(repo)
     tree = repository.tree(ref)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,30 +21,12 @@ from harness.cli.patch_output import (
     write_file,
 )
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError, Location, Problem
-from harness.patchstack.apply.patch_verdict import PatchVerdict
-from harness.patchstack.rebase.rebase_kit import RebasedPatch, finish_kit
-from harness.patchstack.rebase.rebase_stack import rebase_stack as move
-from harness.patchstack.rebase.rebase_stack import rebased_files
-from harness.patchstack.stacks.import_check import ImportedVerdict, check_imported
-from harness.patchstack.stacks.patch_selection import (
-    choose_upstream,
-    load_own_stack,
-    newest_variants,
-    select_by_name,
-    stacks_in,
-    variants_for,
-)
-from harness.patchstack.stacks.stack_export import (
-    canonical_problems,
-    export_problems,
-    export_stack,
-    make_empty_folder,
-    write_imported,
-)
-from harness.patchstack.stacks.stack_import import ImportedStack, import_patches
 from harness.settings import Settings
-from harness.sources.git.git_repository import Repository
-from harness.workspace.downloads import progress_logger
+
+if TYPE_CHECKING:
+    from harness.patchstack.rebase.rebase_kit import RebasedPatch
+    from harness.patchstack.stacks.import_check import ImportedVerdict
+    from harness.patchstack.stacks.stack_import import ImportedStack
 
 
 @click.command(
@@ -88,6 +71,18 @@ def rebase(
     For each patch with conflicts a rebase kit is written: files with conflict markers, the commits that
     caused the conflicts, and the next steps. After resolving them, run the command with --continue KIT.
     """
+    from harness.patchstack.rebase.rebase_stack import rebase_stack as move
+    from harness.patchstack.rebase.rebase_stack import rebased_files
+    from harness.patchstack.stacks.patch_selection import (
+        choose_upstream,
+        newest_variants,
+        select_by_name,
+        variants_for,
+    )
+    from harness.patchstack.stacks.stack_export import make_empty_folder
+    from harness.sources.git.git_repository import Repository
+    from harness.workspace.downloads import progress_logger
+
     if kit:
         return _finish(kit, out, as_json=as_json)
     if repo is None or to is None or out is None:
@@ -114,6 +109,8 @@ def rebase(
 
 
 def _unfinished(result: RebasedPatch) -> bool:
+    from harness.patchstack.apply.patch_verdict import PatchVerdict
+
     return result.data is None and result.verdict.verdict is not PatchVerdict.ALREADY_UPSTREAM
 
 
@@ -136,6 +133,8 @@ def _rebased_lines(result: RebasedPatch) -> list[str]:
 
 
 def _finish(kit: Path, out: Path | None, *, as_json: bool) -> int:
+    from harness.patchstack.rebase.rebase_kit import finish_kit
+
     patch = finish_kit(kit)
     file = (out or kit.parent) / f"{kit.name}.patch"
     if file.exists() and file.read_bytes() != patch:
@@ -197,6 +196,12 @@ def import_command(
     each patch is applied to the commit that it names, and the summary of the stack is compared with the code.
     A pin without --for gets a version range of that one commit.
     """
+    from harness.patchstack.stacks.import_check import check_imported
+    from harness.patchstack.stacks.stack_export import write_imported
+    from harness.patchstack.stacks.stack_import import import_patches
+    from harness.sources.git.git_repository import Repository
+    from harness.workspace.downloads import progress_logger
+
     if out and not owner:
         raise click.UsageError("--out also needs --owner: who maintains these patches from now on")
     imported = import_patches(folder, layout or "")
@@ -300,6 +305,9 @@ def export(
     Each patch has its description. The output is reproducible. With --check alone, every stored patch variant
     is compared with its canonical form.
     """
+    from harness.patchstack.stacks.patch_selection import choose_upstream, load_own_stack, stacks_in
+    from harness.patchstack.stacks.stack_export import canonical_problems, export_problems, export_stack
+
     patches = folder or settings.root / "patches"
     if bool(out) != bool(version) or not (out or checks):
         raise click.UsageError("give --version and --out, or --check")

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from harness.cli.patch_output import ANY, CODES, FILE, json_option, print_facts, say
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, NothingSelectedError
-from harness.patchstack.runtime.monkey_patches import RuntimeVerdict, check_runtime, find_runtime_patches
-from harness.patchstack.runtime.target_registry import (
-    read_registry,
-    record_targets,
-    registry_differences,
-    write_registry,
-)
-from harness.patchstack.stacks.upstream_tree import commit_target, folder_target
 from harness.serialisation import json_object
-from harness.sources.git.git_repository import Repository
+
+if TYPE_CHECKING:
+    from harness.patchstack.runtime.monkey_patches import RuntimeVerdict
 
 
 @click.command(
@@ -62,6 +57,16 @@ def runtime(
     arguments of its target. With --registry, a target that disappeared or whose arguments changed since the
     previous version is a problem too. Nothing is imported or run.
     """
+    from harness.patchstack.runtime.monkey_patches import check_runtime, find_runtime_patches
+    from harness.patchstack.runtime.target_registry import (
+        read_registry,
+        record_targets,
+        registry_differences,
+        write_registry,
+    )
+    from harness.patchstack.stacks.upstream_tree import commit_target, folder_target
+    from harness.sources.git.git_repository import Repository
+
     source = commit_target(Repository(patching), ref, package) if ref else folder_target(patching, package)
     target = folder_target(upstream, package, version)
     # Builds of one release differ in the local part alone, and have one source.

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.ledger.plan_record import PlanEntry
-from harness.plan.keys.code_impact import code_impact
-from harness.plan.tasks.task import Plan
 from harness.serialisation import as_object, dumps
 from harness.settings import Settings
-from harness.workspace.planning.plan_estimates import PlanEstimates, estimate_plan, work_text
-from harness.workspace.planning.plan_history import PlanHistory, open_plan_with_history
-from harness.workspace.planning.plan_schedule import (
-    PlanReport,
-    ScheduledTask,
-    github_job_lines,
-    schedule_tasks,
-)
-from harness.workspace.planning.plan_selection import select_checks
-from harness.workspace.planning.revision_comparison import compare_with_revision
+
+if TYPE_CHECKING:
+    from harness.ledger.plan_record import PlanEntry
+    from harness.plan.tasks.task import Plan
+    from harness.workspace.planning.plan_estimates import PlanEstimates
+    from harness.workspace.planning.plan_history import PlanHistory
+    from harness.workspace.planning.plan_schedule import ScheduledTask
 
 
 @click.command(
@@ -93,6 +87,11 @@ def command(
 
     Nothing is run. A task marked * has a stored outcome that a run reuses.
     """
+    from harness.workspace.planning.plan_estimates import estimate_plan
+    from harness.workspace.planning.plan_history import open_plan_with_history
+    from harness.workspace.planning.plan_schedule import PlanReport, github_job_lines, schedule_tasks
+    from harness.workspace.planning.revision_comparison import compare_with_revision
+
     if options["code_impact"]:
         _show_code_impact(checks, as_json=as_json)
         return
@@ -140,6 +139,9 @@ def command(
 
 
 def _show_code_impact(names: tuple[str, ...], *, as_json: bool) -> None:
+    from harness.plan.keys.code_impact import code_impact
+    from harness.workspace.planning.plan_selection import select_checks
+
     checks = select_checks(names)
     rows = code_impact(checks)
     if as_json:
@@ -163,6 +165,8 @@ def _show_code_impact(names: tuple[str, ...], *, as_json: bool) -> None:
 
 
 def _lines(plan: Plan, known: PlanHistory, estimates: PlanEstimates) -> list[str]:
+    from harness.workspace.planning.plan_estimates import work_text
+
     by_cell: dict[str, list[PlanEntry]] = {}
     for entry in plan.entries:
         by_cell.setdefault(entry.cell_id, []).append(entry)

@@ -5,22 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from harness.compat.lint.job_settings import JobSettings
-from harness.convergence.recipes.recipe_launch import Launch, Twin
-from harness.convergence.recipes.recipe_launch import render as rendered
 from harness.errors import EXIT_UNEXPECTED
 from harness.settings import Settings
-from harness.workspace.planning.open_plan import open_matrix
-from harness.workspace.planning.plan_selection import find_cell
-from harness.workspace.planning.recipe_selection import (
-    known_errors,
-    override_settings,
-    recipe_facet,
-    recipe_locations,
-)
+
+if TYPE_CHECKING:
+    from harness.convergence.recipes.recipe_launch import Launch, Twin
 
 
 @click.group(
@@ -80,6 +73,17 @@ def render(
     from the environment variable NPU_MATRIX_<NAME>, else from the labels of the runner. Exits with 1 when the
     job would fail.
     """
+    from harness.compat.lint.job_settings import JobSettings
+    from harness.convergence.recipes.recipe_launch import render as rendered
+    from harness.workspace.planning.open_plan import open_matrix
+    from harness.workspace.planning.plan_selection import find_cell
+    from harness.workspace.planning.recipe_selection import (
+        known_errors,
+        override_settings,
+        recipe_facet,
+        recipe_locations,
+    )
+
     matrix = open_matrix(settings)
     found = find_cell(matrix, settings["profile"], cell)
     name, facet = recipe_facet(settings, matrix, found, other)

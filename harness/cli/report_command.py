@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from harness.cli.status_command import PERIOD, WAIT_FACTOR
-from harness.ledger.store import Ledger
-from harness.report.publish.live_report import LiveReport
 from harness.settings import Settings
-from harness.workspace.open_ledger import open_ledger
-from harness.workspace.results.run_report import gather_report_inputs, write_report
-from harness.workspace.results.stored_run import (
-    StoredRun,
-    exit_code_today,
-    find_run,
-    is_running,
-    mark_unfinished,
-    open_run,
-)
+
+if TYPE_CHECKING:
+    from harness.ledger.store import Ledger
+    from harness.workspace.results.stored_run import StoredRun
 
 
 @click.command(
@@ -65,6 +58,10 @@ def command(
 
     The verdicts are recomputed with the checks and expectations of today.
     """
+    from harness.workspace.open_ledger import open_ledger
+    from harness.workspace.results.run_report import write_report
+    from harness.workspace.results.stored_run import exit_code_today, find_run, open_run
+
     settings = settings.overridden({"reports": reports})
     with open_ledger(settings) as ledger:
         stored = open_run(settings, ledger, find_run(settings, ledger, run_id) if run_id else None)
@@ -84,6 +81,10 @@ def command(
 
 def _follow(settings: Settings, ledger: Ledger, stored: StoredRun) -> StoredRun:
     """Update the report of a run until it ends or its process is gone; returns its final state."""
+    from harness.report.publish.live_report import LiveReport
+    from harness.workspace.results.run_report import gather_report_inputs
+    from harness.workspace.results.stored_run import is_running, mark_unfinished, open_run
+
     live = None
     while stored.run.finished is None and is_running(settings):
         began = time.monotonic()

@@ -8,37 +8,19 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
-from harness.builds.cell.cell_command import cell_launcher
-from harness.cli.run_output import print_summary
 from harness.errors import EXIT_INTERRUPTED, InfrastructureError, InputError
-from harness.ledger.store import Ledger
-from harness.report.publish.publish import ensure_writable
-from harness.run.executors.executor import Executor, LocalExecutor
-from harness.run.scheduling.board import console_observer, json_lines
-from harness.run.scheduling.events import Observer, RunEvent
-from harness.run.scheduling.run_result import RunResult
-from harness.run.scheduling.scheduler import RunPolicy, run_plan
 from harness.settings import Settings
-from harness.verdict.plan_verdicts import judge_plan, summarise_verdicts
-from harness.verdict.verdict import judge_outcome
-from harness.workspace.execution.reference_recording import record_references, recordings_of_run, run_program
-from harness.workspace.execution.run_setup import (
-    exclusive_run,
-    host_record,
-    local_site,
-    ray_cluster,
-)
-from harness.workspace.planning.migration_status import finished_migrations
-from harness.workspace.planning.open_plan import PlanContext, cards_by_cell, expectations, open_plan
-from harness.workspace.planning.plan_history import check_history
-from harness.workspace.planning.plan_selection import split_names
-from harness.workspace.results.run_report import write_report
-from harness.workspace.results.stored_run import StoredRun, recorded_run
+
+if TYPE_CHECKING:
+    from harness.ledger.store import Ledger
+    from harness.run.executors.executor import Executor
+    from harness.run.scheduling.events import Observer, RunEvent
+    from harness.run.scheduling.run_result import RunResult
+    from harness.workspace.planning.open_plan import PlanContext
 
 
 @click.command(
@@ -91,6 +73,12 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
 
     Outcomes of unchanged tasks are reused. To resume an interrupted run, start the same command again.
     """
+    from harness.report.publish.publish import ensure_writable
+    from harness.run.executors.executor import LocalExecutor
+    from harness.workspace.execution.run_setup import exclusive_run, local_site, ray_cluster
+    from harness.workspace.planning.open_plan import open_plan
+    from harness.workspace.planning.plan_selection import split_names
+
     flags = {
         name: options[name] for name in ("jobs", "reports", "engine", "base_image", "executor", "ray_address")
     }
@@ -134,6 +122,13 @@ def _run(
 
     rerun: names of checks to run again even if they have stored outcomes.
     """
+    from harness.ledger.store import Ledger
+    from harness.run.scheduling.scheduler import RunPolicy, run_plan
+    from harness.verdict.verdict import judge_outcome
+    from harness.workspace.execution.run_setup import host_record
+    from harness.workspace.planning.open_plan import cards_by_cell
+    from harness.workspace.planning.plan_history import check_history
+
     settings = context.settings
     with Ledger.open(settings.path("state")) as ledger:
         _, failure_rate = check_history(
@@ -162,6 +157,13 @@ def _run(
 
 def _record(context: PlanContext, result: RunResult, folder: Path, stopped: Callable[[], bool]) -> int:
     """Record reference sets; returns EXIT_INTERRUPTED if the user interrupted it, else 0."""
+    from harness.builds.cell.cell_command import cell_launcher
+    from harness.workspace.execution.reference_recording import (
+        record_references,
+        recordings_of_run,
+        run_program,
+    )
+
     run = partial(run_program, stopped=stopped)
     try:
         for path in record_references(
@@ -177,6 +179,13 @@ def _record(context: PlanContext, result: RunResult, folder: Path, stopped: Call
 
 
 def _conclude(context: PlanContext, ledger: Ledger, result: RunResult) -> int:
+    from harness.cli.run_output import print_summary
+    from harness.verdict.plan_verdicts import judge_plan, summarise_verdicts
+    from harness.workspace.planning.migration_status import finished_migrations
+    from harness.workspace.planning.open_plan import expectations
+    from harness.workspace.results.run_report import write_report
+    from harness.workspace.results.stored_run import StoredRun, recorded_run
+
     expected = expectations(context.matrix, context.settings["profile"])
     verdicts = judge_plan(context.plan, result.outcomes, result.without_outcome, expected)
     summary = summarise_verdicts(verdicts)
@@ -200,6 +209,10 @@ def _conclude(context: PlanContext, ledger: Ledger, result: RunResult) -> int:
 
 @contextlib.contextmanager
 def _observing(events: str | None) -> Iterator[Observer]:
+    from rich.console import Console
+
+    from harness.run.scheduling.board import console_observer, json_lines
+
     with contextlib.ExitStack() as stack:
         board = stack.enter_context(console_observer(Console(stderr=True), os.environ))
         if events is None:

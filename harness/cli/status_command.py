@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.live import Live
 
-from harness.ledger.store import Ledger
-from harness.report.formats.terminal import print_grid, rich_grid
-from harness.report.model.marks import EVIDENCE, STYLES, Mark
-from harness.report.model.report_model import ReportModel, build_model
-from harness.report.query.grid_query import GridSelection, select
 from harness.serialisation import dumps
 from harness.settings import Settings
-from harness.verdict.plan_verdicts import RunSummary, summarise_verdicts
-from harness.workspace.open_ledger import open_ledger
-from harness.workspace.results.run_report import gather_report_inputs
-from harness.workspace.results.stored_run import StoredRun, is_running, mark_unfinished, open_run
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from harness.ledger.store import Ledger
+    from harness.report.model.report_model import ReportModel
+    from harness.report.query.grid_query import GridSelection
+    from harness.verdict.plan_verdicts import RunSummary
+    from harness.workspace.results.stored_run import StoredRun
 
 #: Minimum seconds between two updates, and how many times as long as reading the wait is at least.
 PERIOD, WAIT_FACTOR = 2.0, 4.0
@@ -53,6 +52,10 @@ def command(settings: Settings, run_id: str | None, query: str, watch: bool, as_
     The verdicts are recomputed with the checks and expectations of today. The exit code depends on all
     verdicts of the run, also on those that --filter hides.
     """
+    from rich.console import Console
+
+    from harness.workspace.open_ledger import open_ledger
+
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other")
     console = Console()
@@ -72,6 +75,12 @@ def command(settings: Settings, run_id: str | None, query: str, watch: bool, as_
 
 
 def _read_run(settings: Settings, ledger: Ledger, run_id: str | None, query: str) -> RunView:
+    from harness.report.model.report_model import build_model
+    from harness.report.query.grid_query import select
+    from harness.verdict.plan_verdicts import summarise_verdicts
+    from harness.workspace.results.run_report import gather_report_inputs
+    from harness.workspace.results.stored_run import mark_unfinished, open_run
+
     stored = open_run(settings, ledger, run_id)
     inputs = gather_report_inputs(settings, ledger, stored)
     model = build_model(inputs if stored.run.finished else mark_unfinished(inputs))
@@ -84,11 +93,18 @@ def _read_run(settings: Settings, ledger: Ledger, run_id: str | None, query: str
 
 
 def _show(view: RunView, console: Console) -> None:
+    from harness.report.formats.terminal import print_grid
+
     print_grid(view.model, console, view.selection)
 
 
 def _follow(settings: Settings, ledger: Ledger, run_id: str, query: str, console: Console) -> RunView:
     """Show the run until it ends or its process is gone: in a terminal as a grid, else each new result."""
+    from rich.live import Live
+
+    from harness.report.formats.terminal import rich_grid
+    from harness.workspace.results.stored_run import is_running
+
     live = console.is_terminal
     printed: dict[tuple[str, str], str] = {}
     with Live(console=console, auto_refresh=False, transient=True) as screen:
@@ -108,6 +124,8 @@ def _follow(settings: Settings, ledger: Ledger, run_id: str, query: str, console
 
 def _print_changes(view: RunView, printed: dict[tuple[str, str], str]) -> None:
     """Print results that are new or have changed."""
+    from harness.report.model.marks import EVIDENCE, STYLES, Mark
+
     for row, hits in view.selection.rows:
         for check, result in row.results.items():
             evidence = result.shown_evidence

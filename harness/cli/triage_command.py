@@ -5,24 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError
 from harness.settings import Settings
-from harness.verdict.triage.catalogue import LOCAL_NAME, Catalogue, catalogue_with
-from harness.verdict.triage.diagnosis import (
-    SCHEMA,
-    ComparedRuns,
-    Diagnosis,
-    cluster,
-    read_series,
-    triage,
-    triage_file,
-)
-from harness.verdict.triage.diagnosis_text import describe
-from harness.verdict.triage.learn_signature import Description, append_entry, learn
-from harness.workspace.results.run_triage import triage_run
+
+if TYPE_CHECKING:
+    from harness.verdict.triage.catalogue import Catalogue
+    from harness.verdict.triage.diagnosis import ComparedRuns, Diagnosis
 
 
 @click.command(
@@ -78,6 +70,10 @@ def command(
     by their stack traces. The file signatures.yaml next to matrix.yaml extends the catalogue. Training
     metrics are compared with the limits of the catalogue; most limits need --reference.
     """
+    from harness.verdict.triage.catalogue import LOCAL_NAME, catalogue_with
+    from harness.verdict.triage.diagnosis import ComparedRuns, read_series
+    from harness.workspace.results.run_triage import triage_run
+
     local = settings.root / LOCAL_NAME
     catalogue = catalogue_with(local)
     if list_all:
@@ -103,6 +99,8 @@ def command(
 
 
 def _diagnose(log: str, catalogue: Catalogue, compared: ComparedRuns) -> Diagnosis:
+    from harness.verdict.triage.diagnosis import triage, triage_file
+
     if log == "-":
         # None if standard input was closed when Python started.
         if sys.stdin is None:
@@ -112,6 +110,8 @@ def _diagnose(log: str, catalogue: Catalogue, compared: ComparedRuns) -> Diagnos
 
 
 def _print_json(diagnoses: dict[str, Diagnosis], *, as_list: bool) -> None:
+    from harness.verdict.triage.diagnosis import SCHEMA, cluster
+
     if len(diagnoses) == 1 and not as_list:
         log, found = next(iter(diagnoses.items()))
         click.echo(json.dumps({**found.to_json(), "log": log}, indent=2))
@@ -125,6 +125,9 @@ def _print_json(diagnoses: dict[str, Diagnosis], *, as_list: bool) -> None:
 
 
 def _print_text(diagnoses: dict[str, Diagnosis]) -> None:
+    from harness.verdict.triage.diagnosis import cluster
+    from harness.verdict.triage.diagnosis_text import describe
+
     if not diagnoses:
         click.echo("no failed task has a log")
     for log, found in diagnoses.items():
@@ -142,6 +145,8 @@ def _print_text(diagnoses: dict[str, Diagnosis]) -> None:
 def _learn(
     diagnoses: dict[str, Diagnosis], catalogue: Catalogue, local: Path, described: dict[str, str | None]
 ) -> None:
+    from harness.verdict.triage.learn_signature import Description, append_entry, learn
+
     missing = [f"--{name}" for name in ("name", "cause", "remedy", "source") if not described[name]]
     if missing:
         raise click.UsageError(f"--learn also needs {', '.join(missing).replace('--name', '--id')}")

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from harness.errors import InputError
-from harness.ledger.run_record import RunRecord
-from harness.plan.change.rerun_reasons import rerun_reasons
 from harness.serialisation import dumps
 from harness.settings import Settings
-from harness.workspace.open_ledger import open_ledger
-from harness.workspace.planning.followed_branches import follow_branches
-from harness.workspace.planning.open_plan import open_matrix, open_plan
-from harness.workspace.planning.plan_history import read_history
-from harness.workspace.planning.plan_selection import find_cell
+
+if TYPE_CHECKING:
+    from harness.ledger.run_record import RunRecord
 
 
 @click.command(
@@ -28,6 +25,13 @@ from harness.workspace.planning.plan_selection import find_cell
 @click.pass_obj
 def command(settings: Settings, cell: str, run_id: str | None, as_json: bool) -> None:
     """Show for each check of CELL whether its stored outcome is reused, and if not, what has changed."""
+    from harness.plan.change.rerun_reasons import rerun_reasons
+    from harness.workspace.open_ledger import open_ledger
+    from harness.workspace.planning.followed_branches import follow_branches
+    from harness.workspace.planning.open_plan import open_matrix, open_plan
+    from harness.workspace.planning.plan_history import read_history
+    from harness.workspace.planning.plan_selection import find_cell
+
     matrix, _ = follow_branches(open_matrix(settings))
     found = find_cell(matrix, settings["profile"], cell)
     context = open_plan(settings, choose=lambda _matrix: [found])

@@ -28,6 +28,36 @@ def run(*arguments: str, **more: object) -> subprocess.CompletedProcess[bytes]:
     )
 
 
+#: Packages that a command may load only when it runs, not for its `--help`.
+HEAVY = (
+    *("harness.workspace", "harness.report", "harness.patchstack", "harness.verdict", "harness.ledger"),
+    *("harness.run", "numpy", "pydantic", "pygit2", "rich"),
+)
+#: Makes the help of every command and sub-command; fails on the first command that loads one of HEAVY.
+LOAD_ALL = f"""
+import sys
+import click
+from harness.cli.app import COMMANDS, app
+
+context = click.Context(app)
+for name in COMMANDS:
+    command = app.get_command(context, name)
+    for sub_command in getattr(command, "commands", {{}}).values():
+        sub_command.get_help(click.Context(sub_command))
+    command.get_help(click.Context(command))
+    loaded = [package for package in {HEAVY!r} if package in sys.modules]
+    if loaded:
+        sys.exit(f"{{name}} --help loads {{loaded}}")
+"""
+
+
+def test_help_of_no_command_loads_what_the_command_runs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD_ALL], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("arguments", [("triage", "--list"), ("--show-config",), ("--help",)])
 def test_a_reader_that_is_gone_is_no_failure_of_a_cell(arguments: tuple[str, ...]) -> None:
     reader, writer = os.pipe()

@@ -340,7 +340,7 @@ class Machine:
 def machine(repository, monkeypatch):
     def made(*answers):
         found = Machine(repository, *answers)
-        monkeypatch.setattr("harness.cli.gate_command.rerun_tasks", found)
+        monkeypatch.setattr("harness.workspace.execution.rerun_tasks.rerun_tasks", found)
         return found
 
     return made

@@ -30,6 +30,7 @@ from harness.numerics.loss.loss_measurements import (
 )
 from harness.outcome import Evidence, Judgement, Outcome, State, Status, Tier
 from harness.settings import load_settings
+from harness.workspace.execution import numerics_measurement
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -117,7 +118,7 @@ CALIBRATED = CalibrationMeasured(
 @pytest.fixture
 def measured(monkeypatch):
     def give(status: Status):
-        monkeypatch.setattr(numerics_command, "measure_numerics", partial(measure, status))
+        monkeypatch.setattr(numerics_measurement, "measure_numerics", partial(measure, status))
 
     def measure(status: Status, _settings, check, _options):
         outcome = Outcome(
