@@ -37,8 +37,8 @@ def decide(
     INCONCLUSIVE and `runs_wanted` says how many more are needed.
 
     A run may be shorter than the reference only if it was stopped early after an interim test gave an alarm;
-    any other short run fails as truncated. The order of the reference runs does not matter. No numbers in the
-    series make this function raise.
+    any other short run fails as truncated. The order of the reference runs does not matter. The
+    function raises no exception for any numbers, also NaN and infinity.
 
     twins: for each candidate run a recorded run of the same seed and noise, or None (see `paired_run`).
     running: the last candidate run is still training. Its end then does not count as truncation, and

@@ -35,7 +35,7 @@ _STATUS_WORDS = {
 
 
 class Handler(Protocol):
-    """Receives the events of one file. A ValueError that it raises ends parsing, with its text as problem."""
+    """Receives the events of one file. If it raises a ValueError, parsing ends with this problem."""
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         """An element begins."""

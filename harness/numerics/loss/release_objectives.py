@@ -70,7 +70,7 @@ DIFFERENCES = (
     ObjectiveDifference(
         id="empty-sequences-counted",
         last=(0, 6, 0),
-        what="sequences without a valid token count in the mean over sequences",
+        what="the mean over sequences includes sequences without valid tokens",
         source="verl up to 0.6.0, core_algos.agg_loss; excluded from 0.6.1",
         changes={"empty_rows": "counted"},
         applies=_has_empty_row,

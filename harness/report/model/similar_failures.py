@@ -11,7 +11,7 @@ from harness.report.model.report_inputs import ReportResult
 from harness.report.model.report_model import ReportModel, ReportRow
 
 MAX_ALIKE = 12
-#: In a larger matrix the most similar passing cell is not searched: the time is cells times failures.
+#: In a larger matrix the most similar passing cell is not searched: every failure would take a pass over it.
 MAX_CELLS = 300
 
 

@@ -140,7 +140,7 @@ def judge(measured: ImportMeasurements | ProgramFailure, _params: Mapping[str, A
         return Judgement(
             status=Status.INCONCLUSIVE,
             reasons=(
-                "Modules call operators on import that the simulated device does not implement.",
+                "On import, modules call operators that the simulated device does not implement.",
                 *remarks,
             ),
             remedies=(
