@@ -121,7 +121,7 @@ class _UseVisitor(SyntaxVisitor, ast.NodeVisitor):
         return Binding(target=binding.target, instance="created") if may_be_class(binding) else None
 
     def _block(self, body: list[ast.stmt], guard: str = "") -> None:
-        """Visit statements in order. If the body of a test leaves the block, the test guards the rest of it."""
+        """Visit statements in order. If the body of a test leaves the block, the rest is guarded."""
         depth = len(self._guards)
         if guard:
             self._guards.append(guard)

@@ -109,7 +109,7 @@ def npu_moe_init_routing_v2(
     """Repeats x (tokens, h) for each of the tokens' experts in expert_idx (tokens, k), sorted by expert.
 
     The second result (int32) has, for each entry of expert_idx, its row in the first result (row_idx_type 0),
-    or for each row its entry (1). The third result (int64) has the number of tokens per expert
+    or, for each row, its entry (1). The third result (int64) has the number of tokens per expert
     (expert_tokens_num_type 1) or their cumulative sum (0). Entries of inactive experts come last and are not
     counted.
     """
