@@ -91,7 +91,7 @@ def crossing_times(reward: Floats, levels: Levels, *, steps: int) -> dict[str, S
 
 
 def feature_summaries(values: Floats, feature: Feature) -> dict[str, Summary]:
-    """Summaries of the start, the whole and the final fifth of a series, on its feature's scale; its spike."""
+    """Summaries of the start, the whole and the last fifth of a series, on its feature's scale; its spike."""
     scaled = on_scale(values, feature)
     parts = {
         "start": scaled[:FIRST],
