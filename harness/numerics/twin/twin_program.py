@@ -113,7 +113,7 @@ def compute_twin_reference(case: TwinCase, out: Path) -> TwinReferenceFacts:
 
 def save_twin_reference(file: Path, reference: TwinReference, exact: TwinRun) -> None:
     """Write a reference with its tensors."""
-    # Stored in single precision, whose rounding error is smaller than one that every tolerance contains.
+    # Single precision is enough: every tolerance includes a rounding error larger than that of float32.
     arrays: dict[str, NDArray[Any]] = {
         f"{EXACT}{label}": values.astype(np.float32) for label, values in exact.values.items()
     }
