@@ -6,6 +6,7 @@ tests also need axe-core: install the package axe-core-python, or set `NPU_MATRI
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -77,6 +78,7 @@ def axe_core() -> Path | None:
     return None
 
 
+@functools.cache
 def samples() -> Any:
     spec = importlib.util.spec_from_file_location("report_samples", SAMPLES)
     assert spec
