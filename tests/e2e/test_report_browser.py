@@ -451,7 +451,7 @@ def test_nothing_is_wider_than_the_screen(browser: Browser, page: str, width: in
         assert tile["x"] + tile["width"] <= width
 
 
-def test_ten_thousand_cells_stay_quick_to_move_in(driver: Any, tmp_path: Path) -> None:
+def test_of_a_long_list_of_cells_only_the_rows_in_view_are_drawn(driver: Any, tmp_path: Path) -> None:
     from selenium.webdriver.common.keys import Keys
 
     module = samples()
