@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli.status_command import PERIOD, WAIT_FACTOR
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -81,6 +80,7 @@ def command(
 
 def _follow(settings: Settings, ledger: Ledger, stored: StoredRun) -> StoredRun:
     """Update the report of a run until it ends or its process is gone; returns its final state."""
+    from harness.cli.status_output import PERIOD, WAIT_FACTOR
     from harness.report.publish.live_report import LiveReport
     from harness.workspace.results.run_report import gather_report_inputs
     from harness.workspace.results.stored_run import is_running, mark_unfinished, open_run

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
-from collections.abc import Callable, Collection, Iterator
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from harness.errors import EXIT_INTERRUPTED, InfrastructureError, InputError
 from harness.settings import Settings
-
-if TYPE_CHECKING:
-    from harness.ledger.store import Ledger
-    from harness.run.executors.executor import Executor
-    from harness.run.scheduling.events import Observer, RunEvent
-    from harness.run.scheduling.run_result import RunResult
-    from harness.workspace.planning.open_plan import PlanContext
 
 
 @click.command(
@@ -73,6 +61,7 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
 
     Outcomes of unchanged tasks are reused. To resume an interrupted run, start the same command again.
     """
+    from harness.cli.run_execution import execute_plan, record_reference_sets
     from harness.report.publish.publish import ensure_writable
     from harness.run.executors.executor import LocalExecutor
     from harness.workspace.execution.run_setup import exclusive_run, local_site, ray_cluster
@@ -96,7 +85,7 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
         stack.callback(executor.close)
         all_planned = {task.check.name for task in context.plan.tasks.values()}
         rerun = (set(split_names(checks)) or all_planned) if options["fresh"] else frozenset()
-        result, code = _run(
+        result, code = execute_plan(
             context,
             executor,
             stopped,
@@ -106,128 +95,4 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
         )
         if options["record_reference"] is None or result.interrupted:
             return code
-        return _record(context, result, options["record_reference"], stopped) or code
-
-
-def _run(
-    context: PlanContext,
-    executor: Executor,
-    stopped: Callable[[], bool],
-    *,
-    rerun: Collection[str],
-    keep_going: bool,
-    events: str | None,
-) -> tuple[RunResult, int]:
-    """Run the plan and write the report; returns the result and the exit code.
-
-    rerun: names of checks to run again even if they have stored outcomes.
-    """
-    from harness.ledger.store import Ledger
-    from harness.run.scheduling.scheduler import RunPolicy, run_plan
-    from harness.verdict.verdict import judge_outcome
-    from harness.workspace.execution.run_setup import host_record
-    from harness.workspace.planning.open_plan import cards_by_cell
-    from harness.workspace.planning.plan_history import check_history
-
-    settings = context.settings
-    with Ledger.open(settings.path("state")) as ledger:
-        _, failure_rate = check_history(
-            ledger, {task.check.name: task.check for task in context.plan.tasks.values()}
-        )
-        policy = RunPolicy(
-            keep_going=keep_going,
-            rerun={key for key, task in context.plan.tasks.items() if task.check.name in rerun},
-            failure_rate=failure_rate,
-            cards=cards_by_cell(context),
-        )
-        with _observing(events) as observer:
-            result = run_plan(
-                context.plan,
-                ledger,
-                executor,
-                judge_outcome,
-                policy=policy,
-                observer=observer,
-                stopped=stopped,
-                argv=sys.argv[1:],
-                host=host_record(context),
-            )
-        return result, _conclude(context, ledger, result)
-
-
-def _record(context: PlanContext, result: RunResult, folder: Path, stopped: Callable[[], bool]) -> int:
-    """Record reference sets; returns EXIT_INTERRUPTED if the user interrupted it, else 0."""
-    from harness.builds.cell.cell_command import cell_launcher
-    from harness.workspace.execution.reference_recording import (
-        record_references,
-        recordings_of_run,
-        run_program,
-    )
-
-    run = partial(run_program, stopped=stopped)
-    try:
-        for path in record_references(
-            recordings_of_run(context.plan, result), folder, cell_launcher(context.settings.cache), run
-        ):
-            click.echo(f"reference: {path}")
-    except InfrastructureError:
-        if not stopped():
-            raise
-        click.echo("the recording was interrupted; the same command continues it", err=True)
-        return EXIT_INTERRUPTED
-    return 0
-
-
-def _conclude(context: PlanContext, ledger: Ledger, result: RunResult) -> int:
-    from harness.cli.run_output import print_summary
-    from harness.verdict.plan_verdicts import judge_plan, summarise_verdicts
-    from harness.workspace.planning.migration_status import finished_migrations
-    from harness.workspace.planning.open_plan import expectations
-    from harness.workspace.results.run_report import write_report
-    from harness.workspace.results.stored_run import StoredRun, recorded_run
-
-    expected = expectations(context.matrix, context.settings["profile"])
-    verdicts = judge_plan(context.plan, result.outcomes, result.without_outcome, expected)
-    summary = summarise_verdicts(verdicts)
-    code = EXIT_INTERRUPTED if result.interrupted else summary.exit_code
-    ledger.finish_run(result.run_id, code)
-    # Print before writing the report, so that the results are shown even if the report cannot be written.
-    print_summary(context.settings, context.plan, verdicts, summary, result)
-    for notice in (*context.plan.notices, *finished_migrations(context.matrix, context.plan, verdicts)):
-        click.echo(f"note: {notice}")
-    stored = StoredRun(
-        run=recorded_run(ledger, result.run_id),
-        plan=context.plan,
-        matrix=context.matrix,
-        verdicts=verdicts,
-        executed=result.executed_keys,
-    )
-    folder = write_report(context.settings, ledger, stored)
-    click.echo(f"report: {folder / 'index.html'}")
-    return code
-
-
-@contextlib.contextmanager
-def _observing(events: str | None) -> Iterator[Observer]:
-    from rich.console import Console
-
-    from harness.run.scheduling.board import console_observer, json_lines
-
-    with contextlib.ExitStack() as stack:
-        board = stack.enter_context(console_observer(Console(stderr=True), os.environ))
-        if events is None:
-            yield board
-            return
-        try:
-            stream = stack.enter_context(Path(events).open("a", encoding="utf-8"))
-        except OSError as error:
-            raise InputError(
-                f"cannot write events to {events}", why=str(error), fix="name another file"
-            ) from error
-        write = json_lines(stream)
-
-        def both(event: RunEvent) -> None:
-            board(event)
-            write(event)
-
-        yield both
+        return record_reference_sets(context, result, options["record_reference"], stopped) or code
