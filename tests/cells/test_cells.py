@@ -57,7 +57,7 @@ def test_the_tests_of_devices_and_losses_pass_inside_the_cell(cell, pytest_folde
 def test_the_unit_tests_that_need_torch_pass_inside_the_cell(cell, pytest_folder, tmp_path):
     unit = REPOSITORY / "tests" / "unit"
     names = ("tiny_policy", "smoke_program", "probability_gap", "sampler")
-    losses = "test_a_right_loss_passes_and_a_wrong_one_fails_with_its_reasons"
+    losses = "test_a_correct_loss_passes_and_a_wrong_one_fails_with_its_reasons"
     _launched, variables = cell.command("pytest")
     # These tests run on the CPU, where verl must not find torch_npu: its kernels do not support CPU tensors.
     cpu = {
