@@ -49,7 +49,7 @@ class ExplainedPin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownInconsistency:
+class ExplainedFinding:
     """A contradiction in the source of a stack."""
 
     what: str
@@ -66,7 +66,7 @@ class ExplainedCell:
     profiles: tuple[str, ...]
     axes: Mapping[str, AxisValue]
     pins: tuple[ExplainedPin, ...]
-    findings: tuple[KnownInconsistency, ...]
+    findings: tuple[ExplainedFinding, ...]
     facets: Mapping[str, JsonValue]
     facets_from: Mapping[str, tuple[str, ...]]
     checks: tuple[ExplainedCheck, ...]
@@ -142,7 +142,7 @@ def explain_cell(context: PlanContext, cell: Cell) -> ExplainedCell:
             for pin in cell.pins
         ),
         findings=tuple(
-            KnownInconsistency(what=finding.what, source=finding.source) for finding in cell.findings
+            ExplainedFinding(what=finding.what, source=finding.source) for finding in cell.findings
         ),
         facets=json_object(facet_values(cell, tuple(FACETS), inputs)),
         facets_from={
