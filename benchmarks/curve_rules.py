@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import NormalDist
 
 import numpy as np
-from scipy import stats
 
 Run = Mapping[str, Sequence[float]]
 Accepts = Callable[[Sequence[Run], Run], bool]
@@ -32,7 +32,7 @@ def mann_kendall(_references: Sequence[Run], candidate: Run) -> bool:
     number = len(reward)
     score = sum(float(np.sign(reward[place + 1 :] - reward[place]).sum()) for place in range(number - 1))
     variance = number * (number - 1) * (2 * number + 5) / 18
-    return bool(stats.norm.sf((score - 1) / math.sqrt(variance)) < 0.01)
+    return NormalDist().cdf((1 - score) / math.sqrt(variance)) < 0.01
 
 
 def _steps_to(reward: Sequence[float], level: float) -> float:
@@ -47,6 +47,9 @@ def rcp(references: Sequence[Run], candidate: Run) -> bool:
     times = [_steps_to(run["reward"], level) for run in references]
     spread = max(float(np.std(times, ddof=1)), 1e-9) * math.sqrt(1 + 1 / len(times))
     distance = abs(_steps_to(candidate["reward"], level) - float(np.mean(times)))
+    # SciPy is only in the dependency group `bench`.
+    from scipy import stats
+
     return bool(2 * stats.t.sf(distance / spread, len(times) - 1) > 0.05)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.special import betaincinv
 
 from benchmarks.curve_rules import RIVALS, Run
 from benchmarks.figures import Figure
@@ -45,6 +44,9 @@ def measure(trials: Iterator[Trial], rule: Rule) -> Row:
 
 def upper_bound(count: int, trials: int) -> float:
     """The one-sided 95 % upper bound of a share (Clopper and Pearson, Biometrika 26, 1934)."""
+    # SciPy is only in the dependency group `bench`.
+    from scipy.special import betaincinv
+
     return float(betaincinv(count + 1, trials - count, 0.95)) if trials > count else 1.0
 
 

@@ -178,7 +178,7 @@ def test_a_followed_run_is_shown_during_and_after_the_run(
             first = ledger.history(run_id=run.run_id)[-1]
             ledger.record(dataclasses.replace(first, key=bench.plan.entries[1].key))
 
-    monkeypatch.setattr(module, "is_running", run_goes_on)
+    monkeypatch.setattr("harness.workspace.results.stored_run.is_running", run_goes_on)
     monkeypatch.setattr(module.time, "sleep", one_more_answer)
     assert bench.ask("report", "--watch") == 0
     assert "following run" in capsys.readouterr().out
