@@ -140,6 +140,8 @@ def main(store: str, result: str, group: str, what: str) -> None:
     results = collectives(rank, world, npu)
     if what == "train":
         results |= trainings(rank, world, npu)
+    # No rank closes its connections while another one still uses them: once a rank aborted at the end.
+    dist.barrier()
     dist.destroy_process_group()
     if rank == 0:
         Path(result).write_text(json.dumps(results))
