@@ -33,8 +33,9 @@ from harness.compat.surface.module_names import (
     read_names,
 )
 from harness.compat.surface.package_text import PackageText
-from harness.compat.surface.syntax_walk import parse, walk
+from harness.compat.surface.syntax_walk import walk
 from harness.errors import InputError, Location
+from harness.sources.python_syntax import parse_source
 
 MAX_DEPTH = 40
 COMPILED = (".so", ".pyd")
@@ -316,7 +317,7 @@ class ApiSurface:
     def _parse_names(self, module: str) -> ModuleNames | None:
         if module not in self._members:
             return ModuleNames() if module in self._folders else None
-        tree = parse(self.source(module))
+        tree = parse_source(self.source(module))
         package = self._members[module].endswith("/__init__.py")
         return read_names(tree, module, package=package) if tree else None
 
@@ -344,7 +345,7 @@ class ApiSurface:
         found = []
         word = f".{method}(".encode()
         for module, file in self.files():
-            tree = parse(self.source(module)) if word in self.source(module) else None
+            tree = parse_source(self.source(module)) if word in self.source(module) else None
             for node in walk(tree) if tree else ():
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                     holder = node.func.value

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import ast
-import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 # Fields without nodes, or with nodes that no analysis uses.
 PLAIN_FIELDS = frozenset({"ctx", "op", "ops", "type_comment", "kind"})
-
-
-def parse(source: bytes) -> ast.Module | None:
-    """The syntax tree; None when this Python version cannot parse the source."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 @cache

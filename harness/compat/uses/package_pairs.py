@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 
 from harness.compat.surface.api_surface import ApiSurface
-from harness.compat.surface.syntax_walk import parse
 from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.package_uses import PackageUses, find_uses, imported_modules
 from harness.compat.uses.use import Use
@@ -16,6 +15,7 @@ from harness.compat.uses.use_check import check_uses
 from harness.compat.uses.use_finding import UseFinding
 from harness.compat.uses.use_visitor import uses_in_file
 from harness.digest import digest_bytes, digest_file, digest_json
+from harness.sources.python_syntax import parse_source
 
 #: Top-level names of all providers. A consumer is searched for uses of all of them at once.
 PROVIDERS = frozenset({"ray", "tensordict", "torch", "torch_npu", "transformers", "vllm"})
@@ -122,7 +122,7 @@ class ConsumerAnalysis:
         for module, file in self._consumer.patched.files():
             if file in self._consumer.changes:
                 source = self._consumer.patched.source(module)
-                tree = parse(source)
+                tree = parse_source(source)
                 uses += uses_in_file(tree, source, module, file, {provider.top}) if tree else ()
         return PairResult(
             uses=len(uses),

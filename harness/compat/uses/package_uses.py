@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from harness.compat.surface.api_surface import ApiSurface
-from harness.compat.surface.syntax_walk import parse
 from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.operator_calls import OperatorCall, find_operator_calls
 from harness.compat.uses.use import Use
 from harness.compat.uses.use_visitor import own_imports_in_file, uses_in_file
 from harness.digest import digest_bytes, digest_json
+from harness.sources.python_syntax import parse_source
 
 NOT_SHIPPED = ("tests", "test", "examples", "docs", "benchmarks", "tools")
 
@@ -65,7 +65,7 @@ def find_uses(
 
 
 def _uses_in_file(source: bytes, module: str, file: str, providers: Collection[str]) -> PackageUses:
-    tree = parse(source)
+    tree = parse_source(source)
     if tree is None:
         return PackageUses(uses=(), unparsed=(file,), calls=(), imports={module: ()})
     return PackageUses(
@@ -99,5 +99,5 @@ def imported_modules(
 
 def _imports(consumer: ApiSurface, module: str, file: str) -> tuple[str, ...]:
     source = consumer.source(module)
-    tree = parse(source)
+    tree = parse_source(source)
     return own_imports_in_file(tree, source, module, file) if tree else ()

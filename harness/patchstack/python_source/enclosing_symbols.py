@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 
-from harness.patchstack.python_source.source_outline import parse_source
+from harness.sources.python_syntax import parse_source
 
 _DEFINITION = re.compile(rb"^([ \t]*)(?:async[ \t]+def|def|class)[ \t]+(\w+)", re.MULTILINE)
 _NAMED = re.compile(rb"(?:async[ \t]+def|def|class)[ \t]+(\w+)")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+
+from harness.sources.python_syntax import parse_source
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = (ast.If, ast.Try, ast.With, ast.For, ast.While)
@@ -31,16 +32,6 @@ class SourceDefinition:
     def qualified(self) -> str:
         """The name with its class."""
         return f"{self.owner}.{self.name}" if self.owner else self.name
-
-
-def parse_source(source: bytes) -> ast.Module | None:
-    """The syntax tree of Python source; None if this interpreter cannot parse it."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 def outline(source: bytes) -> dict[str, SourceDefinition] | None:

@@ -17,8 +17,8 @@ from harness.patchstack.python_source.source_outline import (
     SourceDefinition,
     definitions,
     outline,
-    parse_source,
 )
+from harness.sources.python_syntax import parse_source
 from harness.sources.tree import Tree
 
 _REEXPORTS = 8

@@ -11,10 +11,10 @@ import pytest
 from source_zip import write_zip
 
 from harness.compat.surface.api_surface import ApiSurface
-from harness.compat.surface.syntax_walk import parse
 from harness.compat.uses.analysis_cache import AnalysisCache, SqliteCache
 from harness.compat.uses.package_pairs import Package
 from harness.compat.uses.package_uses import find_uses
+from harness.sources.python_syntax import parse_source
 
 USER = {
     "user/__init__.py": "",
@@ -35,9 +35,9 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
     def counting(source: bytes) -> Any:
         seen.append(source)
-        return parse(source)
+        return parse_source(source)
 
-    monkeypatch.setattr("harness.compat.uses.package_uses.parse", counting)
+    monkeypatch.setattr("harness.compat.uses.package_uses.parse_source", counting)
     return seen
 
 

@@ -16,10 +16,10 @@ from harness.compat.operators.operator_schema import (
     schema_changes,
 )
 from harness.compat.surface.api_surface import ApiSurface
-from harness.compat.surface.syntax_walk import parse
 from harness.compat.uses.operator_calls import OperatorCall, find_operator_calls
 from harness.compat.uses.package_uses import find_uses
 from harness.errors import InputError
+from harness.sources.python_syntax import parse_source
 
 OLD = [
     "npu_swiglu(Tensor self, int dim=-1) -> Tensor",
@@ -57,7 +57,7 @@ def new(tmp_path: Path) -> OperatorSchemas:
 
 
 def calls_in(source: str) -> tuple[OperatorCall, ...]:
-    tree = parse(source.encode("utf-8", "replace"))
+    tree = parse_source(source.encode("utf-8", "replace"))
     return find_operator_calls(tree, "a.py") if tree else ()
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from source_zip import write_zip
 
-from harness.compat.surface.syntax_walk import parse
 from harness.compat.uses import package_pairs
 from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.package_pairs import ConsumerAnalysis, Package, PairResult
 from harness.compat.uses.use import Use
 from harness.compat.uses.use_visitor import uses_in_file
+from harness.sources.python_syntax import parse_source
 
 LIB = {"lib/__init__.py": "def make(size): ...\n"}
 USER = {
@@ -125,7 +125,7 @@ except AttributeError:
 
 
 def test_stored_uses_equal_the_computed_ones(tmp_path: Path) -> None:
-    tree = parse(REACHES.encode())
+    tree = parse_source(REACHES.encode())
     assert tree is not None
     uses = uses_in_file(tree, REACHES.encode(), "user.a", "user/a.py", {"lib"})
     assert {use.kind for use in uses} >= {"import", "subclass", "super", "override", "call", "patch"}

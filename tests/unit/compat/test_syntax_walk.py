@@ -10,8 +10,9 @@ import pytest
 from source_zip import write_zip
 
 from harness.compat.surface.api_surface import ApiSurface
-from harness.compat.surface.syntax_walk import children, parse, walk
+from harness.compat.surface.syntax_walk import children, walk
 from harness.compat.uses.package_uses import find_uses
+from harness.sources.python_syntax import parse_source
 
 GOOD = b"import torch\ntorch.add(1)\n"
 
@@ -35,11 +36,11 @@ def test_unparsed_files_are_listed_and_the_others_analysed(tmp_path: Path, sourc
 
 
 def test_a_declared_encoding_is_used() -> None:
-    assert parse("# -*- coding: gbk -*-\nname = '中'\n".encode("gbk"))
+    assert parse_source("# -*- coding: gbk -*-\nname = '中'\n".encode("gbk"))
 
 
 def test_walk_finds_the_same_nodes_as_ast_walk() -> None:
-    tree = parse(Path(ast.__file__).read_bytes())
+    tree = parse_source(Path(ast.__file__).read_bytes())
     assert tree is not None
     plain = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
     theirs = {id(node) for node in ast.walk(tree) if not isinstance(node, plain)}

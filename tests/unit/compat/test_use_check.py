@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from source_zip import write_zip
 
 from harness.compat.surface.api_surface import ApiSurface, Presence
-from harness.compat.surface.syntax_walk import parse
 from harness.compat.uses.package_uses import find_uses
 from harness.compat.uses.use_check import check_uses
 from harness.compat.uses.use_finding import UseFinding
 from harness.compat.uses.use_visitor import uses_in_file
 from harness.errors import InputError
+from harness.sources.python_syntax import parse_source
 
 PROVIDER = {
     "lib/__init__.py": "from .core import *\nfrom . import lazy\nfrom .core import make as build\n",
@@ -56,7 +56,7 @@ def lib(tmp_path: Path) -> ApiSurface:
 
 
 def findings(lib: ApiSurface, text: str) -> list[UseFinding]:
-    tree = parse(text.encode())
+    tree = parse_source(text.encode())
     assert tree is not None
     source = text.encode("utf-8", "surrogatepass")
     uses = uses_in_file(tree, source, "user.a", "user/a.py", {"lib"})
@@ -211,7 +211,7 @@ NAMES = st.sampled_from(["lib", "make", "core", "x", "Model"])
     )
 )
 def test_any_source_can_be_read(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    tree = parse(text.encode("utf-8", "surrogatepass"))
+    tree = parse_source(text.encode("utf-8", "surrogatepass"))
     if tree is not None:
         uses_in_file(tree, text.encode("utf-8", "surrogatepass"), "user.a", "user/a.py", {"lib"})
 
