@@ -48,6 +48,8 @@ def command(
 ) -> None:
     """Find the newest version of an axis (or of all axes) that is compatible with the given versions.
 
+    Only cells for NPU hardware are considered, unless a condition names the device (--with device=sim).
+
     Uses the rules of the matrix and stored outcomes. For a version without outcomes, the command that tests
     it is shown. With --probe the missing checks are run, newest version and cheapest tier first, until the
     newest working version is known. If a version fails a tier, its more expensive tiers are skipped.

@@ -34,6 +34,7 @@ def describe_newest_versions(
     """
     if axis not in matrix.axes:
         raise InputError(f"unknown axis {axis!r}", fix=did_you_mean(axis, matrix.axes))
+    given = _with_device(matrix, given, axis)
     conditions = parse_conditions(matrix, given)
     context, proofs = known_proofs(settings, matrix, conditions)
     found = newest_versions(matrix, axis, conditions, proofs)
@@ -77,6 +78,14 @@ def describe_newest_versions(
     return report, lines
 
 
+def _with_device(matrix: Matrix, given: tuple[str, ...], axis: str = "") -> tuple[str, ...]:
+    """The conditions, with `device=npu` unless they name the device: a simulated cell proves nothing of NPUs."""
+    if axis == "device" or any(condition.axis == "device" for condition in parse_conditions(matrix, given)):
+        return given
+    has_hardware = any(cell.device == "npu" and "device" in cell.axes for cell in matrix.all_cells)
+    return (*given, "device=npu") if has_hardware else given
+
+
 def _headline(found: NewestVersions, axis: str, given: tuple[str, ...]) -> str:
     under = f" with {', '.join(given)}" if given else ""
     if found.works:
@@ -92,11 +101,13 @@ def describe_newest_cells(
     settings: Settings, matrix: Matrix, given: tuple[str, ...]
 ) -> tuple[dict[str, object], list[str]]:
     """The newest cells without a failure, as JSON and as lines of text."""
+    given = _with_device(matrix, given)
     conditions = parse_conditions(matrix, given)
     _, proofs = known_proofs(settings, matrix, conditions)
     found = newest_cells(matrix, conditions, proofs)
     report: dict[str, object] = {"with": list(given), "cells": [_proof_json(proof) for proof in found]}
-    lines = [f"{len(found)} cells without a failure that are not older than another such cell:"]
+    under = f"with {', '.join(given)}: " if given else ""
+    lines = [f"{under}{len(found)} cells without a failure that are not older than another such cell:"]
     for proof in found:
         lines.append(f"  {' '.join(f'{axis}={value}' for axis, value in proof.cell.axes.items())}")
         lines.append(f"      {_stand(proof.state.value, proof)}")

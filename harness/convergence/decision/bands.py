@@ -127,9 +127,10 @@ def reference_bands(runs: Sequence[Series], rule: Rule) -> ReferenceBands:
     converted = [arrays(run) for run in runs]
     lengths = Counter(len(run.get(rule.reward, ())) for run in converted)
     steps = max(lengths, key=lambda length: (lengths[length], length), default=0)
+    usual = _usual_series(converted, rule)
     usable, notes = [], []
     for number, run in enumerate(converted, start=1):
-        reason = _unfit(run, rule, steps)
+        reason = _unfit(run, rule, steps, usual)
         if reason:
             notes.append(f"reference run {number} is left out: {reason}")
         else:
@@ -180,7 +181,13 @@ def _measured(
     )
 
 
-def _unfit(run: Mapping[str, Floats], rule: Rule, steps: int) -> str:
+def _usual_series(runs: Sequence[Mapping[str, Floats]], rule: Rule) -> tuple[str, ...]:
+    """The judged series that more than half of the runs have."""
+    names = (feature.name for feature in rule.features)
+    return tuple(name for name in names if 2 * sum(name in run for run in runs) > len(runs))
+
+
+def _unfit(run: Mapping[str, Floats], rule: Rule, steps: int, usual: Sequence[str]) -> str:
     reward = run.get(rule.reward)
     if reward is None or not len(reward):
         return f"it has no {rule.reward}"
@@ -189,8 +196,12 @@ def _unfit(run: Mapping[str, Floats], rule: Rule, steps: int) -> str:
     short = [name for name, values in run.items() if len(values) < steps]
     if short:
         return f"{', '.join(sorted(short))} ends before step {steps}"
-    if not (np.abs(reward[:steps]) < summaries.LARGEST).all():
-        return f"its {rule.reward} is not finite"
+    missing = [name for name in usual if name not in run]
+    if missing:
+        return f"it has no {', '.join(missing)}"
+    for name in (rule.reward, *usual):
+        if not (np.abs(run[name][:steps]) < summaries.LARGEST).all():
+            return f"its {name} is not finite"
     return ""
 
 

@@ -127,13 +127,16 @@ class _Trial:
                 f"Candidate run {len(self.runs) + 1} has no series called {self.rule.reward}.",
             )
         judged = set(self.bands.drawn) & {feature.name for feature in self.rule.features}
-        missing_series = sorted(name for name in judged if name not in run or len(run[name]) < len(reward))
-        if missing_series:
-            self.notes.append(
-                f"candidate run {len(self.runs) + 1} has no complete series for {', '.join(missing_series)}, "
-                "so these are not judged"
-            )
-        return None
+        missing_series = sorted(name for name in judged if len(run.get(name, ())) < len(reward))
+        if not missing_series or run is self.running:
+            return None
+        return self._final(
+            Status.INCONCLUSIVE,
+            "input",
+            f"Candidate run {len(self.runs) + 1} has no complete series for {', '.join(missing_series)}, "
+            "which the reference runs have. A fault that only these series show would not be found.",
+            remedies=("Make the training log these metrics, or record reference runs without them.",),
+        )
 
     def _compare_with_twin(self, run: Mapping[str, Floats]) -> bool:
         """Whether the next run differs from its twin by more than rounding explains."""
@@ -195,14 +198,13 @@ class _Trial:
         steps = self.bands.steps
         recorded = len(run[self.rule.reward])
         self.runs.append(run)
+        # Gates see all recorded steps, also those after a look that accepts the run or suspects it.
+        gate = run_gates.first_failed_gate({name: values[:steps] for name, values in run.items()}, self.rule)
+        if gate is not None:
+            self.cost += (gate.step + 1) / steps
+            return self._failed_gate(gate)
         for look, fraction in enumerate(self.rule.looks):
             seen = self.rule.steps_at(look, steps)
-            gate = run_gates.first_failed_gate(
-                {name: values[:seen] for name, values in run.items()}, self.rule
-            )
-            if gate is not None:
-                self.cost += (gate.step + 1) / steps
-                return self._failed_gate(gate)
             if recorded < seen and run is self.running:
                 self.cost += recorded / steps
                 return self._final(

@@ -11,14 +11,14 @@ BOTH_SIDES = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """How one telemetry series is judged.
+    """How one telemetry series is judged. A value that is not finite fails the run by itself.
 
     scale: "plain"; "log" (log(x + offset), for positive quantities whose spread is proportional); "root"
     (square root, which makes the variance of a share nearly constant); "signed-log" (asinh(x / offset), for
     small numbers of either sign). sides: `BOTH_SIDES`, or `HIGH_IS_BAD` if low values are never a fault.
     floor: the smallest between-run standard deviation that is used, on that scale. noise: the standard
     deviation that counting causes in one step, on that scale; for a mean over n steps the floor is at least
-    noise / sqrt(n). finite: whether NaN or inf fails the run by itself. spike: whether the difference between
+    noise / sqrt(n). spike: whether the difference between
     the largest value and the median is judged too. median: whether a part of the series is summarised by its
     median instead of its mean. start: whether the first steps are judged. hint: what to look at if it fails.
     """
@@ -29,7 +29,6 @@ class Feature:
     sides: int = BOTH_SIDES
     floor: float = 0.003
     noise: float = 0.0
-    finite: bool = False
     spike: bool = False
     median: bool = False
     start: bool = True
@@ -46,7 +45,6 @@ FEATURES = (
         name="entropy",
         scale="log",
         offset=1e-3,
-        finite=True,
         hint="the sampling temperature, the log-softmax and its backward",
     ),
     # If all groups of a step are solved, its gradient is zero, which is not a fault. Its logarithm would
@@ -56,7 +54,6 @@ FEATURES = (
         name="grad_norm",
         scale="log",
         offset=1e-9,
-        finite=True,
         spike=True,
         median=True,
         hint="the scale of the loss: its denominator, masks, the data-parallel size, a missing detach",
@@ -65,11 +62,10 @@ FEATURES = (
         name="ppo_kl",
         scale="signed-log",
         offset=1e-3,
-        finite=True,
         hint="the old log-probabilities and the size of the updates",
     ),
     Feature(name="clip_fraction", scale="root", hint="the policy ratio, its precision, and the clip range"),
-    Feature(name="pg_loss", finite=True, hint="the aggregation of the loss and the advantages"),
+    Feature(name="pg_loss", hint="the aggregation of the loss and the advantages"),
     Feature(name="response_length", hint="the end token, the response mask and the sampler"),
     Feature(
         name="mismatch",

@@ -47,7 +47,7 @@ def first_failed_gate(run: Mapping[str, Floats], rule: Rule) -> Gate | None:
 
 
 def _non_finite(run: Mapping[str, Floats], rule: Rule) -> list[Gate]:
-    names = [rule.reward, *(feature.name for feature in rule.features if feature.finite)]
+    names = [rule.reward, *(feature.name for feature in rule.features)]
     found = []
     for name in names:
         values = run.get(name)
@@ -101,7 +101,7 @@ def _mismatch(run: Mapping[str, Floats], rule: Rule) -> list[Gate]:
     if mismatch is None or len(mismatch) < EARLY:
         return []
     mean = float(np.mean(np.minimum(mismatch[:EARLY], LARGEST)))
-    if not mean > rule.largest_mismatch:
+    if mean <= rule.largest_mismatch:
         return []
     reason = (
         f"rollout and trainer disagree: mean |exp(rollout - trainer log-probability) - 1| is {mean:.3g} in "

@@ -434,6 +434,26 @@ def test_the_newest_version_is_asked_for(command):
     assert "run --only verl-0-6-1-sim-" in out
 
 
+def test_a_simulated_cell_does_not_answer_for_hardware(command, checkout):
+    matrix = MATRIX.replace("{sim: {title: simulated}}", "{sim: {title: simulated}, npu: {title: NPU}}")
+    hardware = """\
+      - with: {python: "3.11", device: npu}
+        product: {verl: [0.6.1], torch: [2.6.0], torch_npu: [2.6.0]}
+"""
+    (checkout / "matrix.yaml").write_text(matrix + hardware)
+
+    _, out, _ = command("frontier", "verl")
+    assert "no verl with device=npu is known to work; the newest that has not failed: 0.6.1" in out
+    assert "-npu-" in out
+    assert json.loads(command("frontier", "verl", "--json")[1])["with"] == ["device=npu"]
+    assert all(
+        cell["axes"]["device"] == "npu" for cell in json.loads(command("frontier", "--json")[1])["cells"]
+    )
+
+    _, out, _ = command("frontier", "verl", "--with", "device=sim")
+    assert "no verl with device=sim is known to work; the newest that has not failed: 0.9.1" in out
+
+
 def test_probing_asks_cheap_tiers_first_none_dearer_than_told_and_ends(command, monkeypatch):
     asked = []
 

@@ -229,14 +229,56 @@ def test_references_that_do_not_learn_are_refused(rng, make_curve):
     assert "does not rise" in decide(flat, [make_curve(rng)]).reasons[0]
 
 
-def test_missing_series_are_named(references, rng, make_curve):
+@pytest.mark.parametrize("series", ["reward", *(feature.name for feature in FEATURES)])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("accept_early", [False, True])
+def test_a_value_that_is_not_finite_never_passes(references, rng, make_curve, series, value, accept_early):
     run = make_curve(rng)
-    del run["grad_norm"]
+    for one in (*references, run):
+        one.setdefault(series, list(one["clip_fraction"]))
+    for step in (0, len(run[series]) // 2, len(run[series]) - 1):
+        broken = {**run, series: [*run[series][:step], value, *run[series][step + 1 :]]}
+        decision = decide(references, [broken], Rule(accept_early=accept_early))
+        assert decision.status is Status.FAIL, (step, decision.reasons)
+        assert series in decision.reasons[0] or "rollout and trainer disagree" in decision.reasons[0]
 
-    assert (
-        "candidate run 1 has no complete series for grad_norm, so these are not judged"
-        in decide(references, [run]).notes
-    )
+
+def test_a_later_step_of_a_run_that_an_early_look_suspects_is_judged(references, rng, make_curve):
+    suspected = make_curve(rng)
+    suspected["grad_norm"] = [2 * value for value in suspected["grad_norm"]]
+    suspected["entropy"][-1] = math.nan
+
+    decision = decide(references, [suspected, make_curve(rng), make_curve(rng)])
+
+    assert decision.status is Status.FAIL
+    assert "entropy is nan" in decision.reasons[0]
+
+
+def test_a_reference_with_one_bad_value_does_not_remove_its_statistic(references, rng, make_curve):
+    references[3]["grad_norm"][5] = math.nan
+    del references[4]["entropy"]
+    runs = [make_curve(rng) for _ in range(3)]
+    for run in runs:
+        run["grad_norm"] = [2 * value for value in run["grad_norm"]]
+
+    decision = decide(references, runs)
+
+    assert decision.status is Status.FAIL
+    assert decision.statistic.name.startswith("grad_norm")
+    assert "reference run 4 is left out: its grad_norm is not finite" in decision.notes
+    assert "reference run 5 is left out: it has no entropy" in decision.notes
+
+
+def test_a_run_without_a_series_of_the_references_is_inconclusive(references, rng, make_curve):
+    runs = [make_curve(rng) for _ in range(3)]
+    for run in runs:
+        del run["grad_norm"]
+
+    decision = decide(references, runs)
+
+    assert decision.status is Status.INCONCLUSIVE
+    assert decision.decided_by == "input"
+    assert "no complete series for grad_norm" in decision.reasons[0]
     assert decide(references, [{"loss": [1.0]}]).decided_by == "input"
     assert decide(references, []).runs_wanted == 1
 
