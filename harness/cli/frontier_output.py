@@ -79,7 +79,7 @@ def describe_newest_versions(
 
 
 def _with_device(matrix: Matrix, given: tuple[str, ...], axis: str = "") -> tuple[str, ...]:
-    """The conditions, with `device=npu` unless they name the device: a simulated cell proves nothing of NPUs."""
+    """The conditions, and `device=npu` unless they name a device: simulated cells prove nothing of NPUs."""
     if axis == "device" or any(condition.axis == "device" for condition in parse_conditions(matrix, given)):
         return given
     has_hardware = any(cell.device == "npu" and "device" in cell.axes for cell in matrix.all_cells)
