@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from harness.errors import EXIT_UNEXPECTED
+from harness.errors import EXIT_INCOMPLETE, EXIT_UNEXPECTED
 from harness.settings import Settings
 
 FORMATS = ("text", "json", "github", "sarif")
@@ -38,7 +38,8 @@ def command(
 ) -> int:
     """Find settings in a launch script that fail, have no effect, or change the objective, each with a fix.
 
-    Overrides are compared with the configuration of the released verl. Exits with 1 when there is an error.
+    Overrides are compared with the configuration of the released verl. Exits with 1 when there is an error,
+    and with 4 when settings were not compared or not read.
     """
     from harness.compat.lint import lint_format as printing
     from harness.compat.lint.lint_check import lint_file, verl_wheel
@@ -59,4 +60,6 @@ def command(
         "sarif": printing.as_sarif,
     }
     click.echo(render["json" if as_json else shape](result), nl=False)
-    return EXIT_UNEXPECTED if any(finding.severity == "error" for finding in result.findings) else 0
+    if any(finding.severity == "error" for finding in result.findings):
+        return EXIT_UNEXPECTED
+    return EXIT_INCOMPLETE if result.unchecked else 0

@@ -33,6 +33,7 @@ class JobSettings:
     """One job: Hydra overrides by dotted key, environment variables, entry module, nodes and cards.
 
     cards: per node; 0 when not known. added: keys set with Hydra's `+`. removed: keys removed with `~`.
+    has_unread_arguments: whether further overrides may be in arguments that were not read.
     missing_values: keys with nothing after `=`, because a space separates them from their value by mistake.
     facts: values measured in earlier runs of the recipe, which some rules use.
     """
@@ -49,6 +50,7 @@ class JobSettings:
     model: str = ""
     added: frozenset[str] = frozenset()
     removed: frozenset[str] = frozenset()
+    has_unread_arguments: bool = False
     missing_values: Mapping[str, ScriptValue] = field(default_factory=dict)
     facts: Mapping[str, FactValue] = field(default_factory=dict)
 

@@ -21,6 +21,7 @@ from harness.errors import InputError, Location
 OVERRIDE = re.compile(r"(?P<prefix>\+{0,2}|~)(?P<key>[A-Za-z_][\w./@-]*)(?P<equals>=)?")
 OVERRIDE_START = re.compile(r"(?:\+{0,2}[\w./@-]+=|~)")
 PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun)")
+OWN_ARGUMENTS = ("$@", "${@}", "$*", "${*}")
 BLOCK_WORDS = ("if", "elif", "while", "until", "for", "case", "select")
 BLOCK_MARKS = ("then", "else", "do", "fi", "done", "esac", "{", "}", "!")
 COMMAND_PREFIXES = ("time", "exec", "nohup", "sudo", "env")
@@ -152,6 +153,7 @@ def _read_launch(state: _ScriptState, words: Sequence[ShellWord], prefixed: dict
     removed: set[str] = set()
     missing_values: dict[str, ScriptValue] = {}
     config = ""
+    unread = [word for word in rest if _is_unread(word)]
     for position, word in enumerate(rest):
         raw = word.raw
         if raw.startswith("--config-name"):
@@ -168,11 +170,31 @@ def _read_launch(state: _ScriptState, words: Sequence[ShellWord], prefixed: dict
             added |= {key} if match["prefix"] else set()
             if raw == match[0] and _is_bare_word(rest[position + 1 : position + 2]):
                 missing_values[key] = overrides[key]
-    if overrides:
+    state.notes += [
+        ScriptNote(line=word.line, text=f"the overrides in {word.raw} are not read", unread=True)
+        for word in unread
+    ]
+    if overrides or unread:
         job = _job_settings(state, words[0], entry, config, overrides, prefixed)
         state.jobs.append(
-            replace(job, added=frozenset(added), removed=frozenset(removed), missing_values=missing_values)
+            replace(
+                job,
+                added=frozenset(added),
+                removed=frozenset(removed),
+                has_unread_arguments=bool(unread),
+                missing_values=missing_values,
+            )
         )
+
+
+def _is_unread(word: ShellWord) -> bool:
+    """Whether a word may expand to overrides: an expansion other than the script's own arguments."""
+    return (
+        bool(word.parts)
+        and word.parts[0][1]
+        and word.raw.startswith(("$", "`"))
+        and word.raw not in OWN_ARGUMENTS
+    )
 
 
 def _is_bare_word(words: Sequence[ShellWord]) -> bool:

@@ -17,6 +17,7 @@ from harness.compat.lint.hydra_config import (
 from harness.compat.lint.job_settings import JobSettings, ScriptValue
 from harness.compat.lint.launch_script import LaunchScript, read_script
 from harness.compat.lint.lint_measurements import (
+    CONFIG_RULE,
     LintFinding,
     LintMeasured,
     LintResult,
@@ -31,7 +32,6 @@ from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.sources.packages.pip_download import ReleaseNotFoundError, RunCommand, fetch_release
 
 NOT_A_VERL_JOB = "this is not a verl job, and the rules are only about verl"
-CONFIG_RULE = "CONFIG-KEY"
 MISSING_VALUE_RULE = "TORN-OVERRIDE"
 SEVERITIES = ("error", "warning", "note")
 
@@ -77,6 +77,8 @@ class JobFacts:
         setting = self._job.overrides.get(key)
         if setting is not None:
             return setting.parsed()
+        if self._job.has_unread_arguments:
+            return UNKNOWN
         verl = self._versions.get("verl")
         for default in self._rules.defaults:
             if default.key != key:
@@ -136,14 +138,14 @@ def lint_file(path: Path, versions: Mapping[str, str], wheel: Path | None = None
 
 
 def verl_wheel(versions: Mapping[str, str], cache: Path, command: RunCommand) -> Path | None:
-    """The wheel of the verl release in `versions`; None for a commit or an unknown version."""
+    """The wheel of the verl release in `versions`; None for a commit or without a version of verl.
+
+    ReleaseNotFoundError if the package index has no such release.
+    """
     verl = versions.get("verl", "")
     if not verl or "@" in verl:
         return None
-    try:
-        return fetch_release("verl", verl, cache=cache, command=command)
-    except ReleaseNotFoundError:
-        return None
+    return fetch_release("verl", verl, cache=cache, command=command)
 
 
 def run(ctx: TaskContext) -> Measured[LintMeasured]:
@@ -154,7 +156,7 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
         return Measured(measurements=nothing, evidence=Evidence.STATIC)
     versions = {name: str(version) for name, version in ctx.facets["versions"].items()}
     job = JobSettings.from_facet(facet)
-    wheel = verl_wheel(versions, ctx.cache, ctx.command) if job.entry in ENTRY_MODULES else None
+    wheel = _wheel_if_published(versions, ctx) if job.entry in ENTRY_MODULES else None
     result = lint_job(job, versions, wheel=wheel)
     for finding in result.findings:
         ctx.log(f"{finding}\n  why: {finding.why}\n  do:  {finding.fix}\n  see: {finding.source}")
@@ -170,8 +172,15 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
     )
 
 
+def _wheel_if_published(versions: Mapping[str, str], ctx: TaskContext) -> Path | None:
+    try:
+        return verl_wheel(versions, ctx.cache, ctx.command)
+    except ReleaseNotFoundError:
+        return None
+
+
 def judge(measurements: LintMeasured, _params: Mapping[str, object]) -> Judgement:
-    """Errors fail; warnings pass and are reported."""
+    """Errors fail, warnings pass. Not run: there are no errors, but settings were not compared."""
     if measurements.recipe is None:
         return Judgement(status=Status.UNSUPPORTED, reasons=("The cell has no recipe to lint.",))
     if not measurements.is_verl_job:
@@ -181,9 +190,11 @@ def judge(measurements: LintMeasured, _params: Mapping[str, object]) -> Judgemen
         for severity in ("error", "warning")
     )
     reported = [*errors, *warnings]
+    reasons = tuple(f"{f.severity} {f.rule}: {f.message}; {f.why}." for f in reported)
+    unchecked = tuple(f"Not checked: {text}." for text in measurements.unchecked)
     return Judgement(
-        status=Status.FAIL if errors else Status.PASS,
-        reasons=tuple(f"{f.severity} {f.rule}: {f.message}; {f.why}." for f in reported),
+        status=Status.FAIL if errors else Status.NOT_RUN if unchecked else Status.PASS,
+        reasons=reasons if errors else (*unchecked, *reasons),
         remedies=tuple(dict.fromkeys(f"{f.rule}: {f.fix}" for f in reported)),
     )
 
@@ -245,6 +256,8 @@ def _config_findings(
 ) -> Iterator[LintFinding | UndecidedRule]:
     """Findings of the rule CONFIG-KEY: overrides that verl's configuration does not have in this version."""
     if job.entry not in ENTRY_MODULES:
+        missing = f"the configuration of {job.entry or 'the program that the job starts'}"
+        yield UndecidedRule(rule=CONFIG_RULE, unknown=(missing,), recipe=job.name)
         return
     config = read_config(wheel, config_name(job)) if wheel else None
     if config is None:

@@ -34,7 +34,8 @@ def summary(result: LintResult) -> str:
     """The number of findings of each severity, in one line."""
     counts = {level: sum(f.severity == level for f in result.findings) for level in GITHUB_LEVELS}
     counted = [f"{count} {level}{'s' if count != 1 else ''}" for level, count in counts.items()]
-    return f"{', '.join(counted)}; {len(result.undecided)} rules not decided"
+    text = f"{', '.join(counted)}; {len(result.undecided)} rules not decided"
+    return f"{text}; incomplete: {'; '.join(result.unchecked)}" if result.unchecked else text
 
 
 def as_github(result: LintResult) -> str:
@@ -47,12 +48,16 @@ def as_github(result: LintResult) -> str:
         written = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
         text = _data(f"{finding.message}\nwhy: {finding.why}\ndo: {finding.fix}\nsee: {finding.source}")
         lines.append(f"::{GITHUB_LEVELS[finding.severity]} {written}::{text}")
+    lines += [f"::warning title=lint::{_data(f'was not checked: {text}')}" for text in result.unchecked]
     return "".join(f"{line}\n" for line in lines)
 
 
 def as_json(result: LintResult) -> str:
     """JSON of the schema `npu-matrix.lint`."""
-    return json.dumps({"schema": SCHEMA, **json_object(result)}, indent=2) + "\n"
+    return (
+        json.dumps({"schema": SCHEMA, **json_object(result), "unchecked": list(result.unchecked)}, indent=2)
+        + "\n"
+    )
 
 
 def as_sarif(result: LintResult) -> str:

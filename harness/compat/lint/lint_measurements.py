@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from harness.errors import Location
 from harness.measurements import measurement_format
 
+CONFIG_RULE = "CONFIG-KEY"
+
 
 @dataclass(frozen=True, kw_only=True)
 class LintFinding:
@@ -39,10 +41,11 @@ class UndecidedRule:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptNote:
-    """A part of a script that the parser does not understand."""
+    """A part of a script that the parser does not understand. unread: settings in it were not checked."""
 
     line: int
     text: str
+    unread: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,15 @@ class LintResult:
     findings: tuple[LintFinding, ...]
     undecided: tuple[UndecidedRule, ...]
     notes: tuple[ScriptNote, ...] = ()
+
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """What was not checked, so that the absence of errors does not mean that the settings are right."""
+        names = dict.fromkeys(
+            name for item in self.undecided if item.rule == CONFIG_RULE for name in item.unknown
+        )
+        compared = [f"overrides were not compared with {name}" for name in names]
+        return (*compared, *(f"line {note.line}: {note.text}" for note in self.notes if note.unread))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,4 +77,4 @@ class LintMeasured(LintResult):
     is_verl_job: bool
 
 
-LINT_FORMAT = measurement_format(LintMeasured, version=1)
+LINT_FORMAT = measurement_format(LintMeasured, version=2)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import zipfile
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import yaml
 from harness.compat.lint.hydra_config import config_name, read_config
 from harness.compat.lint.launch_script import parse_script
 from harness.compat.lint.lint_check import lint_script
+from harness.compat.lint.lint_format import as_github, as_json, as_text
 from harness.errors import InputError
 
 PPO = {
@@ -75,6 +77,43 @@ def test_without_the_wheel_the_rule_is_undecided(wheel: Path) -> None:
 
 def test_programs_with_their_own_configuration_are_not_checked(wheel: Path) -> None:
     assert config_findings(wheel, "a.b=1", entry="recipe.dapo.main_dapo") == []
+
+
+@pytest.mark.parametrize(
+    ("script", "unchecked"),
+    [
+        ("python -m verl.trainer.main_ppo trainer.nnodes=1", ()),
+        ('python -m verl.trainer.main_ppo trainer.nnodes=1 "$@"', ()),
+        (
+            "python -m recipe.dapo.main_dapo trainer.nnodes=1",
+            ("overrides were not compared with the configuration of recipe.dapo.main_dapo",),
+        ),
+        (
+            'ARGS=(trainer.gone=1)\npython -m verl.trainer.main_ppo "${ARGS[@]}" trainer.nnodes=1',
+            ("line 2: the overrides in ${ARGS[@]} are not read",),
+        ),
+        (
+            "python -m verl.trainer.main_ppo $(cat overrides.txt)",
+            ("line 1: the overrides in $(cat overrides.txt) are not read",),
+        ),
+    ],
+)
+def test_what_was_not_compared_is_told_in_every_format(
+    wheel: Path, script: str, unchecked: tuple[str, ...]
+) -> None:
+    result = lint_script(parse_script(script), {"verl": "0.9.1"}, wheel)
+    assert result.unchecked == unchecked
+    assert ("incomplete" in as_text(result)) == bool(unchecked)
+    assert json.loads(as_json(result))["unchecked"] == list(unchecked)
+    assert as_github(result).count("was not checked") == len(unchecked)
+
+
+def test_a_rule_about_a_setting_that_is_not_set_is_open_where_overrides_were_not_read(wheel: Path) -> None:
+    result = lint_script(
+        parse_script('python -m verl.trainer.main_ppo "${ARGS[@]}"'), {"verl": "0.9.1"}, wheel
+    )
+    assert "DYNBSZ" not in {finding.rule for finding in result.findings}
+    assert "DYNBSZ" in {item.rule for item in result.undecided}
 
 
 def test_a_damaged_wheel_is_an_input_error(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from harness.compat.lint import lint_check
@@ -38,11 +39,21 @@ def test_an_error_fails_with_its_reason_and_remedy(context: Any) -> None:
     assert found.findings[0].file == "recipe r"
 
 
+BETTER = {**RECIPE, "overrides": {**RECIPE["overrides"], "actor_rollout_ref.rollout.n": 8}}
+
+
 def test_warnings_pass_and_are_reported(context: Any) -> None:
-    better = {**RECIPE, "overrides": {**RECIPE["overrides"], "actor_rollout_ref.rollout.n": 8}}
-    _found, judgement = lint_recipe(context, better)
+    found, _judgement = lint_recipe(context, BETTER)
+    compared = replace(found, undecided=())
+    judgement = lint_check.judge(compared, {})
     assert judgement.status is Status.PASS
     assert any("LOGP-OFF" in reason for reason in judgement.reasons)
+
+
+def test_settings_that_were_compared_with_no_configuration_are_not_green(context: Any) -> None:
+    _found, judgement = lint_recipe(context, {**BETTER, "entry": "recipe.dapo.main_dapo"})
+    assert judgement.status is Status.NOT_RUN
+    assert judgement.reasons[0].startswith("Not checked: overrides were not compared with the configuration")
 
 
 def test_without_a_verl_recipe_the_check_is_unsupported(context: Any) -> None:
