@@ -62,10 +62,17 @@ def _overall(model: ReportModel) -> Badge:
         return Badge(label="npu-matrix", text=f"{unexpected} unexpected", colour=RED, solid=True)
     if not model.complete or not model.planned:
         return Badge(label="npu-matrix", text="incomplete", colour=AMBER, solid=False)
-    best = next((EVIDENCE[kind].label for kind in EVIDENCE if model.passed[kind]), "")
-    text = f"as expected ({best})" if best else "nothing ran"
-    solid = model.passed[Evidence.HARDWARE] > 0
-    return Badge(label="npu-matrix", text=text, colour=GREEN if best else GREY, solid=solid)
+    passed = {kind: count for kind, count in model.passed.items() if count}
+    if not passed:
+        return Badge(label="npu-matrix", text="nothing ran", colour=GREY, solid=False)
+    kinds = ", ".join(f"{passed[kind]} {style.label}" for kind, style in EVIDENCE.items() if kind in passed)
+    idle = sum(one.results for one in model.unanswered)
+    rest = f", {idle} without an answer" if idle else ""
+    # Static checks need no device; a pass on the CPU or a simulated device is not one on hardware.
+    solid = set(passed) <= {Evidence.HARDWARE, Evidence.STATIC} and Evidence.HARDWARE in passed
+    return Badge(
+        label="npu-matrix", text=f"as expected: {kinds}{rest}", colour=AMBER if idle else GREEN, solid=solid
+    )
 
 
 def badge_svg(badge: Badge) -> str:

@@ -24,6 +24,7 @@ from harness.report.model.report_inputs import (
 )
 from harness.report.model.report_model import Attention, ReportModel, ReportRow
 from harness.report.model.streak import Streak, Stretch
+from harness.report.model.unanswered import Unanswered
 from harness.report.model.visible_text import as_bytes
 from harness.serialisation import JsonValue, as_object, json_form
 from harness.verdict.verdict import Standing
@@ -149,6 +150,7 @@ class Report:
     headline: str
     proof: str
     complete: bool
+    unanswered: tuple[Unanswered, ...]
     run: RunFacts
     checks: tuple[CheckColumn, ...]
     counts: Mapping[Mark, int]
@@ -227,6 +229,7 @@ def _report(model: ReportModel) -> Report:
         headline=model.headline,
         proof=model.proof,
         complete=model.complete,
+        unanswered=model.unanswered,
         run=model.inputs.run,
         checks=model.checks,
         counts=model.counts,

@@ -12,6 +12,7 @@ from harness.verdict.gate.mention import without_mentions
 
 MAX_ROWS = 200
 MAX_ATTENTION = 20
+MAX_REASONS = 8
 NOTHING = "·"
 _SPECIAL = re.compile(r"([\\`*_\[\]#|~$])")
 
@@ -41,6 +42,11 @@ def summary(model: ReportModel) -> str:
             lines.append(_line(cells))
         if len(model.attention) > MAX_ATTENTION:
             lines.append(f"\n{len(model.attention) - MAX_ATTENTION} more in the report.")
+        lines.append("")
+    if model.unanswered:
+        lines += ["Without an answer:", ""]
+        for reason in model.unanswered[:MAX_REASONS]:
+            lines.append(f"- {escape(str(reason))}" + (f" {escape(reason.remedy)}" if reason.remedy else ""))
         lines.append("")
     lines += [table(model), "", legend()]
     if model.patterns:

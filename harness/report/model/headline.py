@@ -7,10 +7,14 @@ from collections.abc import Mapping, Sequence
 from harness.outcome import Evidence
 from harness.report.model.marks import EVIDENCE, NEEDS_ATTENTION, RAN, STYLES, Mark
 from harness.report.model.streak import NOT_RUN
+from harness.report.model.unanswered import NO_ANSWER
 
 
 def headline(counts: Mapping[Mark, int], missing: Sequence[tuple[str, str]], known: int) -> str:
-    """The verdicts that need attention, by kind. known: how many of them are expected failures."""
+    """The verdicts that need attention, by kind, and whether all planned checks have an answer.
+
+    known: how many of them are expected failures.
+    """
     bad = [f"{counts[mark]} {_plural(mark, counts[mark])}" for mark in NEEDS_ATTENTION if counts[mark]]
     if missing:
         bad.append(f"{len(missing)} planned without an outcome")
@@ -19,7 +23,9 @@ def headline(counts: Mapping[Mark, int], missing: Sequence[tuple[str, str]], kno
     if not any(counts[mark] for mark in RAN) and not bad:
         return "Nothing was run, so nothing was proved."
     tail = f", {known} of them expected" if known else ""
-    return f"{', '.join(bad)}{tail}." if bad else "Nothing unexpected."
+    idle = sum(counts[mark] for mark in NO_ANSWER)
+    rest = f" {idle} of {sum(counts.values())} planned checks have no answer." if idle else ""
+    return (f"{', '.join(bad)}{tail}." if bad else "Nothing unexpected.") + rest
 
 
 def proof(counts: Mapping[Mark, int], passed: Mapping[Evidence, int]) -> str:

@@ -22,6 +22,7 @@ from harness.report.model.report_inputs import (
     ReportResult,
 )
 from harness.report.model.streak import BROKEN, EarlierVerdict, Streak, streak_of
+from harness.report.model.unanswered import Unanswered, find_unanswered
 from harness.report.model.visible_text import file_name
 from harness.verdict.verdict import Standing, Verdict
 
@@ -87,7 +88,8 @@ class ReportModel:
 
     counts: results by mark. by_evidence: the marks of the checks that ran, by kind of evidence. headline:
     what a person has to look at. proof: how many checks passed and on what evidence. missing: planned
-    checks that have no result, as (cell, check). strangers: results of cells that are not in the matrix.
+    checks that have no result, as (cell, check). unanswered: why checks have no answer.
+    strangers: results of cells that are not in the matrix.
     earlier: the run that `changes` compares with, None when there is none. runs: the earlier runs, newest
     first.
     """
@@ -104,6 +106,7 @@ class ReportModel:
     patterns: tuple[FailurePattern, ...]
     headline: str
     proof: str
+    unanswered: tuple[Unanswered, ...] = ()
     strangers: tuple[ReportResult, ...] = ()
     changes: tuple[RunChange, ...] = ()
 
@@ -215,6 +218,7 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         ),
         headline=headline(counts, missing, sum(_is_known(result) for result in results)),
         proof=proof(counts, passed),
+        unanswered=find_unanswered(results),
         strangers=tuple(result for result in inputs.results if result.cell_id not in cell_ids),
         changes=_changes(inputs.earlier, results),
     )

@@ -68,12 +68,14 @@ def _state(model: ReportModel) -> dict[str, str]:
     if code is not None:
         kind = {EXIT_OK: "ok", EXIT_UNEXPECTED: "bad", EXIT_BAD_INPUT: "bad"}.get(code, "open")
         meaning = f"Exit code {code}: {EXIT_CODES.get(code, 'unknown')}."
+        # Green is only for a run in which every planned check has an answer.
+        kind = "open" if kind == "ok" and model.unanswered else kind
         return {"kind": kind, "word": EXIT_WORDS.get(code, "incomplete"), "meaning": meaning}
     unexpected = model.counts.get(Mark.FAIL, 0) + model.counts.get(Mark.UNEXPECTED_PASS, 0)
     if unexpected:
         return {"kind": "bad", "word": EXIT_WORDS[EXIT_UNEXPECTED], "meaning": ""}
     if model.complete and model.planned:
-        return {"kind": "ok", "word": EXIT_WORDS[EXIT_OK], "meaning": ""}
+        return {"kind": "open" if model.unanswered else "ok", "word": EXIT_WORDS[EXIT_OK], "meaning": ""}
     return {"kind": "open", "word": "incomplete", "meaning": ""}
 
 

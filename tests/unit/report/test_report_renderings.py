@@ -86,6 +86,50 @@ def test_what_is_not_hardware_is_never_shown_as_hardware(evidence: Evidence, tmp
     assert "simulated" in badges(model)["status"].text or evidence is not Evidence.SIMULATED
 
 
+def two_cells(first: tuple[Status, Evidence], second: tuple[Status, Evidence]) -> ReportModel:
+    results = [
+        changed(result(cell, "loss", status), evidence=evidence)
+        for cell, (status, evidence) in zip(("one", "two"), (first, second), strict=True)
+    ]
+    return build_model(
+        ReportInputs(
+            generated=NOW,
+            cells=(CellFacts(id="one"), CellFacts(id="two")),
+            planned={"one": ("loss",), "two": ("loss",)},
+            results=tuple(results),
+        )
+    )
+
+
+def test_one_pass_on_hardware_makes_no_hardware_badge_of_simulated_passes() -> None:
+    mixed = two_cells((Status.PASS, Evidence.HARDWARE), (Status.PASS, Evidence.SIMULATED))
+    badge = badges(mixed)["status"]
+    assert badge.text == "as expected: 1 hardware, 1 simulated"
+    assert not badge.solid
+    both = two_cells((Status.PASS, Evidence.HARDWARE), (Status.PASS, Evidence.HARDWARE))
+    assert badges(both)["status"].solid
+
+
+@pytest.mark.parametrize("status", [Status.NOT_RUN, Status.BLOCKED, Status.STALE])
+def test_the_report_is_green_only_if_every_planned_check_has_an_answer(
+    status: Status, tmp_path: Path
+) -> None:
+    model = two_cells((Status.PASS, Evidence.SIMULATED), (status, Evidence.SIMULATED))
+    pages_of(model, tmp_path)
+    page = (tmp_path / "index.html").read_text()
+    assert "s-ok" not in page
+    assert "1 of 2 planned checks have no answer" in page
+    [reason] = model.unanswered
+    assert (reason.results, reason.checks) == (1, ("loss",))
+    for text in (page, summary(model), plain_grid(model)):
+        assert str(reason.reason) in text
+    assert json.loads(report_json(model))["unanswered"][0]["results"] == 1
+    assert badges(model)["status"].text == "as expected: 1 simulated, 1 without an answer"
+    answered = two_cells((Status.PASS, Evidence.SIMULATED), (Status.PASS, Evidence.SIMULATED))
+    pages_of(answered, tmp_path)
+    assert "s-ok" in (tmp_path / "index.html").read_text()
+
+
 def test_the_badge_of_simulated_passes_says_so() -> None:
     badge = badges(model_of(Status.PASS, Evidence.SIMULATED))["simulated"]
     assert (badge.label, badge.text) == ("simulated", "1/1")
