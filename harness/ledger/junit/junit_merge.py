@@ -1,29 +1,37 @@
-"""Merges JUnit files of any producer into one file, as a stream. Elements are copied unchanged."""
+"""Merges JUnit files of any producer into one file, as a stream.
+
+Elements are copied unchanged, but those of JUnit lose their namespace. A failure counts wherever it is: below
+other elements, in the attributes of a case, a suite or the document, or outside every case.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 from xml.sax.saxutils import escape, quoteattr
 
 from harness.errors import InfrastructureError, Location
-from harness.ledger.junit.junit_stream import FORBIDDEN, MARKS, parse, unmarked_status
+from harness.ledger.junit.junit_stream import FORBIDDEN, MARKS, RERUN_MARKS, WORST_FIRST, parse, stated_status
 from harness.outcome import Status
 
 #: How many failed and how many flaky cases are listed by name; all of them are counted.
 MAX_NAMED = 1000
-#: A test case can have several marks (a failure, then an error during clean-up): the first of these counts.
-WORST_FIRST = (Status.ERROR, Status.FAIL, Status.NOT_RUN)
 #: The name of the test case that is added for a suite that failed as a whole, for example in its set-up.
 SUITE_CASE = "(suite)"
 #: Bytes reserved in the start tag of a suite for its counts, which are known only at its end.
 _COUNTS_BYTES = 112
+_NUMBER = re.compile(r"[0-9]{1,11}")
 _COUNTED = ("tests", "failures", "errors", "skipped")
-_TEXTLESS = frozenset({"testsuites", "testsuite", "testcase", "properties"})
+_CONTAINERS = frozenset({"testsuites", "testsuite", "testcase"})
+_TEXTLESS = frozenset({*_CONTAINERS, "properties"})
 _FLAKY = frozenset({"flakyFailure", "flakyError"})
+#: Suites and cases inside these elements are quoted output, which proves nothing. A failure in them counts.
+_OUTPUT = frozenset({"system-out", "system-err", "properties", "property", *MARKS, *_FLAKY})
+_FAILED = frozenset({Status.FAIL, Status.ERROR})
 
 
 @dataclass(kw_only=True)
@@ -40,6 +48,11 @@ class CaseCounts:
         """Add the counts of `other`."""
         for name in (*_COUNTED, "flaky"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def since(self, earlier: CaseCounts) -> CaseCounts:
+        """What was counted after `earlier`."""
+        names = (*_COUNTED, "flaky")
+        return CaseCounts(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
 
     def case(self, status: Status, *, flaky: bool) -> None:
         """Count one case."""
@@ -126,7 +139,7 @@ class _NamedCases:
         self.flaky: list[str] = []
 
     def note(self, suite: str, name: str, status: Status, *, flaky: bool) -> None:
-        if status in {Status.FAIL, Status.ERROR}:
+        if status in _FAILED:
             names = self.failed
         elif flaky and status is Status.PASS:
             names = self.flaky
@@ -184,6 +197,33 @@ class _OpenSuite:
         self.has_suite_case = False
 
 
+@dataclass(kw_only=True)
+class _OpenCase:
+    """A case whose end tag was not read yet. shown: its status by the marks directly below it.
+
+    alone: whether a suite was opened for it, because it is in none.
+    """
+
+    attributes: Mapping[str, str]
+    alone: bool
+    statuses: set[Status] = field(default_factory=set)
+    shown: set[Status] = field(default_factory=set)
+    flaky: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OpenElement:
+    """An element whose end tag was not read yet.
+
+    role: its name, or "" for a quoted suite or case. before: what the file had before the element.
+    """
+
+    name: str
+    role: str
+    attributes: Mapping[str, str]
+    before: CaseCounts
+
+
 class _Copy:
     """Copies the elements of one file into the merged file, and counts its cases."""
 
@@ -195,28 +235,41 @@ class _Copy:
         self._properties = {
             FORBIDDEN.sub("\ufffd", key): FORBIDDEN.sub("\ufffd", value) for key, value in properties.items()
         }
-        self._stack: list[str] = []
+        self._stack: list[_OpenElement] = []
         self._suites: list[_OpenSuite] = []
+        self._cases: list[_OpenCase] = []
         self._namespaces: dict[str, str] = {}
         self._to_add: Mapping[str, str] = {}
-        self._case: dict[str, str] = {}
-        self._case_alone = False
-        self._statuses: set[Status] = set()
-        self._flaky = False
+        self._seen = CaseCounts()
+
+    @property
+    def _within(self) -> str:
+        return self._stack[-1].role if self._stack else ""
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
-        within = self._stack[-1] if self._stack else ""
-        self._stack.append(name)
-        if name == "testsuites":
-            self._namespaces = {key: value for key, value in attributes.items() if key.startswith("xmlns")}
+        within = self._within
+        quoted = name in _CONTAINERS and any(element.role in _OUTPUT for element in self._stack)
+        self._stack.append(
+            _OpenElement(
+                name=name,
+                role="" if quoted else name,
+                attributes=attributes,
+                before=replace(self._seen),
+            )
+        )
+        if name == "testsuites" and not quoted:
+            self._namespaces |= {key: value for key, value in attributes.items() if key.startswith("xmlns:")}
             return
-        if name == "testsuite":
+        if within == "testsuites":
+            # Its prefixes were declared there, and that element is not copied.
+            attributes = {**self._namespaces, **attributes}
+        if name == "testsuite" and not quoted:
             self._open_suite(attributes)
             return
-        if name == "testcase":
-            self._case, self._statuses, self._flaky = attributes, set(), False
-            self._case_alone = not self._suites
-            if self._case_alone:
+        if name == "testcase" and not quoted:
+            alone = not self._suites
+            self._cases.append(_OpenCase(attributes=attributes, alone=alone))
+            if alone:
                 self._open_suite({"name": attributes.get("classname", "")})
         elif name == "properties" and within == "testsuite" and self._to_add:
             self._writer.start(name, attributes)
@@ -226,42 +279,59 @@ class _Copy:
         self._writer.start(name, attributes)
 
     def text(self, data: str) -> None:
-        if self._stack and self._stack[-1] not in _TEXTLESS:
+        if self._stack and self._within not in _TEXTLESS:
             self._writer.write(escape(data))
 
     def end(self, name: str) -> None:
-        self._stack.pop()
-        within = self._stack[-1] if self._stack else ""
-        if name == "testsuites":
-            return
-        if name == "testsuite":
-            self._close_suite(whole=True)
-            return
-        if name == "testcase":
+        element = self._stack.pop()
+        if element.role == "testsuites":
+            self._note_contradiction(element)
+        elif element.role == "testsuite":
+            self._note_contradiction(element)
+            self._close_suite()
+        elif element.role == "testcase":
             self._close_case()
+        else:
+            self._mark(name)
+            # In any other element, a line end would become part of its text.
+            self._writer.end(name, "\n" if self._within in _TEXTLESS else "")
+
+    def _mark(self, name: str) -> None:
+        """Note what the end of an element means for its case, or for its suite outside every case."""
+        if self._cases and (status := MARKS.get(name) or RERUN_MARKS.get(name)):
+            self._cases[-1].statuses.add(status)
+            if name in MARKS and self._within == "testcase":
+                self._cases[-1].shown.add(status)
+        elif self._cases and name in _FLAKY:
+            self._cases[-1].flaky = True
+        elif MARKS.get(name) not in _FAILED:
             return
-        if within == "testcase" and name in MARKS:
-            self._statuses.add(MARKS[name])
-        elif within == "testcase" and name in _FLAKY:
-            self._flaky = True
-        elif within == "testsuite" and name in {"failure", "error"}:
+        elif self._suites:
             self._suites[-1].failed_as_whole = True
-        # In any other element, a line end would become part of its text.
-        self._writer.end(name, "\n" if within in _TEXTLESS else "")
+        else:
+            self._problem = self._problem or f"it has an element <{name}> outside every suite"
+
+    def _note_contradiction(self, element: _OpenElement) -> None:
+        """Compare what a suite or the document declares with what it contains."""
+        counts = self._seen.since(element.before)
+        counts.errors += element.role == "testsuite" and self._suites[-1].failed_as_whole
+        self._problem = self._problem or _contradiction(element, counts)
 
     def finish(self, problem: str) -> str:
         """Close the elements that a truncated file left open; returns the problem of the file, or ""."""
         while self._stack:
-            name = self._stack.pop()
-            if name == "testcase":
+            element = self._stack.pop()
+            if element.role == "testcase":
                 # The missing part may contain its failure.
-                self._statuses.add(Status.ERROR)
+                self._cases[-1].statuses.add(Status.ERROR)
+                self._cases[-1].shown.add(Status.ERROR)
                 self._writer.empty("error", {"message": f"the file ends within this case: {problem}"})
                 self._close_case()
-            elif name == "testsuite":
-                self._close_suite(whole=False)
-            elif name != "testsuites":
-                self._writer.end(name)
+            elif element.role == "testsuite":
+                self._close_suite()
+            elif element.role != "testsuites":
+                self._mark(element.name)
+                self._writer.end(element.name)
         return problem or self._problem
 
     def add_error_case(self, source: Path, problem: str) -> None:
@@ -270,7 +340,7 @@ class _Copy:
         self._open_suite({"name": path})
         self._add_block()
         self._broken_case(path, "can be read to its end", problem)
-        self._close_suite(whole=False)
+        self._close_suite()
 
     def _broken_case(self, suite: str, name: str, message: str) -> None:
         self._writer.start("testcase", {"classname": suite, "name": name})
@@ -281,12 +351,11 @@ class _Copy:
     def _open_suite(self, attributes: Mapping[str, str]) -> None:
         outermost = not self._suites
         self._add_block()
-        shown = {**self._namespaces, **attributes} if outermost else attributes
-        self._suites.append(_OpenSuite(attributes, self._writer.open_counted("testsuite", shown)))
+        self._suites.append(_OpenSuite(attributes, self._writer.open_counted("testsuite", attributes)))
         if outermost:
             self._to_add = self._properties
 
-    def _close_suite(self, *, whole: bool) -> None:
+    def _close_suite(self) -> None:
         self._add_block()
         suite = self._suites[-1]
         if suite.failed_as_whole and not suite.has_suite_case:
@@ -295,34 +364,32 @@ class _Copy:
                 name, SUITE_CASE, "the suite failed as a whole: see its own <error> or <failure> element"
             )
         self._suites.pop()
-        counts = suite.counts
-        if whole and not self._problem:
-            self._problem = _missing_cases(suite.attributes, counts)
-        self._writer.close_counted("testsuite", suite.offset, counts)
+        self._writer.close_counted("testsuite", suite.offset, suite.counts)
         if self._suites:
-            self._suites[-1].counts.add(counts)
+            self._suites[-1].counts.add(suite.counts)
         else:
-            self.counts.add(counts)
+            self.counts.add(suite.counts)
 
     def _close_case(self) -> None:
-        status = next((worst for worst in WORST_FIRST if worst in self._statuses), None)
-        if status is None:
-            status = unmarked_status(self._case)
-            mark = next((name for name, marked in MARKS.items() if marked is status), "")
-            if mark:
-                stated = ", ".join(
-                    f"{key}={self._case[key]}" for key in ("status", "result") if key in self._case
-                )
-                self._writer.empty(mark, {"message": stated})
+        case = self._cases.pop()
+        stated, attribute = stated_status(case.attributes)
+        found = case.statuses | {stated}
+        status = next((worst for worst in WORST_FIRST if worst in found), Status.PASS)
+        mark = next((name for name, marked in MARKS.items() if marked is status), "")
+        if mark and status not in case.shown:
+            # Other programs look for the mark directly below the case.
+            below = "" if status is stated else f"an element <{mark}> is further below"
+            self._writer.empty(mark, {"message": below or attribute})
         self._writer.end("testcase")
-        suite = self._suites[-1].attributes.get("name", "") or self._case.get("classname", "")
-        self._count(suite, self._case.get("name", ""), status, flaky=self._flaky)
-        if self._case_alone:
-            self._close_suite(whole=False)
+        suite = self._suites[-1].attributes.get("name", "") or case.attributes.get("classname", "")
+        self._count(suite, case.attributes.get("name", ""), status, flaky=case.flaky)
+        if case.alone:
+            self._close_suite()
 
     def _count(self, suite: str, name: str, status: Status, *, flaky: bool) -> None:
+        self._seen.case(status, flaky=flaky)
         self._suites[-1].counts.case(status, flaky=flaky)
-        self._suites[-1].has_suite_case |= name == SUITE_CASE
+        self._suites[-1].has_suite_case |= name == SUITE_CASE and status in _FAILED
         self._names.note(suite, name, status, flaky=flaky)
 
     def _add_properties(self) -> None:
@@ -337,17 +404,25 @@ class _Copy:
             self._writer.end("properties")
 
 
-def _missing_cases(attributes: Mapping[str, str], counts: CaseCounts) -> str:
-    """How the counts that a suite declares contradict its cases: some of them are missing. "" if none are."""
-    name = attributes.get("name", "")[:100]
-    declared = _count(attributes.get("tests", ""))
-    if declared > counts.tests:
-        return f"the suite {name!r} declares {declared} tests, but contains {counts.tests}"
-    failed = _count(attributes.get("failures", "")) + _count(attributes.get("errors", ""))
-    if failed and not counts.failures + counts.errors:
-        return f"the suite {name!r} declares {failed} failed tests, but contains none"
+def _contradiction(element: _OpenElement, counts: CaseCounts) -> str:
+    """How the attributes of a suite or document contradict its cases; "" if they do not."""
+    attributes = element.attributes
+    what = "the file" if element.role == "testsuites" else f"the suite {attributes.get('name', '')[:100]!r}"
+    declared = attributes.get("tests", "").strip()
+    if declared and not _NUMBER.fullmatch(declared):
+        return f"{what} declares tests={declared[:40]!r}, which is not a number"
+    if int(declared or 0) > counts.tests:
+        return f"{what} declares {declared} tests, but contains {counts.tests}"
+    status, attribute = stated_status(attributes)
+    if status in _FAILED and not counts.failures + counts.errors:
+        return f"{what} declares {attribute[:60]}, but contains no failed test"
+    not_run = max(_number(attributes.get(name, "")) for name in ("skipped", "disabled"))
+    if int(declared or 0) == counts.tests and not_run > counts.skipped + counts.failures + counts.errors:
+        return f"{what} declares {not_run} skipped tests, but contains {counts.skipped}"
+    if status is Status.NOT_RUN and counts.tests > counts.skipped:
+        return f"{what} declares {attribute[:60]}, but contains a test that ran"
     return ""
 
 
-def _count(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
+def _number(text: str) -> int:
+    return int(text) if _NUMBER.fullmatch(text.strip()) else 0

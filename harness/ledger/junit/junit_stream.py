@@ -25,13 +25,35 @@ MAX_TAG_BYTES = 32 << 20
 MAX_DEPTH = 64
 
 MARKS = {"failure": Status.FAIL, "error": Status.ERROR, "skipped": Status.NOT_RUN}
-# Values of the attributes `status` and `result` of a case without a mark: gtest and ctest write disabled
-# tests in this form.
-_STATUS_WORDS = {
-    **dict.fromkeys(("notrun", "disabled", "suppressed", "skipped", "ignored", "pending"), Status.NOT_RUN),
-    **dict.fromkeys(("fail", "failed", "failure"), Status.FAIL),
-    "error": Status.ERROR,
+#: Further attempts of a case that failed at last; one that passed at last has <flakyFailure> instead.
+RERUN_MARKS = {"rerunFailure": Status.FAIL, "rerunError": Status.FAIL}
+#: The elements of JUnit, and their attributes that have a meaning here. Handlers receive them in this
+#: spelling, whatever prefix or capitals a producer writes.
+ELEMENTS = (
+    *("testsuites", "testsuite", "testcase", "properties", "property", "system-out", "system-err"),
+    *(*MARKS, "flakyFailure", "flakyError", *RERUN_MARKS),
+)
+_ATTRIBUTES = ("name", "classname", "tests", "failures", "errors", "skipped", "disabled", "status", "result")
+_ELEMENTS = {name.lower(): name for name in ELEMENTS}
+_XINCLUDE = "http://www.w3.org/2001/XInclude"
+# Values of the attributes `status` and `result`, without "-", "_" and spaces. gtest and ctest write disabled
+# tests in this form. A value that is in neither list is an error: it may say that the test failed.
+_NOT_RUN_WORD = re.compile(
+    r"not(?:run|executed)|disabled|suppressed|skip(?:ped)?|ignored|pending|filtered|todo|unsupported"
+)
+_PASS_WORD = re.compile(
+    r"pass(?:ed)?|ok|success(?:ful)?|succeeded|run|ran|completed?|executed|finished|done|fixed|true|yes|"
+)
+_FAIL_WORD = re.compile(r"fail(?:s|ed|ing|ure)?|false|no")
+_NOTHING = re.compile(r"false|no|none|0*(?:\.0*)?")
+# Attributes by which a case or a suite can say that it failed.
+_FAILED_ATTRIBUTES = {
+    **dict.fromkeys(("fail", "failed", "failure", "failures", "failing"), Status.FAIL),
+    **dict.fromkeys(("error", "errors", "errored"), Status.ERROR),
 }
+_OUTCOME_ATTRIBUTES = ("status", "result", "outcome", "success", "passed")
+#: A test case can have several marks (a failure, then an error during clean-up): the first of these counts.
+WORST_FIRST = (Status.ERROR, Status.FAIL, Status.NOT_RUN)
 
 
 class Handler(Protocol):
@@ -47,10 +69,30 @@ class Handler(Protocol):
         """Text in the innermost element; one text may arrive in several calls."""
 
 
-def unmarked_status(attributes: Mapping[str, str]) -> Status:
-    """The status, by its attributes, of a case without <failure>, <error> or <skipped>; not always a pass."""
-    stated = (_STATUS_WORDS.get(attributes.get(name, "").lower()) for name in ("status", "result"))
-    return next(filter(None, stated), Status.PASS)
+def stated_status(attributes: Mapping[str, str]) -> tuple[Status, str]:
+    """The status that the attributes of a case or suite state, and the attribute that states it.
+
+    `Status.PASS` if no attribute contradicts it. Marks such as <failure> are not considered.
+    """
+    found: dict[Status, str] = {}
+    for name, value in attributes.items():
+        key, word = _plain(name), re.sub(r"[-_\s]", "", value).lower()
+        if key in _FAILED_ATTRIBUTES:
+            status = Status.PASS if _NOTHING.fullmatch(word) else _FAILED_ATTRIBUTES[key]
+        elif key in _OUTCOME_ATTRIBUTES:
+            status = _status_of_word(word)
+        else:
+            continue
+        found.setdefault(status, f"{name}={value}")
+    return next(((worst, found[worst]) for worst in WORST_FIRST if worst in found), (Status.PASS, ""))
+
+
+def _status_of_word(word: str) -> Status:
+    if _PASS_WORD.fullmatch(word):
+        return Status.PASS
+    if _NOT_RUN_WORD.fullmatch(word):
+        return Status.NOT_RUN
+    return Status.FAIL if _FAIL_WORD.fullmatch(word) else Status.ERROR
 
 
 def parse(path: Path, handler: Handler) -> str:
@@ -94,23 +136,62 @@ def _parse(stream: BinaryIO, handler: Handler) -> str:
 
 
 class _Guard:
-    """Refuses files that are not JUnit, and elements that are nested too deep."""
+    """Refuses files that are not JUnit, and elements that are nested too deep.
+
+    Passes on the elements of JUnit without namespaces: producers disagree on them, and the default namespace
+    of an element would hide the elements inside it from programs that read the merged file.
+    """
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._depth = 0
+        self._names: list[str] = []
+        self._prefixes: list[frozenset[str]] = [frozenset({"xml", "xmlns"})]
 
-    def start(self, name: str, attributes: dict[str, str]) -> None:
-        if not self._depth and name not in {"testsuites", "testsuite"}:
+    def start(self, raw: str, attributes: dict[str, str]) -> None:
+        name = _ELEMENTS.get(_plain(raw), raw)
+        if not self._names and name not in {"testsuites", "testsuite"}:
             raise ValueError(f"it is not a JUnit file: its outermost element is <{name[:60]}>")
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
+        if "\ufffd" in name or any("\ufffd" in key for key in attributes):
+            raise ValueError(f"the name of an element or attribute is damaged: <{name[:60]}>")
+        if _plain(raw) == "include" and (raw != "include" or _XINCLUDE in attributes.values()):
+            raise ValueError("it includes another file (XInclude), which is not read")
+        self._names.append(name)
+        if len(self._names) > MAX_DEPTH:
             raise ValueError(f"its elements are nested more than {MAX_DEPTH} levels deep")
-        self._handler.start(name, attributes)
+        declared = frozenset(key[6:] for key in attributes if key.startswith("xmlns:"))
+        self._prefixes.append(self._prefixes[-1] | declared)
+        attributes = {self._bound(key): value for key, value in attributes.items() if key != "xmlns"}
+        self._names[-1] = self._bound(name)
+        self._handler.start(
+            self._names[-1], _plain_attributes(attributes) if name in ELEMENTS else attributes
+        )
 
-    def end(self, name: str) -> None:
-        self._depth -= 1
-        self._handler.end(name)
+    def end(self, _raw: str) -> None:
+        self._prefixes.pop()
+        self._handler.end(self._names.pop())
+
+    def _bound(self, name: str) -> str:
+        """The name; without its prefix if that is not declared, which many programs cannot read."""
+        prefix, colon, rest = name.partition(":")
+        if not colon or prefix in self._prefixes[-1]:
+            return name
+        rest = rest.replace(":", "_")
+        return rest if rest[:1].isalpha() else f"_{rest}"
+
+
+def _plain(name: str) -> str:
+    """A name without its namespace prefix, in lower case."""
+    return name.rpartition(":")[2].lower()
+
+
+def _plain_attributes(attributes: dict[str, str]) -> dict[str, str]:
+    """The attributes, with those that have a meaning in JUnit in its spelling."""
+    found = dict(attributes)
+    for key in attributes:
+        plain = _plain(key)
+        if plain in _ATTRIBUTES and plain not in attributes and not key.startswith("xmlns:"):
+            found[plain] = found.pop(key)
+    return found
 
 
 def _refuse_doctype(*_declaration: object) -> None:

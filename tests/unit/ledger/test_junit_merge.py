@@ -118,6 +118,23 @@ def test_properties_of_a_cell_go_to_every_outermost_suite(tmp_path: Path) -> Non
         ('<testcase name="x" status="run" result="completed"/>', Status.PASS),
         ('<testcase name="x"><skipped/><failure/></testcase>', Status.FAIL),
         ('<testcase name="x"><system-out>&lt;failure/></system-out></testcase>', Status.PASS),
+        ('<testcase name="x"><system-out><![CDATA[<failure/>]]></system-out></testcase>', Status.PASS),
+        ('<testcase name="x"><system-out><failure/></system-out></testcase>', Status.FAIL),
+        ('<testcase name="x"><wrap><wrap><failure/></wrap></wrap></testcase>', Status.FAIL),
+        ('<testcase name="x"><wrap><error/></wrap><failure/></testcase>', Status.ERROR),
+        ('<x:testcase name="x" xmlns:x="u"><x:failure/></x:testcase>', Status.FAIL),
+        ('<wrap xmlns="u"><testcase name="x"><failure xmlns="v"/></testcase></wrap>', Status.FAIL),
+        ('<TestCase name="x"><Failure/></TestCase>', Status.FAIL),
+        ('<testcase x:name="x" xmlns:x="u" x:status="failed"/>', Status.FAIL),
+        ('<testcase name="x" status="timed out"/>', Status.ERROR),
+        ('<testcase name="x" status="not-run"/>', Status.NOT_RUN),
+        ('<testcase name="x" success="false"/>', Status.FAIL),
+        ('<testcase name="x" failure="boom"/>', Status.FAIL),
+        ('<testcase name="x" errors="0" failed="false" status="Passed"/>', Status.PASS),
+        ('<testcase name="x" status="failed"><skipped/></testcase>', Status.FAIL),
+        ('<testcase name="x"><wrap><skipped/></wrap></testcase>', Status.NOT_RUN),
+        ('<testcase name="x"><rerunFailure/></testcase>', Status.FAIL),
+        ('<wrap><testcase name="x"><failure/></testcase></wrap>', Status.FAIL),
     ],
 )
 def test_a_case_without_marks_is_no_pass_when_its_attributes_say_otherwise(
@@ -140,6 +157,22 @@ def test_a_case_without_marks_is_no_pass_when_its_attributes_say_otherwise(
         suite('<testcase name="x"/>', tests=3),
         suite('<testcase name="x"/>', tests=1, failures=1),
         suite('<testcase name="x"/>', tests=1, errors=2),
+        suite('<testcase name="x"/>', tests=1, failures="1.0"),
+        suite('<testcase name="x"/>', tests=1, failures="one"),
+        suite('<testcase name="x"/>', tests="many"),
+        suite('<testcase name="x"/>', failed=1),
+        suite('<testcase name="x"/>', status="crashed"),
+        suite('<testcase name="x"/>', tests=1, skipped=1),
+        suite('<testcase name="x"/>', tests=1, status="skipped"),
+        suite('<testcase name="x"/>', FAILURES=1),
+        suite('<testcase name="x"/>', **{"x:failures": 1}),
+        '<testsuites failures="1"><testsuite name="a"><testcase name="x"/></testsuite></testsuites>',
+        '<testsuites tests="2"><testsuite name="a"><testcase name="x"/></testsuite></testsuites>',
+        suite('<testsuites errors="1"><testcase name="x"/></testsuites>'),
+        '<testsuites><failure/><testsuite name="a"><testcase name="x"/></testsuite></testsuites>',
+        '<testsuites><a><error/></a><testsuite name="a"><testcase name="x"/></testsuite></testsuites>',
+        suite('<testcase name="x"/><xi:include xmlns:xi="http://www.w3.org/2001/XInclude" href="y.xml"/>'),
+        suite('<testcase name="x"><fail\udcffure/></testcase>').encode("utf-8", "surrogateescape"),
         "<testsuites><testsuite name='a' tests='2'/></testsuites>",
         '<testsuite name="s"><testcase name="x"/>',
         '<testsuite name="s"><testcase name="x"',
@@ -152,7 +185,9 @@ def test_a_case_without_marks_is_no_pass_when_its_attributes_say_otherwise(
         '<!DOCTYPE x SYSTEM "file:///etc/passwd"><testsuite name="s"><testcase name="x"/></testsuite>',
     ],
 )
-def test_a_file_that_is_not_whole_never_turns_the_merged_one_green(content: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_whole_never_turns_the_merged_one_green(
+    content: str | bytes, tmp_path: Path
+) -> None:
     merged, root = merge(tmp_path, suite('<testcase name="good"/>'), content)
     assert merged.files[1].problem
     assert not merged.files[0].problem
@@ -296,6 +331,93 @@ def test_whatever_is_in_it_the_merged_file_is_sound_and_its_counts_are_those_of_
     assert green == counts.tests - counts.failures - counts.errors - counts.skipped
     if merged.files[0].problem:
         assert counts.errors
+
+
+NAMESPACES = ("", "x:", "a-b:", "d")
+MARKED = {"failure": "failures", "error": "errors"}
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> tuple[str, bool, bool]:
+    """A JUnit document in any namespaces, whether something in it failed, and whether a case passed."""
+    found = {"failed": False, "passed": False}
+
+    def tag(name: str, body: str, attributes: str = "") -> str:
+        prefix = draw(st.sampled_from(NAMESPACES))
+        if prefix == "d":
+            return f'<{name} xmlns="urn:d"{attributes}>{body}</{name}>'
+        return f"<{prefix}{name}{attributes}>{body}</{prefix}{name}>"
+
+    def wrapped(body: str) -> str:
+        for _level in range(draw(st.integers(0, 3))):
+            body = tag(draw(st.sampled_from(["wrap", "group", "step"])), body)
+        return body
+
+    def case() -> str:
+        end = draw(st.sampled_from(["pass", "failure", "error", "skipped", "stated"]))
+        output = tag("system-out", draw(st.sampled_from(["", "<![CDATA[<error/>]]>", "&lt;failure/>"])))
+        body = [output, wrapped(""), tag("properties", "")]
+        if end in {"failure", "error", "skipped"}:
+            body.append(wrapped(tag(end, "text")))
+        found["failed"] |= end in {"failure", "error", "stated"}
+        found["passed"] |= end == "pass"
+        stated = ' status="failed"' if end == "stated" else ' status="run"'
+        return wrapped(tag("testcase", "".join(draw(st.permutations(body))), f' name="c"{stated}'))
+
+    def suite_of(depth: int) -> str:
+        parts = [case() for _number in range(draw(st.integers(0, 2)))]
+        if depth:
+            parts += [suite_of(depth - 1) for _number in range(draw(st.integers(0, 2)))]
+        if draw(st.integers(0, 9)) == 0:
+            found["failed"] = True
+            parts.append(wrapped(tag(draw(st.sampled_from(sorted(MARKED))), "")))
+        said = ""
+        if draw(st.integers(0, 9)) == 0:
+            found["failed"] = True
+            said = f' {draw(st.sampled_from(sorted(MARKED.values())))}="{draw(st.integers(1, 3))}"'
+        return wrapped(tag("testsuite", "".join(draw(st.permutations(parts))), said))
+
+    names = ' xmlns:x="urn:x" xmlns:a-b="urn:ab"'
+    return tag("testsuites", suite_of(2), names), found["failed"], found["passed"]
+
+
+@given(documents(), st.sampled_from(["utf-8", "utf-16", "utf-16-be", "utf-8-sig", "gb18030", "utf-7"]))
+@settings(max_examples=200, deadline=None)
+def test_a_failure_counts_in_any_namespace_at_any_depth_and_in_any_order(
+    document: tuple[str, bool, bool], encoding: str
+) -> None:
+    text, failed, passed = document
+    content = f'<?xml version="1.0" encoding="{encoding}"?>{text}'.encode(encoding)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        merged, root = merge(folder, content)
+        again = merge_junit(folder / "again.xml", [folder / "out.xml"])
+    bad = bool(merged.counts.failures + merged.counts.errors or merged.files[0].problem)
+    assert bad == failed
+    if bad:
+        assert any(True for name in MARKED for _mark in root.iter(name))
+    assert (merged.counts.tests - merged.counts.skipped > 0) == (passed or failed)
+    assert again.counts == merged.counts
+
+
+@given(documents(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_no_truncation_of_a_document_is_green(document: tuple[str, bool, bool], data: st.DataObject) -> None:
+    text = document[0]
+    with tempfile.TemporaryDirectory() as name:
+        merged, _root = merge(Path(name), text[: data.draw(st.integers(0, len(text) - 1))])
+    assert merged.files[0].problem
+    assert merged.counts.errors
+
+
+def test_quoted_cases_prove_nothing_and_cases_in_cases_keep_their_own_failures(tmp_path: Path) -> None:
+    quoted = '<testsuite name="q"><testcase name="in"/></testsuite>'
+    merged, _root = merge(tmp_path, suite(f"<system-out>{quoted}</system-out>"))
+    assert (merged.counts.tests, merged.files[0].problem) == (0, "")
+    nested = '<testcase name="outer"><testcase name="inner"/><failure/></testcase><testcase name="next"/>'
+    merged, _root = merge(tmp_path, suite(nested))
+    assert merged.failed == ("s: outer",)
+    assert merged.counts.tests == 3
 
 
 @given(
