@@ -15,7 +15,13 @@ SECRET_SHAPES = re.compile(
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^-]*(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
 )
 # User name and password at the start of a URL in text; a URL ends at white space or one of '"`,()<>.
-_CREDENTIALS = re.compile(r"""://(?P<user>[^\s'"`,()<>/]*)@""")
+_CREDENTIALS = re.compile(r"""://[^\s'"`,()<>/]{1,2000}@""")
+# The query of a URL in text, and a fragment with values. The fragment of a package's URL is its hash or name.
+_QUERY = re.compile(
+    r"""(?P<url>://[^\s'"`,()<>?#]{1,2000})"""
+    r"""(?P<query>\?[^\s'"`,()<>#]{1,4000})?"""
+    r"""(?P<fragment>#(?!(?:sha\d+|md5|egg|subdirectory)=)[^\s'"`,()<>=]{1,200}=[^\s'"`,()<>]{1,4000})?"""
+)
 
 # ECMA-48: control sequences, operating-system commands and strings, and other two-byte escapes. A string
 # without an end is cut at the end of its line, so that the following lines are not lost.
@@ -32,18 +38,22 @@ def mask_secrets(text: str) -> str:
 
 
 def redact_url(url: str) -> str:
-    """`url` without its user name and password."""
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{_masked_user(user)}@{host}")) if at else url
+    """`url` without its user name, password, query and fragment; a mask shows that it had credentials."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return redact_text(url)
+    _user, at, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{MASK}@{host}" if at else host, query="", fragment=""))
 
 
 def redact_text(text: str) -> str:
-    """`text` with credentials removed from every URL in it."""
-    return _CREDENTIALS.sub(lambda match: f"://{_masked_user(match['user'])}@", text)
+    """`text` in which the credentials and the query of every URL are masked."""
+    if "://" not in text:
+        return text
+    return _QUERY.sub(_without_query, _CREDENTIALS.sub(f"://{MASK}@", text))
 
 
-def _masked_user(user: str) -> str:
-    """The user name with a masked password. A name without a password is a token and is masked too."""
-    name, colon, _password = user.partition(":")
-    return f"{name}:****" if colon else "****"
+def _without_query(match: re.Match[str]) -> str:
+    query, fragment = match["query"], match["fragment"]
+    return f"{match['url']}{f'?{MASK}' if query else ''}{f'#{MASK}' if fragment else ''}"

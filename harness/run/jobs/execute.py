@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from harness.check import Check
 from harness.digest import canonical_json
-from harness.errors import HarnessError, InfrastructureError, InterruptedRunError
+from harness.errors import HarnessError, InfrastructureError, InputError, InterruptedRunError
 from harness.ledger.outcome_record import readable
 from harness.outcome import ArtifactRef, Evidence, Failure, Measured, Outcome, State, Tier
 from harness.plan.tasks.task import Task
@@ -19,6 +19,7 @@ from harness.run.jobs.job import Job, JobHandle, JobSite
 from harness.run.jobs.task_cards import task_cards_leased
 from harness.run.jobs.task_context import RunContext, TaskTimeoutError
 from harness.serialisation import JsonValue
+from harness.sources.secrets.masking import Masker
 
 # The strongest evidence that each kind of device can give.
 DEVICE_EVIDENCE = {"sim": Evidence.SIMULATED, "npu": Evidence.HARDWARE, "cpu": Evidence.CPU}
@@ -54,7 +55,8 @@ def execute(job: Job, site: JobSite, handle: JobHandle | None = None) -> Outcome
         outcome = _outcome(job, State.ERROR, failure=_failure(error))
     else:
         handle.log = context.task_log
-        outcome = _store_log(context, _run(context))
+        outcome = _run(context)
+        outcome = _store_log(context, _with_masked_failure(outcome, context.masker))
     # The duration is measured with the monotonic clock, because the system clock may be set meanwhile.
     return replace(outcome, started=started, finished=started + time.monotonic() - clock)
 
@@ -105,7 +107,7 @@ def _run(context: RunContext) -> Outcome:
         with task_cards_leased(context):
             measured = task.check.run(context)
         _refuse_too_strong_evidence(task, measured)
-        measured = _measurements_as_json(task.check, measured)
+        measured = _without_secrets(context, _measurements_as_json(task.check, measured))
         artifacts = _store_artifacts(context, measured.artifacts)
         return _outcome(job, State.COMPLETED, measured, artifacts=artifacts)
     except TaskTimeoutError:
@@ -146,6 +148,13 @@ def _store_artifacts(context: RunContext, artifacts: Mapping[str, str]) -> tuple
         path = (folder / file).resolve()
         if not path.is_relative_to(folder) or not path.is_file():
             raise ValueError(f"artifact {name!r} is not a file in the task's folder: {file!r}")
+        if not context.masker.file(path):
+            raise InputError(
+                f"the artifact {name!r} is not stored, because it contains a secret of this machine",
+                why="the value of a variable or credential file of this machine occurs in it, and only text "
+                "can be masked",
+                fix="remove the credential from what the task reads, or from this machine's environment",
+            )
         media_type = MEDIA_TYPES.get(path.suffix, "application/octet-stream")
         stored.append(context.site.artifacts.put(path, readable(name), media_type))
     return tuple(stored)
@@ -191,6 +200,28 @@ def _measurements_as_json(check: Check, measured: Measured) -> Measured[Mapping[
     except UnicodeEncodeError:
         return replace(measured, measurements=readable(measurements), environment=readable(environment))
     return replace(measured, measurements=measurements)
+
+
+def _without_secrets(
+    context: RunContext, measured: Measured[Mapping[str, JsonValue]]
+) -> Measured[Mapping[str, JsonValue]]:
+    """The result with masked secrets; the log says so, because the result is judged without them."""
+    masked = replace(
+        measured,
+        measurements=context.masker.json(measured.measurements),
+        environment=context.masker.json(measured.environment),
+    )
+    if masked != measured:
+        context.log("note: the measurements contained a secret of this machine, which is masked")
+    return masked
+
+
+def _with_masked_failure(outcome: Outcome, masker: Masker) -> Outcome:
+    failure = outcome.failure
+    if failure is None:
+        return outcome
+    shown = replace(failure, message=masker.text(failure.message), fix=masker.text(failure.fix))
+    return replace(outcome, failure=shown)
 
 
 def _log_quietly(context: RunContext, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import shutil
 import signal
@@ -20,6 +21,7 @@ from harness.builds.ownership.temporary_folders import (
 from harness.check import Completed
 from harness.devices.cards.card_leases import FOLDER_VARIABLE, CardLeases
 from harness.devices.cards.device_nodes import visible_devices
+from harness.digest import canonical_json
 from harness.errors import InfrastructureError, InterruptedRunError, Location
 from harness.outcome import Outcome
 from harness.run.jobs.job import Job, JobHandle, JobSite
@@ -32,6 +34,8 @@ from harness.run.programs.process import (
 from harness.run.programs.scrub import Scrubber
 from harness.run.programs.task_log import TaskLog
 from harness.settings import MEMORY_VARIABLE, parse_size
+from harness.sources.redact import redact_text
+from harness.sources.secrets.masking import Masker
 
 ENVIRONMENT = "environment"
 KEY_CHARACTERS = 16
@@ -59,7 +63,11 @@ class RunContext:
         self._cards: dict[str, str] = {}
         self._scratch: Path | None = None
         self.workdir = _new_workdir(site.work, job)
-        self._scrub = Scrubber(site.environ)
+        # The facets are stored in the plan, so what they contain is no secret.
+        self.masker = Masker.of_host(
+            {**os.environ, **site.environ}, redact_text(canonical_json(job.task.facets))
+        )
+        self._scrub = Scrubber(self.masker)
         self.task_log = TaskLog(self.workdir.with_suffix(".log"), self._scrub, site.log_cap)
 
     def begin_with_cards(self, cards: Sequence[int]) -> None:
@@ -223,6 +231,7 @@ class RunContext:
     def close(self, *, completed: bool) -> None:
         """End the log. Remove the working folder of a completed task, unless `JobSite.keep` is set.
 
+        Secrets in a folder that stays are masked.
         On a full disk the folder is always removed, because its space is needed to store the outcome.
         """
         if self._scratch is not None:
@@ -231,7 +240,20 @@ class RunContext:
         full = shutil.disk_usage(self.workdir.parent).free < MIN_FREE_BYTES
         if full or (completed and not self.site.keep):
             shutil.rmtree(self.workdir, ignore_errors=True)
+        else:
+            self._mask_kept_files()
         self.task_log.close()
+
+    def _mask_kept_files(self) -> None:
+        """Mask the secrets in the files of a working folder that stays so that users can find the cause."""
+        try:
+            for path in self.masker.folder(self.workdir):
+                self.log(
+                    f"{path} was removed: it contains a secret, or it is too large to be searched for one"
+                )
+        except OSError as error:
+            shutil.rmtree(self.workdir, ignore_errors=True)
+            self.log(f"the working folder was removed, because its secrets could not be masked: {error}")
 
     def _input(self, check: str) -> Outcome:
         try:

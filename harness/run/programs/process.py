@@ -131,7 +131,11 @@ class _Stream:
 
     def _pass_on(self, text: str) -> None:
         if text:
-            self.tail = (self.tail + text)[-TAIL_CHARACTERS:]
+            self.tail += text
+            if len(self.tail) > TAIL_CHARACTERS:
+                # Whole lines: half a secret would not be masked.
+                start = len(self.tail) - TAIL_CHARACTERS
+                self.tail = self.tail[self.tail.find("\n", start - 1) + 1 or len(self.tail) :]
             self._write(text)
 
 

@@ -1,42 +1,44 @@
-"""Removes terminal control sequences and masks credentials in program output."""
+"""Removes terminal control sequences and secrets from program output."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
-from harness.sources.redact import ESCAPES, MASK, mask_secrets
+from harness.sources.redact import ESCAPES
+from harness.sources.secrets.masking import MaskedStream, Masker
 
-# Shorter values (`1`, `true`, `main`) occur in ordinary text too, and masking them would garble the log.
-MINIMUM_SECRET = 6
-
-SECRET_NAME = re.compile(
-    r"TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|(^|_)KEY(_|$)|APIKEY|ACCESS_KEY", re.IGNORECASE
-)
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
-# user:password@ and token@ in front of a host.
-URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"]{1,512}@")
 
 
 class Scrubber:
-    """Removes terminal control sequences; masks credentials, tokens and the secret values of `environ`."""
+    """Removes terminal control sequences, and masks secrets (see `Masker`)."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        secrets = {value for name, value in environ.items() if SECRET_NAME.search(name)}
-        # The longest first, so that a secret that contains another one is masked completely.
-        long_enough = [value for value in secrets if len(value) >= MINIMUM_SECRET]
-        alternatives = map(re.escape, sorted(long_enough, key=len, reverse=True))
-        self._secrets = re.compile("|".join(alternatives)) if long_enough else None
+    def __init__(self, masker: Masker) -> None:
+        self.masker = masker
 
     def __call__(self, text: str) -> str:
         """The cleaned text, with the same lines."""
+        return self.masker.text(self.without_controls(text))
+
+    def stream(self) -> ScrubbedStream:
+        """A new stream of lines to clean."""
+        return ScrubbedStream(self)
+
+    def without_controls(self, text: str) -> str:
+        """The text without terminal control sequences; a secret with such sequences inside is masked."""
         if "\x1b" in text:
             # Removing an escape can remove the first letter of a secret or join the parts of one: mask twice.
-            text = ESCAPES.sub("", self._masked(text))
-        return self._masked(CONTROLS.sub("", text))
+            text = ESCAPES.sub("", self.masker.text(text))
+        return CONTROLS.sub("", text)
 
-    def _masked(self, text: str) -> str:
-        if "://" in text:
-            text = URL_CREDENTIALS.sub(f"{MASK}@", text)
-        text = mask_secrets(text)
-        return self._secrets.sub(MASK, text) if self._secrets else text
+
+class ScrubbedStream(MaskedStream):
+    """Cleans lines that arrive one after the other; see `MaskedStream`."""
+
+    def __init__(self, scrubber: Scrubber) -> None:
+        super().__init__(scrubber.masker)
+        self._scrubber = scrubber
+
+    def feed(self, text: str) -> str:
+        """The cleaned lines that can be written now."""
+        return super().feed(self._scrubber.without_controls(text))

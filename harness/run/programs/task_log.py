@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 
 from harness.errors import InfrastructureError, Location
+from harness.run.programs.scrub import Scrubber
 from harness.run.programs.throttle import Throttle
 
 CAP_BYTES = 20 << 20
@@ -48,13 +48,14 @@ class TaskLog:
     def __init__(
         self,
         path: Path,
-        scrub: Callable[[str], str],
+        scrub: Scrubber,
         cap: int = CAP_BYTES,
         throttle: Throttle | None = None,
     ) -> None:
         self.path = path
         self._throttle = throttle or Throttle()
         self.last_line = ""
+        self._scrubbed = scrub.stream()
         self._scrub = scrub
         self._half = cap // 2
         self._lock = threading.Lock()
@@ -79,9 +80,12 @@ class TaskLog:
                 self._append(text)
 
     def _append(self, text: str) -> None:
-        text = self._scrub(text)
-        self.last_line = text[:-1].rsplit("\n", 1)[-1].strip() or self.last_line
-        if self._written < self._half:
+        last_line = text.rstrip().rsplit("\n", 1)[-1]
+        self.last_line = self._scrub(last_line).strip() or self.last_line
+        self._store(self._scrubbed.feed(text))
+
+    def _store(self, text: str) -> None:
+        if text and self._written < self._half:
             text = self._write_first_half(text)
         if text:
             self._append_to_tail(text)
@@ -94,6 +98,7 @@ class TaskLog:
             try:
                 if delayed := self._throttle.finish():
                     self._append(delayed)
+                self._store(self._scrubbed.finish())
                 if self._dropped:
                     self._put(f"[{self._dropped} bytes of output are left out here]\n")
                 for text in self._tail:

@@ -23,6 +23,7 @@ from harness.errors import InfrastructureError, InputError
 from harness.serialisation import JsonValue
 from harness.sources.packages.pip_config import merged_settings
 from harness.sources.redact import MASK, redact_text, redact_url
+from harness.sources.secrets.stored_variables import stored_value
 
 # Alternative names of pip's options; its files and variables may use any of them.
 ALIASES = {"pypi-url": "index-url", "default-timeout": "timeout"}
@@ -182,20 +183,23 @@ class IndexSettings:
         return "\n".join(tables)
 
     def redacted(self) -> dict[str, JsonValue]:
-        """The settings for logs and the ledger: credentials in URLs are replaced by asterisks."""
+        """The settings for logs and the ledger: addresses without credentials, queries and fragments.
+
+        Of uv's variables, the values of those on the allow-list (`stored_variables`) are stored, and of the
+        others only the names.
+        """
         return {
             "index_url": redact_url(self.index_url) if self.index_url else None,
             "extra_index_urls": [redact_url(url) for url in self.extra_index_urls],
             "added_index_urls": [redact_url(url) for url in self.added_index_urls],
             "find_links": [redact_url(link) for link in self.find_links],
             "no_index": self.no_index,
-            "trusted_hosts": list(self.trusted_hosts),
+            "trusted_hosts": [redact_text(f"://{host}")[3:] for host in self.trusted_hosts],
             "cert": self.cert,
             "timeout_s": self.timeout_s,
             "proxy": redact_url(self.proxy) if self.proxy else "",
             "uv": {
-                # UV_INDEX_name_PASSWORD and UV_INDEX_name_USERNAME are not in INHERITED.
-                name: redact_text(value) if name in INHERITED else MASK
+                name: MASK if (stored := stored_value(name, value)) is None else stored
                 for name, value in self.inherited.items()
                 if name.startswith("UV_")
             },

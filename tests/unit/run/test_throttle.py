@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from harness.run.programs.scrub import Scrubber
 from harness.run.programs.task_log import TaskLog
 from harness.run.programs.throttle import Throttle
+from harness.sources.secrets.masking import Masker
 
 
 class Clock:
@@ -80,7 +81,7 @@ def test_lines_stay_whole_and_in_order_and_every_byte_is_shown_or_counted(steps)
 
 def test_a_flooding_task_keeps_its_last_words_and_no_secret(tmp_path: Path):
     clock = Clock()
-    scrub = Scrubber({"API_TOKEN": "hunter2hunter2"})
+    scrub = Scrubber(Masker(["hunter2hunter2"]))
     throttle = Throttle(rate=10, burst=500, delayed=300, clock=clock)
     log = TaskLog(tmp_path / "log", scrub, throttle=throttle)
     for _ in range(1000):

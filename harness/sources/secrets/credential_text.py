@@ -1,0 +1,108 @@
+"""Finds the secrets inside a value or a file: passwords in URLs, JSON leaves, header words, encoded pairs."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterator
+from urllib.parse import unquote, unquote_plus, urlsplit
+
+#: Shorter values occur in ordinary text too, and masking them would garble the log.
+MINIMUM_SECRET = 6
+#: User names that are documented for tokens, and common ones. They are no secrets.
+PUBLIC_USERS = frozenset(
+    {
+        *("__token__", "oauth2", "oauth2accesstoken", "x-access-token", "x-token-auth", "x-oauth-basic"),
+        *("gitlab-ci-token", "token", "aws", "git", "root", "admin", "user", "username", "login", "nobody"),
+        "anonymous",
+    }
+)
+_URL = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]*:/{1,2}[^\s'"`<>]+""")
+# curl and pip accept a proxy without a scheme.
+NO_SCHEME = re.compile(r"(?:^|(?<=[\s,=]))(?P<user>[^\s,=/@]+)@(?=[^\s,@]+)")
+_WORD_BREAKS = re.compile(r"[\s;,&\"'{}()\[\]]+")
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{8,}={0,2}")
+
+
+def secrets_in(text: str) -> Iterator[str]:
+    """The secret text itself and every part of it that is secret on its own."""
+    text = text.strip()
+    yield text
+    yield from parts_of(text)
+
+
+def parts_of(text: str) -> Iterator[str]:
+    """The parts of `text` that are secret on their own, for example the password of a URL."""
+    yield from _json_leaves(text)
+    yield from url_secrets(text)
+    words = [word.strip(":") for word in _WORD_BREAKS.split(text) if word]
+    for word in words:
+        # `AccountKey=...`, `password: ...`, the words of an `Authorization` header.
+        value = word.partition("=")[2]
+        for part in (word, value):
+            if part != text and _looks_random(part):
+                yield part
+            yield from _pair(part)
+
+
+def url_secrets(text: str) -> Iterator[str]:
+    """User names, passwords, and the values of queries and fragments in the URLs of `text`."""
+    for match in _URL.finditer(NO_SCHEME.sub(r"any://\g<user>@", text)):
+        for url in (match[0], *match[0].split(",")):
+            yield from _secrets_of_url(url)
+
+
+def _secrets_of_url(url: str) -> Iterator[str]:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return
+    name, colon, password = parts.netloc.rpartition("@")[0].partition(":")
+    if name:
+        yield f"{unquote(name)}:{unquote(password)}"
+    for part in (*(() if name.lower() in PUBLIC_USERS else (name,)), password if colon else ""):
+        yield from (part, unquote(part))
+    for pairs in (parts.query, parts.fragment):
+        for pair in pairs.split("&"):
+            value = pair.partition("=")[2] if "=" in pair else pair
+            if _looks_random(value):
+                yield from (value, unquote_plus(value))
+
+
+def _json_leaves(text: str) -> Iterator[str]:
+    if not text.startswith(("{", "[")):
+        return
+    try:
+        pending = [json.loads(text)]
+    except (ValueError, RecursionError):
+        return
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+        elif isinstance(value, str) and value.lower() not in PUBLIC_USERS:
+            yield value
+            yield from url_secrets(value)
+            yield from _pair(value)
+
+
+def _pair(word: str) -> Iterator[str]:
+    """User name and password of `base64(user:password)`."""
+    if not _BASE64.fullmatch(word):
+        return
+    try:
+        decoded = base64.b64decode(word + "=" * (-len(word) % 4), altchars=b"-_").decode()
+    except (binascii.Error, ValueError):
+        return
+    name, colon, password = decoded.partition(":")
+    if colon and decoded.isprintable():
+        yield from (decoded, password, *(() if name.lower() in PUBLIC_USERS else (name,)))
+
+
+def _looks_random(word: str) -> bool:
+    """Whether a word is rather a token than a word of a language or a number."""
+    return len(word) >= 8 and not word.isalpha() and not re.fullmatch(r"[\d.:,_+-]+", word)

@@ -1,0 +1,65 @@
+"""The secret values of this machine: of all variables that are not on the allow-list, and of known files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from harness.sources.secrets.credential_files import file_secrets
+from harness.sources.secrets.credential_text import MINIMUM_SECRET, PUBLIC_USERS, secrets_in, url_secrets
+from harness.sources.secrets.stored_variables import Storage, is_credential_name, storage_of
+
+#: A variable that nobody has listed may hold anything; a short value of it is rather a word or a number.
+MINIMUM_UNLISTED = 8
+_NUMBER = re.compile(r"[vV]?\d[\d.,:_+-]*|[vV]?\d+(\.\d+)+([._+-]?[a-z]+\d*)*|0x[0-9a-fA-F]{1,8}")
+_WORDS = re.compile(r"[a-z]{1,16}|[A-Z]{1,16}|[A-Z][a-z]{1,15}")
+
+
+def secret_values(environ: Mapping[str, str], public: str = "") -> frozenset[str]:
+    """All values that must be masked, for programs that run with `environ`.
+
+    public: text that is stored anyway, such as the facets of a task. The value of a variable that nobody
+    listed is not masked if it occurs there, because it is then no secret.
+    """
+    known = "\n".join(value for name, value in environ.items() if storage_of(name) is Storage.VALUE)
+    found: set[str] = set()
+    for name, value in environ.items():
+        storage = storage_of(name)
+        if storage is Storage.URLS:
+            found.update(url_secrets(value))
+        elif storage is Storage.NAME and (
+            is_credential_name(name) or not _is_ordinary(value.strip(), f"{known}\n{public}")
+        ):
+            found.update(secrets_in(value))
+    found.update(secret for _path, secret in file_secrets(environ))
+    return frozenset(_maskable(found))
+
+
+def _maskable(found: set[str]) -> Iterator[str]:
+    for value in found:
+        text = value.strip()
+        if len(text) >= MINIMUM_SECRET and text.lower() not in PUBLIC_USERS and not _is_path(text):
+            yield text
+
+
+def _is_ordinary(value: str, public: str) -> bool:
+    """Whether an unlisted variable holds no secret but a number, a version, a word, a path or public text."""
+    return (
+        len(value) < MINIMUM_UNLISTED
+        or _NUMBER.fullmatch(value) is not None
+        or _WORDS.fullmatch(value) is not None
+        or _is_path(value)
+        or value in public
+    )
+
+
+def _is_path(value: str) -> bool:
+    """Whether the value is a path of this machine, or several with colons between them."""
+    try:
+        return all(
+            part.startswith("/") and part.count("/") > 1 and Path("/", part.split("/")[1]).is_dir()
+            for part in value.split(":")
+        )
+    except (OSError, ValueError):
+        return False
