@@ -12,7 +12,7 @@ from harness.errors import EXIT_INTERRUPTED, InputError, Location
 from harness.settings import Settings
 
 if TYPE_CHECKING:
-    from harness.verdict.gate.gate import GateInputs, GateReport
+    from harness.verdict.gate.gate import GateReport
 
 
 @click.command(
@@ -46,9 +46,21 @@ if TYPE_CHECKING:
     metavar="N",
     help="Run new failures up to N more times with unchanged inputs, to detect flaky checks.",
 )
-@click.option("--strict-coverage", is_flag=True, help="Also fail on tasks that this host cannot run.")
 @click.option(
     "--impacted", is_flag=True, help="Do not require outcomes for tasks whose key is the same on the base."
+)
+@click.option(
+    "--awaiting",
+    multiple=True,
+    metavar="WHAT",
+    help="Do not require outcomes that another job provides: CELL:CHECK or CHECK (globs), or npu for all "
+    "tasks that need a device which this host does not have. The report names them first.",
+)
+@click.option(
+    "--accept-removed",
+    multiple=True,
+    metavar="WHAT",
+    help="Let the change remove these checks of cells, written as for --awaiting.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.gate).")
 @click.option("--github", is_flag=True, help="Also print GitHub annotations and write the job summary.")
@@ -64,7 +76,12 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
 
     New failures block the change. Expected failures, failures that the base has too, and failures of tasks
     whose key is the same on the base do not. An expected failure that passes blocks until its expectation is
-    removed. A planned task without an outcome also fails the gate.
+    removed.
+
+    A task whose key differs from the base must have an outcome, even if --only and --check do not select it
+    and even if this host cannot run it; otherwise the exit code is 4. A failure whose base was never run is
+    unknown, which blocks too. Checks that the change no longer plans block until --accept-removed names them.
+    The first lines of the report say what was compared and what was not.
 
     Nothing is run: execute `npu-matrix run` first, on any number of machines, and merge their ledgers. Only
     --reruns runs new failures again on this machine; a failure is excused as flaky only if its history shows
@@ -76,42 +93,40 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
     from harness.verdict.gate.gate_format import FORMATS
     from harness.workspace.execution.rerun_tasks import rerun_tasks
     from harness.workspace.open_ledger import ledger_file, open_ledger
-    from harness.workspace.planning.open_plan import open_plan
-    from harness.workspace.planning.other_host_plans import add_outcomes_of_other_hosts
-    from harness.workspace.results.gate_comparison import gate_inputs
+    from harness.workspace.results.gate_comparison import GateOptions, gate_inputs, open_gate_plan
 
-    own = open_plan(settings, only=options["only"], checks=options["checks"])
+    wanted = GateOptions(
+        base=base,
+        only=options["only"],
+        checks=options["checks"],
+        impacted_only=options["impacted"],
+        awaiting=_names(options["awaiting"]),
+        accept_removed=_names(options["accept_removed"]),
+    )
     with open_ledger(settings) as ledger:
         for shard in options["shards"]:
             ledger.merge(ledger_file(Path(shard)))
-        context, hosts = add_outcomes_of_other_hosts(own, ledger, options["only"], options["checks"])
-
-        def inputs_of_ledger() -> GateInputs:
-            return gate_inputs(
-                context,
-                hosts,
-                ledger,
-                base,
-                selects_checks=bool(options["checks"]),
-                strict_coverage=options["strict_coverage"],
-                impacted_only=options["impacted"],
-            )
-
-        report = judge_gate(inputs := inputs_of_ledger())
+        planned = open_gate_plan(settings, ledger, wanted)
+        report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
         for number in range(1, options["reruns"] + 1):
             # Tasks of other hosts cannot be run again here.
-            keys = [key for key in undecided(report, inputs.flakes) if key in own.plan.tasks]
+            keys = [key for key in undecided(report, inputs.flakes) if key in planned.own_keys]
             if not keys:
                 break
             click.echo(f"attempt {number} of {options['reruns']} more on {len(keys)} failed tasks", err=True)
-            if rerun_tasks(own, ledger, keys):
+            if rerun_tasks(planned.context, ledger, keys):
                 return EXIT_INTERRUPTED
-            report = judge_gate(inputs := inputs_of_ledger())
+            report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
     _print(report, as_json=options["as_json"], github=options["github"])
     for name in ("comment", "sarif"):
         if options[name]:
             _write(Path(options[name]), FORMATS[name](report))
     return report.exit_code
+
+
+def _names(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Patterns, also several separated by commas; none for an empty text, as from an empty variable of CI."""
+    return tuple(part.strip() for word in words for part in word.split(",") if part.strip())
 
 
 def _print(report: GateReport, *, as_json: bool, github: bool) -> None:

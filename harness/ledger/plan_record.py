@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,12 +44,27 @@ class CellFacts:
     recipe: str = ""
 
 
+class SkipCause(str, enum.Enum):
+    """What leaves a check of a cell out: this host, the profile, or the check itself for such cells."""
+
+    HOST = "host"
+    PROFILE = "profile"
+    CHECK = "check"
+    UNRECORDED = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Skip:
-    """Why an entry has no task on this host; the status is never `pass`."""
+    """Why an entry has no task on this host; the status is never `pass`.
+
+    key: of the task that a host or a profile which includes the check runs; "" if the check does not apply,
+    and in plans of earlier versions.
+    """
 
     status: Status
     reason: str
+    cause: SkipCause = SkipCause.UNRECORDED
+    key: str = ""
 
 
 @json_form(cell_id="cell")

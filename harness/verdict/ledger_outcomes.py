@@ -29,23 +29,65 @@ class RecordedAttempts:
 
 
 def read_attempts(plan: Plan, ledger: Ledger) -> RecordedAttempts:
-    """The attempts in the ledger. Of a key, the last decided attempt is judged, else the last attempt."""
+    """The attempts in the ledger. Of a key, the last decided attempt is judged, else the last attempt.
+
+    An attempt on a machine that could not run the check, for example without the sources, decides nothing.
+    """
     outcomes: dict[str, Outcome] = {}
     attempts: dict[str, tuple[Outcome, ...]] = {}
-    for key in plan.tasks:
+    for key, task in plan.tasks.items():
         recorded = ledger.history(key=key, limit=HISTORY_LIMIT)
         if recorded:
             attempts[key] = recorded
-            decided = (outcome for outcome in recorded if outcome.state in DECIDED_STATES)
+            decided = (
+                outcome
+                for outcome in recorded
+                if outcome.state in DECIDED_STATES
+                and judge_outcome(task.check, outcome).status is not Status.NOT_RUN
+            )
             outcomes[key] = next(decided, recorded[0])
     return RecordedAttempts(outcomes=outcomes, attempts=attempts)
 
 
+def outdated_attempts(plan: Plan, recorded: RecordedAttempts) -> dict[str, str]:
+    """Key -> why the judged outcome proves nothing: a needed check ran again and never had the outcome that
+    it was made from. Runs of other machines are attempts too, so outcomes of merged ledgers stay valid."""
+    found: dict[str, str] = {}
+    for key, outcome in recorded.outcomes.items():
+        for need in plan.tasks[key].needs:
+            attempts = recorded.attempts.get(need, ())
+            made_from = outcome.inputs.get(attempts[0].check) if attempts else None
+            if made_from and made_from not in {attempt.content_digest for attempt in attempts}:
+                found[key] = (
+                    f"it was made from an outcome of {attempts[0].check} that this ledger does not have"
+                )
+    return found
+
+
 def verdicts_from_ledger(
-    plan: Plan, outcomes: Mapping[str, Outcome], expected: Callable[[str, str], ExpectedFailure | None]
+    plan: Plan,
+    outcomes: Mapping[str, Outcome],
+    expected: Callable[[str, str], ExpectedFailure | None],
+    outdated: Mapping[str, str] | None = None,
 ) -> dict[CellCheck, Verdict]:
-    """(cell, check) -> verdict, for every entry of the plan. The outcomes may be from several runs."""
-    verdicts = judge_plan(plan, outcomes, _blocked(plan, outcomes), expected)
+    """(cell, check) -> verdict, for every entry of the plan. The outcomes may be from several runs.
+
+    outdated: key -> why its outcome proves nothing; its verdict is stale.
+    """
+    outdated = outdated or {}
+    outcomes = {key: outcome for key, outcome in outcomes.items() if key not in outdated}
+    stale = [
+        Disposition(
+            cell_id=entry.cell_id,
+            check=entry.check,
+            key=entry.key,
+            status=Status.STALE,
+            reason=outdated[entry.key],
+        )
+        for entry in plan.entries
+        if entry.key in outdated
+    ]
+    verdicts = judge_plan(plan, outcomes, [*_blocked(plan, outcomes), *stale], expected)
     return {(verdict.cell_id, verdict.check): verdict for verdict in verdicts}
 
 

@@ -125,6 +125,26 @@ def extract_revision(root: Path, revision: Revision, paths: Sequence[str], folde
     return folder
 
 
+def changed_files(root: Path, revision: Revision) -> tuple[str, ...]:
+    """The files that differ between the revision and this checkout, also untracked ones that git does not
+    ignore; paths are relative to `root`. InfrastructureError if git cannot compare them.
+    """
+    compared = _git(root, "diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", revision.commit, "--")
+    top = _git(root, "rev-parse", "--show-toplevel")
+    untracked = _git(root, "ls-files", "--others", "--exclude-standard", "--full-name", "-z")
+    for done in (compared, top, untracked):
+        if done.returncode != 0:
+            raise InfrastructureError(
+                f"the files that changed since {revision} cannot be listed",
+                where=Location(root),
+                why=done.stderr.decode(errors="replace").strip()[-500:],
+                fix="git fsck; in a partial clone, fetch the missing objects",
+            )
+    folder = Path(os.path.realpath(os.fsdecode(top.stdout.rstrip(b"\n"))))
+    names = {os.fsdecode(name) for name in (compared.stdout + untracked.stdout).split(b"\0") if name}
+    return tuple(sorted(os.path.relpath(folder / name, os.path.realpath(root)) for name in names))
+
+
 def has_same_code(root: Path, revision: Revision) -> bool:
     """Whether the code of npu-matrix in the checkout is that of the revision, without added or missing
     files."""

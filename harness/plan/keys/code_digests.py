@@ -64,7 +64,16 @@ def code_digests(
 
 def simulator_digest(package_root: Path = PACKAGE_ROOT, cache: Path | None = None) -> str:
     """Digest of the code of the simulated device."""
-    return reached_code({SIMULATOR: SIMULATED_DEVICE}, root=package_root, cache=cache)[SIMULATOR].digest
+    return _simulator(package_root, cache).digest
+
+
+def simulator_modules(package_root: Path = PACKAGE_ROOT, cache: Path | None = None) -> tuple[str, ...]:
+    """The modules and data files of the simulated device."""
+    return tuple(_simulator(package_root, cache).modules)
+
+
+def _simulator(package_root: Path, cache: Path | None) -> ReachedCode:
+    return reached_code({SIMULATOR: SIMULATED_DEVICE}, root=package_root, cache=cache)[SIMULATOR]
 
 
 def code_of_checks(

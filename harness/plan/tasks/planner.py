@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from harness.check import Check
 from harness.errors import Location
-from harness.ledger.plan_record import CellFacts, CellFinding, CodeRecord, PlanEntry, Skip
+from harness.ledger.plan_record import CellFacts, CellFinding, CodeRecord, PlanEntry, Skip, SkipCause
 from harness.matrix.model.cell import Cell
 from harness.outcome import Status
 from harness.plan.keys.facets import FacetInputs
@@ -46,12 +46,10 @@ def make_plan(
         facets = ring.facets(cell)
         planned_keys: dict[str, str] = {}
         for check in checks:
-            skip = device_skip(cell, check, host, facets) or _inapplicable(check, facets)
-            if skip is None and check.name in left_out:
-                skip = Skip(status=Status.NOT_RUN, reason=left_out[check.name])
-            key = ""
+            key = keys[check.name][number]
+            skip = _skip(cell, check, host, facets, left_out, key)
             if skip is None:
-                key = planned_keys[check.name] = keys[check.name][number]
+                planned_keys[check.name] = key
                 if key not in tasks:
                     tasks[key] = _task(key, check, planned_keys, facets, code[check.name])
             entries.append(
@@ -60,7 +58,7 @@ def make_plan(
                     check=check.name,
                     tier=check.tier,
                     question=check.question,
-                    key=key,
+                    key="" if skip else key,
                     skip=skip,
                 )
             )
@@ -96,10 +94,26 @@ def _with_dependents(without: Mapping[str, str], checks: Sequence[Check]) -> dic
     return left_out
 
 
-def _inapplicable(check: Check, facets: Mapping[str, Facet]) -> Skip | None:
-    """Why the check does not apply to the cell; its status is then unsupported, never pass."""
-    reason = check.applies({name: facets[name].value for name in check.facets})
-    return Skip(status=Status.UNSUPPORTED, reason=reason) if reason else None
+def _skip(
+    cell: Cell,
+    check: Check,
+    host: HostFacts,
+    facets: Mapping[str, Facet],
+    left_out: Mapping[str, str],
+    key: str,
+) -> Skip | None:
+    """Why a check of a cell is not run. Its reason names the device first, as that is what users can change;
+    its cause and key are the same on every host."""
+    missing = device_skip(cell, check, host, facets)
+    inapplicable = check.applies({name: facets[name].value for name in check.facets})
+    if inapplicable:
+        # Its status is unsupported, never pass.
+        found = missing or Skip(status=Status.UNSUPPORTED, reason=inapplicable)
+        return replace(found, cause=SkipCause.CHECK)
+    if check.name in left_out:
+        found = missing or Skip(status=Status.NOT_RUN, reason=left_out[check.name])
+        return replace(found, cause=SkipCause.PROFILE, key=key)
+    return replace(missing, cause=SkipCause.HOST, key=key) if missing else None
 
 
 def _task(key: str, check: Check, keys: Mapping[str, str], facets: Mapping[str, Facet], code: str) -> Task:

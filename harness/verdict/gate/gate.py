@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
+import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
 from harness.outcome import Evidence, Status
@@ -19,13 +21,21 @@ CellCheck = tuple[str, str]
 
 
 class GateClass(str, enum.Enum):
-    """The effect of a change on one (cell, check). `INFRA`: planned, but without a decided outcome."""
+    """The effect of a change on one (cell, check).
+
+    `UNKNOWN`: it fails, and the base has no outcome to compare with. `REMOVED`: only the base plans it.
+    `INFRA`: planned, but without a decided outcome. `AWAITED`: without an outcome, and the user stated that
+    another job provides it.
+    """
 
     NEW = "new"
+    UNKNOWN = "unknown"
+    REMOVED = "removed"
     FIXED = "fixed"
     FLAKY = "flaky"
     KNOWN = "known"
     INFRA = "infra"
+    AWAITED = "awaited"
     NOT_RUN = "not-run"
     PASSED = "passed"
 
@@ -50,8 +60,9 @@ class Place:
 class GateItem:
     """One classified entry of the plan. `evidence`: sentences that name keys and runs of the ledger.
 
-    obtained: how the outcome was obtained. changes: the inputs that the change modified. place: the line that
-    sets them. reproduce: the command that repeats the check.
+    changed: whether the key differs from that of the base, or the base has none. obtained: how the outcome
+    was obtained. changes: the inputs that the change modified. place: the line that sets them. reproduce: the
+    command that runs the check.
     """
 
     cell_id: str
@@ -60,6 +71,7 @@ class GateItem:
     blocks: Blocks
     status: Status
     key: str = ""
+    changed: bool = False
     obtained: Evidence | None = None
     reasons: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
@@ -70,19 +82,37 @@ class GateItem:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GateScope:
+    """What the gate compared, and what it could not.
+
+    changed_files: the number of files that differ from the base; None if the base is not a git revision.
+    unread_files: those of them that no key reads. left_out: entries that the profile leaves out here and on
+    the base, and whose key changed. notes: further sentences.
+    """
+
+    profile: str = DEFAULT_PROFILE
+    changed_files: int | None = None
+    unread_files: tuple[str, ...] = ()
+    left_out: tuple[CellCheck, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class GateReport:
-    """The classified entries, and problems of the expected failures.
+    """The classified entries, and problems that block the change by themselves.
 
     untouched: the number of entries that are left out, because they have no outcome and the same key as on
-    the base. gone: entries that only the base plans.
+    the base. awaiting, accept_removed: the patterns of these options.
     """
 
     base: str
     items: tuple[GateItem, ...]
     untouched: int = 0
-    gone: tuple[CellCheck, ...] = ()
     problems: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    scope: GateScope = GateScope()
+    awaiting: tuple[str, ...] = ()
+    accept_removed: tuple[str, ...] = ()
 
     @property
     def counts(self) -> Mapping[GateClass, int]:
@@ -91,16 +121,37 @@ class GateReport:
         return {one: counted[one] for one in GateClass}
 
     @property
+    def gone(self) -> tuple[CellCheck, ...]:
+        """The entries that only the base plans."""
+        return tuple(
+            (item.cell_id, item.check) for item in self.items if item.gate_class is GateClass.REMOVED
+        )
+
+    @property
+    def changed_keys(self) -> frozenset[str]:
+        """The distinct keys that differ from the base."""
+        return frozenset(item.key for item in self.items if item.changed)
+
+    @property
+    def decided_keys(self) -> Mapping[str, Evidence]:
+        """The changed keys with an outcome, and how it was obtained."""
+        return {
+            item.key: item.obtained
+            for item in self.items
+            if item.changed and item.obtained and item.status is not Status.STALE
+        }
+
+    @property
     def exit_code(self) -> int:
-        """1 if an item is unexpected, else 4 if an outcome is missing, else 0; 3 if nothing could run."""
-        if not self.items and not self.untouched:
-            return EXIT_NOTHING_SELECTED
+        """1 if an item is unexpected, else 4 if an outcome is missing, else 0; 3 if nothing was compared."""
         blocking = {item.blocks for item in self.items}
         if Blocks.UNEXPECTED in blocking or self.problems:
             return EXIT_UNEXPECTED
         if Blocks.INCOMPLETE in blocking:
             return EXIT_INCOMPLETE
-        ran = any(item.gate_class is not GateClass.NOT_RUN for item in self.items)
+        if self.scope.changed_files == 0:
+            return EXIT_NOTHING_SELECTED
+        ran = any(item.gate_class not in _NOTHING_RAN for item in self.items)
         return EXIT_OK if ran or self.untouched else EXIT_NOTHING_SELECTED
 
     @property
@@ -110,32 +161,71 @@ class GateReport:
         return tuple(sorted(found, key=lambda item: item.blocks is not Blocks.UNEXPECTED))
 
 
+_NOTHING_RAN = frozenset({GateClass.NOT_RUN, GateClass.AWAITED, GateClass.REMOVED})
+
+
 @dataclass(frozen=True, kw_only=True)
 class GateInputs:
     """All inputs of the gate. Mappings are by (cell, check).
 
-    head: the verdicts on all entries of the change. base: the verdicts of the base. base_keys: the keys of
-    all entries of the base, with or without an outcome. flakes: decisions for entries with several attempts
-    with the same key. changes, places: the inputs of an entry that the change modified, and the line that
-    sets them. logs: (reasons, remedies) that triage found in the log of an entry. strict_coverage: entries
-    that ran on the base, but not on the change, make the gate fail. impacted_only: leave out entries without
-    an outcome whose key is the same on the base. options: command-line options to reproduce a check.
+    head: the verdicts on all entries of the change. head_keys: their keys, also those of tasks that this host
+    cannot run; default: the keys of the verdicts. base: the verdicts of the base that decide something.
+    base_keys: the keys of all entries of the base, with or without an outcome; "" if the entry has no task.
+    base_statuses: why entries of the base decide nothing. base_expected: the expected failures of the base.
+    selected: the entries that the user selected; others are judged only if their key changed. None: all.
+    hardware: entries that need a device which this host does not have. awaiting: entries whose outcomes
+    another job provides; see `matches`. accept_removed: entries that the change may remove.
+    flakes: decisions for entries with several attempts with the same key. changes, places: the inputs of an
+    entry that the change modified, and the line that sets them. logs: (reasons, remedies) that triage found
+    in the log of an entry. impacted_only: leave out entries without an outcome whose key is the same on the
+    base. options: command-line options to reproduce a check. mirrors: (cell, check) -> the repository to
+    clone, for entries whose commit is in no mirror.
     """
 
     base_name: str
     head: Mapping[CellCheck, Verdict]
+    head_keys: Mapping[CellCheck, str] = field(default_factory=dict)
     base: Mapping[CellCheck, Verdict] = field(default_factory=dict)
     base_keys: Mapping[CellCheck, str] = field(default_factory=dict)
+    base_statuses: Mapping[CellCheck, Status] = field(default_factory=dict)
+    base_expected: Mapping[CellCheck, str] = field(default_factory=dict)
+    selected: Collection[CellCheck] | None = None
+    hardware: Collection[CellCheck] = ()
+    awaiting: tuple[str, ...] = ()
+    accept_removed: tuple[str, ...] = ()
     flakes: Mapping[CellCheck, FlakeDecision] = field(default_factory=dict)
     changes: Mapping[CellCheck, Sequence[str]] = field(default_factory=dict)
     places: Mapping[CellCheck, Place] = field(default_factory=dict)
     logs: Mapping[CellCheck, tuple[Sequence[str], Sequence[str]]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
-    strict_coverage: bool = False
+    scope: GateScope = GateScope()
     impacted_only: bool = False
     profile: str = DEFAULT_PROFILE
     options: tuple[str, ...] = ()
+    mirrors: Mapping[CellCheck, str] = field(default_factory=dict)
+
+    def key(self, name: CellCheck) -> str:
+        """The key of an entry of the change; "" if it has no task."""
+        verdict = self.head.get(name)
+        return self.head_keys.get(name, "") or (verdict.key if verdict else "")
+
+    def changed(self, name: CellCheck) -> bool:
+        """Whether the key of an entry differs from that of the base, or the base has no such key."""
+        key = self.key(name)
+        return bool(key) and key != self.base_keys.get(name)
+
+
+#: The pattern for all tasks that need a device which this host does not have.
+NPU = "npu"
+
+
+def matches(pattern: str, name: CellCheck, *, needs_npu: bool = False) -> bool:
+    """Whether a pattern `CELL:CHECK`, `CHECK` (both with globs) or `npu` selects an entry."""
+    if pattern == NPU:
+        return needs_npu
+    cell, colon, check = pattern.rpartition(":")
+    return fnmatchcase(name[1], check) and (not colon or fnmatchcase(name[0], cell))
 
 
 #: Another attempt with the same key may change these decisions.
@@ -154,43 +244,131 @@ def undecided(report: GateReport, flakes: Mapping[CellCheck, FlakeDecision]) -> 
     return tuple(key for key in keys if key)
 
 
+def unknown_on_base(report: GateReport) -> tuple[CellCheck, ...]:
+    """The entries that fail and whose base has no outcome; an outcome of the base can decide them."""
+    return tuple((item.cell_id, item.check) for item in report.items if item.gate_class is GateClass.UNKNOWN)
+
+
 def judge_gate(inputs: GateInputs) -> GateReport:
-    """Classify every planned entry. If the cause of a failure is unclear, it counts as new."""
-    judged = {name: verdict for name, verdict in inputs.head.items() if not _left_out(name, verdict, inputs)}
+    """Classify every planned entry of the change, and those that only the base plans.
+
+    A key that differs from the base and has no outcome blocks the change, for whatever reason.
+    """
+    head = {name: verdict for name, verdict in inputs.head.items() if _in_scope(name, inputs)}
+    removed = [name for name, key in inputs.base_keys.items() if key and not inputs.key(name)]
+    judged = {
+        name: verdict
+        for name, verdict in head.items()
+        if name not in removed and not _left_out(name, verdict, inputs)
+    }
+    items = [_item(name, verdict, inputs) for name, verdict in judged.items()]
     return GateReport(
         base=inputs.base_name,
-        items=tuple(_item(name, verdict, inputs) for name, verdict in judged.items()),
-        untouched=len(inputs.head) - len(judged),
-        gone=tuple(name for name in inputs.base_keys if name not in inputs.head),
+        items=(*items, *(_removed_item(name, inputs) for name in removed)),
+        untouched=len(head) - len(items) - sum(name in head for name in removed),
         problems=inputs.problems,
         notices=inputs.notices,
+        scope=inputs.scope,
+        awaiting=inputs.awaiting,
+        accept_removed=inputs.accept_removed,
     )
+
+
+def _in_scope(name: CellCheck, inputs: GateInputs) -> bool:
+    return inputs.selected is None or name in inputs.selected or inputs.changed(name)
 
 
 def _left_out(name: CellCheck, head: Verdict, inputs: GateInputs) -> bool:
     """Whether an entry has no outcome and the same key on the base, so that the change cannot be a cause."""
-    no_outcome = head.status in {Status.ERROR, Status.BLOCKED}
-    return inputs.impacted_only and no_outcome and bool(head.key) and inputs.base_keys.get(name) == head.key
+    no_outcome = head.status in {Status.ERROR, Status.BLOCKED, Status.NOT_RUN}
+    return inputs.impacted_only and no_outcome and bool(inputs.key(name)) and not inputs.changed(name)
 
 
 def _item(name: CellCheck, head: Verdict, inputs: GateInputs) -> GateItem:
     gate_class, blocks, evidence = _classify(name, head, inputs)
     reasons, remedies = inputs.logs.get(name, ((), ()))
+    how: tuple[str, ...] = ()
+    if blocks is Blocks.INCOMPLETE:
+        awaited = next((one for one in inputs.awaiting if _is_awaited(one, name, head, inputs)), "")
+        if awaited:
+            gate_class, blocks, evidence = GateClass.AWAITED, Blocks.NO, (f"awaited: {awaited}", *evidence)
+        else:
+            how = _how_to_get(name, gate_class, inputs)
     return GateItem(
         cell_id=name[0],
         check=name[1],
         gate_class=gate_class,
         blocks=blocks,
         status=head.status,
-        key=head.key,
-        reproduce=reproduce_command(*name, profile=inputs.profile, options=inputs.options),
+        key=inputs.key(name),
+        changed=inputs.changed(name),
+        reproduce=_run_command(name, inputs),
         obtained=head.evidence,
         reasons=(*head.reasons, *reasons),
-        remedies=(*head.remedies, *remedies),
+        remedies=(*head.remedies, *remedies, *how),
         evidence=evidence,
         changes=tuple(inputs.changes.get(name, ())),
         place=inputs.places.get(name),
     )
+
+
+def _removed_item(name: CellCheck, inputs: GateInputs) -> GateItem:
+    """An entry that the base runs and the change does not."""
+    head = inputs.head.get(name)
+    accepted = any(
+        matches(pattern, name, needs_npu=name in inputs.hardware) for pattern in inputs.accept_removed
+    )
+    reasons = head.reasons if head else ("only the base plans this check of this cell",)
+    option = shlex.quote(f"{name[0]}:{name[1]}")
+    return GateItem(
+        cell_id=name[0],
+        check=name[1],
+        gate_class=GateClass.REMOVED,
+        blocks=Blocks.NO if accepted else Blocks.INCOMPLETE,
+        status=head.status if head else Status.NOT_RUN,
+        reasons=reasons,
+        remedies=() if accepted else (f"plan it again, or accept it: gate --accept-removed {option}",),
+        evidence=(f"the base plans it with key {inputs.base_keys[name][:12]}",),
+        place=inputs.places.get(name),
+    )
+
+
+def _is_awaited(pattern: str, name: CellCheck, head: Verdict, inputs: GateInputs) -> bool:
+    """Only a missing outcome can be awaited, not one that is here and decides nothing."""
+    missing = head.status in {Status.NOT_RUN, Status.BLOCKED} or (
+        head.status in {Status.ERROR, Status.STALE} and head.outcome is None
+    )
+    return missing and matches(pattern, name, needs_npu=name in inputs.hardware)
+
+
+def _how_to_get(name: CellCheck, gate_class: GateClass, inputs: GateInputs) -> tuple[str, ...]:
+    """How to get the missing outcome, here or from another machine."""
+    if gate_class is GateClass.UNKNOWN:
+        return ("give the base an outcome: run the same gate with `--run-base`",)
+    command = _run_command(name, inputs)
+    option = shlex.quote(f"{name[0]}:{name[1]}")
+    if name in inputs.hardware:
+        return (
+            f"run it on a host with this device, and merge its ledger with `gate --merge FOLDER`: {command}",
+            f"if another job runs it and decides on its own, say so: gate --awaiting {option}",
+        )
+    if name in inputs.mirrors:
+        url = inputs.mirrors[name]
+        target = f"{MIRRORS_FOLDER}/{url.rstrip('/').rpartition('/')[2].removesuffix('.git')}.git"
+        clone = shlex.join(["git", "clone", "--mirror", url, target])
+        return (f"get its sources and run it: {clone} && {command}",)
+    return (f"run it: {command}",)
+
+
+#: The folder of mirrors in commands for users who have none.
+MIRRORS_FOLDER = "mirrors"
+
+
+def _run_command(name: CellCheck, inputs: GateInputs) -> str:
+    options = inputs.options
+    if name in inputs.mirrors and "--mirrors" not in options:
+        options = (*options, "--mirrors", MIRRORS_FOLDER)
+    return reproduce_command(*name, profile=inputs.profile, options=options)
 
 
 _Class = tuple[GateClass, Blocks, tuple[str, ...]]
@@ -207,14 +385,7 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
     if head.status is Status.NOT_RUN:
         return _not_run(name, inputs)
     if head.status is Status.BLOCKED:
-        # The failed check of the cell is an item of its own. Without one, the outcome is missing.
-        has_cause = any(
-            verdict.status not in {Status.PASS, Status.NOT_RUN, Status.BLOCKED}
-            for (cell_id, _check), verdict in inputs.head.items()
-            if cell_id == name[0]
-        )
-        blocks = Blocks.NO if has_cause else Blocks.INCOMPLETE
-        return GateClass.NOT_RUN, blocks, ("a check that it depends on did not pass in this cell",)
+        return _blocked(name, inputs)
     if head.standing is Standing.KNOWN:
         known = head.expected
         why = (
@@ -223,6 +394,8 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
             else "expected failure"
         )
         return GateClass.KNOWN, Blocks.NO, (why,)
+    if head.standing is Standing.UNEXPECTED and inputs.base_expected.get(name):
+        return _new(f"the change removes its expectation ({inputs.base_expected[name]}), and it still fails")
     if head.status is Status.INCONCLUSIVE and head.key == inputs.base_keys.get(name):
         return GateClass.KNOWN, Blocks.NO, (f"inconclusive; {_same_key(head, inputs)}",)
     if head.status in UNDECIDED:
@@ -236,7 +409,7 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
     if flake and flake.stability not in {Stability.PASSES, Stability.FAILS}:
         if flake.stability is Stability.FLAKY:
             return GateClass.FLAKY, Blocks.NO, (flake.reason,)
-        return _new(flake.reason)
+        return _new(flake.reason) if name in inputs.base else _without_base(name, inputs, flake.reason)
     if head.standing is Standing.AS_EXPECTED:
         return _passed(name, head, inputs)
     gate_class, blocks, evidence = _failed(name, head, inputs)
@@ -245,35 +418,83 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
 
 def _not_run(name: CellCheck, inputs: GateInputs) -> _Class:
     base = inputs.base.get(name)
-    lost = base is not None and base.status not in {Status.NOT_RUN, Status.BLOCKED}
-    evidence = (f"not run, but the base has an outcome: {_described(base)}",) if base and lost else ()
-    blocks = Blocks.INCOMPLETE if inputs.strict_coverage else Blocks.NO
-    return GateClass.NOT_RUN, blocks, evidence
+    evidence = (f"not run, but the base has an outcome: {_described(base)}",) if base else ()
+    if inputs.changed(name):
+        return GateClass.NOT_RUN, Blocks.INCOMPLETE, (_changed_without_outcome(name, inputs), *evidence)
+    return GateClass.NOT_RUN, Blocks.NO, evidence
+
+
+def _blocked(name: CellCheck, inputs: GateInputs) -> _Class:
+    why = "a check that it depends on did not pass in this cell"
+    if inputs.changed(name):
+        return GateClass.NOT_RUN, Blocks.INCOMPLETE, (why, _changed_without_outcome(name, inputs))
+    # The failed check of the cell is an item of its own. Without one, the outcome is missing.
+    has_cause = any(
+        verdict.status not in {Status.PASS, Status.NOT_RUN, Status.BLOCKED}
+        for (cell_id, _check), verdict in inputs.head.items()
+        if cell_id == name[0]
+    )
+    return GateClass.NOT_RUN, Blocks.NO if has_cause else Blocks.INCOMPLETE, (why,)
+
+
+def _changed_without_outcome(name: CellCheck, inputs: GateInputs) -> str:
+    if name not in inputs.base_keys:
+        return f"this change adds key {inputs.key(name)[:12]}, and it has no outcome"
+    return f"this change modifies its key to {inputs.key(name)[:12]}, and that key has no outcome"
 
 
 def _passed(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
     base = inputs.base.get(name)
-    if base and head.status is Status.UNSUPPORTED and base.status is Status.PASS:
-        return _new(f"no longer supported; verdict of the base: {_described(base)}")
-    if base and head.status is Status.PASS and base.status is Status.FAIL:
-        return GateClass.FIXED, Blocks.NO, (f"it failed on the base: {_described(base)}",)
     if head.status is Status.UNSUPPORTED:
-        return GateClass.NOT_RUN, Blocks.NO, ("unsupported in this cell, so nothing was verified",)
+        return _unsupported(name, base, inputs)
+    if base and base.status is Status.FAIL:
+        return GateClass.FIXED, Blocks.NO, (f"it failed on the base: {_described(base)}",)
     return GateClass.PASSED, Blocks.NO, ()
 
 
+def _unsupported(name: CellCheck, base: Verdict | None, inputs: GateInputs) -> _Class:
+    if base and base.status is Status.PASS:
+        return _new(f"no longer supported; verdict of the base: {_described(base)}")
+    nothing = "unsupported in this cell, so nothing was verified"
+    if inputs.changed(name) and (base is None or base.status is not Status.UNSUPPORTED):
+        on_base = f"verdict of the base: {_described(base)}" if base else _no_base(name, inputs)
+        return GateClass.NOT_RUN, Blocks.INCOMPLETE, (nothing, on_base)
+    return GateClass.NOT_RUN, Blocks.NO, (nothing,)
+
+
 def _failed(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
-    if head.key and inputs.base_keys.get(name) == head.key:
+    if not inputs.changed(name) and head.key:
         return GateClass.KNOWN, Blocks.NO, (_same_key(head, inputs),)
     base = inputs.base.get(name)
     if base is None:
-        missing = "is not planned" if name not in inputs.base_keys else "was never run"
-        return _new(f"no verdict to compare with: the check {missing} on the base")
+        return _without_base(name, inputs)
     if base.status is not head.status:
         return _new(f"verdict of the base: {_described(base)}")
+    if head.state == base.state == TIMEOUT:
+        both = f"it timed out here and on the base, so neither shows whether it works: {_described(base)}"
+        return GateClass.INFRA, Blocks.INCOMPLETE, (both,)
     if _normalised_reasons(base) != _normalised_reasons(head):
         return _new(f"it fails for other reasons than on the base: {_described(base)}")
     return GateClass.KNOWN, Blocks.NO, (f"it fails for the same reasons on the base: {_described(base)}",)
+
+
+TIMEOUT = "timeout"
+
+
+def _without_base(name: CellCheck, inputs: GateInputs, *evidence: str) -> _Class:
+    """A failure that cannot be compared: new if only the change plans the check, otherwise unknown."""
+    missing = (*evidence, _no_base(name, inputs))
+    if name not in inputs.base_keys:
+        return GateClass.NEW, Blocks.UNEXPECTED, missing
+    return GateClass.UNKNOWN, Blocks.INCOMPLETE, missing
+
+
+def _no_base(name: CellCheck, inputs: GateInputs) -> str:
+    if name not in inputs.base_keys:
+        return "no verdict to compare with: the check is not planned on the base"
+    status = inputs.base_statuses.get(name)
+    why = f"ended there as {status.value}" if status else "was never run on the base"
+    return f"no verdict to compare with: the check {why}, so whether this change broke it is unknown"
 
 
 def _new(evidence: str) -> _Class:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from harness import __version__
+from harness.errors import EXIT_NOTHING_SELECTED, EXIT_OK
+from harness.outcome import Evidence
 from harness.verdict.gate.gate import Blocks, GateClass, GateItem, GateReport
 from harness.verdict.gate.mention import without_mentions
 from harness.verdict.triage.log_line import masked, shown
@@ -17,32 +20,95 @@ SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 COMMENT_MARKER = "<!-- npu-matrix gate -->"
 TITLES = {
     GateClass.NEW: "newly broken",
+    GateClass.UNKNOWN: "failing, and unknown on the base",
+    GateClass.REMOVED: "no longer planned",
     GateClass.FIXED: "fixed",
     GateClass.FLAKY: "flaky",
     GateClass.KNOWN: "known failures",
     GateClass.INFRA: "without an outcome",
+    GateClass.AWAITED: "awaited from another job",
     GateClass.NOT_RUN: "not run",
     GateClass.PASSED: "passed",
 }
 VERDICTS = {
-    0: "green: nothing is newly broken",
+    0: "green: every changed key has an outcome, and nothing is newly broken",
     1: "red: something is not as expected",
-    3: "red: nothing was planned, or no planned check can run here, so nothing was verified",
-    4: "red: a planned check has no outcome",
+    3: "red: nothing was compared, so nothing was verified",
+    4: "red: an outcome is missing, or the change removes a check",
 }
+#: The verdicts that replace "every changed key has an outcome" where it says too much.
+NO_KEY_CHANGED = "green, but no key changed: this gate verified nothing about the change"
+SOME_AWAITED = "green except for what is awaited: nothing else is missing or newly broken"
+SAME_FILES = "red: this checkout has the same files as the base, so nothing was compared"
 # GitHub shows at most ten annotations of each level per step.
 MOST_ANNOTATIONS = 10
 MOST_ROWS = 50
+MOST_FILES = 10
 MOST_CHARACTERS = 60_000
 _MARKUP = re.compile(r"[\\`*_{}\[\]<>()#+!|~&@:\"'$-]")
 
 
+def verdict_text(report: GateReport) -> str:
+    """The verdict in one line, with the exit code."""
+    code = report.exit_code
+    text = VERDICTS[code]
+    if code == EXIT_OK and not report.changed_keys and not report.gone:
+        text = NO_KEY_CHANGED
+    elif code == EXIT_OK and report.counts[GateClass.AWAITED]:
+        text = SOME_AWAITED
+    elif code == EXIT_NOTHING_SELECTED and report.scope.changed_files == 0:
+        text = SAME_FILES
+    return f"{text} (exit code {code})"
+
+
+def scope_lines(report: GateReport) -> list[str]:
+    """What the gate compared and what it could not, one sentence per line."""
+    scope, decided = report.scope, report.decided_keys
+    keys = report.changed_keys
+    obtained = Counter(evidence.value for evidence in decided.values())
+    kinds = ", ".join(f"{obtained[one.value]} {one.value}" for one in Evidence if obtained[one.value])
+    head = (
+        f"compared with {report.base}, profile {scope.profile}: {len(keys)} changed keys, "
+        f"{len(decided)} with an outcome{f' ({kinds})' if kinds else ''}, "
+        f"{len(keys - decided.keys())} without"
+    )
+    lines = [head]
+    if report.awaiting:
+        patterns, awaited = ", ".join(report.awaiting), report.counts[GateClass.AWAITED]
+        lines.append(f"not verified here, awaited from other jobs ({patterns}): {awaited} checks")
+    if report.gone:
+        accepted = f", accepted ({', '.join(report.accept_removed)})" if report.accept_removed else ""
+        named = [f"{cell} {check}" for cell, check in report.gone]
+        lines.append(f"the change removes {len(named)} checks{accepted}: {_first(named)}")
+    if scope.left_out:
+        names = ", ".join(sorted({check for _cell, check in scope.left_out}))
+        lines.append(
+            f"not looked at: {len(scope.left_out)} changed checks that the profile leaves out ({names})"
+        )
+    if scope.changed_files is None:
+        lines.append("not looked at: changed files, because the base is not a git revision")
+    elif scope.unread_files:
+        lines.append(
+            f"not looked at: {len(scope.unread_files)} of {scope.changed_files} changed files, which no key "
+            f"reads: {_first(scope.unread_files)}"
+        )
+    else:
+        lines.append(f"keys or the plan read all {scope.changed_files} changed files")
+    return [*lines, *scope.notes]
+
+
+def _first(names: Sequence[str]) -> str:
+    more = len(names) - MOST_FILES
+    return ", ".join(names[:MOST_FILES]) + (f" and {more} more" if more > 0 else "")
+
+
 def as_text(report: GateReport) -> str:
-    """For a terminal: the items of interest with evidence, remedies and the command to reproduce them."""
-    lines: list[str] = []
+    """For a terminal: what was compared, then the items of interest with evidence, remedies and the command
+    that runs them."""
+    lines: list[str] = [shown(line) for line in scope_lines(report)]
     for item in report.items:
         if (
-            item.gate_class in {GateClass.PASSED, GateClass.NOT_RUN, GateClass.KNOWN}
+            item.gate_class in {GateClass.PASSED, GateClass.NOT_RUN, GateClass.KNOWN, GateClass.AWAITED}
             and item.blocks is Blocks.NO
         ):
             continue
@@ -53,15 +119,11 @@ def as_text(report: GateReport) -> str:
         if item.place:
             lines.append(f"  at: {item.place.file}:{item.place.line}")
         lines += [f"  do: {shown(remedy)}" for remedy in item.remedies]
-        if item.blocks is not Blocks.NO:
+        if item.reproduce and item.blocks is not Blocks.NO:
             lines.append(f"  reproduce: {item.reproduce}")
     lines += [f"error: {shown(problem)}" for problem in report.problems]
-    lines += [f"no longer planned: {cell} {check}" for cell, check in report.gone]
     lines += [f"note: {shown(notice)}" for notice in report.notices]
-    return (
-        "\n".join([*lines, _counts(report), f"gate against {report.base}: {VERDICTS[report.exit_code]}"])
-        + "\n"
-    )
+    return "\n".join([*lines, _counts(report), f"gate against {report.base}: {verdict_text(report)}"]) + "\n"
 
 
 def as_json(report: GateReport) -> str:
@@ -75,12 +137,32 @@ def to_json(report: GateReport) -> dict[str, object]:
         "schema": SCHEMA,
         "base": report.base,
         "exit_code": report.exit_code,
+        "verdict": verdict_text(report),
+        "scope": _scope_json(report),
         "untouched": report.untouched,
         "counts": {one.value: count for one, count in report.counts.items()},
         "items": [_item_json(item) for item in report.items],
         "gone": [{"cell": cell, "check": check} for cell, check in report.gone],
         "problems": list(map(masked, report.problems)),
         "notices": list(map(masked, report.notices)),
+    }
+
+
+def _scope_json(report: GateReport) -> dict[str, object]:
+    scope, decided = report.scope, report.decided_keys
+    obtained = Counter(evidence.value for evidence in decided.values())
+    return {
+        "profile": scope.profile,
+        "changed_keys": len(report.changed_keys),
+        "with_outcome": len(decided),
+        "without_outcome": len(report.changed_keys - decided.keys()),
+        "evidence": {one.value: obtained[one.value] for one in Evidence},
+        "awaiting": list(report.awaiting),
+        "accept_removed": list(report.accept_removed),
+        "left_out": [{"cell": cell, "check": check} for cell, check in scope.left_out],
+        "changed_files": scope.changed_files,
+        "unread_files": list(scope.unread_files),
+        "notes": list(map(masked, scope.notes)),
     }
 
 
@@ -92,6 +174,7 @@ def _item_json(item: GateItem) -> dict[str, object]:
         "blocks": item.blocks.value,
         "status": item.status.value,
         "key": item.key,
+        "changed": item.changed,
         "obtained": item.obtained.value if item.obtained else None,
         "reasons": list(map(masked, item.reasons)),
         "remedies": list(map(masked, item.remedies)),
@@ -116,9 +199,7 @@ def as_github(report: GateReport) -> str:
     ]
     lines += [f"::error::{_data(shown(problem))}" for problem in report.problems]
     level = "notice" if report.exit_code == 0 else "error"
-    return "".join(
-        f"{line}\n" for line in [*lines, f"::{level}::{_data(f'gate: {VERDICTS[report.exit_code]}')}"]
-    )
+    return "".join(f"{line}\n" for line in [*lines, f"::{level}::{_data(f'gate: {verdict_text(report)}')}"])
 
 
 def _annotation(level: str, item: GateItem, title: str, text: str) -> str:
@@ -132,21 +213,19 @@ def _sentences(item: GateItem) -> str:
         *map(shown, (*item.evidence, *item.reasons)),
         *(f"do: {shown(remedy)}" for remedy in item.remedies),
     ]
-    return "\n".join([*sentences, f"reproduce: {item.reproduce}"])
+    return "\n".join([*sentences, *([f"reproduce: {item.reproduce}"] if item.reproduce else [])])
 
 
 def as_markdown(report: GateReport) -> str:
     """For a job summary: a table for each class except `passed`."""
-    head = f"### npu-matrix gate: {VERDICTS[report.exit_code]}"
-    parts = [head, "", f"Against {_escaped(report.base)}: {_counts(report)}.", ""]
+    parts = [f"### npu-matrix gate: {verdict_text(report)}", ""]
+    parts += [f"- {_escaped(line)}" for line in scope_lines(report)]
+    parts += ["", f"{_counts(report)}.", ""]
     parts += [f"- **{_escaped(problem)}**" for problem in report.problems]
     for one in GateClass:
         items = [item for item in report.items if item.gate_class is one]
         if items and one is not GateClass.PASSED:
             parts += _table(one, items)
-    if report.gone:
-        named = ", ".join(f"{_escaped(cell)} {_escaped(check)}" for cell, check in report.gone[:MOST_ROWS])
-        parts += ["", f"No longer planned: {named}"]
     parts += [f"\n{_escaped(notice)}" for notice in report.notices]
     return _cut("\n".join(parts)) + "\n"
 
@@ -157,13 +236,16 @@ def as_comment(report: GateReport) -> str:
 
 
 def _table(one: GateClass, items: list[GateItem]) -> list[str]:
-    quiet = one in {GateClass.KNOWN, GateClass.NOT_RUN}
+    quiet = one in {GateClass.KNOWN, GateClass.NOT_RUN, GateClass.AWAITED} and not any(
+        item.blocks is not Blocks.NO for item in items
+    )
     title = f"{TITLES[one]} ({len(items)})"
     rows = ["| cell | check | what | evidence |", "| --- | --- | --- | --- |"]
     for item in items[:MOST_ROWS]:
         what = _escaped("; ".join([item.status.value, *item.reasons]))
         where = f" at {_escaped(f'{item.place.file}:{item.place.line}')}" if item.place else ""
-        evidence = _escaped("; ".join([*item.evidence, *item.changes]))
+        remedies = [f"do: {remedy}" for remedy in item.remedies] if item.blocks is not Blocks.NO else []
+        evidence = _escaped("; ".join([*item.evidence, *item.changes, *remedies]))
         rows.append(f"| {_escaped(item.cell_id)} | {_escaped(item.check)} | {what} | {evidence}{where} |")
     if len(items) > MOST_ROWS:
         rows.append(f"| and {len(items) - MOST_ROWS} more | | | |")

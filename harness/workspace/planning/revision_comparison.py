@@ -7,11 +7,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.errors import InputError, Location, NothingSelectedError
 from harness.ledger.plan_record import PlanRecord
+from harness.matrix.reading.load_matrix import load_matrix
+from harness.matrix.version_matrix import Matrix
 from harness.package import PACKAGE_ROOT
 from harness.plan.change.impact import Effect, Impact, TaskImpact, compare_plans
 from harness.plan.change.revision import (
@@ -38,7 +41,7 @@ def compare_with_revision(
 ) -> PlanReport:
     """The plan, with the differences from a revision as JSON (schema `npu-matrix.impact`) and as text."""
     revision = resolve_revision(context.settings.root, reference)
-    before = plan_of_revision(context, revision, only, checks)
+    before = plan_of_revision(context, revision, only, checks).plan
     found = compare_plans(context.plan, before)
     changed = [task for task in found.tasks if task.effect is not Effect.UNCHANGED]
     return PlanReport(
@@ -50,9 +53,17 @@ def compare_with_revision(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class RevisionPlan:
+    """The plan of a revision, and its matrix; None if the current code cannot read that."""
+
+    plan: PlanRecord
+    matrix: Matrix | None
+
+
 def plan_of_revision(
     context: PlanContext, revision: Revision, only: Sequence[str], checks: Sequence[str]
-) -> PlanRecord:
+) -> RevisionPlan:
     """The plan of the same selection at a revision.
 
     If the planning code is the same, the current planner reads the files of the revision. Otherwise the
@@ -71,12 +82,20 @@ def plan_of_revision(
                 where=Location(matrix),
                 fix="compare with a later revision",
             )
-        if same:
-            return _planned_here(context, folder, only, checks, PACKAGE_ROOT)
-        digest = planning_digest(folder / PACKAGE)
-        if digest and digest == planning_digest(PACKAGE_ROOT):
-            return _planned_here(context, folder, only, checks, folder / PACKAGE)
-        return _planned_there(context, revision, folder, only, checks)
+        digest = "" if same else planning_digest(folder / PACKAGE)
+        if same or (digest and digest == planning_digest(PACKAGE_ROOT)):
+            package_root = PACKAGE_ROOT if same else folder / PACKAGE
+            plan = _planned_here(context, folder, only, checks, package_root)
+        else:
+            plan = _planned_there(context, revision, folder, only, checks)
+        return RevisionPlan(plan=plan, matrix=_matrix(folder / matrix))
+
+
+def _matrix(file: Path) -> Matrix | None:
+    try:
+        return load_matrix(file)
+    except InputError:
+        return None
 
 
 def _inside(settings: Settings) -> str:

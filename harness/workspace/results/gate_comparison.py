@@ -6,82 +6,217 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from harness.devices.host.inventory import HostReport
 from harness.errors import InfrastructureError, InputError, Location
-from harness.ledger.plan_record import PlanRecord
+from harness.ledger.plan_record import PlanEntry, PlanRecord, SkipCause
 from harness.ledger.run_record import RunRecord
 from harness.ledger.store import FILE_NAME, Ledger
+from harness.matrix.version_matrix import Matrix
 from harness.outcome import Status
-from harness.plan.change.revision import resolve_revision
+from harness.plan.change.revision import Revision, resolve_revision
 from harness.plan.keys.key import key_changes
 from harness.plan.tasks.check_registry import all_checks
 from harness.plan.tasks.task import Plan, plan_of_record
+from harness.settings import Settings
 from harness.verdict.expectations import survey_expectations
 from harness.verdict.gate.blame import place_to_blame
-from harness.verdict.gate.gate import CellCheck, GateInputs
-from harness.verdict.ledger_outcomes import flake_decisions, read_attempts, verdicts_from_ledger
+from harness.verdict.gate.gate import CellCheck, GateInputs, GateScope
+from harness.verdict.ledger_outcomes import (
+    flake_decisions,
+    outdated_attempts,
+    read_attempts,
+    verdicts_from_ledger,
+)
 from harness.verdict.triage.catalogue import LOCAL_NAME, catalogue_with
 from harness.verdict.triage.diagnosis import triage_file
 from harness.verdict.triage.diagnosis_text import in_short
 from harness.verdict.verdict import Verdict
 from harness.workspace.open_ledger import ledger_file
-from harness.workspace.planning.open_plan import PlanContext, expectations
-from harness.workspace.planning.other_host_plans import join_plans
+from harness.workspace.planning.open_plan import PlanContext, expectations, open_plan
+from harness.workspace.planning.other_host_plans import add_outcomes_of_other_hosts, join_plans
 from harness.workspace.planning.revision_comparison import plan_of_revision
+from harness.workspace.results.gate_scope import change_of_checkout, matrix_changes, unread_files
 from harness.workspace.results.run_report import REPRODUCE_OPTIONS
 
 #: Maximum number of logs to read for root causes.
 MOST_LOGS = 50
 
 
-def gate_inputs(
-    context: PlanContext,
-    hosts: Mapping[str, HostReport],
-    ledger: Ledger,
-    base: str,
-    *,
-    selects_checks: bool,
-    strict_coverage: bool,
-    impacted_only: bool,
-) -> GateInputs:
-    """Everything that the gate judges: outcomes of this plan and of its base, flakes, causes of changes.
+@dataclass(frozen=True, kw_only=True)
+class GateOptions:
+    """What the user asks of a gate: the base and the options of the command."""
 
-    hosts: cell id -> the host that ran it, if not this one. selects_checks: whether --check selects some of
-    the checks; then checks that only the base has do not count as missing.
+    base: str
+    only: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+    impacted_only: bool = False
+    awaiting: tuple[str, ...] = ()
+    accept_removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatePlan:
+    """The plan that a gate judges: the whole profile, and what the user selected beyond it.
+
+    selected: the entries that the user selected, None for all. hosts: cell id -> the host that ran it, if not
+    this one. own_keys: the tasks that this host can run.
     """
-    attempts = read_attempts(context.plan, ledger)
-    expected = expectations(context.matrix, context.settings["profile"])
-    base_name, base_plan, base_verdicts = _base(context, hosts, ledger, base)
-    changes, places = _blame(context, base_plan)
-    selected = {cell.id for cell in context.plan.cells}
-    checks = {entry.check for entry in context.plan.entries}
-    whole = len(selected) == len(context.matrix.cells(context.settings["profile"]).cells)
-    head = verdicts_from_ledger(context.plan, attempts.outcomes, expected)
+
+    context: PlanContext
+    selected: frozenset[CellCheck] | None
+    hosts: Mapping[str, HostReport]
+    own_keys: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Base:
+    """The base: its plan, with the cell ids of this checkout, and the verdicts on its entries.
+
+    revision: None if the base is a run or another ledger. matrix: None if it cannot be read. cells: cell id
+    of this checkout -> cell id on the base, where they differ.
+    """
+
+    name: str
+    plan: PlanRecord
+    verdicts: Mapping[CellCheck, Verdict]
+    revision: Revision | None = None
+    matrix: Matrix | None = None
+    cells: Mapping[str, str] = field(default_factory=dict)
+
+
+def open_gate_plan(settings: Settings, ledger: Ledger, options: GateOptions) -> GatePlan:
+    """Plan the whole profile, because a change can affect more than the user selects with --only and --check.
+
+    InputError if these select nothing.
+    """
+    own = open_plan(settings)
+    whole, hosts = add_outcomes_of_other_hosts(own, ledger, (), ())
+    own_keys = frozenset(own.plan.tasks)
+    if not options.only and not options.checks:
+        return GatePlan(context=whole, selected=None, hosts=hosts, own_keys=own_keys)
+    own_part = open_plan(settings, only=options.only, checks=options.checks)
+    part, part_hosts = add_outcomes_of_other_hosts(own_part, ledger, options.only, options.checks)
+    chosen = {(entry.cell_id, entry.check): entry for entry in part.plan.entries}
+    entries = tuple(chosen.get((entry.cell_id, entry.check), entry) for entry in whole.plan.entries)
+    plan = replace(whole.plan, entries=entries, tasks={**whole.plan.tasks, **part.plan.tasks})
+    return GatePlan(
+        context=replace(whole, plan=plan),
+        selected=frozenset(chosen),
+        hosts={**hosts, **part_hosts},
+        own_keys=own_keys | frozenset(own_part.plan.tasks),
+    )
+
+
+def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> GateInputs:
+    """Everything that the gate judges: outcomes of this plan and of its base, flakes, causes of changes."""
+    context = planned.context
+    plan, profile = context.plan, context.plan.profile
+    attempts = read_attempts(plan, ledger)
+    expected = expectations(context.matrix, profile)
+    base = _base(planned, ledger, options.base)
+    changes, places = _blame(context, base.plan)
+    head = verdicts_from_ledger(plan, attempts.outcomes, expected, outdated_attempts(plan, attempts))
+    base_entries = base.plan.entries_by_name
+    head_entries = {(entry.cell_id, entry.check): entry for entry in plan.entries}
+    by_name = {check.name for check in all_checks()}
     return GateInputs(
-        base_name=base_name,
+        base_name=base.name,
         head=head,
+        head_keys={name: _key(entry, None) for name, entry in head_entries.items()},
         logs=_logs(context, head, ledger),
-        base=base_verdicts,
-        base_keys={
-            name: entry.key
-            for name, entry in base_plan.entries_by_name.items()
-            # A check that was removed from the code counts as missing, unless --check selects others.
-            if (entry.check in checks or not selects_checks) and (whole or entry.cell_id in selected)
+        base={name: one for name, one in base.verdicts.items() if one.status not in UNANSWERED},
+        base_keys={name: _key(entry, head_entries.get(name)) for name, entry in base_entries.items()},
+        base_statuses={
+            name: one.status
+            for name, one in base.verdicts.items()
+            if one.outcome or one.status is Status.BLOCKED
         },
-        flakes=flake_decisions(context.plan, attempts, ledger, now=time.time()),
+        base_expected=_base_expectations(base, head, profile),
+        selected=planned.selected,
+        hardware=frozenset(name for name, one in head_entries.items() if _cause(one) is SkipCause.HOST),
+        awaiting=options.awaiting,
+        accept_removed=options.accept_removed,
+        flakes=flake_decisions(plan, attempts, ledger, now=time.time()),
         changes=changes,
         places=places,
-        problems=_idle_expectations(context),
-        notices=context.plan.notices,
-        strict_coverage=strict_coverage,
-        impacted_only=impacted_only,
-        profile=context.plan.profile,
+        problems=_idle_expectations(context, by_name),
+        notices=plan.notices,
+        scope=_scope(context, base, head_entries),
+        impacted_only=options.impacted_only,
+        profile=profile,
         options=context.settings.flags(*REPRODUCE_OPTIONS),
+        mirrors={
+            name: repository
+            for name, verdict in head.items()
+            if verdict.status is Status.NOT_RUN and (repository := _missing_sources(plan, verdict.key))
+        },
+    )
+
+
+def _key(entry: PlanEntry, here: PlanEntry | None) -> str:
+    """The key of an entry, also if the host cannot run it; "" if nothing of this plan runs it.
+
+    here: the entry of this checkout. If the user selected a check by name that the profile leaves out, its
+    key is compared too.
+    """
+    cause = _cause(entry)
+    named = cause is SkipCause.PROFILE and here is not None and bool(here.key)
+    return entry.skip.key if entry.skip and (cause is SkipCause.HOST or named) else entry.key
+
+
+def _cause(entry: PlanEntry | None) -> SkipCause | None:
+    return entry.skip.cause if entry and entry.skip else None
+
+
+def _missing_sources(plan: Plan, key: str) -> str:
+    """The repository of the first upstream of a task that is a commit, or ""."""
+    facets = plan.tasks[key].facets.values() if key in plan.tasks else ()
+    trees = [facet for facet in facets if isinstance(facet, Mapping) and facet.get("kind") == "commit"]
+    return next((str(tree["repository"]) for tree in trees if tree.get("repository")), "")
+
+
+def _base_expectations(base: _Base, head: Mapping[CellCheck, Verdict], profile: str) -> dict[CellCheck, str]:
+    """(cell, check) -> where the base declares an expected failure that this checkout does not have."""
+    if base.matrix is None:
+        return {}
+    expected = expectations(base.matrix, profile)
+    found = {}
+    for (cell, check), verdict in head.items():
+        earlier = expected(base.cells.get(cell, cell), check) if verdict.expected is None else None
+        if earlier is not None:
+            found[cell, check] = earlier.where
+    return found
+
+
+def _scope(context: PlanContext, base: _Base, head_entries: Mapping[CellCheck, PlanEntry]) -> GateScope:
+    base_entries = base.plan.entries_by_name
+
+    def changed_and_left_out(name: CellCheck, entry: PlanEntry) -> bool:
+        before = base_entries.get(name)
+        same = (
+            before is not None
+            and before.skip is not None
+            and before.skip.key == (entry.skip or before.skip).key
+        )
+        return _cause(entry) is SkipCause.PROFILE and not same
+
+    changed = change_of_checkout(context.settings, base.revision) if base.revision else None
+    notes = matrix_changes(context.matrix, base.matrix, context.plan.profile) if base.matrix else ()
+    if base.revision and base.matrix is None:
+        notes = (
+            "not looked at: changes of expectations and profiles; the matrix of the base cannot be read",
+        )
+    return GateScope(
+        profile=context.plan.profile,
+        changed_files=None if changed is None else len(changed),
+        unread_files=unread_files(context.settings, changed or (), (context.plan.record(), base.plan)),
+        left_out=tuple(name for name, entry in head_entries.items() if changed_and_left_out(name, entry)),
+        notes=notes,
     )
 
 
@@ -101,52 +236,77 @@ def _logs(
     return found
 
 
-def _base(
-    context: PlanContext, hosts: Mapping[str, HostReport], ledger: Ledger, base: str
-) -> tuple[str, PlanRecord, dict[CellCheck, Verdict]]:
-    """The name of the base, its plan, and the verdicts of its entries."""
-    settings = context.settings
+def _base(planned: GatePlan, ledger: Ledger, base: str) -> _Base:
+    """The base with this name: another ledger, a run of this ledger, or a git revision."""
+    settings = planned.context.settings
     path = Path(base)
     # A folder and a branch may have the same name. Without a ledger in the folder, the branch is meant.
     if _has_ledger(path):
-        return _base_of_ledger(base, ledger_file(path))
+        return _base_of_ledger(planned, base, ledger_file(path))
     run = ledger.run(base)
     if run is not None:
-        plan = _readable(run)
-        return f"run {base}", plan, _answered(plan, ledger, run.run_id)
+        return _base_of_run(planned, f"run {base}", run, ledger)
     try:
         revision = resolve_revision(settings.root, base)
     except InputError:
         if path.is_dir():
             ledger_file(path)
         raise
-    here = plan_of_revision(context, revision, (), ())
-    socs = {host.soc: host for host in hosts.values()}
+    here = plan_of_revision(planned.context, revision, (), ())
+    socs = {host.soc: host for host in planned.hosts.values()}
     plans = {
-        soc: plan_of_revision(replace(context, host=host), revision, (), ()) for soc, host in socs.items()
+        soc: plan_of_revision(replace(planned.context, host=host), revision, (), ()).plan
+        for soc, host in socs.items()
     }
-    plan = join_plans(here, {cell: plans[host.soc] for cell, host in hosts.items()})
-    return str(revision), plan, _answered(plan, ledger, None)
+    plan = join_plans(here.plan, {cell: plans[host.soc] for cell, host in planned.hosts.items()})
+    plan, cells = _with_cell_ids_of(plan, planned.context.plan)
+    return _Base(
+        name=str(revision),
+        plan=plan,
+        verdicts=_answered(plan, ledger, None),
+        revision=revision,
+        matrix=here.matrix,
+        cells=cells,
+    )
+
+
+def _with_cell_ids_of(base: PlanRecord, here: Plan) -> tuple[PlanRecord, dict[str, str]]:
+    """The plan of the base, in which the cell of a stack whose versions were edited has the id that it has
+    here; and for these cells, id here -> id on the base."""
+    ids = {cell.id for cell in here.cells}
+    known = {cell.id for cell in base.cells}
+    stacks = {cell.stack: cell.id for cell in here.cells if cell.stack and cell.id not in known}
+    names = {
+        cell.id: stacks[cell.stack] for cell in base.cells if cell.id not in ids and cell.stack in stacks
+    }
+    renamed = replace(
+        base,
+        cells=tuple(replace(cell, id=names.get(cell.id, cell.id)) for cell in base.cells),
+        entries=tuple(
+            replace(entry, cell_id=names.get(entry.cell_id, entry.cell_id)) for entry in base.entries
+        ),
+    )
+    return renamed, {new: old for old, new in names.items()}
 
 
 def _has_ledger(path: Path) -> bool:
     return (path / FILE_NAME).is_file() or (path.is_file() and path.suffix == ".sqlite3")
 
 
-def _base_of_ledger(base: str, file: Path) -> tuple[str, PlanRecord, dict[CellCheck, Verdict]]:
+def _base_of_ledger(planned: GatePlan, base: str, file: Path) -> _Base:
     _check_ledger(file)
     with Ledger.open(file.parent) as other:
         run = other.latest_run()
         if run is None:
             raise InputError("this ledger has no run", where=Location(file), fix="name a ledger with a run")
-        plan = _readable(run)
-        return f"{base} (run {run.run_id})", plan, _answered(plan, other, run.run_id)
+        return _base_of_run(planned, f"{base} (run {run.run_id})", run, other)
 
 
-def _readable(run: RunRecord) -> PlanRecord:
-    """The plan of the run; InputError if it cannot be read."""
+def _base_of_run(planned: GatePlan, name: str, run: RunRecord, ledger: Ledger) -> _Base:
+    """A run as the base; InputError if its plan cannot be read."""
     _stored_plan(run.plan)
-    return run.plan
+    plan, cells = _with_cell_ids_of(run.plan, planned.context.plan)
+    return _Base(name=name, plan=plan, verdicts=_answered(plan, ledger, run.run_id), cells=cells)
 
 
 def _check_ledger(file: Path) -> None:
@@ -158,17 +318,19 @@ def _check_ledger(file: Path) -> None:
         raise InputError("this is not a ledger", where=Location(file), why=str(error)) from error
 
 
+#: The statuses of a base that decide nothing, so that nothing can be compared with it.
+UNANSWERED = frozenset({Status.ERROR, Status.STALE, Status.NOT_RUN, Status.BLOCKED, Status.INCONCLUSIVE})
+
+
 def _answered(plan: PlanRecord, ledger: Ledger, run_id: str | None) -> dict[CellCheck, Verdict]:
-    """The verdicts of base entries with an outcome, by the current checks and without expectations."""
+    """The verdicts of the entries of a base, by the current checks and without expectations."""
     if not plan.entries:
         return {}
     stored = _stored_plan(plan)
     outcomes = dict(read_attempts(stored, ledger).outcomes)
     if run_id is not None:
         outcomes |= {one.key: one for one in reversed(ledger.history(run_id=run_id, limit=100_000))}
-    found = verdicts_from_ledger(stored, outcomes, lambda _cell, _check: None)
-    unanswered = {Status.ERROR, Status.STALE}
-    return {name: verdict for name, verdict in found.items() if verdict.status not in unanswered}
+    return verdicts_from_ledger(stored, outcomes, lambda _cell, _check: None)
 
 
 def _stored_plan(plan: PlanRecord) -> Plan:
@@ -190,8 +352,7 @@ def _blame(context: PlanContext, base: PlanRecord) -> tuple[dict[Any, Any], dict
     return changes, places
 
 
-def _idle_expectations(context: PlanContext) -> tuple[str, ...]:
-    known = {check.name for check in all_checks()}
+def _idle_expectations(context: PlanContext, known: Collection[str]) -> tuple[str, ...]:
     return tuple(
         f"{one.where}: the expectation {one.id!r} {one.fault}"
         for one in survey_expectations(context.matrix, known, context.settings.root)

@@ -23,7 +23,7 @@ from harness.workspace.planning.plan_selection import relative_location
 from harness.workspace.results.stored_run import StoredRun
 
 #: Settings that a reproduce command must repeat to use the same ledger, besides the profile.
-REPRODUCE_OPTIONS = ("matrix", "state", "cache", "engine", "base_image")
+REPRODUCE_OPTIONS = ("matrix", "state", "cache", "mirrors", "engine", "base_image")
 
 
 def gather_report_inputs(

@@ -17,6 +17,7 @@ from harness.errors import InputError
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
+from harness.plan.tasks.check_registry import all_checks
 from harness.settings import load_settings
 from harness.workspace.planning.open_plan import inspect_this_host, open_plan
 from harness.workspace.planning.other_host_plans import host_with_chip
@@ -68,6 +69,8 @@ class Repository:
         self.git("init", "-q", "-b", "main")
         self.write()
         self.commit()
+        # The checkout is never the same as the base, but most tests do not change a key.
+        (root / "notes.txt").write_text("a file that no key reads\n")
 
     def git(self, *arguments):
         identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
@@ -114,9 +117,10 @@ class Repository:
         return run
 
     def gate(self, *arguments, code, base="main"):
+        others = ",".join(check.name for check in all_checks() if check.name != "patches")
         result = CliRunner().invoke(
             command,
-            ["--base", base, "--check", "patches", *map(str, arguments)],
+            ["--base", base, "--check", "patches", "--awaiting", others, *map(str, arguments)],
             obj=self.settings,
             standalone_mode=False,
         )
@@ -127,6 +131,7 @@ class Repository:
 
     def classes(self, *arguments, code, base="main"):
         report = json.loads(self.gate("--json", *arguments, code=code, base=base))
+        report["items"] = [item for item in report["items"] if item["check"] == "patches"]
         return {item["cell"][:10]: item["class"] for item in report["items"]}, report
 
 
@@ -209,8 +214,8 @@ def test_what_fails_alike_on_the_base_is_known_and_what_passes_now_is_fixed(repo
     assert classes == {"verl-0-6-1": "fixed", "verl-0-9-1": "known"}
 
 
-@pytest.mark.parametrize(("named", "missed"), [((), 2), (("--check", "patches"), 0)])
-def test_a_check_that_the_change_removes_is_missed_unless_others_were_named(repository, named, missed):
+@pytest.mark.parametrize("named", [(), ("--check", "patches")])
+def test_a_check_that_the_change_removes_is_missed_whatever_the_user_selects(repository, named):
     run = repository.answer(GOOD)
     file = repository.settings.path("state") / "ledger.sqlite3"
     with sqlite3.connect(file) as database:
@@ -220,7 +225,8 @@ def test_a_check_that_the_change_removes_is_missed_unless_others_were_named(repo
         command, ["--base", run, "--json", *named], obj=repository.settings, standalone_mode=False
     )
     gone = json.loads(result.stdout)["gone"]
-    assert [entry["check"] for entry in gone] == ["bygone"] * missed
+    assert [entry["check"] for entry in gone] == ["bygone"] * 2
+    assert result.return_value == 4
 
 
 def test_a_run_and_another_ledger_serve_as_base(repository, tmp_path):
@@ -393,8 +399,9 @@ def test_without_new_failures_nothing_is_run_again(repository, machine):
 def test_a_cell_that_is_planned_no_more_is_said(repository):
     repository.answer(GOOD)
     repository.write(versions="0.9.1")
-    _classes, report = repository.classes(code=0)
-    assert [one["cell"][:10] for one in report["gone"]] == ["verl-0-6-1"]
+    _classes, report = repository.classes(code=4)
+    assert {one["cell"][:10] for one in report["gone"]} == {"verl-0-6-1"}
+    repository.classes("--accept-removed", "verl-0-6-1*:*", code=0)
 
 
 def test_a_cell_that_only_another_host_could_run_is_judged_by_what_that_host_answered(repository):
@@ -485,3 +492,83 @@ def test_a_file_that_is_no_ledger_is_bad_input_and_left_alone(repository, tmp_pa
     assert stop.value.code == 2
     assert file.read_bytes() == b"no database"
     capsys.readouterr()
+
+
+def test_a_changed_key_that_is_not_selected_still_needs_an_outcome(repository):
+    repository.write(value=2)
+    repository.answer(GOOD)
+    found = CliRunner().invoke(
+        command,
+        ["--base", "main", "--check", "patches", "--json"],
+        obj=repository.settings,
+        standalone_mode=False,
+    )
+    assert found.return_value == 4
+    report = json.loads(found.stdout)
+    missing = [item for item in report["items"] if item["blocks"] == "incomplete"]
+    assert "loss" in {item["check"] for item in missing}
+    assert report["scope"]["without_outcome"] == len({item["key"] for item in missing})
+    assert all("npu-matrix" in item["remedies"][-1] for item in missing)
+
+
+def test_a_changed_key_that_this_host_cannot_run_blocks_until_it_is_awaited(repository):
+    repository.write(device="npu, soc: a2", value=2)
+    repository.commit()
+    repository.write(device="npu, soc: a2", value=3)
+    repository.answer(GOOD)
+    report = json.loads(repository.gate("--json", code=0))
+    assert "loss" in {item["check"] for item in report["items"] if item["class"] == "awaited"}
+    found = CliRunner().invoke(command, ["--base", "main"], obj=repository.settings, standalone_mode=False)
+    assert found.return_value == 4
+    assert "--merge FOLDER" in found.stdout
+    text = repository.gate("--awaiting", "npu", code=0)
+    assert "awaited from other jobs" in text.splitlines()[1]
+
+
+def test_a_base_with_the_same_files_compares_nothing(repository):
+    repository.answer(GOOD)
+    (repository.root / "notes.txt").unlink()
+    assert "the same files" in repository.gate(code=3)
+
+
+def test_files_that_no_key_reads_and_other_profiles_are_named_first(repository):
+    folder = repository.root / "elsewhere"
+    folder.mkdir()
+    (folder / "x.patch").write_text(PATCH.format(value=3))
+    repository.answer(GOOD)
+    profile = (
+        "  nightly: {title: t, select: [{product: {verl: [0.8.0]}, with: {python: host, device: sim}}]}\n"
+    )
+    repository.write(more=profile)
+    lines = repository.gate(code=0).splitlines()
+    assert "2 of 3 changed files" in "\n".join(lines[:3])
+    assert "elsewhere/x.patch, notes.txt" in "\n".join(lines[:3])
+    assert any("adds profile nightly" in line for line in lines[:4])
+    assert "no key changed" in lines[-1]
+
+
+def test_a_removed_expectation_of_a_failing_check_blocks(repository):
+    repository.write(more=EXPECTATION % "2099-01-01")
+    repository.commit()
+    repository.answer(BAD, only="0-9-1")
+    repository.answer(GOOD, only="0-6-1")
+    repository.classes(code=0)
+    repository.write()
+    classes, report = repository.classes(code=1)
+    assert classes["verl-0-9-1"] == "new"
+    assert any("removes the expected failure known" in note for note in report["scope"]["notes"])
+
+
+def test_a_narrowed_profile_blocks(repository):
+    repository.answer(GOOD)
+    profile = "    without: {patches: saves time}\n"
+    text = (repository.root / "matrix.yaml").read_text()
+    (repository.root / "matrix.yaml").write_text(text + profile)
+    found = CliRunner().invoke(
+        command,
+        ["--base", "main", "--json", "--impacted"],
+        obj=repository.settings,
+        standalone_mode=False,
+    )
+    assert found.return_value == 4
+    assert "patches" in {item["check"] for item in json.loads(found.stdout)["gone"]}

@@ -1,6 +1,9 @@
+import html
 import json
 import re
+from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_outcome import make_outcome
@@ -8,9 +11,9 @@ from make_outcome import make_outcome
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
 from harness.outcome import Evidence, Judgement, Status, Tier
 from harness.verdict.gate.flake import FlakeDecision, Stability
-from harness.verdict.gate.gate import Blocks, GateClass, GateInputs, Place, judge_gate
+from harness.verdict.gate.gate import Blocks, GateClass, GateInputs, GateScope, Place, judge_gate
 from harness.verdict.gate.gate_format import COMMENT_MARKER, FORMATS
-from harness.verdict.verdict import ExpectedFailure, judge_against_expectation
+from harness.verdict.verdict import ExpectedFailure, Standing, judge_against_expectation
 
 KNOWN = ExpectedFailure(
     state="fail",
@@ -59,10 +62,37 @@ def test_a_failure_the_base_does_not_have_is_new_and_blocks():
     assert "run-1" in gate(FAIL, PASS).items[0].evidence[0]
 
 
-def test_a_failure_without_a_base_answer_is_new_whatever_the_reason():
-    assert classified(FAIL) == (GateClass.NEW, EXIT_UNEXPECTED)
+def test_a_failure_whose_base_was_never_run_is_unknown_and_blocks():
+    assert classified(FAIL) == (GateClass.UNKNOWN, EXIT_INCOMPLETE)
     assert "never run" in gate(FAIL).items[0].evidence[0]
+    assert any("--run-base" in remedy for remedy in gate(FAIL).items[0].remedies)
+    blocked = gate(FAIL, base_statuses={NAME: Status.BLOCKED}).items[0]
+    assert blocked.gate_class is GateClass.UNKNOWN
+    assert "blocked" in blocked.evidence[0]
+
+
+def test_a_failure_of_a_check_that_only_the_change_plans_is_new():
+    assert classified(FAIL, base_key="") == (GateClass.NEW, EXIT_UNEXPECTED)
     assert "not planned" in gate(FAIL, base_key="").items[0].evidence[0]
+
+
+def test_a_flaky_failure_without_a_base_outcome_is_unknown():
+    introduced = {NAME: FlakeDecision(stability=Stability.INTRODUCED, reason="failed 1 of 2")}
+    assert classified(FAIL, flakes=introduced) == (GateClass.UNKNOWN, EXIT_INCOMPLETE)
+
+
+def test_two_timeouts_prove_nothing():
+    slow = judge_against_expectation(
+        "cell",
+        "loss",
+        Judgement(status=Status.FAIL, reasons=("timed out",)),
+        expected=None,
+        state="timeout",
+        key="a" * 64,
+        outcome=OUTCOME,
+    )
+    assert classified(slow, slow) == (GateClass.INFRA, EXIT_INCOMPLETE)
+    assert classified(slow, PASS) == (GateClass.NEW, EXIT_UNEXPECTED)
 
 
 def test_a_failure_on_a_key_this_change_does_not_touch_is_known():
@@ -84,8 +114,11 @@ def test_a_failure_of_the_base_that_passes_is_fixed():
 
 
 def test_what_was_supported_must_stay_so():
-    assert classified(side(Status.UNSUPPORTED), PASS) == (GateClass.NEW, EXIT_UNEXPECTED)
-    assert classified(side(Status.UNSUPPORTED)) == (GateClass.NOT_RUN, EXIT_NOTHING_SELECTED)
+    unsupported = side(Status.UNSUPPORTED)
+    assert classified(unsupported, PASS) == (GateClass.NEW, EXIT_UNEXPECTED)
+    assert classified(unsupported) == (GateClass.NOT_RUN, EXIT_INCOMPLETE)
+    assert classified(unsupported, base_key="") == (GateClass.NOT_RUN, EXIT_INCOMPLETE)
+    assert classified(unsupported, unsupported) == (GateClass.NOT_RUN, EXIT_NOTHING_SELECTED)
 
 
 def test_what_could_not_be_decided_on_the_base_either_is_no_news():
@@ -93,14 +126,115 @@ def test_what_could_not_be_decided_on_the_base_either_is_no_news():
     assert classified(side(Status.ERROR), base_key="a" * 64) == (GateClass.INFRA, EXIT_INCOMPLETE)
 
 
-def test_what_has_no_answer_is_red_and_what_cannot_run_here_is_said():
-    assert classified(side(Status.ERROR), PASS) == (GateClass.INFRA, EXIT_INCOMPLETE)
-    assert classified(side(Status.INCONCLUSIVE), PASS) == (GateClass.INFRA, EXIT_INCOMPLETE)
-    assert classified(side(Status.NOT_RUN), PASS) == (GateClass.NOT_RUN, EXIT_NOTHING_SELECTED)
-    assert classified(side(Status.NOT_RUN), PASS, strict_coverage=True) == (
-        GateClass.NOT_RUN,
-        EXIT_INCOMPLETE,
+@pytest.mark.parametrize(
+    "status", [Status.ERROR, Status.STALE, Status.INCONCLUSIVE, Status.NOT_RUN, Status.BLOCKED]
+)
+def test_a_changed_key_without_an_outcome_blocks_whatever_the_reason(status):
+    for base in (PASS, None):
+        report = gate(side(status), base)
+        assert report.exit_code == EXIT_INCOMPLETE
+        assert report.items[0].remedies
+        assert gate(side(status, known=True), base).exit_code == EXIT_INCOMPLETE
+    assert gate(side(status), base_key="").exit_code == EXIT_INCOMPLETE
+
+
+def test_what_this_host_cannot_run_blocks_only_if_its_key_changed():
+    assert classified(side(Status.NOT_RUN), base_key="a" * 64) == (GateClass.NOT_RUN, EXIT_NOTHING_SELECTED)
+    # An entry without a task has no key of its own; `head_keys` has the key that another host would run.
+    skipped = side(Status.NOT_RUN, "no NPU on this host", key="")
+    hardware = {"head_keys": {NAME: "a" * 64}, "hardware": {NAME}}
+    assert classified(skipped, base_key="a" * 64, **hardware) == (GateClass.NOT_RUN, EXIT_NOTHING_SELECTED)
+    report = gate(skipped, **hardware)
+    assert report.exit_code == EXIT_INCOMPLETE
+    assert any("--merge" in remedy for remedy in report.items[0].remedies)
+    assert any("--awaiting cell:loss" in remedy for remedy in report.items[0].remedies)
+
+
+@pytest.mark.parametrize("pattern", ["cell:loss", "*:loss", "loss", "c*:l*", "npu"])
+def test_only_an_option_lets_a_missing_outcome_pass_and_the_report_begins_with_it(pattern):
+    other = ("cell", "lint")
+    inputs = GateInputs(
+        base_name="main",
+        head={NAME: side(Status.NOT_RUN), other: side(Status.PASS, key="c" * 64)},
+        base_keys={NAME: "b" * 64, other: "b" * 64},
+        hardware={NAME},
+        awaiting=(pattern,),
     )
+    report = judge_gate(inputs)
+    assert report.counts[GateClass.AWAITED] == 1
+    assert report.exit_code == EXIT_OK
+    for name in ("text", "comment"):
+        beginning = "".join(FORMATS[name](report).splitlines()[:6])
+        assert "awaited from other jobs" in html.unescape(beginning)
+    assert judge_gate(replace(inputs, awaiting=("cell:lint", "loss:*"))).exit_code == EXIT_INCOMPLETE
+    assert json.loads(FORMATS["json"](report))["scope"]["awaiting"] == [pattern]
+
+
+@pytest.mark.parametrize("status", [Status.FAIL, Status.INCONCLUSIVE, Status.UNSUPPORTED])
+def test_an_outcome_that_is_here_is_not_awaited(status):
+    assert gate(side(status), awaiting=("*",)).exit_code == EXIT_INCOMPLETE
+    assert gate(side(Status.FAIL), PASS, awaiting=("*",)).exit_code == EXIT_UNEXPECTED
+
+
+def test_a_check_that_the_change_removes_blocks_until_it_is_accepted():
+    for head in ({}, {NAME: side(Status.NOT_RUN, "not in profile default", key="")}):
+        inputs = GateInputs(
+            base_name="main", head={("other", "loss"): PASS, **head}, base_keys={NAME: "b" * 64}
+        )
+        report = judge_gate(replace(inputs, base_keys={**inputs.base_keys, ("other", "loss"): PASS.key}))
+        assert report.exit_code == EXIT_INCOMPLETE
+        assert report.gone == (NAME,)
+        accepted = judge_gate(replace(inputs, base_keys={NAME: "b" * 64}, accept_removed=("cell:*",)))
+        assert accepted.exit_code == EXIT_OK
+        assert "removes 1 checks, accepted" in FORMATS["text"](accepted)
+
+
+def test_an_expectation_that_the_change_removes_blocks_while_the_check_fails():
+    removed = {"base_expected": {NAME: "matrix.yaml:9"}}
+    assert classified(FAIL, base_key="a" * 64, **removed) == (GateClass.NEW, EXIT_UNEXPECTED)
+    assert classified(PASS, base_key="a" * 64, **removed) == (GateClass.PASSED, EXIT_OK)
+
+
+def test_checks_outside_the_selection_count_if_their_key_changed():
+    other = ("cell", "lint")
+    inputs = GateInputs(
+        base_name="main",
+        head={NAME: PASS, other: side(Status.ERROR, key="c" * 64)},
+        base_keys={NAME: "b" * 64, other: "c" * 64},
+        selected={NAME},
+    )
+    assert judge_gate(inputs).exit_code == EXIT_OK
+    changed = replace(inputs, base_keys={NAME: "b" * 64, other: "d" * 64})
+    assert judge_gate(changed).exit_code == EXIT_INCOMPLETE
+
+
+def test_sources_that_are_missing_are_cloned_by_the_command_that_is_printed():
+    repository = "https://example.org/verl.git"
+    item = gate(side(Status.NOT_RUN), mirrors={NAME: repository}).items[0]
+    (remedy,) = item.remedies
+    assert "git clone --mirror https://example.org/verl.git mirrors/verl.git && npu-matrix" in remedy
+    assert "--mirrors mirrors run --only cell --check loss" in remedy
+
+
+def test_the_same_files_and_no_changed_key_are_told_apart():
+    same = gate(PASS, PASS, base_key="a" * 64, scope=GateScope(changed_files=0))
+    assert same.exit_code == EXIT_NOTHING_SELECTED
+    assert "the same files" in FORMATS["text"](same)
+    other = gate(PASS, PASS, base_key="a" * 64, scope=GateScope(changed_files=1, unread_files=("new.sh",)))
+    assert other.exit_code == EXIT_OK
+    assert "verified nothing about the change" in FORMATS["comment"](other).splitlines()[1]
+    assert "new.sh" in FORMATS["text"](other)
+
+
+def test_the_exit_code_that_is_printed_is_the_one_that_is_returned():
+    for report in (
+        gate(FAIL, PASS),
+        gate(FAIL),
+        gate(PASS, PASS),
+        judge_gate(GateInputs(base_name="b", head={})),
+    ):
+        for name in ("text", "comment", "github"):
+            assert f"(exit code {report.exit_code})" in FORMATS[name](report)
 
 
 def test_blocked_behind_nothing_is_red():
@@ -109,7 +243,7 @@ def test_blocked_behind_nothing_is_red():
 
 def test_nothing_planned_and_nothing_asked_are_never_green():
     assert judge_gate(GateInputs(base_name="main", head={})).exit_code == EXIT_NOTHING_SELECTED
-    head = {("c", "loss"): side(Status.NOT_RUN), ("c", "grpo"): side(Status.UNSUPPORTED)}
+    head = {("c", "loss"): side(Status.NOT_RUN, key=""), ("c", "grpo"): side(Status.UNSUPPORTED, key="")}
     assert judge_gate(GateInputs(base_name="main", head=head)).exit_code == EXIT_NOTHING_SELECTED
     one = judge_gate(GateInputs(base_name="main", head={**head, ("c", "lint"): PASS}))
     assert one.exit_code == EXIT_OK
@@ -144,29 +278,50 @@ one_side = st.builds(
 )
 
 
+names = st.tuples(st.sampled_from(["c1", "c2"]), st.sampled_from(["resolve", "loss", "grpo"]))
+plans = st.dictionaries(names, one_side, max_size=5)
+keys = st.sampled_from(["", "a" * 64, "b" * 64])
+
+
 @given(
-    one_side,
-    st.none() | one_side,
-    st.sampled_from(["", "a" * 64, "b" * 64]),
-    st.sampled_from([None, *Stability]),
+    plans,
+    plans,
+    st.dictionaries(names, keys, max_size=6),
+    st.dictionaries(names, st.sampled_from(list(Stability)), max_size=2),
+    st.none() | st.frozensets(names, max_size=3),
     st.booleans(),
 )
-@settings(max_examples=400)
-def test_green_means_that_nothing_new_failed_and_everything_planned_was_answered(
-    head, base, base_key, flake, strict
+@settings(max_examples=600, deadline=None)
+def test_green_means_that_every_changed_key_has_a_pass_or_an_expected_outcome(
+    head, base, base_keys, flakes, selected, impacted
 ):
-    flakes = {NAME: FlakeDecision(stability=flake, reason="r")} if flake else {}
-    report = gate(head, base, base_key=base_key, flakes=flakes, strict_coverage=strict)
-    status = head.status
-    assert len(report.items) == 1
+    inputs = GateInputs(
+        base_name="main",
+        head=head,
+        base={
+            name: one
+            for name, one in base.items()
+            if one.status in {Status.PASS, Status.FAIL, Status.UNSUPPORTED} and base_keys.get(name)
+        },
+        base_keys=base_keys,
+        flakes={name: FlakeDecision(stability=one, reason="r") for name, one in flakes.items()},
+        selected=selected,
+        impacted_only=impacted,
+    )
+    report = judge_gate(inputs)
     if report.exit_code != EXIT_OK:
         return
-    assert status not in {Status.ERROR, Status.STALE, Status.BLOCKED} or head.expected
-    if status is Status.FAIL:
-        excused = head.expected or head.key == base_key or flake is Stability.FLAKY
-        assert excused or base.status is Status.FAIL
-    if status is Status.PASS:
-        assert head.expected is None
+    assert all(inputs.key(name) for name, key in base_keys.items() if key)
+    for name, verdict in head.items():
+        if not inputs.changed(name):
+            continue
+        before = inputs.base.get(name)
+        same_as_base = before is not None and before.status is verdict.status
+        flaky = flakes.get(name) is Stability.FLAKY
+        expected = verdict.standing is Standing.KNOWN and verdict.status is not Status.BLOCKED
+        assert verdict.status is Status.PASS or expected or same_as_base or flaky
+        assert verdict.status in {Status.PASS, Status.FAIL, Status.UNSUPPORTED} or expected
+        assert verdict.standing is not Standing.UNEXPECTED_PASS
 
 
 HOSTILE = "\n::set-output name=a::b ##[x] @team <script>alert(1)</script> | `x` [y](javascript:z) --> #1 %0A \x1b[2J\x00 token=hunter2hunter2"
