@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
 from harness.ledger.plan_record import PlanEntry
 from harness.ledger.run_record import Disposition
 from harness.outcome import Judgement, Outcome, Status
-from harness.plan.tasks.task import Plan
+from harness.plan.tasks.evidence_bound import bounded_outcome
+from harness.plan.tasks.task import Plan, Task
 from harness.verdict.verdict import (
     UNDECIDED,
     ExpectedFailure,
@@ -31,9 +32,7 @@ def judge_plan(
     """One verdict per entry, in plan order. An entry with neither outcome nor disposition is an error."""
     without_outcome = {(entry.cell_id, entry.check): entry for entry in dispositions}
     judgements = {
-        key: (judge_outcome(plan.tasks[key].check, outcome), outcome)
-        for key, outcome in outcomes.items()
-        if key in plan.tasks
+        key: _judge(plan.tasks[key], outcome) for key, outcome in outcomes.items() if key in plan.tasks
     }
     verdicts: list[Verdict] = []
     failures: dict[str, list[Verdict]] = {}
@@ -56,6 +55,14 @@ def judge_plan(
             earlier_failures.append(verdict)
         verdicts.append(verdict)
     return tuple(verdicts)
+
+
+def _judge(task: Task, outcome: Outcome) -> tuple[Judgement, Outcome]:
+    bounded = bounded_outcome(task, outcome)
+    judgement = judge_outcome(task.check, bounded.outcome)
+    if bounded.lowered:
+        judgement = replace(judgement, reasons=(*judgement.reasons, bounded.lowered))
+    return judgement, bounded.outcome
 
 
 def _was_decided(judgement: Judgement, outcome: Outcome | None) -> bool:

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.check import Check
-from harness.ledger.plan_record import PlanEntry
+from harness.ledger.plan_record import PlanEntry, TaskRecord
 from harness.ledger.run_record import RunRecord
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status
 from harness.plan.keys.key import KeyChange, key_changes
-from harness.plan.tasks.task import Plan
+from harness.plan.tasks.evidence_bound import bounded_outcome
+from harness.plan.tasks.task import Plan, Task
 from harness.report.model.report_inputs import ComparisonRun, RememberedRun
 from harness.report.model.streak import EarlierVerdict, HistoryEntry
 from harness.report.model.trend import figures_of
@@ -46,6 +47,7 @@ class EarlierRuns:
         self._ledger = ledger
         self._checks: dict[str, Check] = {task.check.name: task.check for task in plan.tasks.values()}
         self._judged: dict[str, tuple[_JudgedOutcome, ...]] = {}
+        self._tasks: dict[str, Mapping[str, TaskRecord]] = {}
         self._runs = _runs_before(ledger, run_id)
         self._known = {run.run_id for run in self._runs} | {run_id}
         self._entries = [run.plan.entries_by_name for run in self._runs]
@@ -79,7 +81,9 @@ class EarlierRuns:
             if pair in entries
         ]
         found += [
-            judged for judged in self._outcomes(entry.key, entry.check) if judged.run_id not in self._known
+            judged
+            for judged in self._outcomes(entry.key, entry.check, None)
+            if judged.run_id not in self._known
         ]
         return tuple(sorted(found, key=lambda past: past.time)[-HISTORY_LENGTH:])
 
@@ -140,7 +144,7 @@ class EarlierRuns:
         """
         if entry.skip:
             return EarlierVerdict(status=entry.skip.status, reason=entry.skip.reason), None
-        outcomes = self._outcomes(entry.key, entry.check)
+        outcomes = self._outcomes(entry.key, entry.check, run)
         own = next((judged for judged in outcomes if judged.run_id == run.run_id), None)
         if own is not None:
             return own.verdict, own
@@ -153,13 +157,21 @@ class EarlierRuns:
         reason = "this run has no outcome that can still be read"
         return EarlierVerdict(status=Status.NOT_RUN, reason=reason, key=entry.key), None
 
-    def _outcomes(self, key: str, check: str) -> tuple[_JudgedOutcome, ...]:
-        """All outcomes of a key, newest first."""
+    def _outcomes(self, key: str, check: str, run: RunRecord | None) -> tuple[_JudgedOutcome, ...]:
+        """All outcomes of a key, newest first. run: the run that planned the key; None for this plan."""
         if key and key not in self._judged:
             known = self._checks.get(check)
             outcomes = self._ledger.history(key=key, limit=HISTORY_LENGTH) if known else ()
-            self._judged[key] = tuple(_judge(known, outcome) for outcome in outcomes if known)
+            task = self._task(key, run) if outcomes else None
+            self._judged[key] = tuple(_judge(known, task, outcome) for outcome in outcomes if known)
         return self._judged.get(key, ())
+
+    def _task(self, key: str, run: RunRecord | None) -> Task | TaskRecord | None:
+        if run is None or key in self._plan.tasks:
+            return self._plan.tasks.get(key)
+        if run.run_id not in self._tasks:
+            self._tasks[run.run_id] = run.plan.tasks_by_key
+        return self._tasks[run.run_id].get(key)
 
 
 def _cause(change: KeyChange) -> str:
@@ -167,7 +179,8 @@ def _cause(change: KeyChange) -> str:
     return _DIGEST.sub(lambda digest: f"{digest[0][:10]}…", str(change).removeprefix("facets."))
 
 
-def _judge(check: Check, outcome: Outcome) -> _JudgedOutcome:
+def _judge(check: Check, task: Task | TaskRecord | None, stored: Outcome) -> _JudgedOutcome:
+    outcome = bounded_outcome(task, stored).outcome
     judgement = judge_outcome(check, outcome)
     return _JudgedOutcome(
         run_id=outcome.run_id,

@@ -14,6 +14,7 @@ from harness.digest import canonical_json
 from harness.errors import HarnessError, InfrastructureError, InputError, InterruptedRunError
 from harness.ledger.outcome_record import readable
 from harness.outcome import ArtifactRef, Evidence, Failure, Measured, Outcome, State, Tier
+from harness.plan.tasks.evidence_bound import strongest_evidence
 from harness.plan.tasks.task import Task
 from harness.run.jobs.job import Job, JobHandle, JobSite
 from harness.run.jobs.task_cards import task_cards_leased
@@ -21,8 +22,6 @@ from harness.run.jobs.task_context import RunContext, TaskTimeoutError
 from harness.serialisation import JsonValue
 from harness.sources.secrets.masking import Masker
 
-# The strongest evidence that each kind of device can give.
-DEVICE_EVIDENCE = {"sim": Evidence.SIMULATED, "npu": Evidence.HARDWARE, "cpu": Evidence.CPU}
 INFRASTRUCTURE = InfrastructureError.__name__
 MEDIA_TYPES = {
     ".json": "application/json",
@@ -91,13 +90,6 @@ def lost_job_outcome(job: Job, error: HarnessError, log: ArtifactRef | None = No
 def expected_evidence(task: Task) -> Evidence:
     """The evidence of an outcome without a result of its check: no device has been used for certain."""
     return Evidence.STATIC if task.check.tier is Tier.STATIC else Evidence.CPU
-
-
-def strongest_evidence(task: Task) -> Evidence:
-    """The strongest evidence that an outcome of the task may have: that of its device, or CPU without one."""
-    device = task.facets.get("device")
-    kind = device.get("kind", "") if isinstance(device, Mapping) else ""
-    return DEVICE_EVIDENCE.get(kind, Evidence.CPU)
 
 
 def _run(context: RunContext) -> Outcome:

@@ -12,6 +12,7 @@ from harness.ledger.store import FILE_NAME, Ledger
 from harness.outcome import Evidence, Judgement, Outcome, State, Status
 from harness.plan.change.rerun_reasons import outdated_outcomes
 from harness.plan.cost.task_cost import CostModel, TimedExecution
+from harness.plan.tasks.evidence_bound import bounded_outcome
 from harness.settings import Settings
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_ledger import open_ledger
@@ -48,7 +49,11 @@ def read_history(context: PlanContext) -> PlanHistory:
     outdated = outdated_outcomes(context.plan.tasks, found.outcomes)
     return replace(
         found,
-        outcomes={key: outcome for key, outcome in found.outcomes.items() if key not in outdated},
+        outcomes={
+            key: bounded_outcome(context.plan.tasks[key], outcome).outcome
+            for key, outcome in found.outcomes.items()
+            if key not in outdated
+        },
         judgements={key: judgement for key, judgement in found.judgements.items() if key not in outdated},
         not_reusable={**found.not_reusable, **outdated},
     )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from report_runs import Runs, key_of
 
 from harness.outcome import Evidence, Status
+from harness.report.formats.badge import evidence_badge
 from harness.report.model.changes import RunChangeKind, compare, run_change_kind
 from harness.report.model.report_model import build_model
 from harness.report.model.streak import EarlierVerdict, HistoryEntry, streak_of
@@ -183,3 +184,19 @@ def test_a_streak_counts_equal_verdicts_at_the_end_of_the_history(earlier: list[
     assert answers[len(answers) - streak.runs :] == [now] * streak.runs
     assert streak.before is None or streak.before is not now
     assert (streak.before is None) == (streak.runs == len(answers))
+
+
+def test_evidence_that_was_edited_in_the_ledger_is_bounded_in_history_comparison_and_badges(
+    runs: Runs,
+) -> None:
+    before = runs.go({"cell": "torch 1"}, {"cell": True}, evidence=Evidence.HARDWARE)
+    last = runs.go({"cell": "torch 2"}, {"cell": True}, evidence=Evidence.HARDWARE)
+    inputs = runs.inputs({"cell": "torch 2"}, last)
+    (past,) = inputs.results[0].history
+    assert past.verdict.evidence is Evidence.STATIC
+    assert inputs.earlier
+    assert inputs.earlier.run_id == before
+    assert inputs.earlier.verdicts["cell", "probe"].evidence is Evidence.STATIC
+    model = build_model(inputs)
+    assert model.ran[Evidence.HARDWARE] == 0
+    assert evidence_badge(model, Evidence.HARDWARE).text == "not run"

@@ -59,3 +59,12 @@ def test_an_expected_error_excuses_an_error_and_not_what_nobody_ran():
 def test_what_is_unsupported_can_be_expected_without_an_outcome():
     skip = Skip(status=Status.UNSUPPORTED, reason="no such operator")
     assert judged({}, known("unsupported"), skip=skip).standing is Standing.KNOWN
+
+
+def test_evidence_that_was_edited_in_the_ledger_is_bounded_by_the_check_and_the_verdict_says_so():
+    edited = make_outcome(evidence=Evidence.HARDWARE)
+    verdict = judged({"k": edited}, lambda _cell, _check: None)
+    assert verdict.evidence is Evidence.STATIC
+    assert verdict.outcome is not None
+    assert verdict.outcome.evidence is Evidence.STATIC
+    assert "states hardware evidence" in verdict.reasons[-1]

@@ -1,0 +1,79 @@
+"""The strongest evidence that an outcome of a task can have, and the outcome with its evidence bounded by it.
+
+A ledger is a file that anybody with write access can edit. Whoever joins a stored outcome with its task calls
+`bounded_outcome`, and so does the executor of a task: what is stored never says more than the task can prove.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from harness.evidence import evidence_of, read_device_facts
+from harness.ledger.plan_record import TaskRecord
+from harness.outcome import Evidence, Outcome, Tier
+from harness.plan.tasks.task import Task
+
+#: The strongest evidence that each kind of device can give.
+DEVICE_EVIDENCE = {"sim": Evidence.SIMULATED, "npu": Evidence.HARDWARE, "cpu": Evidence.CPU}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedOutcome:
+    """An outcome whose evidence is not stronger than its task and its measurements can prove.
+
+    lowered: why the stored evidence was stronger, as a sentence; "" if it was not.
+    """
+
+    outcome: Outcome
+    lowered: str = ""
+
+
+def strongest_evidence(task: Task | TaskRecord | None) -> Evidence:
+    """The strongest evidence that an outcome of the task may have.
+
+    That of the device in the facets of the task, `cpu` if its check reads no device, `static` for a check of
+    the tier static, and `static` for an unknown task.
+    """
+    if task is None or _tier(task) is Tier.STATIC:
+        return Evidence.STATIC
+    device = task.facets.get("device")
+    kind = device.get("kind", "") if isinstance(device, Mapping) else ""
+    return DEVICE_EVIDENCE.get(kind, Evidence.CPU)
+
+
+def bounded_outcome(task: Task | TaskRecord | None, outcome: Outcome) -> BoundedOutcome:
+    """The outcome of the task, with the weakest of three kinds of evidence.
+
+    These are the evidence it states, the strongest evidence that the task can give, and the evidence that
+    follows from the device in its measurements.
+    """
+    strongest = strongest_evidence(task)
+    measured = _measured_evidence(outcome)
+    weakest = min(outcome.evidence, strongest, measured or outcome.evidence, key=lambda one: one.rank)
+    if weakest is outcome.evidence:
+        return BoundedOutcome(outcome=outcome)
+    cause = "its check and cell" if weakest is strongest else "the device in its measurements"
+    return BoundedOutcome(
+        outcome=replace(outcome, evidence=weakest),
+        lowered=f"The stored outcome states {outcome.evidence.value} evidence, but {cause} can give "
+        f"{weakest.value} at most.",
+    )
+
+
+def _tier(task: Task | TaskRecord) -> Tier:
+    return task.check.tier if isinstance(task, Task) else task.tier
+
+
+def _measured_evidence(outcome: Outcome) -> Evidence | None:
+    """The evidence that follows from the device that the program or the probe reports; None without one."""
+    device = outcome.measurements.get("device")
+    if not isinstance(device, Mapping):
+        probe = outcome.measurements.get("probe")
+        device = probe.get("device") if isinstance(probe, Mapping) else None
+    if not isinstance(device, Mapping):
+        return None
+    try:
+        return evidence_of(read_device_facts(device))
+    except (TypeError, ValueError):
+        return Evidence.CPU
