@@ -54,7 +54,7 @@ def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str,
         host,
         zig=importlib.util.find_spec("ziglang") is not None,
         disk=disk_requirements(settings),
-        leases=CardLeases.of_host(os.environ).list_leases(),
+        leases=CardLeases.of_host(os.environ).list_leases,
         network=inspect_card_network(HostView(environ=os.environ), host.usable_chips) if host.npu else None,
     )
     if as_json:

@@ -1,18 +1,18 @@
 """Leases of a host's cards: exclusive use, in the order of the requests, among all processes and users.
 
-Each card has a lock file, and the process that holds its lock (`flock`) has leased the card. The kernel
-releases the lock when the process ends, however it ends. A process that waits for cards holds the lock of a
-numbered ticket file. Only the process with the lowest ticket may lease cards, so eight requests for one card
-cannot overtake an earlier request for eight cards. The files also record who leased a card, for what and
-since when; `npu-matrix doctor` prints these records.
+A leased card is locked in two places, see `harness.card_locks`, and is free again when its process ends,
+however it ends. A process that waits for cards holds the lock of a numbered ticket file. Only the process
+with the lowest ticket may lease cards, so eight requests for one card cannot overtake an earlier request for
+eight cards. The files also record who leased a card, for what and since when; `npu-matrix doctor` prints
+these records.
 
-`harness.fixtures.cell_leases` locks the same card files from inside a cell, without tickets.
+`harness.fixtures.cell_leases` locks the same cards from inside a cell, without tickets.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import fnmatch
 import json
 import os
 import pwd
@@ -22,13 +22,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.card_locks import cards_in_kernel, locked_card, locked_file, open_folder
 from harness.errors import InfrastructureError, InterruptedRunError, Location
 
 FOLDER_VARIABLE = "NPU_MATRIX_LEASES"
 FOLDER_NAME = "npu-matrix-leases"
 POLL_SECONDS = 0.1
-#: File modes: every user of the host must be able to lock the files, whoever created them.
-SHARED_FILE, SHARED_FOLDER = 0o666, 0o1777
+_TICKETS = "ticket-*.lock"
+#: Bytes of a file in the lease folder that are read; what this module writes is much shorter.
+_LONGEST_NOTE = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,41 +97,67 @@ class CardLeases:
             yield leased[0]
 
     def list_leases(self) -> tuple[CardLease, ...]:
-        """The leased cards by number, then the requests in the order of the queue."""
-        cards = [
-            lease
-            for path in self._files("card-*.lock")
-            if (number := _number(path)) is not None and (lease := _read(path, number))
-        ]
-        queue = [lease for path in self._files("ticket-*.lock") if (lease := _read(path, None))]
-        return (*sorted(cards, key=lambda lease: lease.card or 0), *queue)
+        """The leased cards by number, then the requests in the order of the queue.
+
+        InfrastructureError if the folder cannot be used.
+        """
+        with self._errors():
+            try:
+                with open_folder(self.folder, create=False) as folder:
+                    return self._list(folder)
+            except FileNotFoundError:
+                return ()
+
+    def _list(self, folder: int) -> tuple[CardLease, ...]:
+        cards = {
+            number: lease
+            for name in _files(folder, "card-*.lock")
+            if (number := _number(name)) is not None and (lease := _read(folder, name, number))
+        }
+        for number in cards_in_kernel(self.folder, folder) - cards.keys():
+            cards[number] = CardLease(card=number, pid=0, user="?", what="?", since=0.0)
+        queue = [lease for name in _files(folder, _TICKETS) if (lease := _read(folder, name, None))]
+        return (*(cards[number] for number in sorted(cards)), *queue)
 
     def _try(
         self, number: int, cards: Sequence[int], count: int, what: str
     ) -> tuple[tuple[int, ...], contextlib.ExitStack] | None:
-        with self._exclusive():
+        with self._exclusive() as folder:
             if any(
-                (_number(path) or 0) < number and _is_held(path, tidy=True)
-                for path in self._files("ticket-*.lock")
+                (_number(name) or 0) < number and _is_held(folder, name, tidy=True)
+                for name in _files(folder, _TICKETS)
             ):
                 return None
-            free = [card for card in cards if not _is_held(self._card(card))]
+            free = [card for card in cards if self._is_free(folder, card)]
             selected = closest_cards(free, count)
             if selected is None:
                 return None
-            locks = contextlib.ExitStack()
-            for card in selected:
-                locks.enter_context(_locked(self._card(card), _note(what, count)))
-            return selected, locks
+            with contextlib.ExitStack() as locks:
+                for card in selected:
+                    try:
+                        file = locks.enter_context(locked_card(self.folder, folder, card))
+                    except BlockingIOError:
+                        return None
+                    _write(file, _note(what, count))
+                return selected, locks.pop_all()
+
+    def _is_free(self, folder: int, card: int) -> bool:
+        try:
+            with locked_card(self.folder, folder, card):
+                return True
+        except BlockingIOError:
+            return False
 
     def _ticket(self, what: str, count: int) -> tuple[int, contextlib.ExitStack]:
-        with self._exclusive():
-            number = max((_number(path) or 0 for path in self._files("ticket-*.lock")), default=0) + 1
-            path = self.folder / f"ticket-{number:08}.lock"
-            ticket = contextlib.ExitStack()
-            ticket.callback(path.unlink, missing_ok=True)
-            ticket.enter_context(_locked(path, _note(what, count)))
-            return number, ticket
+        with self._exclusive() as folder, contextlib.ExitStack() as ticket:
+            number = max((_number(name) or 0 for name in _files(folder, _TICKETS)), default=0) + 1
+            name = f"ticket-{number:08}.lock"
+            # The ticket outlives this block, and its folder can be moved meanwhile.
+            lasting = os.dup(folder)
+            ticket.callback(os.close, lasting)
+            ticket.callback(_remove, lasting, name)
+            _write(ticket.enter_context(locked_file(lasting, name)), _note(what, count))
+            return number, ticket.pop_all()
 
     def _describe_others(self, what: str) -> str:
         others = [lease for lease in self.list_leases() if (lease.pid, lease.what) != (os.getpid(), what)]
@@ -140,28 +168,23 @@ class CardLeases:
         )
 
     @contextlib.contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Keep every other process from changing leases; takes milliseconds."""
+    def _exclusive(self) -> Iterator[int]:
+        """Keep every other process from changing leases, which takes milliseconds; the open folder."""
+        with self._errors(), open_folder(self.folder) as folder, locked_file(folder, "book.lock", wait=True):
+            yield folder
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(PermissionError):
-                self.folder.chmod(SHARED_FOLDER)
-            with _locked(self.folder / "book.lock", {}, wait=True):
-                yield
+            yield
         except OSError as error:
             raise InfrastructureError(
                 "cards cannot be leased",
-                where=Location(error.filename or self.folder),
+                where=Location(self.folder / (error.filename or "")),
                 why=error.strerror or str(error),
-                fix="make the folder writable for all users and remove everything in it that is not a file, "
-                f"or set {FOLDER_VARIABLE} to another folder",
+                fix="make the folder writable for all users (mode 1777) and remove everything in it that is "
+                f"not a file, or set {FOLDER_VARIABLE} to another folder, which must not be a link",
             ) from error
-
-    def _card(self, card: int) -> Path:
-        return self.folder / f"card-{card}.lock"
-
-    def _files(self, pattern: str) -> list[Path]:
-        return sorted(self.folder.glob(pattern))
 
 
 def closest_cards(free: Sequence[int], count: int) -> tuple[int, ...] | None:
@@ -181,40 +204,41 @@ def _note(what: str, count: int) -> dict[str, object]:
     return {"pid": os.getpid(), "uid": os.getuid(), "what": what, "since": time.time(), "count": count}
 
 
-@contextlib.contextmanager
-def _locked(path: Path, note: Mapping[str, object], *, wait: bool = False) -> Iterator[None]:
-    # Every user can write to the folder, so a symbolic link in it is not followed.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, SHARED_FILE)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        # The umask removed the permissions of other users. Only the owner of the file can add them again.
-        with contextlib.suppress(PermissionError):
-            os.fchmod(descriptor, SHARED_FILE)
-        if note:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(note).encode(), 0)
-        yield
-    finally:
-        os.close(descriptor)
+def _files(folder: int, pattern: str) -> list[str]:
+    return sorted(fnmatch.filter(os.listdir(folder), pattern))
 
 
-def _is_held(path: Path, *, tidy: bool = False) -> bool:
+def _write(file: int, note: Mapping[str, object]) -> None:
+    os.ftruncate(file, 0)
+    os.pwrite(file, json.dumps(note).encode(), 0)
+
+
+def _remove(folder: int, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+
+
+def _is_held(folder: int, name: str, *, tidy: bool = False) -> bool:
     """Whether a process holds the file's lock. With `tidy`, a file that no process holds is deleted."""
     try:
-        with _locked(path, {}) if path.exists() else contextlib.nullcontext():
+        with locked_file(folder, name):
             if tidy:
-                path.unlink(missing_ok=True)
+                _remove(folder, name)
             return False
     except BlockingIOError:
         return True
 
 
-def _read(path: Path, card: int | None) -> CardLease | None:
+def _read(folder: int, name: str, card: int | None) -> CardLease | None:
     """The lease that a file records; None when no process holds the file, or it was deleted meanwhile."""
     try:
-        if not _is_held(path):
+        if not _is_held(folder, name):
             return None
-        note = json.loads(path.read_text(encoding="utf-8"))
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            note = json.loads(os.pread(file, _LONGEST_NOTE, 0))
+        finally:
+            os.close(file)
         return CardLease(
             card=card,
             pid=int(note["pid"]),
@@ -223,8 +247,10 @@ def _read(path: Path, card: int | None) -> CardLease | None:
             since=float(note["since"]),
             count=int(note["count"]),
         )
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError, KeyError, TypeError):
-        return None if not path.exists() else CardLease(card=card, pid=0, user="?", what="?", since=0.0)
+        return CardLease(card=card, pid=0, user="?", what="?", since=0.0)
 
 
 def _user(uid: int) -> str:
@@ -234,7 +260,7 @@ def _user(uid: int) -> str:
         return str(uid)
 
 
-def _number(path: Path) -> int | None:
+def _number(name: str) -> int | None:
     """The number in a file's name; None for a name that this module does not write."""
-    digits = path.stem.rpartition("-")[2]
+    digits = name.removesuffix(".lock").rpartition("-")[2]
     return int(digits) if digits.isascii() and digits.isdecimal() else None

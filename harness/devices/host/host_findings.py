@@ -14,6 +14,7 @@ from harness.devices.host.container_service import EngineState, query_engine, st
 from harness.devices.host.inventory import HostReport
 from harness.devices.host.npu_smi import NpuReport
 from harness.devices.host.soc import driver_misfit
+from harness.errors import HarnessError
 
 #: Size of /dev/shm in a Docker container that was started without `--shm-size`.
 DOCKER_SHM_BYTES = 64 << 20
@@ -60,14 +61,14 @@ def examine_host(
     zig: bool,
     disk: DiskSpace,
     engine_of: Callable[[str], EngineState] = query_engine,
-    leases: Sequence[CardLease] = (),
+    leases: Callable[[], Sequence[CardLease]] = tuple,
     network: CardNetwork | None = None,
 ) -> tuple[HostFinding, ...]:
     """The findings, in the order in which `doctor` shows them.
 
-    zig: whether the ziglang wheel is installed. engine_of: queries an installed container engine. leases: the
-    leases of this host's cards and the requests in the queue. network: state of the cards' ports, None on a
-    host without cards.
+    zig: whether the ziglang wheel is installed. engine_of: queries an installed container engine. leases:
+    lists the leases of this host's cards and the requests in the queue. network: state of the cards' ports,
+    None on a host without cards.
     """
     engines = [engine_of(name) for name in host.container_engines]
     return (
@@ -75,7 +76,7 @@ def examine_host(
         _npu(host),
         *_driver(host),
         *_network(network),
-        *_leases(leases),
+        *_leases(leases, host),
         _engines(engines),
         *_image_storage(engines, disk),
         *_passthrough(host),
@@ -202,8 +203,20 @@ def _network(network: CardNetwork | None) -> Iterator[HostFinding]:
         yield _ok(topic, f"{len(network.up)} cards can reach other hosts")
 
 
-def _leases(leases: Sequence[CardLease]) -> Iterator[HostFinding]:
-    for lease in leases:
+def _leases(leases: Callable[[], Sequence[CardLease]], host: HostReport) -> Iterator[HostFinding]:
+    try:
+        listed = leases()
+    except HarnessError as error:
+        health = Health.BROKEN if host.npu else Health.LIMITED
+        problem = error.problems[0]
+        yield HostFinding(
+            topic="cards",
+            health=health,
+            what=f"{problem.what}: {problem.where}: {problem.why}",
+            fix=problem.fix,
+        )
+        return
+    for lease in listed:
         holder = f"{lease.what} ({lease.user}, pid {lease.pid})"
         if lease.card is None:
             yield _ok("cards", f"{holder} waits for {lease.count} cards")

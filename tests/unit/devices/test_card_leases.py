@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -145,6 +146,164 @@ def test_a_link_in_the_shared_folder_is_not_followed(book: CardLeases, tmp_path:
     with pytest.raises(InfrastructureError), book.lease([0], 1, "x"):
         pass
     assert (tmp_path / "precious").read_text() == "precious"
+
+
+def remove_file(folder: Path) -> None:
+    (folder / "card-0.lock").unlink()
+
+
+def replace_file(folder: Path) -> None:
+    (folder / "new").write_text("{}")
+    (folder / "new").replace(folder / "card-0.lock")
+
+
+def truncate_file(folder: Path) -> None:
+    (folder / "card-0.lock").write_bytes(b"")
+
+
+def rename_file(folder: Path) -> None:
+    (folder / "card-0.lock").rename(folder / "card-0.old")
+
+
+def exchange_files(folder: Path) -> None:
+    (folder / "card-0.lock").rename(folder / "card-1.lock")
+
+
+def move_folder(folder: Path) -> None:
+    folder.rename(folder.with_name("moved"))
+
+
+def remove_folder(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def copy_folder(folder: Path) -> None:
+    folder.rename(folder.with_name("moved"))
+    shutil.copytree(folder.with_name("moved"), folder)
+
+
+DAMAGES = [
+    *(remove_file, replace_file, truncate_file, rename_file, exchange_files),
+    *(move_folder, remove_folder, copy_folder),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("inside_cell", [False, True])
+def test_a_card_has_one_lease_whatever_is_done_to_its_files(
+    book: CardLeases, holder, monkeypatch: pytest.MonkeyPatch, damage, inside_cell: bool
+):
+    monkeypatch.setenv("NPU_MATRIX_LEASES", str(book.folder))
+    living = holder(1, name="living")
+    assert living.stdout.readline() == "0\n"
+    damage(book.folder)
+    for _attempt in range(2):
+        if inside_cell:
+            with pytest.raises(NoCardError), lease_cards([0], 1, seconds=0):
+                pass
+        else:
+            with pytest.raises(InterruptedRunError), book.lease([0], 1, "x", stopped=lambda: True):
+                pass
+    assert 0 in [lease.card for lease in book.list_leases()]
+    living.kill()
+    living.wait()
+    with book.lease([0], 1, "next") as cards:
+        assert cards == (0,)
+
+
+def test_a_moved_folder_whose_files_were_removed_is_still_the_same_folder(book: CardLeases, holder):
+    assert holder(1).stdout.readline() == "0\n"
+    moved = book.folder.rename(book.folder.with_name("moved"))
+    for file in moved.iterdir():
+        file.unlink()
+    for name in ("moved", "leases"):
+        with (
+            pytest.raises(InterruptedRunError),
+            CardLeases(moved.with_name(name)).lease([0], 1, "x", stopped=lambda: True),
+        ):
+            pass
+
+
+def test_a_folder_reached_by_two_paths_is_one_folder(book: CardLeases, holder, tmp_path: Path):
+    (tmp_path / "other").symlink_to(tmp_path)
+    assert holder(1).stdout.readline() == "0\n"
+    (book.folder / "card-0.lock").unlink()
+    again = CardLeases(tmp_path / "other" / "leases")
+    with pytest.raises(InterruptedRunError), again.lease([0], 1, "x", stopped=lambda: True):
+        pass
+
+
+TAKER = """
+import os, sys
+from pathlib import Path
+from harness.devices.cards.card_leases import CardLeases
+folder, marker = Path(sys.argv[1]), Path(sys.argv[2])
+for _ in range(25):
+    with CardLeases(folder).lease([0], 1, "x"):
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+        marker.unlink()
+"""
+
+
+def test_processes_exclude_each_other_while_their_files_disappear(book: CardLeases, tmp_path: Path):
+    argv = [sys.executable, "-c", TAKER, str(book.folder), str(tmp_path / "marker")]
+    takers = [subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": str(ROOT)}) for _number in range(3)]
+    while any(taker.poll() is None for taker in takers):
+        for file in book.folder.glob("*.lock"):
+            file.unlink(missing_ok=True)
+        time.sleep(0.002)
+    assert [taker.returncode for taker in takers] == [0, 0, 0]
+
+
+def test_a_folder_that_is_a_link_is_refused_and_its_target_unchanged(book: CardLeases, tmp_path: Path):
+    target = tmp_path / "target"
+    target.mkdir(mode=0o700)
+    book.folder.symlink_to(target)
+    with pytest.raises(InfrastructureError, match="symbolic link"), book.lease([0], 1, "x"):
+        pass
+    with pytest.raises(InfrastructureError, match="symbolic link"):
+        book.list_leases()
+    assert target.stat().st_mode & 0o7777 == 0o700
+    assert not list(target.iterdir())
+
+
+def test_a_link_in_a_cell_is_refused_and_its_target_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    target = tmp_path / "target"
+    target.mkdir(mode=0o700)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(target)
+    (tmp_path / "real" / "group").symlink_to(target)
+    for folder, among in (("link", ""), ("link", "group"), ("real", "group")):
+        monkeypatch.setenv("NPU_MATRIX_LEASES", str(tmp_path / folder))
+        with pytest.raises(OSError, match="symbolic link"), lease_cards([0], 1, seconds=0, among=among):
+            pass
+    assert target.stat().st_mode & 0o7777 == 0o700
+    assert not list(target.iterdir())
+
+
+def test_the_mode_of_a_folder_that_was_there_is_kept(book: CardLeases):
+    book.folder.mkdir(mode=0o700)
+    with book.lease([0], 1, "x"):
+        assert book.folder.stat().st_mode & 0o7777 == 0o700
+    book.folder.chmod(0o777)
+    with pytest.raises(InfrastructureError, match="sticky bit"), book.lease([0], 1, "x"):
+        pass
+
+
+@pytest.mark.parametrize("name", ["book.lock", "card-0.lock", "ticket-00000001.lock"])
+def test_a_second_name_of_another_file_is_neither_written_nor_opened_to_others(
+    book: CardLeases, tmp_path: Path, name: str
+):
+    book.folder.mkdir()
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "precious").chmod(0o600)
+    (book.folder / name).hardlink_to(tmp_path / "precious")
+    with pytest.raises(InfrastructureError, match="second name"), book.lease([0], 1, "x"):
+        pass
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert (tmp_path / "precious").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_damaged_note_is_still_a_lease(book: CardLeases, holder):
