@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import itertools
 import json
 import os
 import pwd
@@ -150,13 +151,18 @@ class CardLeases:
 
     def _ticket(self, what: str, count: int) -> tuple[int, contextlib.ExitStack]:
         with self._exclusive() as folder, contextlib.ExitStack() as ticket:
-            number = max((_number(name) or 0 for name in _files(folder, _TICKETS)), default=0) + 1
-            name = f"ticket-{number:08}.lock"
+            last = max((_number(name) or 0 for name in _files(folder, _TICKETS)), default=0)
             # The ticket outlives this block, and its folder can be moved meanwhile.
             lasting = os.dup(folder)
             ticket.callback(os.close, lasting)
+            for number in itertools.count(last + 1):
+                name = f"ticket-{number:08}.lock"
+                # Another process can take the same number if the lock of the folder was removed.
+                with contextlib.suppress(BlockingIOError):
+                    file = ticket.enter_context(locked_file(lasting, name))
+                    break
             ticket.callback(_remove, lasting, name)
-            _write(ticket.enter_context(locked_file(lasting, name)), _note(what, count))
+            _write(file, _note(what, count))
             return number, ticket.pop_all()
 
     def _describe_others(self, what: str) -> str:
