@@ -274,7 +274,7 @@ def make_lock(
         image_digest=_digest(image_digest) or digest,
         packages=tuple(package for package in packages if package.name not in omitted),
         from_source=sources,
-        overrides=pins.overrides,
+        overrides=tuple(map(str, pins.overrides)),
         patches=tuple(
             replace(patch, file=_safe(patch.file), digest=_safe(patch.digest)) for patch in facets.patches
         ),

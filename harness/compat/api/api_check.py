@@ -140,7 +140,7 @@ def _apply_our_patches(facets: Mapping[str, Any], files: Mapping[str, Path], roo
 def pinned_versions(pins: PinsFacet) -> dict[str, str]:
     """Package -> the exact version that `pins` requires; overrides replace requirements."""
     found = {}
-    for text in (*pins.requirements, *pins.overrides):
+    for text in (*pins.requirements, *(override.requirement for override in pins.overrides)):
         requirement = Requirement(text)
         if version := exact_version(requirement):
             found[normal_name(requirement.name)] = version

@@ -17,6 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
+from harness.compat.resolve.replaced_requirements import ReleaseMetadata
 from harness.errors import InputError, Location
 from harness.sources.packages.release_sources import INDEX_METADATA
 
@@ -30,28 +31,27 @@ BUILT_FOR = re.compile(r"__(?:device_type|soc_version)__\s*=\s*['\"](\w+)['\"]")
 class ArchiveMetadata:
     """The metadata in a package's archive.
 
-    requires_python: "" for any version.
+    release: what it requires.
     built_for: the chip that the kernels are built for, "" for any chip or if it is unknown.
     differences: descriptions of requirements that only the archive or only the index has.
     """
 
-    name: str
-    version: str
-    requires_python: str
+    release: ReleaseMetadata
     built_for: str
     differences: tuple[str, ...]
 
     def refusals(self, python: str) -> tuple[str, ...]:
         """Why pip refuses the archive, or installs something other than what was locked."""
         refusals = []
-        if self.requires_python and not _allows(self.requires_python, python):
+        name, version, requires_python = self.release.name, self.release.version, self.release.requires_python
+        if requires_python and not _allows(requires_python, python):
             refusals.append(
-                f"{self.name} {self.version} requires Python {self.requires_python}, but the cell has Python "
+                f"{name} {version} requires Python {requires_python}, but the cell has Python "
                 f"{python}. uv installs the package nevertheless, pip refuses."
             )
         if self.differences:
             refusals.append(
-                f"{self.name} {self.version}: the metadata in the archive differs from the index: "
+                f"{name} {version}: the metadata in the archive differs from the index: "
                 f"{'; '.join(self.differences)}."
             )
         return tuple(refusals)
@@ -61,8 +61,8 @@ class ArchiveMetadata:
         if not self.built_for:
             return ()
         text = (
-            f"The wheel of {self.name} {self.version} on the index is built for {self.built_for} only; for "
-            "other chips, build it from source or use the vendor's variant index."
+            f"The wheel of {self.release.name} {self.release.version} on the index is built for "
+            f"{self.built_for} only; for other chips, build it from source or use the vendor's variant index."
         )
         return (text,)
 
@@ -80,9 +80,12 @@ def read_archive_metadata(name: str, version: str, sources: Path) -> ArchiveMeta
         raise InputError("these sources cannot be read", where=Location(sources), why=str(error)) from error
     built_for = BUILT_FOR.search(build)
     return ArchiveMetadata(
-        name=name,
-        version=version,
-        requires_python=str(metadata["Requires-Python"] or ""),
+        release=ReleaseMetadata(
+            name=name,
+            version=version,
+            requires=tuple(map(str, metadata.get_all("Requires-Dist", []))),
+            requires_python=str(metadata["Requires-Python"] or ""),
+        ),
         built_for=built_for[1] if built_for else "",
         differences=_differences(metadata, index) if index else (),
     )

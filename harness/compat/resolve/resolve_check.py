@@ -15,8 +15,10 @@ from pathlib import Path
 
 from harness.check import Completed, TaskContext
 from harness.compat.resolve.archive_metadata import ArchiveMetadata, read_archive_metadata
+from harness.compat.resolve.hidden_requirements import hidden_requirements
+from harness.compat.resolve.replaced_requirements import ReleaseMetadata
 from harness.compat.resolve.resolve_problems import resolve_problem
-from harness.compat.resolve.resolve_request import ResolveRequest, requirement_names
+from harness.compat.resolve.resolve_request import ResolveRequest, pinned_releases, requirement_names
 from harness.errors import HarnessError, InfrastructureError
 from harness.matrix.model.environment_facets import PinsFacet
 from harness.measurements import read_shape
@@ -25,8 +27,10 @@ from harness.sources.git.mirrors import find_mirror, mirrors_folder
 from harness.sources.packages.fetch_failure import FetchFailure, fetch_failure, machine_failure
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 from harness.sources.packages.lockfile import LockedPackage, parse_lock
+from harness.sources.packages.pip_download import ReleaseNotFoundError
 from harness.sources.packages.release_sources import fetch_sources
 from harness.sources.packages.resolve_measurements import (
+    HiddenRequirement,
     RequirementOverride,
     ResolvedPackage,
     ResolveMeasured,
@@ -82,6 +86,7 @@ def run(ctx: TaskContext) -> Measured[ResolveMeasured]:
     pins = read_shape(PinsFacet, ctx.facets["pins"])
     request = ResolveRequest.from_facets(pins, ctx.facets["platform"])
     request = request.with_sources(mirrors_folder())
+    published = _overridden_metadata(ctx, request)
     settings = index_environment(os.environ).with_indexes(request.indexes)
     for notice in settings.notices:
         ctx.log(notice)
@@ -89,14 +94,34 @@ def run(ctx: TaskContext) -> Measured[ResolveMeasured]:
     state = ResolveProgress(settings=settings)
     while not state.done and state.attempts < MAX_ATTEMPTS:
         state = replace(state, attempts=state.attempts + 1)
-        completed = _compile(ctx, request, state)
+        completed = _compile(ctx, request, state, published)
         if completed.returncode == 0:
             text = ctx.workdir.joinpath("lock.txt").read_text("utf-8")
             state = replace(state, lock=parse_lock(text), done=True)
         else:
             state = _after_failure(ctx, request, state, completed)
+    hidden = hidden_requirements(published, request, state.lock or ())
     archives = _read_archives(ctx, request, state) if state.lock and not state.problems else []
-    return _measured(request, state, time.monotonic() - started, archives)
+    return _measured(request, state, time.monotonic() - started, archives, hidden)
+
+
+def _overridden_metadata(ctx: TaskContext, request: ResolveRequest) -> list[ReleaseMetadata]:
+    """The published metadata of the pinned releases with a requirement that an override replaces.
+
+    A release that no index has is left out, because uv reports it.
+    """
+    found = []
+    for name, version in pinned_releases(request.requirements).items():
+        if not request.replacements(name):
+            continue
+        try:
+            file = fetch_sources(name, version, cache=ctx.cache, command=ctx.command)
+        except ReleaseNotFoundError as error:
+            ctx.log(f"the overrides of {name} {version} have no effect: {error}")
+            continue
+        metadata = read_archive_metadata(name, version, file)
+        found.append(metadata.release)
+    return found
 
 
 def _read_archives(
@@ -170,11 +195,17 @@ def judge(measurements: ResolveMeasured, _params: Mapping[str, object]) -> Judge
     return Judgement(status=Status.FAIL, reasons=(*reasons, *_remarks(measurements)), remedies=remedies)
 
 
-def _compile(ctx: TaskContext, request: ResolveRequest, state: ResolveProgress) -> Completed:
+def _compile(
+    ctx: TaskContext,
+    request: ResolveRequest,
+    state: ResolveProgress,
+    published: Sequence[ReleaseMetadata],
+) -> Completed:
     excluded = ctx.workdir / "excluded.txt"
     excluded.write_text("".join(f"{name}\n" for name in state.excluded), "utf-8")
     # uv searches parent folders for a settings file unless its own folder has one.
-    ctx.workdir.joinpath("uv.toml").write_text(state.settings.uv_file(), "utf-8")
+    tables = [one.with_replacements(request.replacements(one.name)).uv_table() for one in published]
+    ctx.workdir.joinpath("uv.toml").write_text("\n".join((state.settings.uv_file(), *tables)), "utf-8")
     # The requirements of the stack's source packages are read from their metadata; their code is not run.
     # Their dependencies may be built, as an installer does: otherwise uv silently selects old releases,
     # from before these dependencies were published as source packages only.
@@ -189,7 +220,6 @@ def _compile(ctx: TaskContext, request: ResolveRequest, state: ResolveProgress) 
         "pip",
         "compile",
         "requirements.in",
-        *("--overrides", "overrides.txt"),
         *("--excludes", "excluded.txt"),
         *("--output-file", "lock.txt"),
         *("--python", sys.executable),
@@ -250,10 +280,14 @@ def _without_index(ctx: TaskContext, state: ResolveProgress, failure: UvFailure)
 
 
 def _measured(
-    request: ResolveRequest, state: ResolveProgress, seconds: float, archives: Sequence[ArchiveMetadata]
+    request: ResolveRequest,
+    state: ResolveProgress,
+    seconds: float,
+    archives: Sequence[ArchiveMetadata],
+    hidden: tuple[HiddenRequirement, ...],
 ) -> Measured[ResolveMeasured]:
     resolved = state.lock is not None and not state.problems
-    files = {"requirements.in": "requirements.in", "overrides.txt": "overrides.txt"}
+    files = {"requirements.in": "requirements.in", "uv.toml": "uv.toml"}
     if resolved:
         files["lock.txt"] = "lock.txt"
     return Measured(
@@ -272,7 +306,8 @@ def _measured(
             from_source=request.from_source,
             source_requirements=request.source_requirements,
             from_sdist=state.from_sdist,
-            overrides=tuple(RequirementOverride(requirement=text) for text in request.overrides),
+            overrides=tuple(RequirementOverride(**vars(override)) for override in request.overrides),
+            hidden=hidden,
             archives=tuple(remark for archive in archives for remark in archive.remarks()),
             refusals=tuple(reason for archive in archives for reason in archive.refusals(request.python)),
             attempts=state.attempts,
@@ -297,4 +332,9 @@ def _remarks(measurements: ResolveMeasured) -> list[str]:
         for name in measurements.from_sdist
     ]
     remarks += [f"{url} did not respond and was not searched." for url in measurements.unreachable]
+    remarks += [
+        f"Override of the requirement {one.requirement} of {one.of} {one.version}: the lock has "
+        f"{one.locked or 'no such package'}. {one.reason.rstrip('.')} ({one.source})."
+        for one in measurements.hidden
+    ]
     return [*remarks, *measurements.archives]

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 
+from harness.compat.resolve.replaced_requirements import replaced_requirement
 from harness.errors import InputError
-from harness.matrix.model.environment_facets import PinsFacet
+from harness.matrix.model.environment_facets import PinnedOverride, PinsFacet
 from harness.sources.git.mirrors import find_mirror
 from harness.sources.packages.lockfile import normal_name
 from harness.sources.packages.resolve_measurements import SourcePackage
@@ -23,7 +25,7 @@ CROSS_PLATFORM = "manylinux_2_34"
 class ResolveRequest:
     """The requirements of a cell and its target platform.
 
-    overrides: requirements that replace those of packages.
+    overrides: requirements that replace what one package requires.
     from_source: packages that are built from a repository; they are not resolved themselves.
     indexes: additional package indexes.
     host: whether the target is this machine.
@@ -31,7 +33,7 @@ class ResolveRequest:
     """
 
     requirements: tuple[str, ...]
-    overrides: tuple[str, ...]
+    overrides: tuple[PinnedOverride, ...]
     from_source: tuple[SourcePackage, ...]
     indexes: tuple[str, ...]
     python: str
@@ -47,7 +49,9 @@ class ResolveRequest:
             # Keep the order of matrix.yaml: uv selects versions of the first requirements first. With
             # packages of third parties in front, it would select releases of the stack that are years old.
             requirements=tuple(text for text in pins.requirements if _name(text) not in built),
-            overrides=tuple(text for text in sorted(pins.overrides) if _name(text) not in built),
+            overrides=tuple(
+                override for override in pins.overrides if _name(override.requirement) not in built
+            ),
             from_source=tuple(SourcePackage(**vars(item)) for item in pins.from_source),
             indexes=pins.index,
             python=str(platform["python"]),
@@ -67,8 +71,23 @@ class ResolveRequest:
         for item in self.from_source:
             repository = find_mirror(mirrors, item.commit) if item.commit else None
             if repository is not None:
-                found[item.package] = declared_requirements(repository.tree(item.commit))
+                declared = declared_requirements(repository.tree(item.commit))
+                replacements = self.replacements(item.package)
+                found[item.package] = tuple(replaced_requirement(text, replacements) for text in declared)
         return replace(self, source_requirements=found)
+
+    def replacements(self, package: str) -> dict[str, SpecifierSet]:
+        """Name of a required package -> the versions that overrides allow instead of what `package` requires.
+
+        Several overrides of the same requirement apply together.
+        """
+        found: dict[str, SpecifierSet] = {}
+        for override in self.overrides:
+            if override.of == normal_name(package):
+                requirement = Requirement(override.requirement)
+                name = normal_name(requirement.name)
+                found[name] = found.get(name, SpecifierSet()) & requirement.specifier
+        return found
 
     @property
     def target(self) -> str:
@@ -81,10 +100,10 @@ class ResolveRequest:
         return ["--python-version", self.python, *platform]
 
     def write(self, folder: Path) -> None:
-        """Write `requirements.in` and `overrides.txt`."""
+        """Write `requirements.in`."""
         from_source = (text for texts in self.source_requirements.values() for text in texts)
-        _write_lines(folder / "requirements.in", [*self.requirements, *from_source])
-        _write_lines(folder / "overrides.txt", self.overrides)
+        lines = (*self.requirements, *from_source)
+        (folder / "requirements.in").write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
 def requirement_names(requirements: Sequence[str]) -> tuple[str, ...]:
@@ -92,8 +111,14 @@ def requirement_names(requirements: Sequence[str]) -> tuple[str, ...]:
     return tuple(_name(requirement) for requirement in requirements)
 
 
-def _write_lines(file: Path, lines: Sequence[str]) -> None:
-    file.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+def pinned_releases(requirements: Sequence[str]) -> dict[str, str]:
+    """Normalised name -> version, for the requirements of exactly one version."""
+    found = {}
+    for requirement in map(Requirement, requirements):
+        clauses = [(clause.operator, clause.version) for clause in requirement.specifier]
+        if len(clauses) == 1 and clauses[0][0] == "==" and "*" not in clauses[0][1]:
+            found[normal_name(requirement.name)] = clauses[0][1]
+    return found
 
 
 def _name(requirement: str) -> str:

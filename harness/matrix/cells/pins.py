@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from harness.matrix.model.cell import Cell, Pin
 from harness.matrix.model.definitions import Axis, PinRule
-from harness.matrix.model.environment_facets import PinnedSource, PinsFacet
+from harness.matrix.model.environment_facets import PinnedOverride, PinnedSource, PinsFacet
 from harness.matrix.model.versions import Scheme, Version, parse_version
 
 _OPERATOR = r"(?:==|~=|!=|<=|>=|<|>)"
@@ -44,15 +44,20 @@ def check_template(template: str, axes: Sequence[str]) -> None:
 
 
 def resolve_rules(rules: Sequence[PinRule], versions: Mapping[str, Version]) -> tuple[Pin, ...]:
-    """The pins of the rules that apply to these versions, in the order of the rules, without duplicates."""
-    pins: dict[str, Pin] = {}
+    """The pins of the rules that apply to these versions, in the order of the rules, without duplicates.
+
+    An override gives one pin for each package whose requirement it replaces.
+    """
+    pins: dict[tuple[str, str], Pin] = {}
     for rule in rules:
         if not all(condition.holds(versions) for condition in rule.when):
             continue
         if not all(axis in versions for axis in rule.axes):
             continue
         text = rule.template.format_map({axis: versions[axis].nominal for axis in rule.axes})
-        pins.setdefault(text, Pin(requirement=text, reason=rule.reason, source=rule.source, where=rule.where))
+        for of in rule.of or ("",):
+            pin = Pin(requirement=text, reason=rule.reason, source=rule.source, of=of, where=rule.where)
+            pins.setdefault((text, of), pin)
     return tuple(pins.values())
 
 
@@ -75,7 +80,10 @@ def pins_facet(cell: Cell, axes: Mapping[str, Axis]) -> PinsFacet:
         indexes += axis.extra_index
     return PinsFacet(
         requirements=(*requirements, *(pin.requirement for pin in cell.pins)),
-        overrides=tuple(pin.requirement for pin in cell.overrides),
+        overrides=tuple(
+            PinnedOverride(of=pin.of, requirement=pin.requirement, reason=pin.reason, source=pin.source)
+            for pin in cell.overrides
+        ),
         from_source=tuple(from_source),
         index=tuple(dict.fromkeys(indexes)),
         build_env=build_env,

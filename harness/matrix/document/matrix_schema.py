@@ -222,12 +222,16 @@ class PinEntry(MatrixEntry):
 
 
 class OverrideEntry(MatrixEntry):
-    """A requirement that replaces those of other packages; `{axis}` is replaced by the cell's value."""
+    """A requirement that replaces those of one package; `{axis}` is replaced by the cell's value."""
 
     when: When = {}
+    of: Text | list[Text] = Field(
+        description="The package whose requirement is replaced, or several. Requirements of all other "
+        "packages stay in force"
+    )
     override: Text = Field(
-        description="A requirement in pip syntax. Requirements of "
-        "other packages on the same package are ignored"
+        description="A requirement in pip syntax, used instead of what the package `of` requires of the "
+        "same package. A bare name such as `torch` allows every version"
     )
     reason: Reason
     source: Source

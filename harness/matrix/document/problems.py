@@ -31,7 +31,7 @@ _PLACEHOLDERS: dict[str, object] = {
     "format": 1,
     "profiles": {"default": {"title": "-", "select": [{"stacks": "all"}]}},
     "pins": {"require": "x", "reason": "-", "source": "-"},
-    "overrides": {"override": "x", "reason": "-", "source": "-"},
+    "overrides": {"of": "x", "override": "x", "reason": "-", "source": "-"},
 }
 
 

@@ -17,11 +17,15 @@ _UNSAFE = re.compile(r"[^a-z0-9]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Pin:
-    """A package requirement or override of a cell, with its reason, source and position in matrix.yaml."""
+    """A package requirement or override of a cell, with its reason, source and position in matrix.yaml.
+
+    of: the package whose requirement an override replaces, as a normalised name; "" for a pin.
+    """
 
     requirement: str
     reason: str
     source: str
+    of: str = ""
     where: Location = field(compare=False)
 
 

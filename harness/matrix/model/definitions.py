@@ -79,13 +79,17 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class PinRule:
-    """A pin or override of the cells that meet `when`. template: a requirement with placeholders `{axis}`."""
+    """A pin or override of the cells that meet `when`. template: a requirement with placeholders `{axis}`.
+
+    of: the packages whose requirements an override replaces, as normalised names; empty for a pin.
+    """
 
     when: tuple[Condition, ...]
     template: str
     reason: str
     source: str
     axes: tuple[str, ...]
+    of: tuple[str, ...] = ()
     where: Location = field(compare=False)
 
 

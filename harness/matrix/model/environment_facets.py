@@ -17,16 +17,30 @@ class PinnedSource:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PinnedOverride:
+    """A requirement that replaces what one package (`of`) requires of another one, and why."""
+
+    of: str
+    requirement: str
+    reason: str = ""
+    source: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.requirement} instead of what {self.of} requires"
+
+
+@dataclass(frozen=True, kw_only=True)
 class PinsFacet:
     """The facet `pins`: the requirements from which the environment of a cell is resolved.
 
-    requirements: packages from the package index. overrides: requirements that replace those of packages.
+    requirements: packages from the package index. overrides: requirements that replace those of one package.
     index: additional package indexes. build_env: package -> environment variables that its build needs.
-    Reasons and positions are not part of it, because changing them must not rerun checks.
+    Positions and the reasons of pins are not part of it, because changing them must not rerun checks. The
+    reasons of overrides are, because `resolve` states them with what they hide.
     """
 
     requirements: tuple[str, ...] = ()
-    overrides: tuple[str, ...] = ()
+    overrides: tuple[PinnedOverride, ...] = ()
     from_source: tuple[PinnedSource, ...] = ()
     index: tuple[str, ...] = ()
     build_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

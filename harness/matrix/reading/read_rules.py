@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -131,5 +132,12 @@ def read_pin_rule(resolver: NameResolver, path: NodePath, entry: Entry) -> PinRu
         reason=text(entry["reason"]),
         source=text(entry["source"]),
         axes=axes or (),
+        of=_requirers(entry.get("of")),
         where=resolver.document.where(path),
     )
+
+
+def _requirers(of: str | Sequence[str] | None) -> tuple[str, ...]:
+    names = (of,) if isinstance(of, str) else of or ()
+    # The normalised form of a distribution's name (PEP 503).
+    return tuple(re.sub(r"[-_.]+", "-", text(name)).lower() for name in names)

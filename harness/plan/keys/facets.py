@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -182,7 +183,7 @@ def projections(name: str, columns: Columns, inputs: FacetInputs) -> Sequence[Ha
             [
                 *(columns.axis(axis) for axis in inputs.packaged),
                 _requirements([cell.pins for cell in columns.cells]),
-                _requirements([cell.overrides for cell in columns.cells]),
+                _requirements([cell.overrides for cell in columns.cells], with_reasons=True),
             ]
         )
     if name == "recipe":
@@ -210,12 +211,17 @@ def _rows(columns: Sequence[Sequence[Hashable]]) -> Sequence[Hashable]:
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
 
-def _requirements(pins: Sequence[tuple[Pin, ...]]) -> list[Hashable]:
+def _requirements(pins: Sequence[tuple[Pin, ...]], *, with_reasons: bool = False) -> list[Hashable]:
     """The requirements of each cell as one text. Many cells share the same tuple, which is converted once."""
+
+    def line(pin: Pin) -> str:
+        reasons = (pin.reason, pin.source) if with_reasons else ()
+        return json.dumps((pin.of, pin.requirement, *reasons))
+
     identities = list(map(id, pins))
     known = dict(zip(identities, pins, strict=True))
-    # One text for each cell, because Python stores the hash of a text; no requirement contains a line break.
-    texts = {identity: "\n".join([pin.requirement for pin in group]) for identity, group in known.items()}
+    # One text for each cell, because Python stores the hash of a text.
+    texts = {identity: "\n".join(map(line, group)) for identity, group in known.items()}
     return list(map(texts.__getitem__, identities))
 
 

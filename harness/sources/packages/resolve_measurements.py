@@ -21,10 +21,27 @@ class SourcePackage:
 
 @dataclass(frozen=True, kw_only=True)
 class RequirementOverride:
-    """A requirement that replaces those of packages. `reason` is only set in outcomes of older versions."""
+    """A requirement that replaces what the package `of` requires, and why. `of` is "" in older outcomes."""
 
     requirement: str
+    of: str = ""
     reason: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiddenRequirement:
+    """A requirement of the release `of` that the lock violates, and the override that allows this.
+
+    locked: the version in the lock, "" if the lock does not have the package.
+    """
+
+    of: str
+    version: str
+    requirement: str
+    locked: str
+    reason: str
+    source: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +82,7 @@ class ResolveMeasured:
     source_requirements: what packages built from source require, where a mirror has their commit.
     from_sdist: packages without a wheel for the target.
     archives: remarks on the archives of the stack's packages. refusals: why pip would refuse one of them.
-    attempts: how often uv ran.
+    hidden: requirements that the lock violates because overrides replace them. attempts: how often uv ran.
     """
 
     resolved: bool
@@ -79,6 +96,7 @@ class ResolveMeasured:
     source_requirements: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     from_sdist: tuple[str, ...] = ()
     overrides: tuple[RequirementOverride, ...] = ()
+    hidden: tuple[HiddenRequirement, ...] = ()
     archives: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
     attempts: int = 0

@@ -18,7 +18,7 @@ from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.uses.analysis_process import analyse
 from harness.compat.uses.package_pairs import Package
 from harness.errors import InfrastructureError, InputError
-from harness.matrix.model.environment_facets import PinsFacet
+from harness.matrix.model.environment_facets import PinnedOverride, PinsFacet
 from harness.outcome import Status
 
 MODEL = "from transformers import AutoModel\n"
@@ -121,7 +121,10 @@ def test_unavailable_sources_give_not_run(stack: Any, context: Any) -> None:
 
 
 def test_pinned_versions_use_overrides_and_ignore_ranges() -> None:
-    pins = PinsFacet(requirements=("a==1", "b>=2", "c==1.*", "d==3"), overrides=("d==4",))
+    pins = PinsFacet(
+        requirements=("a==1", "b>=2", "c==1.*", "d==3"),
+        overrides=(PinnedOverride(of="a", requirement="d==4"),),
+    )
     assert pinned_versions(pins) == {"a": "1", "d": "4"}
 
 

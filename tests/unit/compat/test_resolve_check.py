@@ -40,6 +40,16 @@ def pins(*requirements: str, **more: Any) -> dict[str, Any]:
     }
 
 
+def override(of: str, requirement: str) -> dict[str, str]:
+    """An override of the facet `pins`."""
+    return {
+        "of": of,
+        "requirement": requirement,
+        "reason": "It is built without a device",
+        "source": "its setup.py",
+    }
+
+
 def measure(
     context: Any, chosen: dict[str, Any], target: dict[str, Any] = HERE
 ) -> tuple[ResolveMeasured, Any, Any]:
@@ -89,11 +99,61 @@ def test_an_override_resolves_a_conflict(wheels: Any, context: Any) -> None:
     wheels.add("vllm", "0.11.0", "torch==2.8.0")
     wheels.add("vllm-ascend", "0.11.0", "torch==2.7.1")
     wheels.add("torch", "2.7.1")
-    chosen = pins("vllm==0.11.0", "vllm-ascend==0.11.0", overrides=["torch==2.7.1"])
-    found, judgement, (ctx, _measured) = measure(context, chosen)
+    chosen = pins("vllm==0.11.0", "vllm-ascend==0.11.0", overrides=[override("vllm", "torch==2.7.1")])
+    found, judgement, _ = measure(context, chosen)
     assert judgement.status is Status.PASS
-    assert found.overrides == (RequirementOverride(requirement="torch==2.7.1"),)
-    assert (ctx.workdir / "overrides.txt").read_text() == "torch==2.7.1\n"
+    assert found.overrides == (RequirementOverride(**override("vllm", "torch==2.7.1")),)
+    [hidden] = found.hidden
+    assert (hidden.of, hidden.version, hidden.requirement) == ("vllm", "0.11.0", "torch==2.8.0")
+    [reason] = judgement.reasons
+    assert reason.startswith("Override of the requirement torch==2.8.0 of vllm 0.11.0: the lock has 2.7.1.")
+    assert reason.endswith("It is built without a device (its setup.py).")
+
+
+def test_an_override_hides_no_requirement_of_another_package(wheels: Any, context: Any) -> None:
+    wheels.add("vllm", "0.11.0", "torch==2.8.0")
+    wheels.add("vllm-ascend", "0.11.0rc1", "torch==2.7.1", "torch-npu==2.7.1")
+    for version in ("2.7.1", "2.8.0"):
+        wheels.add("torch", version)
+        wheels.add("torch-npu", version, f"torch=={version}")
+    overrides = [override("vllm", "torch")]
+    stack = ("vllm==0.11.0", "vllm-ascend==0.11.0rc1")
+    found, judgement, _ = measure(
+        context, pins("torch==2.8.0", "torch-npu==2.8.0", *stack, overrides=overrides)
+    )
+    assert judgement.status is Status.FAIL
+    assert not found.resolved
+    assert any("vllm-ascend" in reason and "requires torch" in reason for reason in judgement.reasons)
+
+    found, judgement, _ = measure(
+        context, pins("torch==2.7.1", "torch-npu==2.7.1", *stack, overrides=overrides)
+    )
+    assert judgement.status is Status.PASS
+    assert [one.requirement for one in found.hidden] == ["torch==2.8.0"]
+
+
+def test_an_override_without_a_version_lets_other_packages_determine_it(wheels: Any, context: Any) -> None:
+    wheels.add("vllm", "0.8.4", "torch==2.6.0", "torchvision==0.21.0")
+    for torch, vision in (("2.5.1", "0.20.1"), ("2.6.0", "0.21.0")):
+        wheels.add("torch", torch)
+        wheels.add("torchvision", vision, f"torch=={torch}")
+    overrides = [override("vllm", "torch"), override("vllm", "torchvision")]
+    found, _judgement, _ = measure(context, pins("torch==2.5.1", "vllm==0.8.4", overrides=overrides))
+    assert {package.name: package.version for package in found.packages}["torchvision"] == "0.20.1"
+    assert [(one.requirement, one.locked) for one in found.hidden] == [
+        ("torch==2.6.0", "2.5.1"),
+        ("torchvision==0.21.0", "0.20.1"),
+    ]
+
+
+def test_an_override_that_hides_nothing_is_not_mentioned(wheels: Any, context: Any) -> None:
+    wheels.add("vllm", "0.11.0", "torch>=2.7", 'xformers==1; platform_machine == "sparc"')
+    wheels.add("torch", "2.7.1")
+    overrides = [override("vllm", "torch"), override("vllm", "xformers"), override("verl", "torch")]
+    found, judgement, _ = measure(context, pins("torch==2.7.1", "vllm==0.11.0", overrides=overrides))
+    assert judgement.status is Status.PASS
+    assert found.hidden == ()
+    assert judgement.reasons == ()
 
 
 def test_all_missing_packages_are_reported_together(wheels: Any, context: Any) -> None:

@@ -33,7 +33,7 @@ constraints:
       reason: r, source: s}
   d: {forbid: {verl: [1, 2]}, reason: r, source: s}
 pins: [{require: x, reason: r, source: s}]
-overrides: [{override: x, when: {verl: 1}, reason: r, source: s}]
+overrides: [{of: y, override: x, when: {verl: 1}, reason: r, source: s}]
 recipes:
   r: {title: t, algorithm: grpo, entry: e, model: m, source: s, nodes: 2, base: r, overrides: {a: 1, b: null}}
 profiles:

@@ -25,7 +25,7 @@ pins:
   - {when: {verl: ">=0.8"}, require: "transformers>=5", reason: r, source: s}
   - {require: "x=={torch}", reason: r, source: s}
 overrides:
-  - {when: {vllm: "*"}, override: "torch=={torch}", reason: vLLM pins a later one, source: its metadata}
+  - {when: {vllm: "*"}, of: [vLLM, other_package], override: "torch=={torch}", reason: vLLM pins a later one, source: its metadata}
 profiles:
   default: {title: t, select: [{stacks: all}, {product: {verl: [0.9.1]}, with: {torch: 2.13.0}}]}
 """
@@ -58,7 +58,11 @@ def test_a_row_is_split_into_index_and_source() -> None:
             package="mindspeed", version="2.2.0", commit="v2.2.0", repository="https://example.org/ms"
         ),
     )
-    assert row.overrides == ("torch==2.7.1",)
+    assert [(one.of, one.requirement) for one in row.overrides] == [
+        ("vllm", "torch==2.7.1"),
+        ("other-package", "torch==2.7.1"),
+    ]
+    assert {(one.reason, one.source) for one in row.overrides} == {("vLLM pins a later one", "its metadata")}
     assert row.index == ("https://example.org/simple",)
     assert row.build_env == {"vllm": {"VLLM_TARGET_DEVICE": "empty"}}
 

@@ -15,7 +15,7 @@ stacks:
 constraints:
   old: {forbid: {verl: "<2", soc: a3}, reason: r, source: s}
 pins: [{when: {verl: "<2"}, require: "x=={verl}", reason: r, source: s}]
-overrides: [{when: {soc: a2}, override: x, reason: r, source: s}]
+overrides: [{when: {soc: a2}, of: y, override: x, reason: r, source: s}]
 recipes:
   base: {title: t, algorithm: grpo, entry: e, model: m, source: s}
   child: {title: t, algorithm: grpo, entry: e, model: m, source: s, base: base}
