@@ -12,14 +12,15 @@ from harness.errors import EXIT_INTERRUPTED, InputError, Location
 from harness.settings import Settings
 
 if TYPE_CHECKING:
-    from harness.verdict.gate.gate import GateReport
+    from harness.plan.change.revision import Revision
+    from harness.verdict.gate.gate import GateInputs, GateReport
 
 
 @click.command(
     "gate",
     epilog="\b\nExamples:\n  npu-matrix run && npu-matrix gate --base origin/main\n"
     "  npu-matrix gate --base 20261120T080000-1a2b3c4d --json\n"
-    "  npu-matrix gate --base origin/main --reruns 6\n"
+    "  npu-matrix gate --base origin/main --run-base --reruns 6\n"
     "  npu-matrix gate --base main --merge shard-1/ --merge shard-2/ --github\n"
     "  npu-matrix gate --base previous/ledger.sqlite3 --comment comment.md --sarif gate.sarif",
 )
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="LEDGER",
     help="Merge the outcomes of this ledger first, for example of a CI shard; may be repeated.",
+)
+@click.option(
+    "--run-base",
+    is_flag=True,
+    help="Run those checks of the base that fail here and have no outcome there. This executes the base.",
 )
 @click.option(
     "--reruns",
@@ -83,14 +89,16 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
     unknown, which blocks too. Checks that the change no longer plans block until --accept-removed names them.
     The first lines of the report say what was compared and what was not.
 
-    Nothing is run: execute `npu-matrix run` first, on any number of machines, and merge their ledgers. Only
-    --reruns runs new failures again on this machine; a failure is excused as flaky only if its history shows
-    flaky failures.
+    The gate does not run this checkout: execute `npu-matrix run` first, on any number of machines, and merge
+    their ledgers. Only --reruns runs new failures again on this machine; a failure is excused as flaky only
+    if its history shows flaky failures. With --run-base the base is run where a failure cannot be compared.
 
-    Warning: `--base REV` executes the planning code of that revision. Pass only revisions you trust.
+    Warning: `--base REV` executes the planning code of that revision, and `--run-base` also its checks. Pass
+    only revisions you trust.
     """
-    from harness.verdict.gate.gate import judge_gate, undecided
+    from harness.verdict.gate.gate import judge_gate, undecided, unknown_on_base
     from harness.verdict.gate.gate_format import FORMATS
+    from harness.workspace.execution.base_run import run_base
     from harness.workspace.execution.rerun_tasks import rerun_tasks
     from harness.workspace.open_ledger import ledger_file, open_ledger
     from harness.workspace.results.gate_comparison import GateOptions, gate_inputs, open_gate_plan
@@ -108,6 +116,11 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
             ledger.merge(ledger_file(Path(shard)))
         planned = open_gate_plan(settings, ledger, wanted)
         report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
+        if options["run_base"] and (names := unknown_on_base(report, inputs)):
+            click.echo(f"running the base for {len(names)} failures without an outcome there", err=True)
+            if run_base(settings, ledger, _revision(settings, inputs, base), names):
+                return EXIT_INTERRUPTED
+            report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
         for number in range(1, options["reruns"] + 1):
             # Tasks of other hosts cannot be run again here.
             keys = [key for key in undecided(report, inputs.flakes) if key in planned.own_keys]
@@ -122,6 +135,18 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
         if options[name]:
             _write(Path(options[name]), FORMATS[name](report))
     return report.exit_code
+
+
+def _revision(settings: Settings, inputs: GateInputs, base: str) -> Revision:
+    """The revision to run as the base; InputError if the base is a run or another ledger."""
+    from harness.plan.change.revision import resolve_revision
+
+    if not inputs.scope.commit:
+        raise InputError(
+            f"--run-base needs a git revision, and {base} is a run or a ledger",
+            fix="name the branch or commit of the base, or leave --run-base out",
+        )
+    return resolve_revision(settings.root, inputs.scope.commit)
 
 
 def _names(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,10 +6,8 @@ import os
 import re
 import shlex
 import subprocess
-import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 
 from harness.code_graph.reachable_code import CodeGraph, is_code
@@ -42,6 +40,8 @@ GIT_REPOSITORY_VARIABLES = frozenset(
         "GIT_WORK_TREE",
     }
 )
+#: The mode of a submodule in the index of git.
+SUBMODULE_MODE = "160000"
 #: Time limit of a git command, which may wait for a lock or fetch an object.
 GIT_TIMEOUT_SECONDS = 120
 
@@ -103,26 +103,43 @@ def _refspec(name: str) -> str:
     return name if _COMMIT.fullmatch(name) else shlex.quote(f"{source}:refs/remotes/origin/{branch}")
 
 
-def extract_revision(root: Path, revision: Revision, paths: Sequence[str], folder: Path) -> Path:
-    """Write those of `paths` that the revision has into `folder`, and return the folder.
+def extract_revision(root: Path, revision: Revision, folder: Path) -> Path:
+    """Write the files of the revision into `folder` as git would check them out, and return the folder that
+    stands for `root`.
 
-    InfrastructureError if git cannot read them.
+    These are all files of the repository, because a link or a header can name a file anywhere in it, and the
+    files of those submodules that the checkout has. InfrastructureError if git cannot write them.
     """
-    listed = _git(root, "ls-tree", "--name-only", "-z", revision.commit, *paths)
-    present = [name for name in listed.stdout.decode(errors="replace").split("\0") if name]
-    if listed.returncode == 0 and not present:
-        return folder
-    packed = _git(root, "archive", "--format=tar", revision.commit, "--", *present)
-    if listed.returncode != 0 or packed.returncode != 0:
-        raise InfrastructureError(
-            f"the files of {revision} cannot be read",
-            where=Location(root),
-            why=(listed.stderr + packed.stderr).decode(errors="replace").strip()[-500:],
-            fix="git fsck; in a partial clone, fetch the missing objects",
-        )
-    with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    found = _git(root, "rev-parse", "--show-toplevel", "--show-prefix")
+    top, _, prefix = os.fsdecode(found.stdout).partition("\n")
+    _check_out(Path(top), revision.commit, folder / "tree", revision)
+    return folder / "tree" / prefix.rstrip("\n")
+
+
+def _check_out(repository: Path, commit: str, folder: Path, revision: Revision) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    index = folder.parent / f"{folder.name}.index"
+    own_index = {"GIT_INDEX_FILE": str(index)}
+    commands = (
+        ("read-tree", commit),
+        ("checkout-index", "--all", "--quiet", f"--prefix={folder}/"),
+        ("ls-files", "--stage", "-z"),
+    )
+    for command in commands:
+        done = _git(repository, *command, environment=own_index)
+        if done.returncode != 0:
+            raise InfrastructureError(
+                f"the files of {revision} cannot be read",
+                where=Location(repository),
+                why=done.stderr.decode(errors="replace").strip()[-500:],
+                fix="git fsck; in a partial clone, fetch the missing objects",
+            )
+    index.unlink(missing_ok=True)
+    for entry in filter(None, os.fsdecode(done.stdout).split("\0")):
+        facts, _, name = entry.partition("\t")
+        mode, submodule_commit, _stage = facts.split(" ")
+        if mode == SUBMODULE_MODE and (repository / name / ".git").exists():
+            _check_out(repository / name, submodule_commit, folder / name, revision)
 
 
 def changed_files(root: Path, revision: Revision) -> tuple[str, ...]:
@@ -165,15 +182,17 @@ def planning_digest(package_root: Path) -> str:
     return graph.digest(graph.reach(PLANNING_ROOTS, checks=False)).digest
 
 
-def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    environment = {name: value for name, value in os.environ.items() if name not in GIT_REPOSITORY_VARIABLES}
+def _git(
+    root: Path, *arguments: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    inherited = {name: value for name, value in os.environ.items() if name not in GIT_REPOSITORY_VARIABLES}
     try:
         return subprocess.run(
             ["git", "-C", str(root), *arguments],  # noqa: S607 - the git of the PATH
             capture_output=True,
             check=False,
             timeout=GIT_TIMEOUT_SECONDS,
-            env={**environment, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"},
+            env={**inherited, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", **(environment or {})},
         )
     except FileNotFoundError as error:
         raise InfrastructureError("git is not installed", fix="install git") from error

@@ -85,12 +85,13 @@ class GateItem:
 class GateScope:
     """What the gate compared, and what it could not.
 
-    changed_files: the number of files that differ from the base; None if the base is not a git revision.
-    unread_files: those of them that no key reads. left_out: entries that the profile leaves out here and on
-    the base, and whose key changed. notes: further sentences.
+    commit: of the base, if it is a git revision. changed_files: the number of files that differ from it; None
+    if it is not a revision. unread_files: those of them that no key reads. left_out: entries that the profile
+    leaves out here and on the base, and whose key changed. notes: further sentences.
     """
 
     profile: str = DEFAULT_PROFILE
+    commit: str = ""
     changed_files: int | None = None
     unread_files: tuple[str, ...] = ()
     left_out: tuple[CellCheck, ...] = ()
@@ -178,7 +179,9 @@ class GateInputs:
     flakes: decisions for entries with several attempts with the same key. changes, places: the inputs of an
     entry that the change modified, and the line that sets them. logs: (reasons, remedies) that triage found
     in the log of an entry. impacted_only: leave out entries without an outcome whose key is the same on the
-    base. options: command-line options to reproduce a check. mirrors: (cell, check) -> the repository to
+    base. options: command-line options to reproduce a check. base_command: the command
+    that runs the base; "" if it cannot be run. base_cells: cell id -> its id on the base, where they differ.
+    mirrors: (cell, check) -> the repository to
     clone, for entries whose commit is in no mirror.
     """
 
@@ -203,6 +206,8 @@ class GateInputs:
     impacted_only: bool = False
     profile: str = DEFAULT_PROFILE
     options: tuple[str, ...] = ()
+    base_command: str = ""
+    base_cells: Mapping[str, str] = field(default_factory=dict)
     mirrors: Mapping[CellCheck, str] = field(default_factory=dict)
 
     def key(self, name: CellCheck) -> str:
@@ -244,9 +249,13 @@ def undecided(report: GateReport, flakes: Mapping[CellCheck, FlakeDecision]) -> 
     return tuple(key for key in keys if key)
 
 
-def unknown_on_base(report: GateReport) -> tuple[CellCheck, ...]:
-    """The entries that fail and whose base has no outcome; an outcome of the base can decide them."""
-    return tuple((item.cell_id, item.check) for item in report.items if item.gate_class is GateClass.UNKNOWN)
+def unknown_on_base(report: GateReport, inputs: GateInputs) -> tuple[CellCheck, ...]:
+    """(cell id on the base, check) of the failures that an outcome of the base can decide."""
+    return tuple(
+        (inputs.base_cells.get(item.cell_id, item.cell_id), item.check)
+        for item in report.items
+        if item.gate_class is GateClass.UNKNOWN and (item.cell_id, item.check) not in inputs.hardware
+    )
 
 
 def judge_gate(inputs: GateInputs) -> GateReport:
@@ -344,7 +353,8 @@ def _is_awaited(pattern: str, name: CellCheck, head: Verdict, inputs: GateInputs
 def _how_to_get(name: CellCheck, gate_class: GateClass, inputs: GateInputs) -> tuple[str, ...]:
     """How to get the missing outcome, here or from another machine."""
     if gate_class is GateClass.UNKNOWN:
-        return ("give the base an outcome: run the same gate with `--run-base`",)
+        command = inputs.base_command
+        return (f"run the base: {command}" if command else "run this check in the checkout of the base",)
     command = _run_command(name, inputs)
     option = shlex.quote(f"{name[0]}:{name[1]}")
     if name in inputs.hardware:

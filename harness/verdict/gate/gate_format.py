@@ -153,6 +153,7 @@ def _scope_json(report: GateReport) -> dict[str, object]:
     obtained = Counter(evidence.value for evidence in decided.values())
     return {
         "profile": scope.profile,
+        "commit": scope.commit,
         "changed_keys": len(report.changed_keys),
         "with_outcome": len(decided),
         "without_outcome": len(report.changed_keys - decided.keys()),

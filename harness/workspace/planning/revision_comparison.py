@@ -74,8 +74,7 @@ def plan_of_revision(
     # If npu-matrix is not installed from this checkout, the same code plans both.
     same = PACKAGE_ROOT.parent != settings.root or has_same_code(settings.root, revision)
     with temporary_folder() as place:
-        paths = [matrix, "patches", "npu-matrix.toml", *([] if same else [PACKAGE])]
-        folder = extract_revision(settings.root, revision, paths, place)
+        folder = extract_revision(settings.root, revision, place)
         if not (folder / matrix).is_file():
             raise InputError(
                 f"there is no {matrix} at {revision}",

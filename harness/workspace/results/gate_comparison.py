@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -22,7 +23,7 @@ from harness.plan.change.revision import Revision, resolve_revision
 from harness.plan.keys.key import key_changes
 from harness.plan.tasks.check_registry import all_checks
 from harness.plan.tasks.task import Plan, plan_of_record
-from harness.settings import Settings
+from harness.settings import DEFAULT_PROFILE, Settings
 from harness.verdict.expectations import survey_expectations
 from harness.verdict.gate.blame import place_to_blame
 from harness.verdict.gate.gate import CellCheck, GateInputs, GateScope
@@ -124,6 +125,8 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
     base_entries = base.plan.entries_by_name
     head_entries = {(entry.cell_id, entry.check): entry for entry in plan.entries}
     by_name = {check.name for check in all_checks()}
+    flags = context.settings.flags(*REPRODUCE_OPTIONS)
+    chosen = () if profile == DEFAULT_PROFILE else ("--profile", profile)
     return GateInputs(
         base_name=base.name,
         head=head,
@@ -149,7 +152,11 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
         scope=_scope(context, base, head_entries),
         impacted_only=options.impacted_only,
         profile=profile,
-        options=context.settings.flags(*REPRODUCE_OPTIONS),
+        options=flags,
+        base_command=shlex.join(["npu-matrix", *flags, *chosen, "gate", "--base", options.base, "--run-base"])
+        if base.revision
+        else "",
+        base_cells=base.cells,
         mirrors={
             name: repository
             for name, verdict in head.items()
@@ -213,6 +220,7 @@ def _scope(context: PlanContext, base: _Base, head_entries: Mapping[CellCheck, P
         )
     return GateScope(
         profile=context.plan.profile,
+        commit=base.revision.commit if base.revision else "",
         changed_files=None if changed is None else len(changed),
         unread_files=unread_files(context.settings, changed or (), (context.plan.record(), base.plan)),
         left_out=tuple(name for name, entry in head_entries.items() if changed_and_left_out(name, entry)),

@@ -65,7 +65,9 @@ def test_a_failure_the_base_does_not_have_is_new_and_blocks():
 def test_a_failure_whose_base_was_never_run_is_unknown_and_blocks():
     assert classified(FAIL) == (GateClass.UNKNOWN, EXIT_INCOMPLETE)
     assert "never run" in gate(FAIL).items[0].evidence[0]
-    assert any("--run-base" in remedy for remedy in gate(FAIL).items[0].remedies)
+    command = "npu-matrix gate --base main --run-base"
+    assert any(command in remedy for remedy in gate(FAIL, base_command=command).items[0].remedies)
+    assert any("checkout of the base" in remedy for remedy in gate(FAIL).items[0].remedies)
     blocked = gate(FAIL, base_statuses={NAME: Status.BLOCKED}).items[0]
     assert blocked.gate_class is GateClass.UNKNOWN
     assert "blocked" in blocked.evidence[0]

@@ -1,0 +1,81 @@
+"""Runs checks of the base of a gate: from the files of that revision, with the code that planned it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from harness.builds.ownership.temporary_folders import temporary_folder
+from harness.errors import EXIT_BAD_INPUT, EXIT_INTERRUPTED, InputError, Location
+from harness.ledger.store import FILE_NAME, Ledger
+from harness.package import PACKAGE_ROOT
+from harness.plan.change.revision import Revision, extract_revision, has_same_code
+from harness.run.programs.interruption import Interruption
+from harness.settings import ENVIRONMENT_PREFIX, OPTIONS, Settings
+from harness.settings import FILE_NAME as SETTINGS_FILE
+
+#: Settings that name folders of this machine; they are the same for every revision.
+FOLDERS = ("cache", "mirrors", "references", "leases")
+#: Settings that the run of the base gets in another way, or decides itself.
+OWN = ("matrix", "state", "reports", "executor", "ray_address", "wait")
+
+
+def run_base(
+    settings: Settings, ledger: Ledger, revision: Revision, names: Collection[tuple[str, str]]
+) -> bool:
+    """Run these (cell, check) of a revision on this machine; True if the user interrupted the run.
+
+    The files of the revision are checked out into a temporary folder. If npu-matrix is part of the checkout,
+    the code of the revision runs, and if that differs, it has a ledger of its own, which is merged: a later
+    version may have written this one. InputError if the revision cannot be run.
+    """
+    with temporary_folder() as place, Interruption() as stopped:
+        folder = extract_revision(settings.root, revision, place)
+        own = PACKAGE_ROOT.parent == settings.root
+        shares_state = not own or has_same_code(settings.root, revision)
+        state = settings.path("state") if shares_state else place / "state"
+        matrix = os.path.relpath(os.path.realpath(settings.path("matrix")), os.path.realpath(settings.root))
+        argv = [sys.executable, "-P", "-m", "harness", "--root", str(folder), "--matrix", matrix]
+        argv += ["--profile", settings["profile"], "run", "--keep-going"]
+        argv += [word for cell in sorted({cell for cell, _check in names}) for word in ("--only", cell)]
+        argv += [word for check in sorted({check for _cell, check in names}) for word in ("--check", check)]
+        code_folder = folder if own else PACKAGE_ROOT.parent
+        done = subprocess.run(
+            argv,
+            cwd=folder,
+            env={**os.environ, **_variables(settings, state, place), "PYTHONPATH": str(code_folder)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+        if stopped() or done.returncode == EXIT_INTERRUPTED:
+            return True
+        if done.returncode == EXIT_BAD_INPUT:
+            raise InputError(
+                f"{revision} cannot be run, so its failures are unknown",
+                where=Location(settings.root),
+                why=done.stderr.decode(errors="replace").strip()[-500:],
+                fix="compare with a revision whose `npu-matrix run` works, or leave --run-base out",
+            )
+        if not shares_state and (state / FILE_NAME).is_file():
+            ledger.merge(state / FILE_NAME)
+    return False
+
+
+def _variables(settings: Settings, state: Path, place: Path) -> Mapping[str, str]:
+    """The settings of this command as variables: a revision without one of these options ignores it."""
+    chosen = {
+        option.name: settings[option.name]
+        for option in OPTIONS
+        if option.name not in OWN
+        and settings.values[option.name].origin not in {"default", str(settings.root / SETTINGS_FILE)}
+    }
+    chosen |= {name: str(settings.path(name)) for name in FOLDERS if settings[name]}
+    chosen |= {"state": str(state), "reports": str(place / "reports"), "wait": "true"}
+    return {
+        **{f"{ENVIRONMENT_PREFIX}{name.upper()}": value for name, value in chosen.items()},
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }

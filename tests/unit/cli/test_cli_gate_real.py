@@ -1,0 +1,165 @@
+"""The gate after real runs of the check `patches`, in real git repositories, with a mirror of the upstream."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+from click.testing import CliRunner
+
+from harness.cli.gate_command import command
+from harness.cli.run_command import command as run_command
+from harness.plan.tasks.check_registry import all_checks
+from harness.settings import load_settings
+
+MATRIX = """\
+format: 1
+axes:
+  verl: {{title: verl, scheme: pep440, package: verl, source: a test, repository: "https://example.org/verl.git"}}
+  python: {{title: Python, scheme: python, source: a test}}
+  device: {{title: device, scheme: name, source: a test, values: {{sim: {{title: simulated}}}}}}
+profiles:
+  default:
+    title: a test
+    select:
+      - product: {{verl: ["0.7.0.dev0@{commit}"]}}
+        with: {{python: host, device: sim}}
+"""
+HEADER = """\
+Subject: a test
+Why: a test
+Owner: tests
+Upstream-Status: Pending
+Upstream-Url: none (a test)
+Applies-To: >=0.6.1,<=0.9.1
+Guarded-By: patches
+Review-By: 2099-01-01
+Body: all.patch >=0.6.1,<=0.9.1
+"""
+OTHERS = ",".join(check.name for check in all_checks() if check.name != "patches")
+
+
+def patch_of(line, added):
+    return f"diff --git a/verl/core.py b/verl/core.py\n--- a/verl/core.py\n+++ b/verl/core.py\n@@ -1 +1,2 @@\n {line}\n+{added}\n"
+
+
+def git(folder, *arguments):
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(
+        ["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+class Checkout:
+    """A repository with a matrix and one patch of verl, and a mirror that has verl's commit."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        upstream = folder / "mirrors" / "verl"
+        (upstream / "verl").mkdir(parents=True)
+        (upstream / "verl" / "core.py").write_text("a = 1\n")
+        git(upstream, "init", "-q", "-b", "main")
+        git(upstream, "add", "-A")
+        git(upstream, "commit", "-q", "-m", "x")
+        self.root = folder / "checkout"
+        self.patch = self.root / "patches" / "verl" / "b"
+        self.patch.mkdir(parents=True)
+        (self.root / "matrix.yaml").write_text(MATRIX.format(commit=git(upstream, "rev-parse", "HEAD")))
+        (self.root / ".gitignore").write_text(".npu-matrix\nreports\n")
+        (self.patch / "PATCH").write_text(HEADER)
+        (self.patch.parent / "series").write_text("b\n")
+        self.write(patch_of("a = 1", "b = 1"))
+        git(self.root, "init", "-q", "-b", "main")
+        self.commit()
+
+    def write(self, text):
+        (self.patch / "all.patch").write_text(text)
+
+    def commit(self):
+        git(self.root, "add", "-A")
+        git(self.root, "commit", "-q", "-m", "x")
+
+    def settings(self, *, mirrors=True):
+        flags = {"cache": str(self.folder / "cache")}
+        if mirrors:
+            flags["mirrors"] = str(self.folder / "mirrors")
+        return load_settings(flags, {}, self.root)
+
+    def run(self, *, mirrors=True):
+        return self.invoke(run_command, ["--check", "patches"], mirrors=mirrors).return_value
+
+    def invoke(self, what, arguments, *, mirrors=True):
+        settings = self.settings(mirrors=mirrors)
+        found = CliRunner().invoke(
+            what, arguments, obj=settings, standalone_mode=False, env=settings.exported()
+        )
+        if found.exception:
+            raise found.exception
+        return found
+
+    def gate(self, *arguments, mirrors=True):
+        """The exit code, the item of `patches`, and the report."""
+        found = self.invoke(
+            command,
+            ["--base", "main", "--check", "patches", "--awaiting", OTHERS, "--json", *arguments],
+            mirrors=mirrors,
+        )
+        report = json.loads(found.stdout)
+        assert report["exit_code"] == found.return_value
+        (item,) = [item for item in report["items"] if item["check"] == "patches"]
+        return found.return_value, item, report
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    return Checkout(tmp_path)
+
+
+def test_a_broken_patch_of_a_commit_without_mirrors_is_not_green(checkout):
+    assert checkout.run() == 0
+    checkout.write(patch_of("something else", "b = 1"))
+    checkout.run(mirrors=False)
+    code, item, _report = checkout.gate(mirrors=False)
+    assert code == 4
+    assert item["status"] == "not-run"
+    assert "git clone --mirror https://example.org/verl.git mirrors/verl.git" in item["remedies"][-1]
+    assert "--mirrors mirrors" in item["remedies"][-1]
+    checkout.run()
+    assert checkout.gate()[0] == 1
+
+
+def test_an_outcome_of_a_machine_with_the_sources_is_not_replaced_by_one_without(checkout):
+    checkout.run()
+    checkout.write(patch_of("a = 1", "b = 2"))
+    checkout.run()
+    assert checkout.gate()[0] == 0
+
+
+def test_an_edit_of_a_base_that_is_already_broken_does_not_block_after_the_base_was_run(checkout):
+    checkout.write(patch_of("something else", "b = 1"))
+    checkout.commit()
+    checkout.write(patch_of("something else", "b = 2"))
+    checkout.run()
+    code, item, _report = checkout.gate()
+    assert (code, item["class"]) == (4, "unknown")
+    assert "gate --base main --run-base" in item["remedies"][-1]
+    code, item, _report = checkout.gate("--run-base")
+    assert (code, item["class"]) == (0, "known")
+    assert git(checkout.root, "status", "--porcelain") == "M patches/verl/b/all.patch"
+
+
+def test_a_failure_that_the_base_does_not_have_is_new_after_the_base_was_run(checkout):
+    checkout.write(patch_of("something else", "b = 2"))
+    checkout.run()
+    code, item, _report = checkout.gate("--run-base")
+    assert (code, item["class"]) == (1, "new")
+
+
+def test_a_base_that_cannot_be_run_without_mirrors_stays_unknown(checkout):
+    checkout.write(patch_of("something else", "b = 2"))
+    checkout.run()
+    code, item, _report = checkout.gate("--run-base", mirrors=False)
+    assert (code, item["class"]) == (4, "unknown")
+    assert "not-run" in item["evidence"][0]
