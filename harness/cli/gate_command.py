@@ -59,8 +59,9 @@ if TYPE_CHECKING:
     "--awaiting",
     multiple=True,
     metavar="WHAT",
-    help="Do not require outcomes that another job provides: CELL:CHECK or CHECK (globs), or npu for all "
-    "tasks that need a device which this host does not have. The report names them first.",
+    help="Do not require outcomes that another job provides: CELL:CHECK or CHECK (globs), npu for all tasks "
+    "that need a device which this host does not have, or unselected for all that --only and --check leave "
+    "out. The report names them first.",
 )
 @click.option(
     "--accept-removed",

@@ -196,9 +196,13 @@ def test_the_composite_action_gates_another_repository(project: Project) -> None
         "inputs.checks": "patches",
         "github.action_path": str(ROOT),
     }
+    same = project.runner.job(action, "", context, revision=git("rev-parse", "main", cwd=project.root))
+    assert same.failed.endswith(": 3"), same.output
     git("checkout", "-q", "-b", "change", cwd=project.root)
-    unchanged = project.runner.job(action, "", context, revision=git("rev-parse", "main", cwd=project.root))
+    (project.root / "NOTES").write_text("nothing that matters\n")
+    unchanged = project.runner.job(action, "", context, revision=project.commit("a note"))
     assert not unchanged.failed, unchanged.output
+    assert "no key changed" in unchanged.output
     project.write(old=5)
     done = project.runner.job(action, "", context, revision=project.commit("break it"))
     assert done.failed.endswith(": 1"), done.output

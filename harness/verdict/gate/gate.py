@@ -85,13 +85,15 @@ class GateItem:
 class GateScope:
     """What the gate compared, and what it could not.
 
-    commit: of the base, if it is a git revision. changed_files: the number of files that differ from it; None
-    if it is not a revision. unread_files: those of them that no key reads. left_out: entries that the profile
-    leaves out here and on the base, and whose key changed. notes: further sentences.
+    commit: of the base, if it is a git revision. is_head: whether the base is this checkout itself.
+    changed_files: the number of files that differ from it; None if it is not a revision. unread_files: those
+    of them that no key reads. left_out: entries that the profile leaves out here and on the base, and whose
+    key changed. notes: further sentences.
     """
 
     profile: str = DEFAULT_PROFILE
     commit: str = ""
+    is_head: bool = False
     changed_files: int | None = None
     unread_files: tuple[str, ...] = ()
     left_out: tuple[CellCheck, ...] = ()
@@ -150,7 +152,7 @@ class GateReport:
             return EXIT_UNEXPECTED
         if Blocks.INCOMPLETE in blocking:
             return EXIT_INCOMPLETE
-        if self.scope.changed_files == 0:
+        if self.scope.is_head:
             return EXIT_NOTHING_SELECTED
         ran = any(item.gate_class not in _NOTHING_RAN for item in self.items)
         return EXIT_OK if ran or self.untouched else EXIT_NOTHING_SELECTED
@@ -221,14 +223,17 @@ class GateInputs:
         return bool(key) and key != self.base_keys.get(name)
 
 
-#: The pattern for all tasks that need a device which this host does not have.
-NPU = "npu"
+#: Patterns for all tasks that need a device which this host does not have, and for all that the user did not
+#: select.
+NPU, UNSELECTED = "npu", "unselected"
 
 
-def matches(pattern: str, name: CellCheck, *, needs_npu: bool = False) -> bool:
-    """Whether a pattern `CELL:CHECK`, `CHECK` (both with globs) or `npu` selects an entry."""
+def matches(pattern: str, name: CellCheck, inputs: GateInputs) -> bool:
+    """Whether a pattern `CELL:CHECK`, `CHECK` (both with globs), `npu` or `unselected` covers an entry."""
     if pattern == NPU:
-        return needs_npu
+        return name in inputs.hardware
+    if pattern == UNSELECTED:
+        return inputs.selected is not None and name not in inputs.selected
     cell, colon, check = pattern.rpartition(":")
     return fnmatchcase(name[1], check) and (not colon or fnmatchcase(name[0], cell))
 
@@ -324,9 +329,7 @@ def _item(name: CellCheck, head: Verdict, inputs: GateInputs) -> GateItem:
 def _removed_item(name: CellCheck, inputs: GateInputs) -> GateItem:
     """An entry that the base runs and the change does not."""
     head = inputs.head.get(name)
-    accepted = any(
-        matches(pattern, name, needs_npu=name in inputs.hardware) for pattern in inputs.accept_removed
-    )
+    accepted = any(matches(pattern, name, inputs) for pattern in inputs.accept_removed)
     reasons = head.reasons if head else ("only the base plans this check of this cell",)
     option = shlex.quote(f"{name[0]}:{name[1]}")
     return GateItem(
@@ -347,7 +350,7 @@ def _is_awaited(pattern: str, name: CellCheck, head: Verdict, inputs: GateInputs
     missing = head.status in {Status.NOT_RUN, Status.BLOCKED} or (
         head.status in {Status.ERROR, Status.STALE} and head.outcome is None
     )
-    return missing and matches(pattern, name, needs_npu=name in inputs.hardware)
+    return missing and matches(pattern, name, inputs)
 
 
 def _how_to_get(name: CellCheck, gate_class: GateClass, inputs: GateInputs) -> tuple[str, ...]:

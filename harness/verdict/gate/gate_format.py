@@ -39,7 +39,7 @@ VERDICTS = {
 #: The verdicts that replace "every changed key has an outcome" where it says too much.
 NO_KEY_CHANGED = "green, but no key changed: this gate verified nothing about the change"
 SOME_AWAITED = "green except for what is awaited: nothing else is missing or newly broken"
-SAME_FILES = "red: this checkout has the same files as the base, so nothing was compared"
+IS_HEAD = "red: the base is this checkout itself, so nothing was compared"
 # GitHub shows at most ten annotations of each level per step.
 MOST_ANNOTATIONS = 10
 MOST_ROWS = 50
@@ -56,8 +56,8 @@ def verdict_text(report: GateReport) -> str:
         text = NO_KEY_CHANGED
     elif code == EXIT_OK and report.counts[GateClass.AWAITED]:
         text = SOME_AWAITED
-    elif code == EXIT_NOTHING_SELECTED and report.scope.changed_files == 0:
-        text = SAME_FILES
+    elif code == EXIT_NOTHING_SELECTED and report.scope.is_head:
+        text = IS_HEAD
     return f"{text} (exit code {code})"
 
 
@@ -92,6 +92,8 @@ def scope_lines(report: GateReport) -> list[str]:
             f"not looked at: {len(scope.unread_files)} of {scope.changed_files} changed files, which no key "
             f"reads: {_first(scope.unread_files)}"
         )
+    elif scope.changed_files == 0:
+        lines.append("this checkout has the same files as the base")
     else:
         lines.append(f"keys or the plan read all {scope.changed_files} changed files")
     return [*lines, *scope.notes]

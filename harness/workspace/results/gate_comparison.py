@@ -19,7 +19,7 @@ from harness.ledger.run_record import RunRecord
 from harness.ledger.store import FILE_NAME, Ledger
 from harness.matrix.version_matrix import Matrix
 from harness.outcome import Status
-from harness.plan.change.revision import Revision, resolve_revision
+from harness.plan.change.revision import Revision, checkout_revision, resolve_revision
 from harness.plan.keys.key import key_changes
 from harness.plan.tasks.check_registry import all_checks
 from harness.plan.tasks.task import Plan, plan_of_record
@@ -221,6 +221,7 @@ def _scope(context: PlanContext, base: _Base, head_entries: Mapping[CellCheck, P
     return GateScope(
         profile=context.plan.profile,
         commit=base.revision.commit if base.revision else "",
+        is_head=base.revision is not None and not changed and base.revision.commit == _head(context.settings),
         changed_files=None if changed is None else len(changed),
         unread_files=unread_files(context.settings, changed or (), (context.plan.record(), base.plan)),
         left_out=tuple(name for name, entry in head_entries.items() if changed_and_left_out(name, entry)),
@@ -242,6 +243,11 @@ def _logs(
             log = ledger.artifacts.get(outcome.log)
             found[name] = in_short(triage_file(log, catalogue_with(context.settings.root / LOCAL_NAME)))
     return found
+
+
+def _head(settings: Settings) -> str:
+    """The commit of this checkout."""
+    return checkout_revision(settings.root).removesuffix("+")
 
 
 def _base(planned: GatePlan, ledger: Ledger, base: str) -> _Base:

@@ -525,10 +525,12 @@ def test_a_changed_key_that_this_host_cannot_run_blocks_until_it_is_awaited(repo
     assert "awaited from other jobs" in text.splitlines()[1]
 
 
-def test_a_base_with_the_same_files_compares_nothing(repository):
+def test_a_base_that_is_the_checkout_itself_compares_nothing(repository):
     repository.answer(GOOD)
     (repository.root / "notes.txt").unlink()
-    assert "the same files" in repository.gate(code=3)
+    assert "the base is this checkout itself" in repository.gate(code=3)
+    repository.git("commit", "-q", "--allow-empty", "-m", "no file changes")
+    assert "no key changed" in repository.gate(code=0, base="HEAD^")
 
 
 def test_files_that_no_key_reads_and_other_profiles_are_named_first(repository):

@@ -201,13 +201,16 @@ def test_checks_outside_the_selection_count_if_their_key_changed():
     other = ("cell", "lint")
     inputs = GateInputs(
         base_name="main",
-        head={NAME: PASS, other: side(Status.ERROR, key="c" * 64)},
+        head={NAME: PASS, other: replace(side(Status.ERROR, key="c" * 64), outcome=None)},
         base_keys={NAME: "b" * 64, other: "c" * 64},
         selected={NAME},
     )
     assert judge_gate(inputs).exit_code == EXIT_OK
     changed = replace(inputs, base_keys={NAME: "b" * 64, other: "d" * 64})
     assert judge_gate(changed).exit_code == EXIT_INCOMPLETE
+    assert judge_gate(replace(changed, awaiting=("unselected",))).exit_code == EXIT_OK
+    everything = replace(changed, awaiting=("unselected",), selected=None)
+    assert judge_gate(everything).exit_code == EXIT_INCOMPLETE
 
 
 def test_sources_that_are_missing_are_cloned_by_the_command_that_is_printed():
@@ -219,9 +222,12 @@ def test_sources_that_are_missing_are_cloned_by_the_command_that_is_printed():
 
 
 def test_the_same_files_and_no_changed_key_are_told_apart():
-    same = gate(PASS, PASS, base_key="a" * 64, scope=GateScope(changed_files=0))
+    same = gate(PASS, PASS, base_key="a" * 64, scope=GateScope(changed_files=0, is_head=True))
     assert same.exit_code == EXIT_NOTHING_SELECTED
-    assert "the same files" in FORMATS["text"](same)
+    assert "the base is this checkout itself" in FORMATS["text"](same)
+    empty = gate(PASS, PASS, base_key="a" * 64, scope=GateScope(changed_files=0))
+    assert empty.exit_code == EXIT_OK
+    assert "the same files" in FORMATS["text"](empty)
     other = gate(PASS, PASS, base_key="a" * 64, scope=GateScope(changed_files=1, unread_files=("new.sh",)))
     assert other.exit_code == EXIT_OK
     assert "verified nothing about the change" in FORMATS["comment"](other).splitlines()[1]

@@ -104,7 +104,8 @@ def test_scripts_take_what_they_need_from_the_environment_and_are_bash():
         assert "${{" not in step["run"], where
         subprocess.run(["bash", "-n"], input=step["run"], text=True, check=True)
         for command in re.findall(
-            r"npu-matrix[\"']?(?: --(?:root|profile) [^ ]+)* ([a-z][a-z-]+)", step["run"]
+            r"npu-matrix[\"']?(?: --(?:root|profile) [^ ]+| \"\$\{options\[@\]\}\")* ([a-z][a-z-]+)",
+            step["run"],
         ):
             assert command in COMMANDS, (where, command)
 
@@ -190,10 +191,13 @@ def test_the_gate_ends_as_the_gate_says_and_takes_every_shard(tools, code):
         folder.mkdir(parents=True)
         (folder / "ledger.sqlite3").touch()
     script = step_with("patch-gate", "gate", "npu-matrix gate")
-    assert tools(script, code=code, BASE="origin/main").returncode == code
+    given = {"BASE": "origin/main", "AWAITING": "npu", "ACCEPT_REMOVED": ""}
+    assert tools(script, code=code, **given).returncode == code
     (call,) = tools.calls()
     assert call.count("--merge shards/ledger-cheap-") == 2
     assert "--base origin/main --impacted" in call
+    assert "--run-base" in call
+    assert "--awaiting npu --accept-removed  --github" in call
 
 
 @pytest.mark.parametrize(("name", "job"), [("patch-gate", "gate"), ("matrix", "conclude")])
@@ -218,3 +222,39 @@ def test_a_job_on_cards_that_died_is_red_although_nobody_else_could_answer(tools
 
 def test_the_gate_runs_without_any_shard(tools):
     assert tools(step_with("patch-gate", "gate", "npu-matrix gate"), BASE="b").returncode == 0
+
+
+def test_the_action_runs_affected_cells_with_the_mirrors_and_lets_the_gate_run_the_base(tools):
+    script = ACTION["runs"]["steps"][-1]["run"]
+    program = tools.folder / "bin" / "npu-matrix"
+    task = '{"effect": "changed", "cells": ["b-2", "a-1"]}, {"effect": "unchanged", "cells": ["c-3"]}'
+    program.write_text(
+        '#!/bin/bash\nprintf "%s\\n" "$*" >> calls\n'
+        f'case "$*" in *plan*) echo \'{{"tasks": [{task}]}}\';; *) exit "$CODE";; esac\n'
+    )
+    given = {
+        "ROOT": ".",
+        "BASE": "origin/main",
+        "MIRRORS": "clones",
+        "CHECKS": "patches",
+        "RERUNS": "3",
+        "AWAITING": "unselected",
+        "ACCEPT_REMOVED": "",
+        "RUNNER_TEMP": str(tools.folder),
+        "GITHUB_OUTPUT": str(tools.folder / "output"),
+    }
+    assert tools(script, code=4, **given).returncode == 4
+    _plan, run, gate = tools.calls()
+    assert run == "--root . --mirrors clones run --only a-1 --only b-2 --check patches"
+    assert "--root . --mirrors clones gate --base origin/main --impacted --run-base --check patches" in gate
+    assert "--awaiting unselected" in gate
+    assert tools(script, code=3, **given).returncode == 3
+
+
+def test_the_action_passes_every_input_and_has_no_default_that_lets_a_key_pass():
+    (step,) = [step for step in ACTION["runs"]["steps"] if step.get("id") == "gate"]
+    used = set(re.findall(r"inputs\.([a-z-]+)", str(ACTION["runs"])))
+    assert used == set(ACTION["inputs"])
+    for name in ("awaiting", "accept-removed", "checks"):
+        assert ACTION["inputs"][name]["default"] == ""
+    assert set(re.findall(r"\$([A-Z_]+)", step["run"])) <= {*step["env"], "RUNNER_TEMP", "GITHUB_OUTPUT"}
