@@ -95,6 +95,8 @@ class Check(Generic[M]):
     timeout_s, expected_s: time limit, and estimated duration of a check that never ran, in seconds.
     applies: returns why the check does not apply to a cell, given its facet values, or "".
     holds: returns why a stored outcome can no longer be an input (its environment was deleted), or "".
+    altered: returns why a stored outcome no longer describes what exists (a file of its environment was
+        edited), or "". If that was deleted, the outcome is still right, and the result is "". None: never.
     """
 
     name: str
@@ -112,6 +114,7 @@ class Check(Generic[M]):
     expected_s: float = 1.0
     applies: Callable[[Mapping[str, Any]], str] = lambda _facets: ""
     holds: Callable[[M, Outcome], str] = lambda _measurements, _outcome: ""
+    altered: Callable[[M, Outcome], str] | None = None
 
     def read(self, outcome: Outcome) -> M:
         """The measurements of an outcome; OldMeasurementsError if another version wrote them."""
@@ -134,7 +137,17 @@ def why_not_reusable(check: Check, outcome: Outcome, judgement: Judgement) -> st
 
 def why_not_usable(check: Check, outcome: Outcome) -> str:
     """Why `outcome` cannot be used any more, or "". If the check raises, its exception is the reason."""
+    return _examined(lambda: check.outdated(outcome))
+
+
+def why_altered(check: Check, outcome: Outcome) -> str:
+    """Why `outcome` describes something that was altered since, or ""; see `why_not_usable`."""
+    altered = check.altered
+    return _examined(lambda: altered(check.read(outcome), outcome)) if altered else ""
+
+
+def _examined(examine: Callable[[], str]) -> str:
     try:
-        return check.outdated(outcome)
+        return examine()
     except Exception as error:  # noqa: BLE001
         return f"the stored outcome cannot be examined: {error!r}"

@@ -34,6 +34,14 @@ def _environment_holds(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _ou
     return venv_environment.holds(measurements)
 
 
+def _environment_altered(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _outcome: Outcome) -> str:
+    if isinstance(measurements, EnvironmentNotBuilt) or measurements.container is not None:
+        return ""
+    from harness.builds.cell import venv_environment
+
+    return venv_environment.altered(measurements)
+
+
 CHECKS: tuple[Check, ...] = (
     Check(
         name="environment",
@@ -46,6 +54,7 @@ CHECKS: tuple[Check, ...] = (
         run=_run_environment,
         judge=judge,
         holds=_environment_holds,
+        altered=_environment_altered,
         timeout_s=1800.0,
         expected_s=30.0,
     ),

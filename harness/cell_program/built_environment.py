@@ -81,12 +81,25 @@ class CellImage(CellContainer):
 
 
 @dataclass(frozen=True, kw_only=True)
+class VerifiedFiles:
+    """The files of an environment that lie on this host, at the end of its build.
+
+    manifest: the file with the metadata and the digest of each. digest: SHA-256 of that file. count: how many
+    files, links and folders it lists.
+    """
+
+    manifest: str
+    digest: str
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class EnvironmentLocation:
     """What is needed to start a program in a built environment.
 
     python, prefix: paths of the interpreter and of its prefix; paths inside the image if there is one.
     runtime: folder of the simulated CANN runtime, "" without one. container: how to start a container of the
-    environment, None for a virtual environment.
+    environment, None for a virtual environment. files: what its files must be, None if that is unknown.
     """
 
     requested_device: CellDevice
@@ -94,6 +107,7 @@ class EnvironmentLocation:
     prefix: str
     runtime: str = ""
     container: CellContainer | None = None
+    files: VerifiedFiles | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,9 +32,18 @@ SECONDS_TO_PROBE = 300.0
 
 
 def probe_cell(
-    ctx: TaskContext, spec: EnvironmentSpec, location: EnvironmentLocation, site_packages: Path
+    ctx: TaskContext,
+    spec: EnvironmentSpec,
+    location: EnvironmentLocation,
+    site_packages: Path,
+    *,
+    compiles: bool = True,
 ) -> EnvironmentProbe:
-    """Probe the environment at `location` with its Python; BuildStepError if the probe fails."""
+    """Probe the environment at `location` with its Python; BuildStepError if the probe fails.
+
+    compiles: whether Python stores the modules that it compiles, which makes every later start in this cell
+    faster. Only the first probe of an environment may do so, because later its files must not change.
+    """
     bundle = make_bundle(PACKAGE_ROOT, ctx.cache)
     names = ctx.workdir / "patched-names.json"
     names.write_text(json.dumps(sorted(spec.manifest)), "utf-8")
@@ -47,8 +56,7 @@ def probe_cell(
     args = ["--out", str(out), "--root", str(site_packages), "--files", str(names)]
     args += ["--device", "cpu" if on_cpu else "npu", "--modules", ",".join(modules)]
     argv, variables = cell_command(location, bundle, PROBE, args)
-    # The first import of these packages writes bytecode, which makes every later start in this cell faster.
-    variables["PYTHONDONTWRITEBYTECODE"] = ""
+    variables["PYTHONDONTWRITEBYTECODE"] = "" if compiles else "1"
     completed = ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_PROBE)
     if completed.timed_out or completed.returncode != 0 or not out.is_file():
         ending = "did not end in time" if completed.timed_out else f"ended with code {completed.returncode}"

@@ -48,14 +48,15 @@ class CommitPackage:
             target = root / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-            names.append(f"{path},sha256={_record_digest(data)},{len(data)}")
+            names.append(_record_line(path, data))
         info = root / f"{self.package}-{self.version}.dist-info"
         info.mkdir()
         requires = "".join(f"Requires-Dist: {text}\n" for text in declared_requirements(self.tree))
         head = f"Metadata-Version: 2.1\nName: {self.package}\nVersion: {self.version}\n"
-        (info / "METADATA").write_text(head + requires, "utf-8")
-        (info / "INSTALLER").write_text("npu-matrix\n", "utf-8")
-        record = [*names, *(f"{info.name}/{name},," for name in ("METADATA", "INSTALLER", "RECORD"))]
+        for name, text in (("METADATA", head + requires), ("INSTALLER", "npu-matrix\n")):
+            (info / name).write_text(text, "utf-8")
+            names.append(_record_line(f"{info.name}/{name}", text.encode()))
+        record = [*names, f"{info.name}/RECORD,,"]
         (info / "RECORD").write_text("".join(f"{line}\n" for line in record), "utf-8")
 
     def _paths(self) -> Iterator[str]:
@@ -72,9 +73,10 @@ class CommitPackage:
             yield path
 
 
-def _record_digest(data: bytes) -> str:
-    """The digest format of RECORD files (packaging.python.org, binary distribution format)."""
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+def _record_line(path: str, data: bytes) -> str:
+    """A line of a RECORD file (packaging.python.org, recording installed projects)."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+    return f"{path},sha256={digest},{len(data)}"
 
 
 def find_commit_package(source: PinnedSource, mirrors: Path) -> CommitPackage | None:

@@ -213,7 +213,7 @@ def _simulated_runtime(
                 (folder / part).rmdir()
         for package in ("torch", "torch-npu"):
             (folder / f"{package.replace('-', '_')}-{versions[package]}.dist-info").mkdir()
-        return make_runtime(ctx, spec, folder)
+        return make_runtime(spec, folder, ctx.cache)
 
 
 def _write_materials(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from harness.builds.engines.engine import Engine
@@ -42,8 +42,6 @@ LEAST_MIB = {
 }
 MEASURED_ON = "x86_64"
 MIB, GIB = 1 << 20, 1 << 30
-# The link mode of uv in which an environment does not share files with the cache.
-COPIES = "copy"
 
 
 def least_bytes(packages: Iterable[LockedPackage], arch: str | None = None) -> int:
@@ -53,33 +51,16 @@ def least_bytes(packages: Iterable[LockedPackage], arch: str | None = None) -> i
     return sum(LEAST_MIB.get(package.name, 0) for package in packages) * MIB
 
 
-def require_disk_space(
-    packages: Collection[LockedPackage],
-    *,
-    cells: Path,
-    wheels: Path,
-    link_mode: str = "",
-    is_cached: Callable[[LockedPackage], bool],
-) -> None:
-    """InfrastructureError when a disk has not enough space for these packages.
-
-    cells: where environments are. wheels: the installer's cache; an environment on the same disk shares its
-    files unless `link_mode` is `copy`. is_cached: whether that cache has a package; called only when it
-    matters.
-    """
-    one_disk = _existing(cells).stat().st_dev == _existing(wheels).stat().st_dev
-    copied = () if one_disk and link_mode != COPIES else packages
-    if not _lacking(packages, copied, cells, wheels, one_disk=one_disk):
-        return
-    fetched = [package for package in packages if package.name in LEAST_MIB and not is_cached(package)]
-    for folder, needed in _lacking(fetched, copied, cells, wheels, one_disk=one_disk):
-        free = free_bytes(folder)
+def require_disk_space(packages: Iterable[LockedPackage], cells: Path) -> None:
+    """InfrastructureError when the disk with the folder of environments has no space for these packages."""
+    needed, free = least_bytes(packages), free_bytes(cells)
+    if free < needed:
         raise InfrastructureError(
             "there is not enough disk space for this cell's environment",
-            where=Location(folder),
+            where=Location(cells),
             why=f"its large packages need {needed / GIB:.1f} GiB, this disk has {free / GIB:.1f} GiB free",
-            fix="free space (`npu-matrix cleanup --dry-run` lists what can be removed), or set folders on a "
-            "larger disk: NPU_MATRIX_CACHE for environments, UV_CACHE_DIR for packages",
+            fix="free space (`npu-matrix cleanup --dry-run` lists what can be removed), or choose a larger "
+            "disk with NPU_MATRIX_CACHE",
         )
 
 
@@ -101,21 +82,6 @@ def require_image_storage(engine: Engine, layers: Sequence[Layer], lock: CellLoc
         f"but this disk has {free_bytes(folder) / GIB:.1f} GiB free",
         fix=storage_remedy(engine.name),
     )
-
-
-def _lacking(
-    fetched: Iterable[LockedPackage],
-    copied: Iterable[LockedPackage],
-    cells: Path,
-    wheels: Path,
-    *,
-    one_disk: bool,
-) -> list[tuple[Path, int]]:
-    """The folders whose disk has not enough space, and the bytes that are needed."""
-    needed = [(wheels, least_bytes(fetched)), (cells, least_bytes(copied))]
-    if one_disk:
-        needed = [(cells, sum(size for _folder, size in needed))]
-    return [one for one in needed if free_bytes(one[0]) < one[1]]
 
 
 def free_bytes(folder: Path) -> int:

@@ -80,6 +80,7 @@ class EnvironmentBuild:
             prefix=location.prefix,
             runtime=location.runtime,
             container=image,
+            files=location.files,
             site_packages=str(site_packages),
             digest=digest,
             reused=reused,
@@ -108,13 +109,13 @@ class EnvironmentBuild:
         )
 
 
-def make_runtime(ctx: TaskContext, spec: EnvironmentSpec, site_packages: Path) -> Path:
-    """Build the simulated CANN runtime for the torch_npu in `site_packages`.
+def make_runtime(spec: EnvironmentSpec, site_packages: Path, folder: Path) -> Path:
+    """Build the simulated CANN runtime for the torch_npu in `site_packages`, below `folder`.
 
     BuildStepError when this torch_npu cannot run on it.
     """
     try:
-        runtime = build_runtime(site_packages, ctx.cache)
+        runtime = build_runtime(site_packages, folder)
         write_toolkit(runtime, spec.device.cann or DEFAULT_CANN)
         return runtime
     except InputError as error:

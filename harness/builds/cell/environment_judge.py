@@ -28,6 +28,8 @@ REMEDIES = {
     "install": "Read the end of the log; `npu-matrix run --only CELL --check resolve` makes a new lock.",
     "build": "Read the end of the log: the build of the package reports what is missing.",
     "patch": "Rebase the patch onto this version: `npu-matrix patches rebase`.",
+    "verify": "The stored output names these files. `npu-matrix run --check environment --fresh` installs "
+    "the packages again; if the files are the same then, the published package contradicts itself.",
     "runtime": "Choose a torch_npu wheel for this machine's architecture.",
     "probe": "Read the end of the log: the interpreter of the cell could not run.",
 }
@@ -49,6 +51,8 @@ def judge(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _params: Mapping
         return Judgement(status=Status.FAIL, reasons=tuple(reasons))
     packages, files = len(probe.packages), len(measurements.patched)
     reasons.append(f"{packages} packages have their locked versions, {files} files are patched.")
+    if measurements.files:
+        reasons.append(f"{measurements.files.count} files are as their packages and patches say.")
     if built := measurements.built_here:
         reasons.append(f"Built from source on this host: {', '.join(built)}.")
     if omitted := measurements.left_out:

@@ -22,7 +22,7 @@ from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_
 from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT
 
 # Part of an environment's digest: increase it when environments are laid out differently.
-LAYOUT = 2
+LAYOUT = 3
 # Their builds compile kernels with CANN, so on the simulated device their wheels are installed instead.
 BUILT_WITH_CANN = ("vllm-ascend",)
 CANN_FOLDERS = ("/usr/local/Ascend/ascend-toolkit/latest", "/usr/local/Ascend/latest")

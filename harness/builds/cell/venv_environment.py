@@ -7,11 +7,11 @@ from a build that was killed, and is removed.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +20,38 @@ import filelock
 from harness.builds.cell.cell_probe import probe_cell
 from harness.builds.cell.disk_space import require_disk_space
 from harness.builds.cell.environment_build import EnvironmentBuild, environment_evidence, make_runtime
-from harness.builds.cell.environment_judge import file_reasons, package_reasons
+from harness.builds.cell.environment_files import (
+    compiled_since,
+    require_unchanged,
+    reusable_manifest,
+    runtime_folders,
+    store_manifest,
+    verify_installed,
+    why_changed,
+)
 from harness.builds.cell.environment_spec import LAYOUT, BuildStepError, EnvironmentSpec
 from harness.builds.cell.patched_files import MismatchError, install_patched
+from harness.builds.installed.file_manifest import FileManifest, WatchedFolder, read_states
 from harness.cell_program.built_environment import (
     EnvironmentBuilt,
     EnvironmentLocation,
     EnvironmentNotBuilt,
-    EnvironmentProbe,
     read_cell_device,
 )
 from harness.check import Completed, TaskContext
+from harness.devices.sim.start.sim_environment import DEFAULT_CANN
 from harness.digest import digest_file
 from harness.errors import InfrastructureError, Location
 from harness.outcome import Measured
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
-from harness.sources.packages.lockfile import LockedPackage, normal_name
+from harness.sources.packages.lockfile import LockedPackage
 from harness.sources.redact import redact_text
 
 FINISHED = "finished.json"
-DRIVEN_PACKAGES = ("verl", "torch-npu", "transformers", "vllm", "vllm-ascend")
+# uv creates it in every environment into which it installs.
+UV_LOCK = ".lock"
 QUIET = ("--quiet", "--color", "never")
-# What `uv pip install --dry-run` prints for a package that is not in its cache.
-WOULD_FETCH = "Would download"
 SECONDS_TO_INSTALL = 1500.0
 SECONDS_TO_WAIT = 1800.0
 
@@ -66,36 +74,22 @@ def run(ctx: TaskContext) -> Measured[EnvironmentBuilt | EnvironmentNotBuilt]:
 
 
 def holds(measurements: EnvironmentBuilt) -> str:
-    """Why a virtual environment can no longer be used, or ""."""
+    """Why a virtual environment can no longer be used, or "".
+
+    For a real device every file is read. Otherwise only files whose metadata changed are read.
+    """
     home = Path(measurements.prefix).parent
     if not (home / FINISHED).is_file():
         return f"the environment in {home} is gone"
-    if not Path(measurements.python).exists():
-        return f"the interpreter {measurements.python} is gone"
-    if measurements.runtime and not Path(measurements.runtime).is_dir():
-        return f"the simulated runtime in {measurements.runtime} is gone"
-    packages = {normal_name(name): version for name, version in measurements.probe.packages.items()}
-    return _lost_file(Path(measurements.site_packages), packages)
+    if measurements.files is None:
+        return f"the environment in {home} was built without a list of its files"
+    return why_changed(measurements.files, full=measurements.requested_device.kind == "npu")
 
 
-def _lost_file(site_packages: Path, packages: Mapping[str, str]) -> str:
-    """The first missing file of the packages that checks run, according to their RECORD files, or ""."""
-    for name in DRIVEN_PACKAGES:
-        if name not in packages:
-            continue
-        record = site_packages / f"{name.replace('-', '_')}-{packages[name]}.dist-info" / "RECORD"
-        try:
-            entries = list(csv.reader(record.read_text("utf-8").splitlines()))
-        except OSError:
-            return f"{record} is gone"
-        for entry in entries:
-            path = entry[0] if entry else ""
-            # Scripts are outside site-packages, and bytecode is written and removed at any time.
-            if not path or path.startswith("..") or path.endswith(".pyc"):
-                continue
-            if not (site_packages / path).exists():
-                return f"{site_packages / path} is gone"
-    return ""
+def altered(measurements: EnvironmentBuilt) -> str:
+    """How a virtual environment differs from the one that was built, or ""; also "" if it was removed."""
+    is_gone = not (Path(measurements.prefix).parent / FINISHED).is_file()
+    return "" if is_gone or measurements.files is None else why_changed(measurements.files)
 
 
 def _build(ctx: TaskContext, spec: EnvironmentSpec, build: EnvironmentBuild) -> EnvironmentBuilt:
@@ -120,49 +114,91 @@ def _build(ctx: TaskContext, spec: EnvironmentSpec, build: EnvironmentBuild) -> 
 
 
 def _build_locked(
-    ctx: TaskContext, spec: EnvironmentSpec, home: Path, build: EnvironmentBuild, *, fresh: bool = False
+    ctx: TaskContext, spec: EnvironmentSpec, home: Path, build: EnvironmentBuild
 ) -> EnvironmentBuilt:
     prefix = home / "venv"
-    python = prefix / "bin" / "python"
-    reused = (home / FINISHED).is_file() and python.exists() and not fresh
-    if not reused:
-        shutil.rmtree(home, ignore_errors=True)
-        home.mkdir(parents=True)
-        _install(ctx, spec, prefix, build)
     site_packages = prefix / "lib" / f"python{spec.minor}" / "site-packages"
-    if not reused:
+    manifest = _earlier_build(ctx, home, build)
+    reused = manifest is not None
+    if manifest is None:
+        _set_aside(home)
+        home.mkdir(parents=True)
+        own = _install(ctx, spec, prefix, build)
         with build.step("patch"):
             _patch(spec, site_packages)
+        with build.step("verify"):
+            manifest = verify_installed(spec, prefix, site_packages, own)
     if spec.device.kind == "sim" and not build.runtime:
         with build.step("runtime"):
-            build.runtime = str(make_runtime(ctx, spec, site_packages))
+            build.runtime = str(make_runtime(spec, site_packages, home))
     location = EnvironmentLocation(
-        requested_device=spec.device, python=str(python), prefix=str(prefix), runtime=build.runtime
+        requested_device=spec.device,
+        python=str(prefix / "bin" / "python"),
+        prefix=str(prefix),
+        runtime=build.runtime,
     )
     with build.step("probe"):
-        probe = probe_cell(ctx, spec, location, site_packages)
-    if reused and _is_damaged(spec, probe):
-        ctx.log("the environment has changed since it was built; building it again")
-        return _build_locked(ctx, spec, home, build, fresh=True)
+        probe = probe_cell(ctx, spec, location, site_packages, compiles=not reused)
     if not reused:
-        _write_atomically(home / FINISHED, {"lock": digest_file(spec.lock), "layout": LAYOUT})
+        manifest = compiled_since(manifest)
+    runtime = runtime_folders(build.runtime, spec.device.cann or DEFAULT_CANN)
+    files = store_manifest(manifest, runtime, home)
+    require_unchanged(manifest)
+    if not reused:
+        finished = {"lock": digest_file(spec.lock), "layout": LAYOUT, "files": files.digest}
+        _write_atomically(home / FINISHED, finished)
     return build.finished(
-        spec, location, probe, site_packages=site_packages, digest=spec.digest, reused=reused
+        spec,
+        replace(location, files=files),
+        probe,
+        site_packages=site_packages,
+        digest=spec.digest,
+        reused=reused,
     )
 
 
-def _install(ctx: TaskContext, spec: EnvironmentSpec, prefix: Path, build: EnvironmentBuild) -> None:
+def _earlier_build(ctx: TaskContext, home: Path, build: EnvironmentBuild) -> FileManifest | None:
+    """The manifest of the environment that an earlier task built here, None without an intact one."""
+    try:
+        digest = str(json.loads((home / FINISHED).read_text("utf-8"))["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    with build.step("verify"):
+        manifest = reusable_manifest(home, digest)
+    if manifest is None:
+        ctx.log(f"the environment has changed since it was built; building it again (see {_aside(home)})")
+    return manifest
+
+
+def _aside(home: Path) -> Path:
+    return home.with_suffix(".changed")
+
+
+def _set_aside(home: Path) -> None:
+    """Remove what is left of an earlier build, but keep a finished environment for inspection."""
+    if (home / FINISHED).is_file():
+        shutil.rmtree(_aside(home), ignore_errors=True)
+        home.rename(_aside(home))
+        # `cleanup` removes environments without this file.
+        (_aside(home) / FINISHED).unlink()
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def _install(
+    ctx: TaskContext, spec: EnvironmentSpec, prefix: Path, build: EnvironmentBuild
+) -> frozenset[str]:
+    """Create the virtual environment and install the packages; returns the files of the empty environment."""
     settings = index_environment(os.environ).with_indexes(spec.indexes)
     # Without a settings file here uv would read one in a parent folder.
     ctx.workdir.joinpath("uv.toml").write_text("", "utf-8")
+    require_disk_space(spec.packages, prefix.parent.parent)
     with build.step("venv"):
         argv = [uv_binary(), "venv", "--python", spec.interpreter, "--no-project", *QUIET, str(prefix)]
         _require_done(_uv(ctx, argv, settings), "venv", "The virtual environment could not be created.")
-    _require_disk_space(ctx, spec, prefix, settings)
+    own = frozenset(read_states([WatchedFolder(path=str(prefix))]))
     wheels = [package for package in spec.packages if package.name not in spec.built]
     with build.step("install"):
-        argv = [uv_binary(), "pip", "sync", *_target(prefix, settings), _requirements(ctx, "wheels", wheels)]
-        _require_done(_uv(ctx, argv, settings), "install", "The locked packages could not be installed.")
+        _install_wheels(ctx, wheels, prefix, settings)
     if spec.built:
         with build.step("build"):
             _build_packages(ctx, spec, prefix, build, settings)
@@ -170,23 +206,26 @@ def _install(ctx: TaskContext, spec: EnvironmentSpec, prefix: Path, build: Envir
         with build.step("checkout"):
             for one in spec.commit_packages:
                 one.install(prefix / "lib" / f"python{spec.minor}" / "site-packages")
+    (prefix / UV_LOCK).unlink(missing_ok=True)
+    return own
 
 
-def _require_disk_space(
-    ctx: TaskContext, spec: EnvironmentSpec, prefix: Path, settings: IndexSettings
+def _install_wheels(
+    ctx: TaskContext, wheels: Sequence[LockedPackage], prefix: Path, settings: IndexSettings
 ) -> None:
-    folder = _uv(ctx, [uv_binary(), "cache", "dir", "--color", "never"], settings).tail.strip()
+    """Install wheels whose digests uv compares with the lock, through a cache that only this build uses.
 
-    def is_cached(package: LockedPackage) -> bool:
-        argv = [uv_binary(), "pip", "install", "--python", str(prefix / "bin" / "python"), "--color", "never"]
-        argv += ["--dry-run", "--offline", "--no-deps", *settings.uv_arguments()]
-        done = _uv(ctx, [*argv, f"{package.name}=={package.version}"], settings)
-        return done.returncode == 0 and WOULD_FETCH not in done.tail
-
-    mode = settings.uv_environment().get("UV_LINK_MODE", "")
-    require_disk_space(
-        spec.packages, cells=prefix.parent.parent, wheels=Path(folder), link_mode=mode, is_cached=is_cached
-    )
+    The files in the cache that all programs of this user share may have been changed since they were
+    downloaded. Because the cache of this build is removed, its files can be linked into the environment
+    instead of being copied, and afterwards nothing else refers to them.
+    """
+    cache = prefix.parent / "downloads"
+    argv = [uv_binary(), "pip", "sync", *_target(prefix, settings), _requirements(ctx, "wheels", wheels)]
+    try:
+        done = _uv(ctx, argv, settings, {"UV_CACHE_DIR": str(cache), "UV_LINK_MODE": "hardlink"})
+        _require_done(done, "install", "The locked packages could not be installed.")
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
 
 
 def _build_packages(
@@ -197,11 +236,17 @@ def _build_packages(
     settings: IndexSettings,
 ) -> None:
     """Build packages without build isolation: the lock pins what their builds need."""
-    variables = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    # uv's shared cache keeps the wheels that were built. Its files are copied, so that no program of the cell
+    # can change them.
+    variables = {
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        "UV_LINK_MODE": "copy",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     site_packages = prefix / "lib" / f"python{spec.minor}" / "site-packages"
     if spec.device.kind == "sim" and (site_packages / "torch_npu").is_dir():
         # Builds import torch, and a CUDA build of torch loads only with the stub libraries of the runtime.
-        build.runtime = str(make_runtime(ctx, spec, site_packages))
+        build.runtime = str(make_runtime(spec, site_packages, prefix.parent))
         variables["LD_LIBRARY_PATH"] = build.runtime
     for package in spec.packages:
         if package.name not in spec.built:
@@ -262,14 +307,6 @@ def _patch(spec: EnvironmentSpec, site_packages: Path) -> None:
         install_patched(spec.patched, spec.manifest, site_packages)
     except MismatchError as error:
         raise BuildStepError("patch", f"{error}.") from error
-
-
-def _is_damaged(spec: EnvironmentSpec, probe: EnvironmentProbe) -> bool:
-    """Whether a file or a package of a reused environment differs from what was built."""
-    return bool(
-        package_reasons(spec.expected, probe.packages, spec.built)
-        or file_reasons(spec.patched_digests, probe.files)
-    )
 
 
 def _write_atomically(path: Path, value: Any) -> None:

@@ -149,6 +149,7 @@ def _functions(check: Check, by_name: Mapping[str, Check]) -> list[str]:
     shapes = check.measurements.shapes if check.measurements else ()
     called = (
         *(check.run, check.judge, check.holds, check.applies, *shapes),
+        *((check.altered,) if check.altered else ()),
         *(need.run for need in _needed(check, by_name)),
     )
     return list(dict.fromkeys(name for function in called for name in _definition_names(function)))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from harness.check import why_not_reusable, why_not_usable
+from harness.check import why_altered, why_not_reusable, why_not_usable
 from harness.ledger.run_record import Disposition
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status, Tier
@@ -107,7 +107,7 @@ class _Run:
         known = ledger.get_many(key for key in plan.tasks if key not in policy.rerun)
         for key, outcome in list(known.items()):
             check = plan.tasks[key].check
-            reason = why_not_reusable(check, outcome, judge(check, outcome))
+            reason = why_not_reusable(check, outcome, judge(check, outcome)) or why_altered(check, outcome)
             if reason:
                 self._why[key] = reason
                 del known[key]

@@ -18,7 +18,7 @@ from harness.outcome import Status
 from harness.sources.packages.lockfile import LockedPackage
 
 BACKEND = """
-import os, zipfile
+import base64, hashlib, os, zipfile
 
 def build_wheel(folder, config_settings=None, metadata_directory=None):
     target = os.environ["ENGINE_TARGET"]
@@ -27,10 +27,16 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
     info = f"engine-{version}.dist-info"
     name = f"engine-{version}-py3-none-any.whl"
     with zipfile.ZipFile(os.path.join(folder, name), "w") as wheel:
-        wheel.writestr("engine/__init__.py", f"TARGET = {target!r}, {needed.__version__!r}\\n")
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\\nName: engine\\nVersion: {version}\\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
-        wheel.writestr(f"{info}/RECORD", f"engine/__init__.py,,\\n{info}/METADATA,,\\n{info}/WHEEL,,\\n{info}/RECORD,,\\n")
+        record = f"{info}/RECORD,,\\n"
+        for path, text in (
+            ("engine/__init__.py", f"TARGET = {target!r}, {needed.__version__!r}\\n"),
+            (f"{info}/METADATA", f"Metadata-Version: 2.1\\nName: engine\\nVersion: {version}\\n"),
+            (f"{info}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"),
+        ):
+            wheel.writestr(path, text)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+            record += f"{path},sha256={digest},{len(text)}\\n"
+        wheel.writestr(f"{info}/RECORD", record)
     return name
 """
 PROJECT = """
@@ -157,5 +163,6 @@ def test_an_environment_that_lost_a_built_package_no_longer_holds(engine: Cell) 
     from harness.builds.cell import venv_environment
 
     found, _ = engine.build()
-    found.probe.packages["vllm"] = "0.18.0+empty"
-    assert "vllm-0.18.0+empty.dist-info" in venv_environment.holds(found)
+    record = Path(found.site_packages) / "engine-0.18.0+empty.dist-info" / "RECORD"
+    record.unlink()
+    assert f"removed: {record}" in venv_environment.holds(found)

@@ -16,7 +16,6 @@ from harness.builds.cell import venv_environment
 from harness.builds.cell.disk_space import LEAST_MIB, MEASURED_ON, MIB, least_bytes, require_disk_space
 from harness.errors import InfrastructureError
 from harness.outcome import Status
-from harness.sources.packages.index_settings import uv_binary
 from harness.sources.packages.lockfile import LockedPackage
 
 LARGE = tuple(LockedPackage(name=name, version="1", hashes=()) for name in LEAST_MIB)
@@ -46,10 +45,6 @@ def disk(tmp_path: Path) -> Iterator[Any]:
         yield make
 
 
-def nothing_kept(_package: LockedPackage) -> bool:
-    return False
-
-
 def test_small_packages_and_unknown_architectures_ask_for_nothing() -> None:
     assert least_bytes(LARGE, MEASURED_ON) == ALL_MIB * MIB
     assert least_bytes([SMALL], MEASURED_ON) == 0
@@ -60,53 +55,24 @@ def test_small_packages_and_unknown_architectures_ask_for_nothing() -> None:
 def test_a_disk_that_cannot_take_the_packages_is_named_with_what_it_has(disk: Any) -> None:
     cache = disk("cache", 300)
     with pytest.raises(InfrastructureError) as caught:
-        require_disk_space(LARGE, cells=cache / "cells", wheels=cache / "uv", is_cached=nothing_kept)
+        require_disk_space(LARGE, cache / "cells")
     [problem] = caught.value.problems
     assert "not enough disk space" in problem.what
     assert str(cache) in str(problem.where)
     assert f"{ALL_MIB / 1024:.1f} GiB, this disk has 0.3 GiB free" in problem.why
     assert "NPU_MATRIX_CACHE" in problem.fix
-    require_disk_space([SMALL], cells=cache / "cells", wheels=cache / "uv", is_cached=nothing_kept)
+    require_disk_space([SMALL], cache / "cells")
+    require_disk_space(LARGE, disk("large", 2 * ALL_MIB) / "cells")
 
 
 @only_measured
-def test_what_the_installer_has_already_takes_no_room_on_its_disk(disk: Any) -> None:
-    cache = disk("cache", 300)
-    folders = {"cells": cache / "cells", "wheels": cache / "uv"}
-    require_disk_space(LARGE, **folders, is_cached=lambda package: package.name != "ray")
-    with pytest.raises(InfrastructureError):
-        require_disk_space(LARGE, **folders, is_cached=lambda package: package.name != "torch")
-    # With this link mode the environment contains copies.
-    with pytest.raises(InfrastructureError):
-        require_disk_space(LARGE, **folders, link_mode="copy", is_cached=lambda _package: True)
-
-
-@only_measured
-def test_two_disks_need_room_on_both(disk: Any) -> None:
-    large, small = disk("large", 2 * ALL_MIB), disk("small", 300)
-    with pytest.raises(InfrastructureError) as caught:
-        require_disk_space(LARGE, cells=small, wheels=large, is_cached=nothing_kept)
-    assert str(small) in str(caught.value)
-    with pytest.raises(InfrastructureError) as caught:
-        require_disk_space(LARGE, cells=large, wheels=small, is_cached=nothing_kept)
-    assert str(small) in str(caught.value)
-    require_disk_space(LARGE, cells=large, wheels=small, is_cached=lambda _package: True)
-
-
-@only_measured
-def test_the_installer_itself_is_asked_what_it_has(
-    wheels: Any, context: Any, tmp_path: Path, disk: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_cell_that_does_not_fit_is_not_installed(
+    wheels: Any, context: Any, tmp_path: Path, disk: Any
 ) -> None:
-    wheel = wheels.add("torch", "2.0")
-    cell = Cell(context, tmp_path, wheel)
+    cell = Cell(context, tmp_path, wheels.add("torch", "2.0"))
     cell.ctx.cache = disk("cache", 300)
-    monkeypatch.setenv("UV_CACHE_DIR", str(cell.ctx.cache / "uv"))
     with pytest.raises(InfrastructureError, match="not enough disk space"):
         cell.build()
-    target = tmp_path / "elsewhere"
-    argv = [uv_binary(), "pip", "install", "--no-index", "--find-links", str(wheels.folder), "--target"]
-    subprocess.run([*argv, str(target), "torch"], check=True, capture_output=True)
-    cell.build()
 
 
 def incompressible(mebibytes: int) -> str:

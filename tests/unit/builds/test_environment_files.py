@@ -1,0 +1,272 @@
+"""Attacks on the files of a small environment that was built and green: each one must be noticed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import py_compile
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_venv_environment import ORIGINAL, Cell
+
+from harness.builds.cell import venv_environment
+from harness.builds.cell.environment_files import why_changed
+from harness.cell_program.built_environment import EnvironmentBuilt
+from harness.outcome import Status
+
+PATCHED = b"ANSWER = 2\n"
+FORGED = b"ANSWER = 7\n"
+
+
+@pytest.fixture
+def cell(wheels: Any, context: Any, tmp_path: Path) -> Cell:
+    files = {"verl/core.py": ORIGINAL.decode(), "verl/__init__.py": "from verl import core, other\n"}
+    files["verl/other.py"] = ORIGINAL.decode()
+    made = Cell(context, tmp_path, wheels.add("verl", "0.9.1", files=files), wheels.add("ray", "2.0"))
+    made.patch(tmp_path, {"verl/core.py": (ORIGINAL, PATCHED)})
+    return made
+
+
+def record_line(name: str, data: bytes) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+    return f"{name},sha256={digest},{len(data)}"
+
+
+def edit(site: Path) -> None:
+    (site / "verl/other.py").write_bytes(FORGED)
+
+
+def edit_and_restore_times(site: Path) -> None:
+    target = site / "verl/other.py"
+    times = target.stat()
+    target.write_bytes(FORGED)
+    os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def edit_with_record(site: Path) -> None:
+    edit(site)
+    record = site / "verl-0.9.1.dist-info/RECORD"
+    text = record.read_text()
+    old = record_line("verl/other.py", ORIGINAL)
+    assert old in text
+    record.write_text(text.replace(old, record_line("verl/other.py", FORGED)))
+
+
+def add_module(site: Path) -> None:
+    (site / "verl/added.py").write_bytes(FORGED)
+
+
+def add_path_file(site: Path) -> None:
+    (site / "zz.pth").write_text("import os\n")
+
+
+def add_sitecustomize(site: Path) -> None:
+    (site / "sitecustomize.py").write_bytes(FORGED)
+
+
+def remove_module(site: Path) -> None:
+    (site / "verl/other.py").unlink()
+
+
+def swap_symlink(site: Path) -> None:
+    target = site / "verl/other.py"
+    copy = site.parent / "outside.py"
+    copy.write_bytes(target.read_bytes())
+    target.unlink()
+    target.symlink_to(copy)
+    # Only the link remains inside the environment.
+    shutil.move(copy, site.parents[4] / "outside.py")
+
+
+def swap_folder(site: Path) -> None:
+    moved = site.parents[4] / "moved"
+    shutil.move(site / "verl", moved)
+    (site / "verl").symlink_to(moved)
+
+
+def edit_compiled(site: Path) -> None:
+    """Other bytecode for an unchanged source: the size and time in its header still match."""
+    source = site / "verl/other.py"
+    [compiled] = source.parent.glob("__pycache__/other.*.pyc")
+    times = source.stat()
+    source.write_bytes(FORGED)
+    os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
+    py_compile.compile(str(source), cfile=str(compiled))
+    source.write_bytes(ORIGINAL)
+    os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def add_compiled(site: Path) -> None:
+    folder = site / "ray/__pycache__"
+    folder.mkdir(exist_ok=True)
+    (folder / "late.cpython-311.pyc").write_bytes(b"x")
+
+
+def revert_patch(site: Path) -> None:
+    (site / "verl/core.py").write_bytes(ORIGINAL)
+
+
+def replace_interpreter(site: Path) -> None:
+    python = site.parents[2] / "bin" / "python"
+    copy = site.parents[4] / "python"
+    shutil.copy(python, copy)
+    python.unlink()
+    python.symlink_to(copy)
+
+
+def edit_configuration(site: Path) -> None:
+    configuration = site.parents[2] / "pyvenv.cfg"
+    text = configuration.read_text()
+    configuration.write_text(text.replace("site-packages = false", "site-packages = true"))
+    assert configuration.read_text() != text
+
+
+def add_script(site: Path) -> None:
+    (site.parents[2] / "bin" / "ninja").write_text("#!/bin/sh\n")
+
+
+def make_executable(site: Path) -> None:
+    (site / "verl/other.py").chmod(0o777)
+
+
+ATTACKS: tuple[Callable[[Path], None], ...] = (
+    edit,
+    edit_and_restore_times,
+    edit_with_record,
+    add_module,
+    add_path_file,
+    add_sitecustomize,
+    remove_module,
+    swap_symlink,
+    swap_folder,
+    edit_compiled,
+    add_compiled,
+    revert_patch,
+    replace_interpreter,
+    edit_configuration,
+    add_script,
+    make_executable,
+)
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+def test_an_attacked_environment_is_stale_and_built_again(cell: Cell, attack: Callable[[Path], None]) -> None:
+    found, _ = cell.build()
+    assert (venv_environment.holds(found), venv_environment.altered(found)) == ("", "")
+    attack(Path(found.site_packages))
+    assert "has changed since it was built" in venv_environment.holds(found)
+    assert venv_environment.altered(found) == venv_environment.holds(found)
+    again, judgement = cell.build()
+    assert (again.reused, judgement.status) == (False, Status.PASS)
+    assert venv_environment.holds(again) == ""
+    site = Path(again.site_packages)
+    assert (site / "verl/core.py").read_bytes() == PATCHED
+    assert (site / "verl/other.py").read_bytes() == ORIGINAL
+
+
+def test_the_attacked_environment_is_set_aside_for_inspection(cell: Cell) -> None:
+    found, _ = cell.build()
+    edit(Path(found.site_packages))
+    cell.build()
+    home = Path(found.prefix).parent
+    aside = home.with_suffix(".changed") / Path(found.site_packages).relative_to(home)
+    assert (aside / "verl/other.py").read_bytes() == FORGED
+    assert any(str(home.with_suffix(".changed")) in line for line in cell.ctx.lines)
+
+
+def test_a_file_with_new_metadata_and_its_old_content_is_no_change(cell: Cell) -> None:
+    found, _ = cell.build()
+    target = Path(found.site_packages) / "verl/other.py"
+    target.write_bytes(ORIGINAL)
+    os.utime(target, ns=(0, 0))
+    assert venv_environment.holds(found) == ""
+
+
+def test_the_list_of_files_is_not_believed_when_it_was_edited(cell: Cell) -> None:
+    found, _ = cell.build()
+    assert found.files is not None
+    manifest = Path(found.files.manifest)
+    manifest.write_text(manifest.read_text().replace("verl/other.py", "verl/moved.py"))
+    assert "is not the one that its build wrote" in venv_environment.holds(found)
+    again, _ = cell.build()
+    assert again.reused is False
+
+
+def test_reading_every_file_finds_what_metadata_cannot_show(cell: Cell) -> None:
+    """On file systems whose metadata is not reliable, and before a run on real devices."""
+    found, _ = cell.build()
+    assert found.files is not None
+    assert why_changed(found.files, full=True) == ""
+    edit(Path(found.site_packages))
+    assert "verl/other.py" in why_changed(found.files, full=True)
+
+
+def test_an_environment_that_two_cells_share_stays_right_for_both(cell: Cell) -> None:
+    first, _ = cell.build()
+    second, _ = cell.build()
+    assert second.reused
+    assert (venv_environment.holds(first), venv_environment.holds(second)) == ("", "")
+
+
+def test_an_edit_of_the_installers_cache_does_not_reach_an_environment(cell: Cell) -> None:
+    found, _ = cell.build()
+    for copy in Path(os.environ["UV_CACHE_DIR"]).rglob("other.py"):
+        copy.write_bytes(FORGED)
+    shutil.rmtree(Path(found.prefix).parent)
+    again, _ = cell.build()
+    assert (Path(again.site_packages) / "verl/other.py").read_bytes() == ORIGINAL
+
+
+RIGHT_LINE = record_line("verl/core.py", ORIGINAL)
+
+
+def rewritten(wheel: Path, change: Callable[[str], str]) -> Path:
+    """The wheel with another RECORD."""
+    with zipfile.ZipFile(wheel) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, change(data.decode()) if name.endswith("/RECORD") else data)
+    return wheel
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: text.replace(RIGHT_LINE, record_line("verl/core.py", FORGED)), "is not the file that"),
+        (lambda text: text.replace(f"{RIGHT_LINE}\n", ""), "no SHA-256"),
+        (lambda text: text.replace(RIGHT_LINE, "verl/core.py,,"), "no SHA-256"),
+        (lambda text: text.replace(RIGHT_LINE, "verl/core.py,md5=abcd,2"), "no SHA-256"),
+        (lambda text: text.replace(RIGHT_LINE, "verl/core.py,sha256=A,2"), "cannot be read"),
+    ],
+    ids=["other digest", "not listed", "no digest", "weak digest", "damaged digest"],
+)
+def test_a_wheel_that_contradicts_its_record_fails(
+    wheels: Any, context: Any, tmp_path: Path, change: Callable[[str], str], said: str
+) -> None:
+    wheel = rewritten(wheels.add("verl", "0.9.1", files={"verl/core.py": ORIGINAL.decode()}), change)
+    found, judgement = Cell(context, tmp_path, wheel).fail()
+    assert (found.step, judgement.status) == ("verify", Status.FAIL)
+    assert said in judgement.reasons[0]
+
+
+def test_a_package_that_changes_another_one_when_it_is_imported_fails(
+    wheels: Any, context: Any, tmp_path: Path
+) -> None:
+    code = "import pathlib, ray\npathlib.Path(ray.__file__).write_text('X = 1')\n"
+    packages = wheels.add("verl", "0.9.1", files={"verl/__init__.py": code}), wheels.add("ray", "2.0")
+    found, judgement = Cell(context, tmp_path, *packages).fail()
+    assert (found.step, judgement.status) == ("verify", Status.FAIL)
+    assert "ray/__init__.py" in judgement.reasons[0]
+
+
+def test_the_count_of_verified_files_is_a_reason(cell: Cell) -> None:
+    found, judgement = cell.build()
+    assert isinstance(found, EnvironmentBuilt)
+    assert any("files are as their packages and patches say" in reason for reason in judgement.reasons)
