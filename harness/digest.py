@@ -10,6 +10,7 @@ from pathlib import Path
 from harness.serialisation import encode_object
 
 CHUNK_BYTES = 1 << 20
+FILE_CHUNK_BYTES = 1 << 18
 
 
 def canonical_json(value: object) -> str:
@@ -37,8 +38,9 @@ def digest_json(value: object) -> str:
 def digest_file(path: Path) -> str:
     """Digest of a file's bytes, read in chunks."""
     sha = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(CHUNK_BYTES):
+    # Without a buffer and with small chunks, because most files are far smaller than a chunk.
+    with path.open("rb", buffering=0) as stream:
+        while chunk := stream.read(FILE_CHUNK_BYTES):
             sha.update(chunk)
     return sha.hexdigest()
 

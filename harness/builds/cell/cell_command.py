@@ -38,10 +38,13 @@ def cell_command(
     module: str,
     args: Sequence[str] = (),
     faults: Sequence[Mapping[str, Any]] = (),
+    *,
+    compiles: bool = False,
 ) -> tuple[list[str], dict[str, str]]:
     """The command line of `python -m module args` in a cell, and the environment variables to add.
 
     bundle: the folder that `make_bundle` returned. faults: faults to inject into the simulated device.
+    compiles: whether Python stores the modules that it compiles in the environment.
     """
     device = environment.requested_device
     variables = {
@@ -49,6 +52,8 @@ def cell_command(
         # Files of the task must not be imported by accident (Python 3.11 and later respect this).
         "PYTHONSAFEPATH": "1",
         "PYTHONNOUSERSITE": "1",
+        # A task must not change its environment.
+        "PYTHONDONTWRITEBYTECODE": "" if compiles else "1",
         "VIRTUAL_ENV": environment.prefix,
     }
     launcher: Sequence[str] = ()

@@ -55,8 +55,7 @@ def probe_cell(
         modules = [name for name in modules if name != "torch_npu"]
     args = ["--out", str(out), "--root", str(site_packages), "--files", str(names)]
     args += ["--device", "cpu" if on_cpu else "npu", "--modules", ",".join(modules)]
-    argv, variables = cell_command(location, bundle, PROBE, args)
-    variables["PYTHONDONTWRITEBYTECODE"] = "" if compiles else "1"
+    argv, variables = cell_command(location, bundle, PROBE, args, compiles=compiles)
     completed = ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_PROBE)
     if completed.timed_out or completed.returncode != 0 or not out.is_file():
         ending = "did not end in time" if completed.timed_out else f"ended with code {completed.returncode}"

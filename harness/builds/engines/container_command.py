@@ -29,6 +29,7 @@ ENTRY = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from harness.builds.engines.container_run import program; program()"
 )
+WITHOUT_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 
 def contained_command(
@@ -47,7 +48,8 @@ def contained_command(
     InputError when a memory limit in `environ` is not a size.
     """
     mounts = {str(path): False for path in (*needed, *_existing_paths(argv))}
-    mounts[container.bytecode] = True
+    # Only the probe of an image stores compiled modules. Later programs must not change them.
+    mounts[container.bytecode] = not variables.get(WITHOUT_BYTECODE, "1")
     outermost = _outermost(mounts)
     if has_npu:
         outermost += [(path, False) for path in driver_files()]
@@ -62,7 +64,7 @@ def contained_command(
         shm_bytes=parse_size(environ.get(SHM_VARIABLE, DEFAULT_SHM), SHM_VARIABLE),
         has_npu=has_npu,
     )
-    inside = {**variables, "PYTHONPYCACHEPREFIX": container.bytecode}
+    inside = {WITHOUT_BYTECODE: "1", **variables, "PYTHONPYCACHEPREFIX": container.bytecode}
     program = [sys.executable, "-c", ENTRY, str(IMPORT_ROOT), dumps(command)]
     return program, {PREFIX + name: value for name, value in inside.items()}
 

@@ -258,8 +258,6 @@ def _environment(
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",
-        # The first run in a cell compiles the modules that verl imports, which speeds up every later process.
-        "PYTHONDONTWRITEBYTECODE": "",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_DEDUP_LOGS": "0",
         # Actors without a device may see it: verl reads the kind of device there.

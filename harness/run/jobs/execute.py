@@ -19,6 +19,7 @@ from harness.plan.tasks.task import Task
 from harness.run.jobs.job import Job, JobHandle, JobSite
 from harness.run.jobs.task_cards import task_cards_leased
 from harness.run.jobs.task_context import RunContext, TaskTimeoutError
+from harness.run.jobs.task_environment import environment_unchanged
 from harness.serialisation import JsonValue
 from harness.sources.secrets.masking import Masker
 
@@ -96,7 +97,7 @@ def _run(context: RunContext) -> Outcome:
     job, task = context.job, context.job.task
     context.log(f"{task.check.name}: {task.check.question}\nkey {task.key}, attempt {context.job.attempt}")
     try:
-        with task_cards_leased(context):
+        with environment_unchanged(context), task_cards_leased(context):
             measured = task.check.run(context)
         _refuse_too_strong_evidence(task, measured)
         measured = _without_secrets(context, _measurements_as_json(task.check, measured))

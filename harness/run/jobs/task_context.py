@@ -225,6 +225,8 @@ class RunContext:
         return {
             "RAY_TMPDIR": str(self._scratch / RAY_FOLDER),
             "TMPDIR": str(self._scratch / TEMPORARY_FOLDER),
+            # Without it numba stores what it compiled next to the installed modules.
+            "NUMBA_CACHE_DIR": str(self._scratch / TEMPORARY_FOLDER),
             FOLDER_VARIABLE: str(CardLeases.of_host(self.site.environ).folder),
         }
 

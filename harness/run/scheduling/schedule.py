@@ -115,16 +115,21 @@ class Schedule:
         return [self.plan.tasks[rank.key] for rank in self._queue[:limit]]
 
     def unverified_inputs(self, task: Task) -> list[TaskResult]:
-        """The reused outcomes among the inputs of `task` that have not been verified in this run."""
+        """The outcomes among the inputs of `task` that were not produced or verified in this run, or are
+        doubted since then."""
         results = [self._results[need] for need in task.needs]
-        return [result for result in results if result.reused and result.outcome.key not in self._accepted]
+        return [result for result in results if result.outcome.key not in self._accepted]
 
-    def accept_reused(self, key: str) -> None:
-        """Note that the reused outcome of `key` can be an input of other tasks."""
+    def accept(self, key: str) -> None:
+        """Note that the outcome of `key` can be an input of other tasks."""
         self._accepted.add(key)
 
-    def discard_reused(self, key: str) -> None:
-        """Note that the reused outcome of `key` cannot be an input, so that its task runs again."""
+    def doubt(self, keys: Iterable[str]) -> None:
+        """Note that the outcomes of `keys` must be verified before they are inputs of further tasks."""
+        self._accepted.difference_update(keys)
+
+    def discard(self, key: str) -> None:
+        """Note that the outcome of `key` cannot be an input, so that its task runs again."""
         self._fallback[key] = self._results.pop(key)
         self._mark_undecided(key)
 
@@ -139,7 +144,7 @@ class Schedule:
                 if reason:
                     outdated[other] = reason
         for other in outdated:
-            self.discard_reused(other)
+            self.discard(other)
         return outdated
 
     def inputs(self, task: Task) -> dict[str, Outcome]:
@@ -163,6 +168,7 @@ class Schedule:
         # Tasks that were interrupted because the run is being stopped run again when the run is resumed.
         if not (self.stopped and outcome.state is State.INTERRUPTED):
             self._results[outcome.key] = result
+            self._accepted.add(outcome.key)
             self._mark_undecided(outcome.key)
         return result.judgement
 

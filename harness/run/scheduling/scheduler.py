@@ -159,14 +159,14 @@ class _Run:
             reason = self._unusable_reason(result.outcome)
             if reason:
                 self._why[key] = reason
-                self._schedule.discard_reused(key)
+                self._schedule.discard(key)
                 verified = False
             else:
-                self._schedule.accept_reused(key)
+                self._schedule.accept(key)
         return verified
 
     def _unusable_reason(self, outcome: Outcome) -> str:
-        """Why a reused outcome cannot be an input of a task, or ""."""
+        """Why an outcome cannot be an input of a task, or ""."""
         missing = [ref.name for ref in outcome.artifacts if not self._ledger.artifacts.has(ref)]
         if missing:
             return f"its artifact {missing[0]} no longer exists"
@@ -217,6 +217,9 @@ class _Run:
     def _handle_outcome(self, outcome: Outcome) -> None:
         outcome = self._ledger.record(outcome)
         task = self._plan.tasks[outcome.key]
+        if outcome.state is State.ERROR:
+            # Its inputs may be the cause: a task may have changed its environment.
+            self._schedule.doubt(task.needs)
         retried = self._retries(outcome)
         if retried:
             self._counts.retries[outcome.key] += 1

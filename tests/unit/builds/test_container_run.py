@@ -84,14 +84,24 @@ def test_a_command_is_wrapped_with_what_it_needs(tmp_path: Path) -> None:
     assert order.argv[0] == "/cell/venv/bin/python"
     assert order.argv[-2:] == ("a.module", str(tmp_path / "in.json"))
     assert dict(order.mounts) == {
-        str(tmp_path / "bundle"): False,
-        str(tmp_path / "runtime"): False,
-        str(tmp_path / "bytecode"): True,
-        str(tmp_path / "in.json"): False,
+        str(tmp_path / name): False for name in ("bundle", "runtime", "bytecode", "in.json")
     }
+    assert variables[f"{PREFIX}PYTHONDONTWRITEBYTECODE"] == "1"
     assert not order.has_npu
     assert all(name.startswith(PREFIX) for name in variables)
     assert variables[f"{PREFIX}PYTHONPATH"] == str(tmp_path / "bundle")
+
+
+def test_only_a_program_that_compiles_can_change_the_compiled_modules(tmp_path: Path) -> None:
+    environment = EnvironmentLocation(
+        python="/cell/venv/bin/python",
+        prefix="/cell/venv",
+        requested_device=CellDevice(kind="cpu"),
+        container=replace(CONTAINER, bytecode=str(tmp_path)),
+    )
+    for compiles in (True, False):
+        command, _variables = cell_command(environment, tmp_path / "bundle", "a.module", compiles=compiles)
+        assert dict(load(ContainedCommand, command[-1]).mounts)[str(tmp_path)] is compiles
 
 
 def test_the_wrapping_program_starts_and_says_what_engine_is_missing(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from run_fakes import (
 
 from harness.errors import InfrastructureError
 from harness.ledger.store import Ledger
-from harness.outcome import ArtifactRef, Judgement, Outcome, State, Status, Tier
+from harness.outcome import ArtifactRef, Failure, Judgement, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Plan, Task
 from harness.run.scheduling.events import RunEvent, RunMessage, TaskFinished, TaskStarted
 from harness.run.scheduling.run_result import RunResult
@@ -265,6 +265,39 @@ def test_one_that_is_gone_is_made_once_for_all_that_need_it(ledger: Ledger) -> N
     result = go(plan, ledger, executor)
     assert names(executor) == ["environment", "loss", "loss", "loss"]
     assert not unfinished(result)
+
+
+def test_an_environment_that_was_altered_is_made_again_even_if_nothing_needs_it(ledger: Ledger) -> None:
+    edits: list[str] = []
+    check = replace(ENVIRONMENT, altered=lambda _measured, _outcome: "".join(edits))
+    env = replace(environment, check=check)
+    plan = make_plan([entry("c", one) for one in (resolve, env, loss)], [resolve, env, loss])
+    go(plan, ledger)
+    assert go(plan, ledger).executed == 0
+    edits.append("verl/core.py was edited")
+    events: list[RunEvent] = []
+    executor = FakeExecutor()
+    go(plan, ledger, executor, observer=events.append)
+    assert names(executor)[0] == "environment"
+    assert next(e.why for e in events if isinstance(e, TaskStarted)) == "verl/core.py was edited"
+
+
+def test_an_environment_that_a_task_changed_is_made_again_before_the_next_task(ledger: Ledger) -> None:
+    edits: list[str] = []
+    check = replace(ENVIRONMENT, holds=lambda _measured, _outcome: edits.pop() if edits else "")
+    env = replace(environment, check=check)
+
+    def changes_it(task: Task) -> Outcome:
+        edits.append("core.py was edited")
+        failure = Failure(kind="InfrastructureError", message="the environment changed while the task ran")
+        return outcome_of(task, state=State.ERROR, failure=failure)
+
+    loss_of_it = replace(loss, needs=(resolve.key, env.key))
+    plan = make_plan([entry("c", one) for one in (resolve, env, loss_of_it)], [resolve, env, loss_of_it])
+    executor = FakeExecutor(answers={loss_of_it.key: [changes_it, passes]})
+    result = go(plan, ledger, executor)
+    assert names(executor) == ["resolve", "environment", "loss", "environment", "loss"]
+    assert statuses(result)["loss"] is Status.PASS
 
 
 def test_a_need_whose_artifact_is_gone_runs_again(ledger: Ledger) -> None:
