@@ -37,8 +37,10 @@ def judge(measurements: PatchesMeasured, _params: Mapping[str, object]) -> Judge
     remedies = [
         f"{verdict.patch}: {remedy}" for verdict in measurements.verdicts for remedy in verdict.remedies
     ]
+    undecided = all(verdict.verdict is PatchVerdict.UNSUPPORTED for verdict in failing)
+    refused = Status.INCONCLUSIVE if failing and undecided else Status.FAIL
     return Judgement(
-        status=Status.PASS if measurements.applies else Status.FAIL,
+        status=Status.PASS if measurements.applies else refused,
         reasons=(*reasons, *measurements.relations),
         remedies=tuple(remedies),
     )

@@ -98,6 +98,10 @@ def classify(
     if isinstance(done, Applied):
         return _applied(loaded.name, done, patch.stray, blobs, explain=explain)
     case = _FailedPatch(name=loaded.name, patch=patch, tree=tree, blobs=blobs, rejected=done, explain=explain)
+    if any(rejection.unsupported for rejection in done.rejections) and not any(
+        rejection.unsafe for rejection in done.rejections
+    ):
+        return (_undone_exactly(case) if not patch.unsupported else None) or _unsupported(case)
     if any(rejection.unsafe for rejection in done.rejections):
         return _failed(case, PatchVerdict.UNSAFE, "do not use this patch; ask its author why it writes there")
     for attempt in (
@@ -124,6 +128,29 @@ def _unreadable(loaded: LoadedPatch) -> ClassifiedPatch:
             "do not use this patch; ask its author why it writes there"
             if unsafe
             else "write the patch again with `git diff`; in a hand-edited hunk, correct the line counts",
+        ),
+    )
+
+
+def _undone_exactly(case: _FailedPatch) -> ClassifiedPatch | None:
+    """`already-upstream` if undoing the patch applies at its line numbers, also without context lines."""
+    undone = apply_patch(case.patch.undo, case.tree, every_reason=False)
+    if isinstance(undone, Applied) and not undone.offset:
+        return _upstream_verdict(case, "the tree already contains exactly this change")
+    return None
+
+
+def _unsupported(case: _FailedPatch) -> ClassifiedPatch:
+    found = [rejection for rejection in case.rejected.rejections if rejection.unsupported]
+    return ClassifiedPatch(
+        patch=case.name,
+        verdict=PatchVerdict.UNSUPPORTED,
+        reasons=tuple(f"{rejection.path}: {rejection.why}" for rejection in found),
+        remedies=(
+            "run `git apply --check`, or write the patch again as text with context lines (`git diff -U3`)",
+        ),
+        failures=tuple(
+            HunkFailure(path=rejection.path, hunk=rejection.hunk, why=rejection.why) for rejection in found
         ),
     )
 
@@ -365,6 +392,8 @@ def _partly_upstream(case: _FailedPatch) -> list[str]:
     found = []
     for file in case.patch.files:
         if file.source not in rejected or file.change is not ChangeKind.MODIFY:
+            continue
+        if case.tree.mode(file.source) is None:
             continue
         data = case.tree.read(file.source)
         there = [

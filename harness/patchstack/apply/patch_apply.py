@@ -5,13 +5,14 @@ match nearest to the line in the hunk's header is used. A hunk never matches tex
 
 Two rules are stricter than git's. Old text that ends without a newline matches only at the end of the file;
 git also matches it elsewhere if the last line is context, and then joins two lines. A hunk without old text
-applies only to an empty file; git appends it to any file, unless its header says line 0 or 1.
+applies only to an empty file; git appends it to any file, unless its header says line 0 or 1. A patch that is
+rejected by these rules is `unsupported`, like binary changes and submodules: it may apply with git.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.patchstack.format.diff import ChangeKind, FilePatch, Hunk, Patch
 from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK, OverlayTree, Tree, TreeFile, link_above
@@ -38,6 +39,19 @@ class HunkMismatch:
     data: bytes
 
     @property
+    def ambiguous(self) -> bool:
+        """Whether git places such a hunk by rules that are not followed here.
+
+        Without context lines, git uses the end of the file, or with --unidiff-zero the line numbers. Old text
+        without a newline at its end also matches in the middle of a file, where git joins two lines.
+        """
+        pre = self.hunk.pre
+        if any(op == b" " for op, _text in self.hunk.lines):
+            return not pre.endswith(b"\n") and pre + b"\n" in self.data
+        # Without context and at line 1, it can be the change of a whole file, as after `git diff -U3`.
+        return self.hunk.old_start > 1 or self.data.startswith(pre)
+
+    @property
     def why(self) -> str:
         """Which expected line the file does not contain."""
         name = f"hunk {self.number}"
@@ -60,6 +74,7 @@ class Rejection:
     mismatch: HunkMismatch | None = None
     missing: bool = False
     unsafe: bool = False
+    unsupported: bool = False
 
     @property
     def hunk(self) -> int:
@@ -112,6 +127,7 @@ def apply_patch(patch: Patch, tree: Tree, *, every_reason: bool = True) -> Appli
     files: dict[str, TreeFile | None] = {}
     changes: list[FileChange] = []
     rejections: list[Rejection] = []
+    moved: set[str] = set()
     for file in patch.files:
         now = OverlayTree(base=tree, changes=files) if files else tree
         if rejections and not every_reason:
@@ -119,9 +135,13 @@ def apply_patch(patch: Patch, tree: Tree, *, every_reason: bool = True) -> Appli
             rejections += [refusal] if refusal else []
             continue
         applied = _apply_file(file, now)
+        paths = {path for path in (file.old_path, file.new_path) if path}
         if isinstance(applied, Rejection):
-            rejections.append(applied)
+            # git changes a file several times by rules that are not followed here.
+            rejections.append(replace(applied, unsupported=applied.unsupported or bool(paths & moved)))
             continue
+        if file.change is not ChangeKind.MODIFY:
+            moved |= paths
         changes.append(applied)
         if file.change in {ChangeKind.RENAME, ChangeKind.DELETE} and file.old_path:
             files[file.old_path] = None
@@ -142,7 +162,7 @@ def _apply_file(file: FilePatch, tree: Tree) -> FileChange | Rejection:
         before = TreeFile(data=tree.read(file.source), mode=mode)
     placed = place_hunks(file.hunks, before.data if before else b"")
     if isinstance(placed, HunkMismatch):
-        return Rejection(path=file.source, mismatch=placed)
+        return Rejection(path=file.source, mismatch=placed, unsupported=placed.ambiguous)
     data, placements = placed
     if file.change is ChangeKind.DELETE:
         if data:
@@ -166,13 +186,14 @@ def _refusal(file: FilePatch, tree: Tree) -> Rejection | None:
             return Rejection(
                 path=path or "", file_reason=f"it is behind the symbolic link {link}", unsafe=True
             )
-    if file.binary:
-        return Rejection(path=file.path, file_reason="the change is binary; only text patches can be applied")
+    if file.unsupported:
+        return Rejection(path=file.path, file_reason=file.unsupported, unsupported=True)
     if file.change is not ChangeKind.CREATE:
         mode = tree.mode(file.source)
         if mode is None:
             return Rejection(path=file.source, file_reason="this file does not exist", missing=True)
-        if (mode == SYMLINK) != file.is_symlink:
+        stated = file.old_mode is not None or file.hunks
+        if stated and (mode == SYMLINK) != file.is_symlink:
             kinds = ("a symbolic link", "a plain file")
             found, expected = kinds if mode == SYMLINK else kinds[::-1]
             return Rejection(

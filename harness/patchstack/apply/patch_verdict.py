@@ -23,6 +23,7 @@ class PatchVerdict(enum.StrEnum):
     MISSING_TARGET = "missing-target"
     CORRUPT = "corrupt"
     UNSAFE = "unsafe"
+    UNSUPPORTED = "unsupported"
 
     @property
     def applies(self) -> bool:
@@ -48,6 +49,7 @@ SEVERITY = {
             PatchVerdict.MISSING_TARGET,
             PatchVerdict.CONFLICT,
             PatchVerdict.MISPLACED,
+            PatchVerdict.UNSUPPORTED,
             PatchVerdict.CORRUPT,
             PatchVerdict.UNSAFE,
         )
@@ -64,6 +66,7 @@ MEANING = {
     PatchVerdict.MISSING_TARGET: "a file it changes does not exist",
     PatchVerdict.CORRUPT: "is not a well-formed patch",
     PatchVerdict.UNSAFE: "writes to a place where a patch must not write",
+    PatchVerdict.UNSUPPORTED: "only `git apply` can say whether it applies: binary, or without context lines",
 }
 
 

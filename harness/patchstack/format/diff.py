@@ -7,6 +7,9 @@ import stat
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+#: The file type of a submodule in git's modes (160000).
+GITLINK = 0o160000
+
 
 class PatchFormatError(ValueError):
     """The text is not a usable patch. `line` counts from 1."""
@@ -106,6 +109,16 @@ class FilePatch:
         return self.new_path or self.old_path or ""
 
     @property
+    def unsupported(self) -> str:
+        """Why only git can say whether this change applies, or ""."""
+        if self.binary:
+            return "the change is binary; only text patches can be checked"
+        modes = [mode for mode in (self.old_mode, self.new_mode) if mode is not None]
+        if any(stat.S_IFMT(int(mode, 8)) == GITLINK for mode in modes):
+            return "it changes the commit of a submodule; only files can be checked"
+        return ""
+
+    @property
     def is_symlink(self) -> bool:
         """Whether the changed file is a symbolic link."""
         return self.old_mode is not None and stat.S_ISLNK(int(self.old_mode, 8))
@@ -146,6 +159,11 @@ class Patch:
     def undo(self) -> Patch:
         """The patch that undoes this one."""
         return Patch(files=tuple(file.reversed() for file in reversed(self.files)))
+
+    @cached_property
+    def unsupported(self) -> bool:
+        """Whether a change in it cannot be checked here."""
+        return any(file.unsupported for file in self.files)
 
     @cached_property
     def has_carriage_returns(self) -> bool:

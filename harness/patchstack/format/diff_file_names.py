@@ -80,8 +80,7 @@ def default_name(rest: bytes) -> str | None:
         at = rest.index(b'"')
         pairs = [(rest[:at].rstrip(), _unquote(rest[at:])[0] or b"")]
     else:
-        line = re.split(rb"[\r\n]", rest, maxsplit=1)[0]
-        pairs = [(line[:at], line[at + 1 :]) for at, byte in enumerate(line) if byte in b" \t"]
+        pairs = [(rest[:at], rest[at + 1 :]) for at, byte in enumerate(rest) if byte in b" \t"]
     for first, second in pairs:
         name = stripped(first)
         absolute = first.startswith(b"/") or second.startswith(b"/")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.patchstack.format.diff import (
+    GITLINK,
     ChangeKind,
     CorruptPatchError,
     FilePatch,
@@ -34,8 +35,8 @@ MAX_PATCH_BYTES = 256 << 20
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(.*)", re.DOTALL)
 _ID = re.compile(rb"[0-9a-f]{4,64}")
 _LONGEST_ID = 64
-_FILE_TYPES = {stat.S_IFREG, stat.S_IFLNK}
-_FILE_MODES = {"100644", "100755", "100664", "120000"}
+_FILE_TYPES = {stat.S_IFREG, stat.S_IFLNK, GITLINK}
+_FILE_MODES = {"100644", "100755", "100664", "120000", "160000"}
 
 
 def parse_patch(data: bytes) -> Patch:
@@ -96,6 +97,8 @@ class _DiffParser:
             self.lines.pop()
         self.at = 0
         self.stray: list[int] = []
+        # The name of a `diff --git` line without a header after it: git uses it for the next file.
+        self.carried: str | None = None
 
     def files(self) -> Iterator[FilePatch]:
         while self.at < len(self.lines):
@@ -119,14 +122,17 @@ class _DiffParser:
 
     def _git_file(self) -> FilePatch | None:
         """The file patch after a `diff --git` line; None if no header follows, then git skips the line."""
-        header = _Header(line=self.at + 1, default=default_name(self.lines[self.at][11:]))
+        default = default_name(self.lines[self.at][11:])
+        header = _Header(line=self.at + 1, default=default, old=self.carried, new=self.carried)
         self.at += 1
         # git does not accept a last line without a newline as a header line.
         end = len(self.lines) - self.unterminated
         while self.at < end and self._extended(header, self.lines[self.at]):
             self.at += 1
-        if self.at == header.line and header.default:
+        if self.at == header.line and (header.default or self.carried):
+            self.carried = self.carried or header.default
             return None
+        self.carried = None
         if header.old is None and header.new is None:
             header.old = None if header.created else header.default
             header.new = None if header.deleted else header.default
@@ -216,6 +222,9 @@ class _DiffParser:
         self.at += 2
         header.created = is_null(old) or (not is_null(new) and is_epoch(old))
         header.deleted = not header.created and (is_null(new) or is_epoch(new))
+        if self.carried and (header.created or header.deleted):
+            raise CorruptPatchError(header.line, f"the line before names another file, {self.carried!r}")
+        self.carried = None
         first, second = stripped(read_name(old)), stripped(read_name(new))
         # Without a git header the new name is used, unless it is the old name plus a suffix such as `.new`.
         has_suffix = first and second and second != first and second.startswith(first)

@@ -22,6 +22,7 @@ MARKS = {
     PatchVerdict.MISSING_TARGET: ("-", "#9a9a9a"),
     PatchVerdict.CORRUPT: ("?", "#5b3f8c"),
     PatchVerdict.UNSAFE: ("#", "#000000"),
+    PatchVerdict.UNSUPPORTED: ("b", "#b8a37f"),
 }
 _ROW = 22
 _LABEL = 320

@@ -29,6 +29,7 @@ DRAWN = {
     PatchVerdict.ALREADY_UPSTREAM: Mark.UNEXPECTED_PASS,
     PatchVerdict.MERGED: Mark.INCONCLUSIVE,
     PatchVerdict.LINE_ENDINGS: Mark.INCONCLUSIVE,
+    PatchVerdict.UNSUPPORTED: Mark.INCONCLUSIVE,
 }
 
 

@@ -235,7 +235,6 @@ UNSAFE = {
     "backslashes": header("..\\..\\x"),
     "device mode": header("pkg/x", "060644"),
     "set-user-id": header("pkg/x", "104755"),
-    "submodule": header("pkg/x", "160000"),
     "quoted traversal": b'--- /dev/null\n+++ "b/\\056\\056/x"\n@@ -0,0 +1 @@\n+x\n',
 }
 

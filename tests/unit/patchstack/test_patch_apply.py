@@ -93,4 +93,4 @@ def test_git_appends_text_without_context_to_any_file(line: int, tmp_path: Path)
     says = GitBox(tmp_path / "box").apply(tree, patch)
     assert says.accepts == (line > 1)
     assert says.files == {NAME: b"a\nb\nx\n" if line > 1 else b"a\nb\n"}
-    assert classify(read_patch("p", patch), tree).verdict is PatchVerdict.CONFLICT
+    assert classify(read_patch("p", patch), tree).verdict is PatchVerdict.UNSUPPORTED

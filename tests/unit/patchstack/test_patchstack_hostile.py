@@ -150,7 +150,7 @@ MIXED = b"one\r\ntwo\nthree\rfour\r\nfive\n"
 KINDS: Mapping[str, tuple[bytes, PatchVerdict]] = {
     "truncated": (SEEDS[0][:-30], PatchVerdict.CORRUPT),
     "wrong counts": (SEEDS[0].replace(b",6 ", b",9 "), PatchVerdict.CORRUPT),
-    "binary": (SEEDS[10], PatchVerdict.CONFLICT),
+    "binary": (SEEDS[10], PatchVerdict.UNSUPPORTED),
     "no newline at the end": (SEEDS[3], PatchVerdict.CLEAN),
     "unicode path": (SEEDS[1], PatchVerdict.CLEAN),
     "rename": (RENAME, PatchVerdict.CLEAN),
