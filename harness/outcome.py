@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -75,9 +75,21 @@ class Status(str, enum.Enum):
         return self not in {Status.NOT_RUN, Status.BLOCKED, Status.ERROR}
 
 
+#: Start of a reason that names versions which a published table does not list.
+UNLISTED = "Unlisted: "
+
+
+def unlisted_reasons(reasons: Iterable[str]) -> tuple[str, ...]:
+    """The reasons that name versions which a published table does not list."""
+    return tuple(reason for reason in reasons if reason.startswith(UNLISTED))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """How a check judges its measurements. Reasons and remedies are sentences for the user."""
+    """How a check judges its measurements. Reasons and remedies are sentences for the user.
+
+    A reason that starts with `UNLISTED` is not about a failure: reports show it beside a pass.
+    """
 
     status: Status
     reasons: tuple[str, ...] = ()

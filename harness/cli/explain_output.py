@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.matrix.model.cell import Cell
+from harness.matrix.model.cell import Cell, KnownInconsistency
 from harness.plan.feasibility.exclusion import Explanation, RuleViolation
 from harness.plan.keys.facets import FACETS, facet_values, origins
 from harness.serialisation import JsonValue, json_form, json_object
@@ -50,10 +50,11 @@ class ExplainedPin:
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainedFinding:
-    """A contradiction in the source of a stack."""
+    """A contradiction in the source of a stack, or a violated constraint or table of matrix.yaml."""
 
     what: str
     source: str
+    where: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +143,12 @@ def explain_cell(context: PlanContext, cell: Cell) -> ExplainedCell:
             for pin in cell.pins
         ),
         findings=tuple(
-            ExplainedFinding(what=finding.what, source=finding.source) for finding in cell.findings
+            ExplainedFinding(
+                what=finding.what,
+                source=finding.source,
+                where=relative_location(finding.where, root) if finding.where else "",
+            )
+            for finding in _findings(context, cell)
         ),
         facets=json_object(facet_values(cell, tuple(FACETS), inputs)),
         facets_from={
@@ -163,6 +169,15 @@ def explain_cell(context: PlanContext, cell: Cell) -> ExplainedCell:
     )
 
 
+def _findings(context: PlanContext, cell: Cell) -> tuple[KnownInconsistency, ...]:
+    """The findings of a stack; of any other cell, what the check `constraints` finds."""
+    if cell.findings:
+        return cell.findings
+    matrix = context.matrix
+    violated = matrix.violations.of(matrix.versions(cell.axes), cell.overrides)
+    return tuple(violation.finding for violation in violated)
+
+
 def explanation_lines(explained: ExplainedCell) -> list[str]:
     """The explanation of a cell as text."""
     profiles = ", ".join(explained.profiles)
@@ -177,8 +192,11 @@ def explanation_lines(explained: ExplainedCell) -> list[str]:
     lines += ["", "pins:"]
     lines += [f"  {pin.requirement}\n      because {pin.reason} ({pin.source})" for pin in explained.pins]
     if explained.findings:
-        lines += ["", "known inconsistencies in the source of this stack:"]
-        lines += [f"  {finding.what} ({finding.source})" for finding in explained.findings]
+        lines += ["", "known inconsistencies, violated constraints and unlisted versions:"]
+        lines += [
+            f"  {finding.what} ({', '.join(filter(None, (finding.where, finding.source)))})"
+            for finding in explained.findings
+        ]
     lines += ["", "facets (what checks read), and where they come from:"]
     for name, value in explained.facets.items():
         text = _value_text(value)

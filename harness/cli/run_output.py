@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from harness.outcome import Status
+from harness.outcome import Status, unlisted_reasons
 from harness.plan.tasks.task import Plan, reproduce_command
 from harness.run.scheduling.run_result import RunResult
 from harness.settings import Settings
@@ -56,6 +56,14 @@ def print_unexpected(verdicts: Sequence[Verdict], *, profile: str, options: Sequ
         click.echo(f"  reproduce: {again}")
 
 
+def print_unlisted(verdicts: Sequence[Verdict]) -> None:
+    """Print which passed cells have versions that a published table does not list, with the source."""
+    for verdict in verdicts:
+        if verdict.status is Status.PASS:
+            for reason in unlisted_reasons(verdict.reasons):
+                click.echo(f"{verdict.cell_id}: {reason[0].lower()}{reason[1:]}")
+
+
 def print_summary(
     settings: Settings, plan: Plan, verdicts: Sequence[Verdict], summary: RunSummary, result: RunResult
 ) -> None:
@@ -64,6 +72,7 @@ def print_summary(
     known = [verdict for verdict in verdicts if verdict.standing is Standing.KNOWN]
     if known:
         click.echo(f"\n{len(known)} known failure{'s' if len(known) != 1 else ''}, as expected")
+    print_unlisted(verdicts)
     print_not_run([verdict for verdict in verdicts if verdict.status.value == "not-run"])
     evidence = Counter(
         verdict.evidence.value for verdict in verdicts if verdict.status.value == "pass" and verdict.evidence

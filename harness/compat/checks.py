@@ -13,6 +13,8 @@ from harness.check import Check, TaskContext
 from harness.compat.api.api_measurements import API_FORMAT, ApiMeasured
 from harness.compat.lint.lint_measurements import LINT_FORMAT, LintMeasured
 from harness.compat.operators.operator_measurements import OPERATORS_FORMAT, OperatorsMeasured
+from harness.matrix.model.environment_facets import ConstraintsFacet
+from harness.measurements import measurement_format
 from harness.outcome import Judgement, Measured, Outcome, Tier
 from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, ResolveMeasured
 
@@ -33,6 +35,23 @@ def _resolve_holds(measurements: ResolveMeasured, outcome: Outcome) -> str:
     from harness.compat.resolve import resolve_check
 
     return resolve_check.holds(measurements, outcome)
+
+
+def _run_constraints(ctx: TaskContext) -> Measured[ConstraintsFacet]:
+    from harness.compat import constraint_check
+
+    return constraint_check.run(ctx)
+
+
+def _judge_constraints(measurements: ConstraintsFacet, params: Mapping[str, object]) -> Judgement:
+    from harness.compat import constraint_check
+
+    return constraint_check.judge(measurements, params)
+
+
+def _constraints_apply(facets: Mapping[str, Any]) -> str:
+    compared = facets["constraints"]["compared"]
+    return "" if compared else "matrix.yaml has no constraint and no published table about its versions"
 
 
 def _run_lint(ctx: TaskContext) -> Measured[LintMeasured]:
@@ -103,6 +122,8 @@ def _api_applies(facets: Mapping[str, Any]) -> str:
     return "" if facets["verl_tree"]["version"] else "the cell has no verl"
 
 
+CONSTRAINTS_FORMAT = measurement_format(ConstraintsFacet, version=1)
+
 CHECKS: tuple[Check, ...] = (
     Check(
         name="resolve",
@@ -115,6 +136,18 @@ CHECKS: tuple[Check, ...] = (
         holds=_resolve_holds,
         timeout_s=600.0,
         expected_s=3.0,
+    ),
+    Check(
+        name="constraints",
+        tier=Tier.STATIC,
+        question="Do the versions satisfy the constraints of the matrix, and do published tables list them?",
+        facets=("constraints",),
+        measurements=CONSTRAINTS_FORMAT,
+        run=_run_constraints,
+        judge=_judge_constraints,
+        applies=_constraints_apply,
+        timeout_s=60.0,
+        expected_s=0.1,
     ),
     Check(
         name="lint",

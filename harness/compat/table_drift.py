@@ -12,13 +12,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from harness.matrix.model.constraints import PublishedTable
-from harness.matrix.model.versions import Scheme, Specifier, Version, parse_specifier, parse_version
+from harness.matrix.model.constraints import PublishedTable, plain_version, published_specifiers
+from harness.matrix.model.versions import Scheme, Version, parse_version
 from harness.matrix.version_matrix import Matrix
 
 Identity = tuple[str, str, frozenset[tuple[str, str]] | tuple[str, str]]
-REMARK = re.compile(r"\s*\(.*\)\s*$")
-RELEASE_BRANCH = re.compile(r"^(?:releases/)?v(?=\d)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +129,7 @@ def _statement(table: PublishedTable, row: tuple[str | None, ...], value: str) -
 
 def compatible(left: str, right: str, scheme: Scheme) -> bool | None:
     """Whether a version satisfies both texts (versions or specifiers); None when a text is neither."""
-    alternatives = [_choices(text, scheme) for text in (left, right)]
+    alternatives = [published_specifiers(scheme, text) for text in (left, right)]
     if not all(alternatives):
         return None
     candidates = [version for text in (left, right) for version in _candidates(text, scheme)]
@@ -141,31 +139,20 @@ def compatible(left: str, right: str, scheme: Scheme) -> bool | None:
     )
 
 
-def _choices(text: str, scheme: Scheme) -> list[Specifier]:
-    try:
-        return [parse_specifier(scheme, part) for part in _plain(text).split(" / ")]
-    except ValueError:
-        return []
-
-
 def _candidates(text: str, scheme: Scheme) -> Iterator[Version]:
     """The versions that occur in a text, and a slightly higher version for each."""
-    for number in re.findall(r"[0-9][\w.+!-]*", _plain(text)):
+    for number in re.findall(r"[0-9][\w.+!-]*", plain_version(text)):
         for candidate in (number, f"{number}.1"):
             version = _version(candidate, scheme)
             if version is not None:
                 yield version
 
 
-def _plain(text: str) -> str:
-    return RELEASE_BRANCH.sub("", REMARK.sub("", text))
-
-
 def _version(text: str | None, scheme: Scheme) -> Version | None:
     if text is None:
         return None
     try:
-        return parse_version(scheme, _plain(text))
+        return parse_version(scheme, plain_version(text))
     except ValueError:
         return None
 

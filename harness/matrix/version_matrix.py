@@ -15,7 +15,8 @@ from harness.matrix.cells.product_expansion import (
     partial_combinations,
     unconstrained_axes,
 )
-from harness.matrix.model.cell import Cell, CellSet, KnownInconsistency, cell_id
+from harness.matrix.cells.violations import Violations
+from harness.matrix.model.cell import Cell, CellSet, cell_id
 from harness.matrix.model.constraints import Constraint, ExcludedCombinations, PublishedTable
 from harness.matrix.model.definitions import (
     Axis,
@@ -106,6 +107,7 @@ class Matrix:
         """The cell of a named stack."""
         stack = self.stacks[name]
         versions = self.versions(stack.axes)
+        overrides = resolve_rules(self.override_rules, versions)
         return Cell(
             id=cell_id(name, stack.axes),
             stack=name,
@@ -113,9 +115,12 @@ class Matrix:
             axes=stack.axes,
             provenance=stack.provenance,
             pins=resolve_rules(self.pin_rules, versions),
-            overrides=resolve_rules(self.override_rules, versions),
+            overrides=overrides,
             recipe=stack.recipe,
-            findings=(*stack.findings, *self.violations(versions)),
+            findings=(
+                *stack.findings,
+                *(violation.finding for violation in self.violations.of(versions, overrides)),
+            ),
             notes=stack.notes,
             source=stack.source,
         )
@@ -124,18 +129,13 @@ class Matrix:
         """The parsed values of a cell."""
         return {name: self.axes[name].parse(text) for name, text in axes.items()}
 
-    def violations(self, versions: Mapping[str, Version]) -> tuple[KnownInconsistency, ...]:
-        """The violation of each constraint that a combination violates."""
-        return tuple(
-            KnownInconsistency(
-                what=f"{what}: {constraint.reason}",
-                source=constraint.source,
-                axes=constraint.axes,
-                constraint=constraint.id,
-                where=constraint.where,
-            )
-            for constraint in self.constraints.values()
-            if (what := constraint.violation(versions))
+    @functools.cached_property
+    def violations(self) -> Violations:
+        """Finds the constraints and published tables that a combination violates."""
+        return Violations(
+            axes=self.axes,
+            constraints=tuple(self.constraints.values()),
+            tables=tuple(self.published.values()),
         )
 
     def expectation_for(self, cell: Cell, check: str) -> Expectation | None:

@@ -19,6 +19,17 @@ _REQUIREMENT = re.compile(
 )
 
 
+def normal_package(name: str) -> str:
+    """The normalised name of a distribution (PEP 503): lower case, with dashes."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def required_package(requirement: str) -> str:
+    """The normalised name of the package in a requirement."""
+    match = re.match(r"[A-Za-z0-9._-]+", requirement)
+    return normal_package(match[0]) if match else ""
+
+
 def placeholders(template: str) -> tuple[str, ...]:
     """The names in braces; ValueError if braces contain anything else."""
     names = []

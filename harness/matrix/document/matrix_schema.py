@@ -186,6 +186,9 @@ class ListedInEntry(MatrixEntry):
 
     table: Name = Field(description="Name of an entry of `published`")
     column: Text = Field("", description="Name of the column. Default: the column named after the axis")
+    part: Literal["minor", "nominal"] = Field(
+        "nominal", description="What must match: the minor release (2.7 of 2.7.1) or the whole version"
+    )
 
 
 Requirement = Annotated[
@@ -207,6 +210,13 @@ class ConstraintEntry(MatrixEntry):
         {},
         description="Mapping of axis to versions that must not be "
         "combined. Mutually exclusive with `require`",
+    )
+    kind: Literal["incompatible", "requirement", "unlisted"] = Field(
+        "incompatible",
+        description="What a violation means. `incompatible`: the versions do not work together. "
+        "`requirement`: the metadata of a package excludes the version, unless an entry of `overrides` "
+        "replaces that requirement. `unlisted`: a compatibility table does not list the combination, which "
+        "may work nevertheless; the check `constraints` shows it beside a pass",
     )
     reason: Reason
     source: Source

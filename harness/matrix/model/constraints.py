@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import enum
+import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from harness.errors import Location
 from harness.matrix.model.versions import Scheme, Specifier, Version, parse_specifier
 
 Versions = Mapping[str, Version]
+_REMARK = re.compile(r"\s*\(.*\)\s*$")
+_RELEASE_BRANCH = re.compile(r"^(?:releases/)?v(?=\d)")
+
+
+class ViolationKind(str, enum.Enum):
+    """What a violated constraint means.
+
+    INCOMPATIBLE: the versions do not work together. REQUIREMENT: the metadata of a package excludes the other
+    version, unless an override replaces this requirement. UNLISTED: somebody's compatibility table does not
+    list the combination, which may work nevertheless.
+    """
+
+    INCOMPATIBLE = "incompatible"
+    REQUIREMENT = "requirement"
+    UNLISTED = "unlisted"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +76,10 @@ class AxisAgreement:
         left, right = versions.get(self.axis), versions.get(self.other)
         if left is None or right is None:
             return None
-        if self.part == "release":
-            return left.release == right.release
-        return left.nominal == right.nominal
+        if self.part == "nominal":
+            return left.is_same(right)
+        # 2.8 and 2.8.0 are the same release.
+        return left.release_version.is_same(right.release_version)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +106,14 @@ class TableRequirement:
     """The value must be the one that a published table lists for the cell's value on the axis `key`.
 
     allowed: version of `key` -> specifiers of which one must match. Versions that the table does not list are
-    not restricted.
+    not restricted. part: what must match, the `nominal` version or only the `minor` release (2.7 of 2.7.1).
     """
 
     axis: str
     table: str
     key: str
     allowed: Mapping[Version, tuple[Specifier, ...]]
+    part: str = "nominal"
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -99,17 +121,27 @@ class TableRequirement:
         return (self.axis, self.key)
 
     def __str__(self) -> str:
-        return f"{self.axis} as published in table {self.table} for {self.key}"
+        what = f"minor release of {self.axis}" if self.part == "minor" else self.axis
+        return f"{what} as published in table {self.table} for {self.key}"
 
     def allowed_for(self, versions: Versions) -> tuple[Specifier, ...]:
         """The specifiers that the table lists for the cell's value of `key`; () if it lists none."""
         key = versions.get(self.key)
-        return () if key is None else self.allowed.get(key.released, ())
+        if key is None:
+            return ()
+        listed = self.allowed.get(key.released)
+        if listed is not None:
+            return listed
+        # 0.13 and 0.13.0+local are the published 0.13.0.
+        return next((specs for known, specs in self.allowed.items() if known.is_same(key.public)), ())
 
     def holds(self, versions: Versions) -> bool | None:
         """Whether the table allows the value; None if the axis has no value or the table no row."""
         version, specifiers = versions.get(self.axis), self.allowed_for(versions)
-        return None if version is None or not specifiers else _matches_any(specifiers, version)
+        if version is None or not specifiers:
+            return None
+        matches = [allows(specifier, version) for specifier in specifiers]
+        return True if True in matches else None if None in matches else False
 
 
 Requirement = Condition | AxisAgreement | TableRequirement
@@ -120,6 +152,7 @@ class Constraint:
     """A rule for combinations that meet all of `when`: they must meet `require`, or not all of `forbid`."""
 
     id: str
+    kind: ViolationKind = ViolationKind.INCOMPATIBLE
     when: tuple[Condition, ...]
     require: tuple[Requirement, ...]
     forbid: tuple[Condition, ...]
@@ -163,7 +196,7 @@ class ExcludedCombinations(NamedTuple):
 
 
 def table_requirement(
-    table: PublishedTable, axis: str, column: str, schemes: Mapping[str, Scheme]
+    table: PublishedTable, axis: str, column: str, schemes: Mapping[str, Scheme], part: str = "nominal"
 ) -> TableRequirement:
     """The requirement that `axis` has the value in `column` of `table`.
 
@@ -175,13 +208,57 @@ def table_requirement(
             continue
         try:
             (clause,) = parse_specifier(schemes[table.key], key).clauses
-            options = tuple(parse_specifier(schemes[axis], part) for part in text.split(" / "))
+            options = tuple(parse_specifier(schemes[axis], option) for option in text.split(" / "))
+            if part == "minor":
+                options = tuple(_any_of_minor(schemes[axis], option) for option in options)
         except ValueError as error:
             raise ValueError(f"row {key!r} of table {table.name!r}: {error}") from error
         if clause.version is None or clause.operator != "==":
             raise ValueError(f"row {key!r} of table {table.name!r} is not named by a version")
         allowed[clause.version] = options
-    return TableRequirement(axis=axis, table=table.name, key=table.key, allowed=allowed)
+    return TableRequirement(axis=axis, table=table.name, key=table.key, allowed=allowed, part=part)
+
+
+def published_specifiers(scheme: Scheme, text: str) -> tuple[Specifier, ...]:
+    """The alternatives in a field of a published table; () if it is not a version or specifier.
+
+    Remarks in parentheses and the names of release branches (`releases/v0.13.0`) are accepted.
+    """
+    try:
+        return tuple(parse_specifier(scheme, part) for part in plain_version(text).split(" / "))
+    except ValueError:
+        return ()
+
+
+def plain_version(text: str) -> str:
+    """A field of a published table without a remark in parentheses and without `releases/v`."""
+    return _RELEASE_BRANCH.sub("", _REMARK.sub("", text))
+
+
+def _any_of_minor(scheme: Scheme, specifier: Specifier) -> Specifier:
+    """Every patch release of the minor releases that a specifier names exactly."""
+    clauses = [
+        clause.version.release.split(".")[:2] if clause.version and clause.operator == "==" else []
+        for clause in specifier.clauses
+    ]
+    if len(clauses) != 1 or len(clauses[0]) != 2:
+        return specifier
+    return parse_specifier(scheme, f"=={'.'.join(clauses[0])}.*")
+
+
+def allows(specifier: Specifier, version: Version) -> bool | None:
+    """Whether a published specifier allows a version, compared as installers do."""
+    if version.scheme is not Scheme.PEP440 or (published := _specifier_set(specifier)) is None:
+        return specifier.contains(version)
+    return published.contains(version.nominal, prereleases=True)
+
+
+@functools.lru_cache(maxsize=4096)
+def _specifier_set(specifier: Specifier) -> SpecifierSet | None:
+    try:
+        return SpecifierSet("" if not specifier.clauses else str(specifier))
+    except InvalidSpecifier:
+        return None
 
 
 def _matches_any(specifiers: Sequence[Specifier], version: Version) -> bool | None:

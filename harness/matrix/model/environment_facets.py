@@ -1,4 +1,4 @@
-"""The facets that determine the environment of a cell: its pins and its platform."""
+"""The facets that checks read as typed values: pins, platform, and violated constraints of a cell."""
 
 from __future__ import annotations
 
@@ -53,3 +53,27 @@ class PlatformFacet:
     python: str
     arch: str
     host: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViolatedRule:
+    """A constraint or published table of matrix.yaml that the versions of a cell violate.
+
+    rule: its name in matrix.yaml. kind: a value of `ViolationKind`.
+    override: why a requirement may be violated, "" if matrix.yaml has no override for it.
+    """
+
+    rule: str
+    kind: str
+    what: str
+    reason: str
+    source: str
+    override: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstraintsFacet:
+    """The facet `constraints`. compared: how many constraints and tables are about versions of the cell."""
+
+    compared: int
+    violated: tuple[ViolatedRule, ...] = ()

@@ -83,6 +83,22 @@ class Version:
             return match["release"] if match else self.nominal
         return Pep440(self.nominal).base_version if self.order else self.nominal
 
+    @property
+    def release_version(self) -> Version:
+        """The version `release`, without its suffixes."""
+        return parse_version(self.scheme, self.release)
+
+    @property
+    def public(self) -> Version:
+        """The nominal version without its `ref` and without a local label such as `+cpu`."""
+        return _without_local(self.released)
+
+    def is_same(self, other: Version) -> bool:
+        """Whether both are the same nominal version: 2.8 is 2.8.0."""
+        if self.order is None or other.order is None:
+            return self.nominal == other.nominal
+        return self.order == other.order
+
     def compare(self, other: Version) -> int:
         """-1, 0 or 1, by the order of the nominal versions; ValueError if either has no order."""
         if self.scheme is not other.scheme or self.order is None or other.order is None:

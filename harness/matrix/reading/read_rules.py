@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.matrix.cells.pins import check_template, placeholders
+from harness.matrix.cells.pins import check_template, normal_package, placeholders
 from harness.matrix.document.yaml_positions import NodePath
 from harness.matrix.model.constraints import (
     AxisAgreement,
@@ -14,6 +13,7 @@ from harness.matrix.model.constraints import (
     PublishedTable,
     Requirement,
     TableRequirement,
+    ViolationKind,
     table_requirement,
 )
 from harness.matrix.model.definitions import Axis, PinRule
@@ -71,6 +71,7 @@ def read_constraint(
         )
     return Constraint(
         id=name,
+        kind=ViolationKind(entry.get("kind", ViolationKind.INCOMPATIBLE.value)),
         when=resolver.conditions((*path, "when"), entry.get("when")),
         require=tuple(
             rule
@@ -113,7 +114,8 @@ def _listing(
     if resolver.axis(("published", name, "key"), table.key) is None:
         return []
     schemes = {known.name: known.scheme for known in resolver.axes.values()}
-    listing = resolver.attempt(path, lambda: table_requirement(table, axis.name, column, schemes))
+    part = entry.get("part", "nominal")
+    listing = resolver.attempt(path, lambda: table_requirement(table, axis.name, column, schemes, part))
     return [listing] if listing else []
 
 
@@ -139,5 +141,4 @@ def read_pin_rule(resolver: NameResolver, path: NodePath, entry: Entry) -> PinRu
 
 def _requirers(of: str | Sequence[str] | None) -> tuple[str, ...]:
     names = (of,) if isinstance(of, str) else of or ()
-    # The normalised form of a distribution's name (PEP 503).
-    return tuple(re.sub(r"[-_.]+", "-", text(name)).lower() for name in names)
+    return tuple(normal_package(text(name)) for name in names)

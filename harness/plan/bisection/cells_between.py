@@ -178,7 +178,7 @@ def _mixture(
 
 
 def _broken(matrix: Matrix, axes: Mapping[str, str]) -> set[str]:
-    return {finding.constraint for finding in matrix.violations(matrix.versions(axes))}
+    return {violation.rule for violation in matrix.violations.of_constraints(matrix.versions(axes))}
 
 
 def _cell(

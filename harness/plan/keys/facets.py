@@ -10,9 +10,11 @@ from typing import Any
 
 from harness.errors import Location
 from harness.matrix.cells.pins import pins_facet
+from harness.matrix.cells.violations import Violation, Violations
 from harness.matrix.model.cell import Cell, Pin
 from harness.matrix.model.definitions import Axis, Recipe
-from harness.matrix.model.environment_facets import PlatformFacet
+from harness.matrix.model.environment_facets import ConstraintsFacet, PlatformFacet, ViolatedRule
+from harness.matrix.model.versions import Version
 from harness.serialisation import to_json
 
 HOST_PYTHON = "host"
@@ -31,6 +33,7 @@ class FacetInputs:
     axes: axis name -> its definition in the matrix.
     simulator: digest of the code of the simulated device, part of the facet `device` of simulated cells.
     engine: container engine and base image in which cells run; empty for virtual environments.
+    violations: finds what the constraints and tables of the matrix say about a cell.
     """
 
     host_python: str
@@ -40,6 +43,7 @@ class FacetInputs:
     axes: Mapping[str, Axis]
     simulator: str = ""
     engine: Mapping[str, str] = field(default_factory=dict)
+    violations: Violations = field(default_factory=lambda: Violations(axes={}, constraints=(), tables=()))
 
     @functools.cached_property
     def packaged(self) -> tuple[str, ...]:
@@ -94,6 +98,33 @@ def _pins(cell: Cell, inputs: FacetInputs) -> Any:
     return to_json(pins_facet(cell, inputs.axes))
 
 
+def _constraints(cell: Cell, inputs: FacetInputs) -> Any:
+    found = inputs.violations
+    versions = _parsed_axes(cell, inputs)
+    rules = tuple(map(_violated_rule, found.of(versions, cell.overrides)))
+    return to_json(ConstraintsFacet(compared=found.compared(versions), violated=rules))
+
+
+def _violated_rule(violation: Violation) -> ViolatedRule:
+    override = violation.override
+    return ViolatedRule(
+        rule=violation.rule,
+        kind=violation.kind.value,
+        what=violation.what,
+        reason=violation.reason,
+        source=violation.source,
+        override=f"{override.reason.rstrip('.')} ({override.source})" if override else "",
+    )
+
+
+def _parsed_axes(cell: Cell, inputs: FacetInputs) -> dict[str, Version]:
+    return {
+        name: inputs.axes[name].parse(cell.axes[name])
+        for name in inputs.violations.axes_read
+        if name in cell.axes
+    }
+
+
 def _tree(upstream: str) -> Callable[[Cell, FacetInputs], Any]:
     def facet(cell: Cell, inputs: FacetInputs) -> Any:
         version, _, commit = cell.axes.get(upstream, "").partition("@")
@@ -130,6 +161,7 @@ def _patches_and_tree(upstream: str) -> Callable[[Cell, FacetInputs], Any]:
 
 
 FACETS: Mapping[str, Callable[[Cell, FacetInputs], Any]] = {
+    "constraints": _constraints,
     "device": _device,
     "patches[verl]": _patches("verl"),
     "patches[vllm_ascend]": _patches_and_tree("vllm_ascend"),
@@ -186,6 +218,13 @@ def projections(name: str, columns: Columns, inputs: FacetInputs) -> Sequence[Ha
                 _requirements([cell.overrides for cell in columns.cells], with_reasons=True),
             ]
         )
+    if name == "constraints":
+        return _rows(
+            [
+                *(columns.axis(axis) for axis in inputs.violations.axes_read),
+                _requirements([cell.overrides for cell in columns.cells], with_reasons=True),
+            ]
+        )
     if name == "recipe":
         return [cell.recipe for cell in columns.cells]
     if name not in FACETS:
@@ -198,6 +237,9 @@ def origins(name: str, cell: Cell, inputs: FacetInputs) -> tuple[Location, ...]:
     upstream = name[len("patches[") : -1] if name.startswith("patches[") else ""
     if name == "recipe":
         return (inputs.recipes[cell.recipe].where,) if cell.recipe in inputs.recipes else ()
+    if name == "constraints":
+        violated = inputs.violations.of(_parsed_axes(cell, inputs), cell.overrides)
+        return tuple(dict.fromkeys(violation.where for violation in violated))
     axes = READS.get(name) or ((upstream,) if upstream else inputs.packaged if name == "pins" else cell.axes)
     found = [cell.provenance[axis] for axis in axes if axis in cell.provenance]
     if name == "pins":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from harness.outcome import UNLISTED, Status, unlisted_reasons
 from harness.report.model.marks import EVIDENCE, STYLES, Mark
 from harness.report.model.report_inputs import ReportResult
 from harness.report.model.report_model import ReportModel, ReportRow
@@ -48,10 +49,32 @@ def summary(model: ReportModel) -> str:
         for reason in model.unanswered[:MAX_REASONS]:
             lines.append(f"- {escape(str(reason))}" + (f" {escape(reason.remedy)}" if reason.remedy else ""))
         lines.append("")
+    lines += _unlisted(model)
     lines += [table(model), "", legend()]
     if model.patterns:
         lines += ["", *(f"- {escape(str(pattern))}" for pattern in model.patterns[:8])]
     return "\n".join(lines) + "\n"
+
+
+def _unlisted(model: ReportModel) -> list[str]:
+    """The passed cells with versions that a published table does not list."""
+    found = [
+        f"- {escape(row.cell.title or row.cell.id)}: {escape(reason.removeprefix(UNLISTED))}"
+        for row in model.rows
+        for result in row.results.values()
+        if result.verdict.status is Status.PASS
+        for reason in unlisted_reasons(result.verdict.reasons)
+    ]
+    if not found:
+        return []
+    more = [f"- {len(found) - MAX_ATTENTION} more in the report."] if len(found) > MAX_ATTENTION else []
+    return [
+        "Passed with versions that a published table does not list:",
+        "",
+        *found[:MAX_ATTENTION],
+        *more,
+        "",
+    ]
 
 
 def table(model: ReportModel, *, max_rows: int = MAX_ROWS) -> str:

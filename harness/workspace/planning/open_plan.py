@@ -131,6 +131,7 @@ def facet_inputs(settings: Settings, matrix: Matrix, package_root: Path = PACKAG
         axes=matrix.axes,
         simulator=simulator_digest(package_root, settings.cache),
         engine=settings.engine,
+        violations=matrix.violations,
     )
 
 

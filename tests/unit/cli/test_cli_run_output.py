@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.cli.run_output import print_not_run, print_unexpected
+from harness.cli.run_output import print_not_run, print_unexpected, print_unlisted
 from harness.outcome import Status
 from harness.verdict.verdict import Standing, Verdict
 
@@ -63,3 +63,13 @@ def test_what_one_failure_blocks_is_told_once(capsys):
         "  no such wheel",
         "  reproduce: npu-matrix --profile mine run --only cell --check b --fresh",
     ]
+
+
+def test_unlisted_versions_are_told_beside_a_pass(capsys):
+    reasons = ("Overridden: a.", "Unlisted: cann 9 is not in the table (s).")
+    for status in (Status.PASS, Status.FAIL):
+        standing = Standing.AS_EXPECTED
+        print_unlisted(
+            [Verdict(cell_id="cell", check="constraints", status=status, standing=standing, reasons=reasons)]
+        )
+    assert capsys.readouterr().out == "cell: unlisted: cann 9 is not in the table (s).\n"

@@ -235,6 +235,22 @@ def test_markdown_says_what_the_grid_says(sample: ReportModel) -> None:
     assert table(sample, max_rows=3).endswith("9 more cells in the report.")
 
 
+def test_unlisted_versions_are_shown_beside_a_pass(sample: ReportModel) -> None:
+    row = next(
+        row for row in sample.rows if any(r.verdict.status is Status.PASS for r in row.results.values())
+    )
+    name, result = next((n, r) for n, r in row.results.items() if r.verdict.status is Status.PASS)
+    reason = "Unlisted: cann 9.0.0 is in no row (table of a vendor)."
+    changed = replace(result, verdict=replace(result.verdict, reasons=(reason,)))
+    rows = tuple(
+        replace(one, results={**one.results, name: changed}) if one is row else one for one in sample.rows
+    )
+    text = summary(replace(sample, rows=rows))
+    assert "Passed with versions that a published table does not list" in text
+    assert "cann 9.0.0 is in no row (table of a vendor)." in text
+    assert "Passed with versions" not in summary(sample)
+
+
 def test_terminal_grid_in_any_width(sample: ReportModel) -> None:
     import io
 
