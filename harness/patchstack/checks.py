@@ -23,13 +23,13 @@ def _run(ctx: TaskContext) -> Measured[PatchesMeasured]:
 
 
 def judge(measurements: PatchesMeasured, _params: Mapping[str, object]) -> Judgement:
-    """Pass when every patch applies unchanged or is upstream already."""
+    """Pass when every patch applies unchanged or is upstream already, and no imported one is out of date."""
     if not measurements.selected:
         return Judgement(
             status=Status.PASS, reasons=("No patch of this project is for the versions of this cell.",)
         )
     failing = [verdict for verdict in measurements.verdicts if not _is_accepted(verdict)]
-    if measurements.tree == TREE_UNAVAILABLE and not failing:
+    if measurements.tree == TREE_UNAVAILABLE and not failing and not measurements.stale:
         return Judgement(status=Status.NOT_RUN, reasons=(measurements.reason,), remedies=(COMMIT_REMEDY,))
     # Short reports show the first reason only: put patches that do not apply first.
     ordered = sorted(measurements.verdicts, key=_is_accepted)
@@ -38,10 +38,10 @@ def judge(measurements: PatchesMeasured, _params: Mapping[str, object]) -> Judge
         f"{verdict.patch}: {remedy}" for verdict in measurements.verdicts for remedy in verdict.remedies
     ]
     undecided = all(verdict.verdict is PatchVerdict.UNSUPPORTED for verdict in failing)
-    refused = Status.INCONCLUSIVE if failing and undecided else Status.FAIL
+    refused = Status.INCONCLUSIVE if failing and undecided and not measurements.stale else Status.FAIL
     return Judgement(
-        status=Status.PASS if measurements.applies else refused,
-        reasons=(*reasons, *measurements.relations),
+        status=Status.PASS if measurements.applies and not measurements.stale else refused,
+        reasons=(*measurements.stale, *reasons, *measurements.relations),
         remedies=tuple(remedies),
     )
 

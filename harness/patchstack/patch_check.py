@@ -32,11 +32,18 @@ def run(ctx: TaskContext) -> Measured[PatchesMeasured]:
     are not written when a stack does not apply.
     """
     selected: list[str] = []
+    stale: list[str] = []
     trees: dict[str, str] = {}
     results: list[StackResult] = []
     missing: tuple[TreeSource, str] | None = None
     for patches, source in _stacks(ctx):
         selected += [patch.id for patch in patches]
+        stale += [
+            f"{patch.id} was imported from {patch.stale_origin.partition(' sha256:')[0]}, which has changed "
+            "since then: import it again"
+            for patch in patches
+            if patch.stale_origin
+        ]
         try:
             tree = upstream_tree(source, cache=ctx.cache, command=ctx.command, mirrors=mirrors_folder())
         except TreeNotFoundError as error:
@@ -57,6 +64,7 @@ def run(ctx: TaskContext) -> Measured[PatchesMeasured]:
             verdicts=tuple(verdict.measured for result in results for verdict in result.verdicts),
             relations=tuple(sentence for result in results for sentence in result.relations),
             files=digests,
+            stale=tuple(stale),
             source=missing[0] if missing else None,
             reason=missing[1] if missing else "",
         ),

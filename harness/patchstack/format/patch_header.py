@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -27,6 +28,10 @@ _REQUIRED = (
     "Review-By",
     "Body",
 )
+#: Trailers that imported patches have.
+_OPTIONAL = ("Origin",)
+#: Trailers that a header has once for each variant.
+_REPEATED = ("Body", "Origin")
 _TRAILER = re.compile(r"([A-Z][A-Za-z-]*):[ \t]*(.*)")
 #: Development versions share a version number, so a patch for one of them names its commit.
 _COMMIT = re.compile(r"commit:([0-9a-f]{12,40})")
@@ -35,6 +40,7 @@ OR = "||"
 #: `check`, `check:case`, or a test that runs in a cell: `tests/npu/test_x.py::test_y`.
 _GUARD = re.compile(r"[a-z][a-z0-9_-]*(:[^\s:]+)?|tests/[\w/-]+\.py::\w+")
 _BODY = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*\.patch)[ \t]+(\S.*)")
+_ORIGIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*\.patch)[ \t]+sha256:([0-9a-f]{64})[ \t]+(\S.*)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +79,22 @@ def in_range(versions: str, version: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PatchOrigin:
+    """The file that a variant was imported from, relative to the checkout, and the SHA-256 of its content."""
+
+    path: str
+    digest: str
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class PatchVariant:
-    """A diff file and the versions that it is for."""
+    """A diff file and the versions that it is for. origin: where it was imported from."""
 
     file: Path
     versions: str
     line: int
+    origin: PatchOrigin | None = None
 
     def covers(self, version: str) -> bool:
         """Whether this variant is for `version`."""
@@ -142,7 +158,10 @@ def parse_header(file: Path) -> tuple[PatchHeader | None, list[Problem]]:
     if problems:
         return None, problems
     first = {trailer.name: trailer for trailer in reversed(trailers)}
-    variants = [checker.variant(trailer) for trailer in trailers if trailer.name == "Body"]
+    origins = checker.origins([trailer for trailer in trailers if trailer.name == "Origin"])
+    variants = [checker.variant(trailer, origins) for trailer in trailers if trailer.name == "Body"]
+    for name in origins.keys() - {variant.file.name for variant in variants if variant}:
+        checker.report(first["Origin"], f"{name} has an Origin, but no Body", "remove it, or add the Body")
     guards = tuple(first["Guarded-By"].value.replace(",", " ").split())
     for guard in guards:
         if not _GUARD.fullmatch(guard):
@@ -194,11 +213,12 @@ class _HeaderChecker:
             if name not in names
         ]
         for trailer in trailers:
-            if trailer.name not in _REQUIRED:
-                self.report(trailer, f"unknown trailer {trailer.name}", f"known: {', '.join(_REQUIRED)}")
+            if trailer.name not in _REQUIRED + _OPTIONAL:
+                known = ", ".join(_REQUIRED + _OPTIONAL)
+                self.report(trailer, f"unknown trailer {trailer.name}", f"known: {known}")
             elif not trailer.value:
                 self.report(trailer, f"the trailer {trailer.name} is empty", "write its value")
-            elif trailer.name != "Body" and names.index(trailer.name) != trailers.index(trailer):
+            elif trailer.name not in _REPEATED and names.index(trailer.name) != trailers.index(trailer):
                 self.report(trailer, f"the trailer {trailer.name} occurs twice", "keep one of them")
 
     def review_date(self, trailer: Trailer) -> date:
@@ -223,7 +243,19 @@ class _HeaderChecker:
             return False
         return True
 
-    def variant(self, trailer: Trailer) -> PatchVariant | None:
+    def origins(self, trailers: list[Trailer]) -> dict[str, PatchOrigin]:
+        """Name of a variant's file -> its origin."""
+        found = {}
+        for trailer in trailers:
+            parts = _ORIGIN.fullmatch(trailer.value)
+            if parts:
+                found[parts[1]] = PatchOrigin(path=parts[3], digest=parts[2], line=trailer.line)
+            else:
+                what = "an Origin trailer has the form `file.patch sha256:DIGEST PATH`"
+                self.report(trailer, what, "import the patch again, or remove the line")
+        return found
+
+    def variant(self, trailer: Trailer, origins: Mapping[str, PatchOrigin]) -> PatchVariant | None:
         found = _BODY.fullmatch(trailer.value)
         if not found:
             what = "a Body trailer has the form `file.patch RANGE`"
@@ -236,4 +268,4 @@ class _HeaderChecker:
             what = f"the file {found[1]} does not exist"
             self.report(trailer, what, "add it to the folder of this file")
             return None
-        return PatchVariant(file=file, versions=found[2], line=trailer.line)
+        return PatchVariant(file=file, versions=found[2], line=trailer.line, origin=origins.get(found[1]))

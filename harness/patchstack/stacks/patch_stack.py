@@ -10,6 +10,7 @@ from typing import Any
 from harness.digest import digest_bytes
 from harness.errors import InputError, Location, Problem
 from harness.patchstack.format.patch_header import FILE_NAME, ID, PatchHeader, parse_header
+from harness.patchstack.stacks.patch_origin import OriginFinding, OriginState, origin_of, origins
 from harness.serialisation import JsonValue, json_form, json_object
 
 SERIES = "series"
@@ -22,6 +23,8 @@ class SelectedPatch:
     """The variant of a patch for one version.
 
     file: relative to the checkout. series: the position of the patch in its stack, from 1.
+    stale_origin: the file that the patch was imported from, with its digest, if it has changed since then;
+    otherwise "".
     """
 
     id: str
@@ -29,6 +32,7 @@ class SelectedPatch:
     file: str
     digest: str
     series: int
+    stale_origin: str = ""
     data: bytes = b""
 
     @classmethod
@@ -46,6 +50,7 @@ class SelectedPatch:
             file=facet["file"],
             digest=facet["digest"],
             series=facet["series"],
+            stale_origin=facet["stale_origin"],
             data=data,
         )
 
@@ -67,6 +72,8 @@ class PatchStack:
             if variant is None:
                 continue
             data = read_patch_file(variant.file)
+            origin = origin_of(patch, variant, root)
+            stale = origin and origin.state is OriginState.CHANGED
             selected.append(
                 SelectedPatch(
                     id=f"{self.upstream}/{patch.id}",
@@ -74,6 +81,7 @@ class PatchStack:
                     file=variant.file.relative_to(root).as_posix(),
                     digest=digest_bytes(data),
                     series=number,
+                    stale_origin=f"{origin.file} sha256:{origin.digest}" if origin and stale else "",
                     data=data,
                 )
             )
@@ -94,6 +102,12 @@ def load_stack(patches: Path, upstream: str) -> PatchStack:
 def selected_patches(root: Path, upstream: str, version: str) -> list[dict[str, JsonValue]]:
     """The facet `patches[upstream]`: the variants for `version`, without their contents."""
     return [json_object(patch) for patch in load_stack(root / "patches", upstream).select(version)]
+
+
+def imported_origins(patches: Path) -> tuple[OriginFinding, ...]:
+    """The origins of the imported patches of all upstreams. Patches with a damaged header are left out."""
+    stacks = [read_stack(patches, upstream)[0] for upstream in upstreams(patches)]
+    return tuple(found for stack in stacks for found in origins(stack.patches, patches.parent))
 
 
 def upstreams(patches: Path) -> tuple[str, ...]:

@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 
+from harness.digest import digest_bytes
 from harness.errors import InputError, Location, Problem
 from harness.patchstack.apply.classify import read_patch
 from harness.patchstack.format.diff_writer import render_patch
 from harness.patchstack.format.patch_header import FILE_NAME, OR, PatchHeader
+from harness.patchstack.stacks.patch_origin import origin_path
 from harness.patchstack.stacks.patch_stack import SERIES, PatchStack
 from harness.patchstack.stacks.stack_import import ImportedPatch, ImportedStack
 
@@ -89,7 +91,8 @@ def write_imported(
     """Write an imported stack in this project's format into the folder `patches`.
 
     versions: pin -> the versions that a patch with this pin is for; InputError names every pin without
-    versions. Corrupt patches are left out. InputError if the folder of a patch exists already.
+    versions. The header records the file of each variant with its digest, so that a later change of that file
+    is found. Corrupt patches are left out. InputError if the folder of a patch exists already.
     """
     usable = [patch for patch in imported.patches if read_patch(patch.name, patch.data).patch]
     unknown = sorted({patch.pin or patch.name for patch in usable} - set(versions))
@@ -114,6 +117,9 @@ def write_imported(
             file = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', variant.pin[:12]).strip('-.') or 'body'}.patch"
             files[file] = canonical(variant.data)
             lines.append(f"Body: {file.name} {versions[variant.pin or variant.name]}")
+            origin = origin_path(variant.file, patches.parent)
+            if origin.isprintable():
+                lines.append(f"Origin: {file.name} sha256:{digest_bytes(variant.data)} {origin}")
         files[folder / FILE_NAME] = _header(name, imported, variants, lines, versions, owner, today).encode()
     for upstream in sorted({upstream for upstream, _name in groups}):
         series = patches / upstream / SERIES

@@ -9,6 +9,7 @@ from pathlib import Path
 from harness.errors import Location, Problem
 from harness.patchstack.apply.classify import read_patch
 from harness.patchstack.format.patch_header import PatchHeader, in_range
+from harness.patchstack.stacks.patch_origin import OriginState, origins
 from harness.patchstack.stacks.patch_stack import read_patch_file, read_stack
 
 
@@ -21,6 +22,9 @@ def lint_stack(
     for patch in stack.patches:
         problems += _range_problems(patch, known)
         problems += _guard_problems(patch, patches.parent)
+        problems += [
+            found.problem for found in origins((patch,), patches.parent) if found.state is OriginState.CHANGED
+        ]
         if today and patch.review_by < today:
             problems.append(
                 Problem(

@@ -19,7 +19,8 @@ from harness.matrix.model.cell import Cell
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.matrix.version_matrix import Matrix
 from harness.package import PACKAGE_ROOT
-from harness.patchstack.stacks.patch_stack import selected_patches
+from harness.patchstack.stacks.patch_origin import OriginState
+from harness.patchstack.stacks.patch_stack import imported_origins, selected_patches
 from harness.plan.keys.code_digests import code_of_checks, record_code, simulator_digest
 from harness.plan.keys.facets import FacetInputs
 from harness.plan.tasks.host_capabilities import HostFacts, NpuFacts
@@ -100,7 +101,12 @@ def open_plan(
         code={name: one.digest for name, one in code.items()},
         code_record=record_code(code.values()),
         host=replace(host_facts(host), nodes=tuple(nodes)),
-        notices=(*_expired(matrix), *moving, *(f"no cell matches {glob!r}" for glob in unmatched)),
+        notices=(
+            *_expired(matrix),
+            *_stale_imports(settings),
+            *moving,
+            *(f"no cell matches {glob!r}" for glob in unmatched),
+        ),
         without={} if checks else checks_left_out(settings, matrix),
     )
     return PlanContext(settings=settings, matrix=matrix, host=host, plan=plan)
@@ -113,6 +119,15 @@ def _expired(matrix: Matrix) -> tuple[str, ...]:
         f"{found.until_date} and no longer applies: fix the failure, or give a new reason and date"
         for name, found in matrix.expectations.items()
         if found.expired(today)
+    )
+
+
+def _stale_imports(settings: Settings) -> tuple[str, ...]:
+    """A notice for each imported patch whose origin has changed, also if no cell of the plan uses it."""
+    return tuple(
+        found.problem.what
+        for found in imported_origins(settings.root / "patches")
+        if found.state is OriginState.CHANGED
     )
 
 

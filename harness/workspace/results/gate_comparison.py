@@ -41,7 +41,13 @@ from harness.workspace.open_ledger import ledger_file
 from harness.workspace.planning.open_plan import PlanContext, expectations, open_plan
 from harness.workspace.planning.other_host_plans import add_outcomes_of_other_hosts, join_plans
 from harness.workspace.planning.revision_comparison import plan_of_revision
-from harness.workspace.results.gate_scope import change_of_checkout, matrix_changes, unread_files
+from harness.workspace.results.gate_scope import (
+    change_of_checkout,
+    import_problems,
+    matrix_changes,
+    missing_origins,
+    unread_files,
+)
 from harness.workspace.results.run_report import REPRODUCE_OPTIONS
 
 #: Maximum number of logs to read for root causes.
@@ -124,6 +130,7 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
     head = verdicts_from_ledger(plan, attempts.outcomes, expected, outdated_attempts(plan, attempts))
     base_entries = base.plan.entries_by_name
     head_entries = {(entry.cell_id, entry.check): entry for entry in plan.entries}
+    changed = change_of_checkout(context.settings, base.revision) if base.revision else None
     by_name = {check.name for check in all_checks()}
     flags = context.settings.flags(*REPRODUCE_OPTIONS)
     chosen = () if profile == DEFAULT_PROFILE else ("--profile", profile)
@@ -147,9 +154,9 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
         flakes=flake_decisions(plan, attempts, ledger, now=time.time()),
         changes=changes,
         places=places,
-        problems=_idle_expectations(context, by_name),
+        problems=(*_idle_expectations(context, by_name), *import_problems(context.settings, changed or ())),
         notices=plan.notices,
-        scope=_scope(context, base, head_entries),
+        scope=_scope(context, base, head_entries, changed),
         impacted_only=options.impacted_only,
         profile=profile,
         options=flags,
@@ -200,7 +207,12 @@ def _base_expectations(base: _Base, head: Mapping[CellCheck, Verdict], profile: 
     return found
 
 
-def _scope(context: PlanContext, base: _Base, head_entries: Mapping[CellCheck, PlanEntry]) -> GateScope:
+def _scope(
+    context: PlanContext,
+    base: _Base,
+    head_entries: Mapping[CellCheck, PlanEntry],
+    changed: Collection[str] | None,
+) -> GateScope:
     base_entries = base.plan.entries_by_name
 
     def changed_and_left_out(name: CellCheck, entry: PlanEntry) -> bool:
@@ -212,7 +224,6 @@ def _scope(context: PlanContext, base: _Base, head_entries: Mapping[CellCheck, P
         )
         return _cause(entry) is SkipCause.PROFILE and not same
 
-    changed = change_of_checkout(context.settings, base.revision) if base.revision else None
     notes = matrix_changes(context.matrix, base.matrix, context.plan.profile) if base.matrix else ()
     if base.revision and base.matrix is None:
         notes = (
@@ -225,7 +236,7 @@ def _scope(context: PlanContext, base: _Base, head_entries: Mapping[CellCheck, P
         changed_files=None if changed is None else len(changed),
         unread_files=unread_files(context.settings, changed or (), (context.plan.record(), base.plan)),
         left_out=tuple(name for name, entry in head_entries.items() if changed_and_left_out(name, entry)),
-        notes=notes,
+        notes=(*notes, *missing_origins(context.settings)),
     )
 
 

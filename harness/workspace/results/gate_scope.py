@@ -10,11 +10,15 @@ from harness.ledger.plan_record import PlanRecord
 from harness.matrix.version_matrix import Matrix
 from harness.package import PACKAGE_ROOT
 from harness.patchstack.format.patch_header import FILE_NAME as PATCH_HEADER
-from harness.patchstack.stacks.patch_stack import SERIES, upstreams
+from harness.patchstack.stacks.patch_origin import OriginState
+from harness.patchstack.stacks.patch_stack import SERIES, imported_origins, upstreams
 from harness.plan.change.revision import Revision, changed_files
 from harness.plan.keys.code_digests import simulator_modules
 from harness.settings import FILE_NAME as SETTINGS_FILE
 from harness.settings import Settings
+
+#: The folder with the patch stacks of a checkout.
+PATCHES = "patches"
 
 
 def change_of_checkout(settings: Settings, revision: Revision) -> tuple[str, ...]:
@@ -42,6 +46,30 @@ def unread_files(
     root = Path(os.path.realpath(settings.root))
     read = {_inside(settings.root / file, root) for file in _inputs(settings, plans)}
     return tuple(sorted(file for file in changed if _inside(settings.root / file, root) not in read))
+
+
+def import_problems(settings: Settings, changed: Collection[str]) -> tuple[str, ...]:
+    """Imported patches that differ from their origin, or whose origin the change deletes."""
+    return tuple(
+        str(found.problem)
+        for found in imported_origins(settings.root / PATCHES)
+        if found.state is OriginState.CHANGED
+        or (found.state is OriginState.MISSING and found.file in changed)
+    )
+
+
+def missing_origins(settings: Settings) -> tuple[str, ...]:
+    """A sentence about the imported patches that cannot be compared with their origin."""
+    missing = [
+        found.file
+        for found in imported_origins(settings.root / PATCHES)
+        if found.state is OriginState.MISSING
+    ]
+    if not missing:
+        return ()
+    return (
+        f"not looked at: the origins of {len(missing)} imported patches, not here: {', '.join(missing[:3])}",
+    )
 
 
 def matrix_changes(here: Matrix, base: Matrix, profile: str) -> tuple[str, ...]:
@@ -76,8 +104,10 @@ def _inputs(settings: Settings, plans: Collection[PlanRecord]) -> Iterator[str]:
     """The files that decide which tasks a plan has, and those whose content is in a key."""
     yield settings["matrix"]
     yield SETTINGS_FILE
-    for upstream in upstreams(settings.root / "patches"):
-        yield f"patches/{upstream}/{SERIES}"
+    for upstream in upstreams(settings.root / PATCHES):
+        yield f"{PATCHES}/{upstream}/{SERIES}"
+    for found in imported_origins(settings.root / PATCHES):
+        yield found.file
     for plan in plans:
         for task in plan.tasks:
             for facet, value in task.facets.items():

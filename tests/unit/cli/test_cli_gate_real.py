@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 
 import pytest
 from click.testing import CliRunner
 
 from harness.cli.gate_command import command
+from harness.cli.patches_command import command as patches_command
+from harness.cli.plan_command import command as plan_command
 from harness.cli.run_command import command as run_command
 from harness.plan.tasks.check_registry import all_checks
 from harness.settings import load_settings
@@ -163,3 +166,82 @@ def test_a_base_that_cannot_be_run_without_mirrors_stays_unknown(checkout):
     code, item, _report = checkout.gate("--run-base", mirrors=False)
     assert (code, item["class"]) == (4, "unknown")
     assert "not-run" in item["evidence"][0]
+
+
+def imported(checkout):
+    """Import the plugin's patch of the checkout, in place of its own patch, and commit."""
+    plugin = checkout.root / "plugin" / "verl_npu" / "patch" / "verl" / "d62da4950"
+    plugin.mkdir(parents=True)
+    (plugin / "mod.patch").write_text(patch_of("a = 1", "b = 1"))
+    shutil.rmtree(checkout.root / "patches")
+    target = str(checkout.root / "patches")
+    words = ["--out", target, "--owner", "us", "--for", "d62da4950>=0.6.1"]
+    checkout.invoke(patches_command, ["import", str(checkout.root / "plugin"), *words])
+    checkout.commit()
+    return plugin / "mod.patch"
+
+
+def test_a_change_of_the_plugins_own_patch_blocks_until_it_is_imported_again(checkout):
+    origin = imported(checkout)
+    assert checkout.run() == 0
+    origin.write_text(patch_of("a = 1", "b = 2"))
+    plan = checkout.invoke(plan_command, ["--changed-since", "main"]).stdout
+    assert "patches" in plan.partition("unchanged")[0]
+    assert checkout.run() == 1
+    code, item, report = checkout.gate()
+    assert (code, item["class"]) == (1, "new")
+    assert "import it again" in report["problems"][0]
+    assert report["scope"]["unread_files"] == []
+    origin.unlink()
+    assert "is missing" in checkout.gate()[2]["problems"][0]
+
+
+@pytest.mark.parametrize("whole_folder", [False, True])
+def test_a_patch_that_lies_elsewhere_and_is_linked_counts(checkout, whole_folder):
+    elsewhere = checkout.root / "vendor" / "npu"
+    if whole_folder:
+        shutil.copytree(checkout.root / "patches", elsewhere)
+        shutil.rmtree(checkout.root / "patches")
+        (checkout.root / "patches").symlink_to("vendor/npu")
+        real = elsewhere / "verl" / "b" / "all.patch"
+    else:
+        elsewhere.mkdir(parents=True)
+        real = elsewhere / "all.patch"
+        (checkout.patch / "all.patch").rename(real)
+        (checkout.patch / "all.patch").symlink_to("../../../vendor/npu/all.patch")
+    checkout.commit()
+    checkout.run()
+    assert checkout.gate("--base", "HEAD~1")[0] == 0
+    real.write_text(patch_of("something else", "b = 1"))
+    code, item, report = checkout.gate()
+    assert (code, item["changed"]) == (4, True)
+    assert report["scope"]["unread_files"] == []
+    checkout.run()
+    assert checkout.gate("--run-base")[0] == 1
+
+
+def test_a_patch_in_a_submodule_counts(checkout):
+    origin = checkout.folder / "plugin-origin"
+    origin.mkdir()
+    (origin / "all.patch").write_text(patch_of("a = 1", "b = 1"))
+    git(origin, "init", "-q", "-b", "main")
+    git(origin, "add", "-A")
+    git(origin, "commit", "-q", "-m", "x")
+    git(checkout.root, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(origin), "plugin")
+    (checkout.patch / "all.patch").unlink()
+    (checkout.patch / "all.patch").symlink_to("../../../plugin/all.patch")
+    checkout.commit()
+    checkout.run()
+    assert checkout.gate("--base", "HEAD~1")[0] == 0
+    (checkout.root / "plugin" / "all.patch").write_text(patch_of("something else", "b = 1"))
+    git(checkout.root / "plugin", "commit", "-q", "-a", "-m", "y")
+    code, item, _report = checkout.gate()
+    assert (code, item["changed"]) == (4, True)
+
+
+def test_an_uncommitted_change_in_a_submodule_counts(checkout):
+    test_a_patch_in_a_submodule_counts(checkout)
+    checkout.commit()
+    checkout.run()
+    (checkout.root / "plugin" / "all.patch").write_text(patch_of("a = 1", "b = 4"))
+    assert checkout.gate()[1]["changed"]

@@ -60,7 +60,7 @@ def test_an_invalid_version_is_an_input_error(tmp_path: Path) -> None:
 def test_the_facet_changes_only_with_the_variant(tmp_path: Path) -> None:
     make(tmp_path)
     before = selected_patches(tmp_path, "up", "1.5")
-    assert set(before[0]) == {"id", "version_range", "file", "digest", "series"}
+    assert set(before[0]) == {"id", "version_range", "file", "digest", "series", "stale_origin"}
     header = tmp_path / "patches/up/fix/PATCH"
     header.write_text(header.read_text(encoding="utf-8").replace("because", "since"), encoding="utf-8")
     assert selected_patches(tmp_path, "up", "1.5") == before
