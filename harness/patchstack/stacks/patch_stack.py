@@ -50,7 +50,7 @@ class SelectedPatch:
             file=facet["file"],
             digest=facet["digest"],
             series=facet["series"],
-            stale_origin=facet["stale_origin"],
+            stale_origin=facet.get("stale_origin", ""),
             data=data,
         )
 
