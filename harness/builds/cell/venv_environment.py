@@ -31,6 +31,7 @@ from harness.builds.cell.environment_files import (
 )
 from harness.builds.cell.environment_spec import LAYOUT, BuildStepError, EnvironmentSpec
 from harness.builds.cell.patched_files import MismatchError, install_patched
+from harness.builds.cell.wheel_store import WheelStore
 from harness.builds.installed.file_manifest import FileManifest, WatchedFolder, read_states
 from harness.cell_program.built_environment import (
     EnvironmentBuilt,
@@ -196,9 +197,8 @@ def _install(
         argv = [uv_binary(), "venv", "--python", spec.interpreter, "--no-project", *QUIET, str(prefix)]
         _require_done(_uv(ctx, argv, settings), "venv", "The virtual environment could not be created.")
     own = frozenset(read_states([WatchedFolder(path=str(prefix))]))
-    wheels = [package for package in spec.packages if package.name not in spec.built]
     with build.step("install"):
-        _install_wheels(ctx, wheels, prefix, settings)
+        _install_wheels(ctx, spec, prefix, settings)
     if spec.built:
         with build.step("build"):
             _build_packages(ctx, spec, prefix, build, settings)
@@ -210,17 +210,26 @@ def _install(
     return own
 
 
-def _install_wheels(
-    ctx: TaskContext, wheels: Sequence[LockedPackage], prefix: Path, settings: IndexSettings
-) -> None:
+def _install_wheels(ctx: TaskContext, spec: EnvironmentSpec, prefix: Path, settings: IndexSettings) -> None:
     """Install wheels whose digests uv compares with the lock, through a cache that only this build uses.
 
     The files in the cache that all programs of this user share may have been changed since they were
     downloaded. Because the cache of this build is removed, its files can be linked into the environment
     instead of being copied, and afterwards nothing else refers to them.
     """
+    wheels = [package for package in spec.packages if package.name not in spec.built]
+    store = WheelStore(
+        cache=ctx.cache,
+        python=prefix / "bin" / "python",
+        minor=spec.minor,
+        settings=settings,
+        work=ctx.workdir,
+        command=ctx.command,
+    )
+    folder = store.collect(wheels)
+    local = ("--offline", "--no-index", "--find-links", str(folder)) if folder else settings.uv_arguments()
     cache = prefix.parent / "downloads"
-    argv = [uv_binary(), "pip", "sync", *_target(prefix, settings), _requirements(ctx, "wheels", wheels)]
+    argv = [uv_binary(), "pip", "sync", *_target(prefix), *local, _requirements(ctx, "wheels", wheels)]
     try:
         done = _uv(ctx, argv, settings, {"UV_CACHE_DIR": str(cache), "UV_LINK_MODE": "hardlink"})
         _require_done(done, "install", "The locked packages could not be installed.")
@@ -254,7 +263,14 @@ def _build_packages(
         added = spec.build_env.get(package.name, {})
         argv = [
             uv_binary(),
-            *("pip", "install", *_target(prefix, settings), "--no-deps", "--no-build-isolation"),
+            *(
+                "pip",
+                "install",
+                *_target(prefix),
+                *settings.uv_arguments(),
+                "--no-deps",
+                "--no-build-isolation",
+            ),
             *("--no-binary", package.name, "--requirements", _requirements(ctx, package.name, [package])),
             # No build reads these settings; uv makes them part of the name of the wheel in its cache.
             *(a for name, value in added.items() for a in ("--config-setting", f"npu-matrix-{name}={value}")),
@@ -263,9 +279,8 @@ def _build_packages(
         _require_done(completed, "build", f"{package.name} could not be built from its source package.")
 
 
-def _target(prefix: Path, settings: IndexSettings) -> list[str]:
-    python = str(prefix / "bin" / "python")
-    return ["--python", python, "--require-hashes", *settings.uv_arguments(), *QUIET]
+def _target(prefix: Path) -> list[str]:
+    return ["--python", str(prefix / "bin" / "python"), "--require-hashes", *QUIET]
 
 
 def _requirements(ctx: TaskContext, name: str, packages: Sequence[LockedPackage]) -> str:

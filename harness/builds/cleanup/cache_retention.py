@@ -28,6 +28,7 @@ STORES: Mapping[str, str] = {
     "sim": "simulated CANN runtimes",
     "sources": "downloaded releases",
     "survival": "histories of patches",
+    "wheels": "downloaded wheels",
 }
 # The cache of uv, which is removed as a whole.
 PACKAGES, PACKAGES_ARE = "uv", "packages downloaded for images"

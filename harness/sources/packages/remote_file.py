@@ -7,6 +7,7 @@ that are close to each other share a request, and pip's certificates and proxy a
 from __future__ import annotations
 
 import io
+import shutil
 import ssl
 import urllib.error
 import urllib.request
@@ -14,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
+from harness.digest import CHUNK_BYTES
 from harness.sources.packages.index_settings import IndexSettings, local_path
 
 TIMEOUT_S = 60.0
@@ -151,6 +153,16 @@ def download(url: str, settings: IndexSettings, limit: int) -> bytes:
     if len(data) > limit:
         raise OSError(f"{TOO_LARGE} {limit >> 20} MiB")
     return data
+
+
+def download_file(url: str, settings: IndexSettings, target: Path) -> None:
+    """Download a file of any size to `target`; OSError if that fails."""
+    _require_http(url)
+    with _opener(settings).open(url, timeout=TIMEOUT_S) as response, target.open("wb") as stream:
+        shutil.copyfileobj(response, stream, CHUNK_BYTES)
+        size = response.headers.get("Content-Length", "")
+        if size.isdigit() and stream.tell() != int(size):
+            raise OSError(f"the connection ended after {stream.tell()} of {size} bytes")
 
 
 def _require_http(url: str) -> None:
