@@ -7,25 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from harness.compat.lint.rule_expression import UNKNOWN, UNSET
-from harness.compat.lint.shell_words import Expansion
+from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import Location
 
 FactValue: TypeAlias = "bool | int | float | str"
 SPECIAL_WORDS = {"true": True, "false": False, "null": None, "none": None}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScriptValue(Expansion):
-    """The value of a setting, and where it was set."""
-
-    where: Location
-
-    def parsed(self) -> Any:
-        """The value as Hydra reads it: bool, number or string; UNSET for null, UNKNOWN when not known.
-
-        A path with an unknown variable is used as text, because equal texts are equal paths.
-        """
-        return UNKNOWN if self.unknown and "/" not in self.text else parse_value(self.text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +74,14 @@ class JobSettings:
             added=frozenset(added),
             facts=facet.get("facts", {}),
         )
+
+
+def parsed_value(value: ScriptValue) -> Any:
+    """The value as Hydra reads it: bool, number or string; UNSET for null, UNKNOWN when not known.
+
+    A path with an unknown variable is used as text, because equal texts are equal paths.
+    """
+    return UNKNOWN if value.unknown and "/" not in value.text else parse_value(value.text)
 
 
 def parse_value(text: str) -> Any:

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from harness.compat.lint.job_settings import JobSettings, ScriptValue
+from harness.compat.lint.job_settings import JobSettings, parsed_value
 from harness.compat.lint.lint_measurements import ScriptNote
-from harness.compat.lint.shell_words import (
-    ASSIGNMENT,
-    MAX_SCRIPT_BYTES,
-    ShellReader,
-    ShellWord,
-    expand,
-)
+from harness.compat.lint.shell.evaluator import Command, Evaluator
+from harness.compat.lint.shell.syntax_tree import MAX_SCRIPT_BYTES
+from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError, Location
 
 OVERRIDE = re.compile(r"(?P<prefix>\+{0,2}|~)(?P<key>[A-Za-z_][\w./@-]*)(?P<equals>=)?")
 OVERRIDE_START = re.compile(r"(?:\+{0,2}[\w./@-]+=|~)")
 PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun)")
-OWN_ARGUMENTS = ("$@", "${@}", "$*", "${*}")
-BLOCK_WORDS = ("if", "elif", "while", "until", "for", "case", "select")
-BLOCK_MARKS = ("then", "else", "do", "fi", "done", "esac", "{", "}", "!")
-COMMAND_PREFIXES = ("time", "exec", "nohup", "sudo", "env")
-DECLARATIONS = ("export", "declare", "readonly", "local", "typeset")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,17 +25,6 @@ class LaunchScript:
 
     jobs: tuple[JobSettings, ...]
     notes: tuple[ScriptNote, ...]
-
-
-@dataclass(kw_only=True)
-class _ScriptState:
-    """The variables that the script has set up to the current line, and what was found so far."""
-
-    file: str
-    variables: dict[str, ScriptValue] = field(default_factory=dict)
-    exported: set[str] = field(default_factory=set)
-    jobs: list[JobSettings] = field(default_factory=list)
-    notes: list[ScriptNote] = field(default_factory=list)
 
 
 def read_script(path: Path) -> LaunchScript:
@@ -63,14 +43,14 @@ def read_script(path: Path) -> LaunchScript:
         raise InputError(
             "this is not a launch script",
             where=Location(path),
-            why="it is not a text file, or larger than 1 MiB",
+            why="it is not a text file, or larger than 64 KiB",
         )
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise InputError("this script is not UTF-8", where=Location(path, line), why=str(error)) from error
-    script = parse_script(text, str(path))
+    script = parse_script(text, str(path), path.parent)
     if not script.jobs:
         raise InputError(
             "this script starts no training job",
@@ -81,166 +61,104 @@ def read_script(path: Path) -> LaunchScript:
     return script
 
 
-def parse_script(text: str, file: str = "script") -> LaunchScript:
-    """Read a script's text. Each job gets the values that are set at its line."""
-    state = _ScriptState(file=file)
-    reader = ShellReader(text)
-    for words in reader.commands():
-        _read_command(state, words)
-    notes = sorted([*state.notes, *reader.notes], key=lambda note: note.line)
-    return LaunchScript(jobs=tuple(state.jobs), notes=tuple(dict.fromkeys(notes)))
+def parse_script(text: str, file: str = "script", folder: Path | None = None) -> LaunchScript:
+    """Read a script's text; InputError if bash would not accept it.
+
+    folder: the folder whose scripts it may source, None for none.
+    """
+    evaluator = Evaluator(file, folder)
+    evaluator.read(text)
+    notes = list(evaluator.notes)
+    jobs = []
+    for command in evaluator.commands:
+        job = _read_launch(command, file, notes)
+        if job is not None and job not in jobs:
+            jobs.append(job)
+    return LaunchScript(
+        jobs=tuple(jobs), notes=tuple(dict.fromkeys(sorted(notes, key=lambda note: note.line)))
+    )
 
 
-def _read_command(state: _ScriptState, words: list[ShellWord]) -> None:
-    first = words[0].raw
-    if first in BLOCK_WORDS and not words[0].quoted:
-        state.notes.append(
-            ScriptNote(line=words[0].line, text=f"the body of `{first}` is read as if it were executed")
-        )
-        return
-    while words and words[0].raw in (*BLOCK_MARKS, *COMMAND_PREFIXES):
-        words = words[1:]
-    exporting = bool(words) and words[0].raw in DECLARATIONS
-    exports = exporting and words[0].raw == "export"
-    if exporting:
-        words = words[1:]
-    assigned: dict[str, ScriptValue] = {}
-    while words and (match := ASSIGNMENT.match(words[0].raw)):
-        assigned[match["name"]] = _assign(state, words[0], match)
-        words = words[1:]
-    if exporting or not words:
-        state.exported |= set(assigned) if exports else set()
-        state.exported |= {word.raw for word in words} if exports else set()
-        return
-    _read_launch(state, words, assigned)
-
-
-def _assign(state: _ScriptState, word: ShellWord, match: re.Match[str]) -> ScriptValue:
-    name = match["name"]
-    value = _value(state, word, match.end())
-    if match["append"] and name in state.variables:
-        before = state.variables[name]
-        value = replace(value, text=before.text + value.text, unknown=before.unknown or value.unknown)
-    state.variables[name] = value
-    return value
-
-
-def _value(state: _ScriptState, word: ShellWord, start: int) -> ScriptValue:
-    """The expanded text of `word` after its first `start` characters."""
-    value = expand(_without_prefix(word, start), state.variables)
-    where = Location(state.file, word.line, word.column)
-    return ScriptValue(text=value.text, where=where, unknown=value.unknown)
-
-
-def _without_prefix(word: ShellWord, count: int) -> ShellWord:
-    """`word` without its first `count` characters."""
-    parts = []
-    for text, expanded in word.parts:
-        if count >= len(text):
-            count -= len(text)
-            continue
-        parts.append((text[count:], expanded))
-        count = 0
-    return ShellWord(parts=tuple(parts), line=word.line, column=word.column, quoted=word.quoted)
-
-
-def _read_launch(state: _ScriptState, words: Sequence[ShellWord], prefixed: dict[str, ScriptValue]) -> None:
-    entry, rest = _python_entry(words)
+def _read_launch(command: Command, file: str, notes: list[ScriptNote]) -> JobSettings | None:
+    """The job that a command starts; None if it starts no Python program with overrides."""
+    entry, rest = _python_entry(command.arguments)
     if not entry:
-        return
+        return None
     overrides: dict[str, ScriptValue] = {}
     added: set[str] = set()
     removed: set[str] = set()
     missing_values: dict[str, ScriptValue] = {}
-    config = ""
-    unread = [word for word in rest if _is_unread(word)]
+    unread = [word for word in rest if word.whole]
     for position, word in enumerate(rest):
-        raw = word.raw
-        if raw.startswith("--config-name"):
-            following = rest[position + 1] if "=" not in raw and position + 1 < len(rest) else word
-            config = expand(following, state.variables).text.removeprefix("--config-name=")
-        match = OVERRIDE.match(raw)
-        if not match or word.parts[0][0].startswith("-"):
+        match = OVERRIDE.match(word.text)
+        if not match or word.whole:
             continue
         key = match["key"]
         if match["prefix"] == "~":
             removed.add(key)
         elif match["equals"]:
-            overrides[key] = _value(state, word, match.end())
-            added |= {key} if match["prefix"] else set()
-            if raw == match[0] and _is_bare_word(rest[position + 1 : position + 2]):
-                missing_values[key] = overrides[key]
-    state.notes += [
-        ScriptNote(line=word.line, text=f"the overrides in {word.raw} are not read", unread=True)
-        for word in unread
-    ]
-    if overrides or unread:
-        job = _job_settings(state, words[0], entry, config, overrides, prefixed)
-        state.jobs.append(
-            replace(
-                job,
-                added=frozenset(added),
-                removed=frozenset(removed),
-                has_unread_arguments=bool(unread),
-                missing_values=missing_values,
+            overrides[key] = ScriptValue(
+                text=word.text[match.end() :], unknown=word.unknown, where=word.where
             )
-        )
-
-
-def _is_unread(word: ShellWord) -> bool:
-    """Whether a word may expand to overrides: an expansion other than the script's own arguments."""
-    return (
-        bool(word.parts)
-        and word.parts[0][1]
-        and word.raw.startswith(("$", "`"))
-        and word.raw not in OWN_ARGUMENTS
-    )
-
-
-def _is_bare_word(words: Sequence[ShellWord]) -> bool:
-    """Whether the next word is neither an override nor an option, so it belongs to the word before it."""
-    return bool(words) and not words[0].raw.startswith(("-", "$@")) and not OVERRIDE_START.match(words[0].raw)
-
-
-def _python_entry(words: Sequence[ShellWord]) -> tuple[str, Sequence[ShellWord]]:
-    """The Python module or file that a command starts, and the words after it."""
-    for position, word in enumerate(words):
-        if not PYTHON.fullmatch(word.raw):
-            continue
-        rest = words[position + 1 :]
-        for index, option in enumerate(rest):
-            if option.raw == "-m" and index + 1 < len(rest):
-                return rest[index + 1].raw, rest[index + 2 :]
-            if option.raw.endswith(".py"):
-                return option.raw, rest[index + 1 :]
-    return "", ()
-
-
-def _job_settings(
-    state: _ScriptState,
-    start: ShellWord,
-    entry: str,
-    config: str,
-    overrides: dict[str, ScriptValue],
-    prefixed: dict[str, ScriptValue],
-) -> JobSettings:
-    exported = {name: state.variables[name] for name in sorted(state.exported) if name in state.variables}
+            added |= {key} if match["prefix"] else set()
+            if word.text == match[0] and _is_bare_word(rest[position + 1 : position + 2]):
+                missing_values[key] = overrides[key]
+    for word in unread:
+        outside = word.unknown.isidentifier()
+        text = f"the overrides in {word.text} are given from outside" if outside else ""
+        text = text or f"the overrides in {word.text} are not read"
+        notes.append(ScriptNote(line=word.where.line, text=text, unread=not outside))
+    if not overrides and not unread:
+        return None
     device = overrides["trainer.device"].text if "trainer.device" in overrides else "npu"
     model = overrides.get("actor_rollout_ref.model.path")
     return JobSettings(
-        name=Path(state.file).name,
-        where=Location(state.file, start.line, start.column),
+        name=Path(file).name,
+        where=Location(file, command.where.line, command.where.column),
         overrides=overrides,
-        env={**exported, **prefixed},
+        env=command.environment,
         entry=entry,
         device=device,
         nodes=_count(overrides.get("trainer.nnodes")),
         cards=_count(overrides.get("trainer.n_gpus_per_node")),
-        config=config,
+        config=_option(rest, "--config-name"),
         model=model.text if model else "",
+        added=frozenset(added),
+        removed=frozenset(removed),
+        has_unread_arguments=any(not word.unknown.isidentifier() for word in unread),
+        missing_values=missing_values,
     )
 
 
+def _option(words: Sequence[ScriptValue], name: str) -> str:
+    """The value of `--name VALUE` or `--name=VALUE`; "" if it is not given."""
+    for position, word in enumerate(words):
+        if word.text == name and position + 1 < len(words):
+            return words[position + 1].text
+        if word.text.startswith(f"{name}="):
+            return word.text.removeprefix(f"{name}=")
+    return ""
+
+
+def _is_bare_word(words: Sequence[ScriptValue]) -> bool:
+    """Whether the next word is neither an override nor an option, so it belongs to the word before it."""
+    return bool(words) and not words[0].text.startswith("-") and not OVERRIDE_START.match(words[0].text)
+
+
+def _python_entry(words: Sequence[ScriptValue]) -> tuple[str, Sequence[ScriptValue]]:
+    """The Python module or file that a command starts, and the words after it."""
+    for position, word in enumerate(words):
+        if not PYTHON.fullmatch(word.text):
+            continue
+        rest = words[position + 1 :]
+        for index, option in enumerate(rest):
+            if option.text == "-m" and index + 1 < len(rest):
+                return rest[index + 1].text, rest[index + 2 :]
+            if option.text.endswith(".py"):
+                return option.text, rest[index + 1 :]
+    return "", ()
+
+
 def _count(value: ScriptValue | None) -> int:
-    plain = value.parsed() if value else 0
+    plain = parsed_value(value) if value else 0
     return plain if isinstance(plain, int) and not isinstance(plain, bool) else 0

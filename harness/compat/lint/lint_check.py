@@ -14,7 +14,7 @@ from harness.compat.lint.hydra_config import (
     find_unknown_keys,
     read_config,
 )
-from harness.compat.lint.job_settings import JobSettings, ScriptValue
+from harness.compat.lint.job_settings import JobSettings, parsed_value
 from harness.compat.lint.launch_script import LaunchScript, read_script
 from harness.compat.lint.lint_measurements import (
     CONFIG_RULE,
@@ -26,6 +26,7 @@ from harness.compat.lint.lint_measurements import (
 )
 from harness.compat.lint.rule_expression import UNKNOWN, UNSET, evaluate, names_in
 from harness.compat.lint.ruleset import PLACEHOLDER, VERSION_NAMES, LintRule, Ruleset, load_ruleset
+from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError
 from harness.matrix.model.versions import Version, parse_version
 from harness.outcome import Evidence, Judgement, Measured, Status
@@ -51,7 +52,7 @@ class JobFacts:
             return self._versions.get(name, UNKNOWN)
         if name.startswith("env."):
             setting = self._job.env.get(name[4:])
-            return setting.parsed() if setting else UNSET
+            return parsed_value(setting) if setting else UNSET
         if name.startswith("fact."):
             return self._job.facts.get(name[5:], UNKNOWN)
         if name.startswith("model."):
@@ -65,7 +66,7 @@ class JobFacts:
     def is_set(self, name: str) -> bool:
         """Whether the job sets `name` to a value."""
         setting = self.setting(name)
-        return setting is not None and setting.parsed() is not UNSET
+        return setting is not None and parsed_value(setting) is not UNSET
 
     def setting(self, name: str) -> ScriptValue | None:
         """The job's setting of `name`, or None when it uses the default."""
@@ -76,7 +77,7 @@ class JobFacts:
     def _setting(self, key: str) -> Any:
         setting = self._job.overrides.get(key)
         if setting is not None:
-            return setting.parsed()
+            return parsed_value(setting)
         if self._job.has_unread_arguments:
             return UNKNOWN
         verl = self._versions.get("verl")

@@ -1,0 +1,4 @@
+"""Reads bash scripts without executing anything: a syntax tree from shfmt, and an evaluator of it.
+
+Start with `evaluator`, which walks a script and lists the commands it would run.
+"""

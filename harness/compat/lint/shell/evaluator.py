@@ -1,0 +1,716 @@
+"""Walks a bash script and lists the programs it would start, with their arguments and environment.
+
+Nothing is executed and nothing is read from the environment of this process. Both branches of an `if` are
+read if its condition is not known; a loop over an unknown list is read once with an unknown variable.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.compat.lint.lint_measurements import ScriptNote
+from harness.compat.lint.shell.arithmetic import UnknownNumberError
+from harness.compat.lint.shell.conditions import Truth, evaluate_clause, evaluate_test
+from harness.compat.lint.shell.expansion import Expander
+from harness.compat.lint.shell.syntax_tree import MAX_SCRIPT_BYTES, SyntaxNode, parse_bash
+from harness.compat.lint.shell.values import (
+    Expansion,
+    ScriptValue,
+    TooLargeError,
+    Variable,
+    VariableValue,
+    joined,
+    placed,
+)
+from harness.compat.lint.shell.world import World, distinct, merged
+from harness.errors import InputError, Location
+
+# Each bound is far above what launch scripts need, and keeps hostile ones below two seconds.
+MAX_STEPS = 5_000
+MAX_WORLDS = 16
+MAX_ITERATIONS = 200
+MAX_NESTING = 25
+MAX_COMMANDS = 500
+
+Outcomes = list[tuple[World, Truth]]
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
+_BLOCKED_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A program that a script starts. environment: the variables that the script exports or sets for it."""
+
+    arguments: tuple[ScriptValue, ...]
+    environment: Mapping[str, ScriptValue]
+    where: Location
+
+
+class Evaluator:
+    """Reads one script and the files beside it that it sources.
+
+    commands: the programs that it starts, without repetitions. notes: what was not read or is not known.
+    """
+
+    def __init__(self, path: str, folder: Path | None) -> None:
+        self._path, self._folder = path, folder
+        self._steps = 0
+        self._nesting = 0
+        self._expander = Expander(b"", self._substitute)
+        self.commands: list[Command] = []
+        self.notes: list[ScriptNote] = []
+
+    def read(self, text: str) -> None:
+        """Read the script; InputError if bash would not accept it."""
+        world = World(script=self._path)
+        tree = parse_bash(text, self._path)
+        try:
+            self._script(tree, text, world)
+        except (TooLargeError, RecursionError) as error:
+            why = str(error) if isinstance(error, TooLargeError) else "it is nested too deeply"
+            self._note(Location(self._path, 1), f"the rest of the script is not read: {why}", unread=True)
+
+    def _script(self, tree: SyntaxNode, text: str, world: World) -> Outcomes:
+        before = self._expander
+        self._expander = Expander(text.encode("utf-8", "surrogateescape"), self._substitute)
+        try:
+            return self._statements(tree.children("Stmts"), world)
+        finally:
+            self._expander = before
+
+    def _nested(self, text: Expansion, world: World, where: Location) -> Outcomes:
+        """Read a script that is a string, as in `bash -c` or `eval`."""
+        if text.unknown and text.text.strip() in (f"${text.unknown}", f"${{{text.unknown}}}"):
+            self._note(where, f"the command in {text.text} is not read", unread=True)
+            return [(world, Truth.OPEN)]
+        try:
+            tree = parse_bash(text.text, self._path, where)
+        except InputError as error:
+            why = error.problems[0].why
+            self._note(where, f"a command in a string is not read: {why}", unread=True)
+            return [(world, Truth.OPEN)]
+        return self._deeper(lambda: self._script(tree, text.text, world))
+
+    def _deeper(self, read: Callable[[], Outcomes]) -> Outcomes:
+        self._nesting += 1
+        try:
+            if self._nesting > MAX_NESTING:
+                raise TooLargeError(f"functions or scripts call each other more than {MAX_NESTING} times")
+            return read()
+        finally:
+            self._nesting -= 1
+
+    def _note(self, where: Location, text: str, *, unread: bool = False) -> None:
+        note = ScriptNote(line=where.line, text=text, unread=unread)
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _statements(self, statements: Sequence[SyntaxNode], world: World) -> Outcomes:
+        outcomes: Outcomes = [(world, Truth.YES)]
+        for statement in statements:
+            following: Outcomes = []
+            for before, truth in outcomes:
+                following += self._statement(statement, before) if before.running else [(before, truth)]
+            outcomes = _bounded(following)
+        return outcomes
+
+    def _statement(self, statement: SyntaxNode, world: World) -> Outcomes:
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            raise TooLargeError(f"it runs more than {MAX_STEPS:,} commands")
+        command = statement.child("Cmd")
+        if command is None:
+            return [(world, Truth.YES)]
+        outcomes = self._command(command, world, statement.children("Redirs"))
+        if statement.flag("Negated"):
+            return [(after, truth.negated()) for after, truth in outcomes]
+        return outcomes
+
+    def _command(self, node: SyntaxNode, world: World, redirections: Sequence[SyntaxNode]) -> Outcomes:
+        readers: dict[str, Callable[[SyntaxNode, World], Outcomes]] = {
+            "IfClause": self._if,
+            "ForClause": self._for,
+            "WhileClause": self._while,
+            "CaseClause": self._case,
+            "BinaryCmd": self._joined_commands,
+            "Block": lambda node, world: self._statements(node.children("Stmts"), world),
+            "Subshell": self._subshell,
+            "FuncDecl": self._function,
+            "DeclClause": self._declaration,
+            "TestClause": lambda node, world: [
+                (world, evaluate_clause(node.child("X"), self._expander, world))
+            ],
+            "ArithmCmd": self._arithmetic,
+            "LetClause": self._let,
+            "TimeClause": self._timed,
+        }
+        if node.kind == "CallExpr":
+            return self._call(node, world, redirections)
+        if node.kind not in readers:
+            self._note(node.location, f"`{self._expander.raw(node)[:60]}` is not read", unread=True)
+            return [(world, Truth.OPEN)]
+        return readers[node.kind](node, world)
+
+    def _if(self, node: SyntaxNode, world: World) -> Outcomes:
+        conditions = node.children("Cond")
+        if not conditions:
+            return self._statements(node.children("Then"), world)
+        outcomes: Outcomes = []
+        for after, truth in self._statements(conditions, world):
+            if not after.running:
+                outcomes.append((after, truth))
+                continue
+            if truth.known is not False:
+                outcomes += self._statements(node.children("Then"), after.copy())
+            if truth.known is not True:
+                otherwise = node.child("Else")
+                outcomes += self._if(otherwise, after) if otherwise is not None else [(after, Truth.YES)]
+        return _bounded(outcomes)
+
+    def _case(self, node: SyntaxNode, world: World) -> Outcomes:
+        subject = self._expander.text(node.child("Word"), world)
+        outcomes: Outcomes = []
+        for item in node.children("Items"):
+            truth = self._matches(item, subject, world)
+            if truth.known is not False:
+                outcomes += self._statements(item.children("Stmts"), world.copy())
+            if truth.known is True:
+                return _bounded(outcomes)
+        return _bounded([*outcomes, (world, Truth.YES)])
+
+    def _matches(self, item: SyntaxNode, subject: Expansion, world: World) -> Truth:
+        found = Truth.NO
+        for word in item.children("Patterns"):
+            pattern, unknown = self._expander.pattern(word, world)
+            if pattern == ".*" and not unknown:
+                return Truth.YES
+            if unknown or subject.unknown:
+                found = Truth.OPEN
+            elif re.fullmatch(pattern, subject.text, re.DOTALL):
+                return Truth.YES
+        return found
+
+    def _for(self, node: SyntaxNode, world: World) -> Outcomes:
+        loop = node.child("Loop")
+        if loop is None or node.flag("Select"):
+            self._note(node.location, "a `select` loop is not read", unread=True)
+            return [(world, Truth.OPEN)]
+        if loop.kind == "CStyleLoop":
+            return self._counting(node, loop, world)
+        name_node = loop.child("Name")
+        name = name_node.text() if name_node is not None else ""
+        items = [field for word in loop.children("Items") for field in self._expander.fields(word, world)]
+        outcomes: Outcomes = [(world, Truth.YES)]
+        for item in items[:MAX_ITERATIONS]:
+            following: Outcomes = []
+            for before, truth in outcomes:
+                if before.running:
+                    # An unknown list has unknown elements, which have the name of the loop's variable.
+                    value = Expansion(text=f"${name}", unknown=name) if item.whole else item
+                    before.assign(name, value, node.location)
+                    following += self._statements(node.children("Do"), before)
+                else:
+                    following.append((before, truth))
+            outcomes = _bounded(following)
+        if len(items) > MAX_ITERATIONS:
+            self._note(node.location, f"a loop is read {MAX_ITERATIONS} times only", unread=True)
+        return outcomes
+
+    def _counting(self, node: SyntaxNode, loop: SyntaxNode, world: World) -> Outcomes:
+        """`for ((init; condition; step))`."""
+        outcomes: Outcomes = [(world, Truth.YES)]
+        try:
+            if loop.child("Init") is not None:
+                self._expander.number(loop.child("Init"), world)
+            for _ in range(MAX_ITERATIONS):
+                if not self._expander.number(loop.child("Cond"), world):
+                    return outcomes
+                outcomes = self._statements(node.children("Do"), world)
+                if len(outcomes) > 1:
+                    outcomes = [(merged([one for one, _ in outcomes]), Truth.YES)]
+                world = outcomes[0][0]
+                if not world.running:
+                    return outcomes
+                if loop.child("Post") is not None:
+                    self._expander.number(loop.child("Post"), world)
+        except UnknownNumberError:
+            return self._once_or_not(node, world)
+        self._note(node.location, f"a loop is read {MAX_ITERATIONS} times only", unread=True)
+        return outcomes
+
+    def _while(self, node: SyntaxNode, world: World) -> Outcomes:
+        outcomes: Outcomes = []
+        for _ in range(MAX_ITERATIONS):
+            found = self._statements(node.children("Cond"), world)
+            world, truth = found[0] if len(found) == 1 else (merged([one for one, _ in found]), Truth.OPEN)
+            known = truth.negated().known if node.flag("Until") else truth.known
+            if known is False or not world.running:
+                return [*outcomes, (world, Truth.YES)]
+            if known is None:
+                return _bounded([*outcomes, *self._once_or_not(node, world)])
+            after = self._statements(node.children("Do"), world)
+            running = [one for one, _ in after if one.running]
+            outcomes += [(one, truth) for one, truth in after if not one.running]
+            if not running:
+                return _bounded(outcomes)
+            world = running[0] if len(running) == 1 else merged(running)
+        self._note(node.location, f"a loop is read {MAX_ITERATIONS} times only", unread=True)
+        return _bounded([*outcomes, (world, Truth.OPEN)])
+
+    def _once_or_not(self, node: SyntaxNode, world: World) -> Outcomes:
+        return [*self._statements(node.children("Do"), world.copy()), (world, Truth.YES)]
+
+    def _joined_commands(self, node: SyntaxNode, world: World) -> Outcomes:
+        left, right, operator = node.child("X"), node.child("Y"), node.text("Op")
+        if left is None or right is None:
+            return [(world, Truth.OPEN)]
+        if operator not in ("&&", "||"):
+            # Each command of a pipeline runs in a process of its own.
+            self._statement(left, world.copy())
+            self._statement(right, world.copy())
+            return [(world, Truth.RAN)]
+        outcomes: Outcomes = []
+        for after, truth in self._statement(left, world):
+            if not after.running:
+                outcomes.append((after, truth))
+                continue
+            # A program is expected to succeed. For `program || other`, both are read.
+            skips = {"&&": truth.known is False, "||": truth.known is True}[operator]
+            runs = {
+                "&&": truth in (Truth.YES, Truth.RAN),
+                "||": truth is Truth.NO,
+            }[operator]
+            if not skips:
+                outcomes += self._statement(right, after.copy())
+            if not runs:
+                outcomes.append((after, truth))
+        return _bounded(outcomes)
+
+    def _subshell(self, node: SyntaxNode, world: World) -> Outcomes:
+        self._statements(node.children("Stmts"), world.copy())
+        return [(world, Truth.RAN)]
+
+    def _function(self, node: SyntaxNode, world: World) -> Outcomes:
+        name, body = node.child("Name"), node.child("Body")
+        if name is not None and body is not None:
+            world.functions[name.text()] = body
+        return [(world, Truth.YES)]
+
+    def _timed(self, node: SyntaxNode, world: World) -> Outcomes:
+        statement = node.child("Stmt")
+        return self._statement(statement, world) if statement is not None else [(world, Truth.YES)]
+
+    def _arithmetic(self, node: SyntaxNode, world: World) -> Outcomes:
+        try:
+            return [(world, Truth.of(self._expander.number(node.child("X"), world) != 0))]
+        except UnknownNumberError:
+            return [(world, Truth.OPEN)]
+
+    def _let(self, node: SyntaxNode, world: World) -> Outcomes:
+        try:
+            for expression in node.children("Exprs"):
+                self._expander.number(expression, world)
+        except UnknownNumberError:
+            return [(world, Truth.OPEN)]
+        return [(world, Truth.YES)]
+
+    def _declaration(self, node: SyntaxNode, world: World) -> Outcomes:
+        variant = node.child("Variant")
+        kind = variant.text() if variant is not None else ""
+        options = ""
+        for assign in node.children("Args"):
+            name = assign.child("Name")
+            if name is None:
+                value = self._expander.text(assign.child("Value"), world).text
+                options += value if value.startswith("-") else ""
+                if not value.startswith("-"):
+                    self._declared(kind, options, value, world)
+                continue
+            if not assign.flag("Naked"):
+                self._assign(assign, world, keyed="A" in options)
+            self._declared(kind, options, name.text(), world)
+        return [(world, Truth.YES)]
+
+    def _declared(self, kind: str, options: str, name: str, world: World) -> None:
+        if kind == "export" or "x" in options:
+            world.export(name, exported="n" not in options)
+
+    def _assign(self, node: SyntaxNode, world: World, *, keyed: bool = False) -> None:
+        name_node = node.child("Name")
+        if name_node is None:
+            return
+        name, before = name_node.text(), world.variables.get(name_node.text())
+        where = node.location
+        array, index = node.child("Array"), node.child("Index")
+        if array is not None:
+            value = self._array(array, world, keyed=keyed or _is_keyed(before))
+            if node.flag("Append") and before is not None:
+                value = _appended(before, value)
+            world.assign(name, value, where)
+            return
+        text = self._expander.text(node.child("Value"), world)
+        if index is not None:
+            self._assign_element(name, before, index, text, world, where, append=node.flag("Append"))
+            return
+        if node.flag("Append") and before is not None:
+            if not isinstance(before.value, Expansion):
+                text = Expansion(
+                    text=before.text.text + text.text, unknown=before.text.unknown or text.unknown
+                )
+                elements = (placed(text, where), *before.elements[1:])
+                world.assign(name, elements, where)
+                return
+            text = before.text + text
+        world.assign(name, placed(Expansion(text=text.text, unknown=text.unknown), where), where)
+
+    def _assign_element(
+        self,
+        name: str,
+        before: Variable | None,
+        index: SyntaxNode,
+        text: Expansion,
+        world: World,
+        where: Location,
+        *,
+        append: bool,
+    ) -> None:
+        if before is not None and isinstance(before.value, Mapping):
+            key = self._expander.text(index, world).text
+            old = before.value.get(key)
+            new = old + text if append and old is not None else text
+            world.assign(name, {**before.value, key: placed(new, where)}, where)
+            return
+        try:
+            place = self._expander.number(index, world)
+        except UnknownNumberError as error:
+            world.assign(name, Expansion(text=f"${{{name}}}", unknown=str(error) or name), where)
+            return
+        elements = list(before.elements) if before is not None else []
+        if 0 <= place < len(elements):
+            elements[place] = placed(elements[place] + text if append else text, where)
+        else:
+            # Elements between are not set, and an expansion of all elements leaves them out.
+            elements.append(placed(text, where))
+        world.assign(name, tuple(elements), where)
+
+    def _array(self, array: SyntaxNode, world: World, *, keyed: bool) -> VariableValue:
+        elements: list[ScriptValue] = []
+        named: dict[str, ScriptValue] = {}
+        for element in array.children("Elems"):
+            word, index = element.child("Value"), element.child("Index")
+            if word is None:
+                continue
+            if index is not None:
+                key = self._expander.text(index, world).text
+                named[key] = placed(self._expander.text(word, world), word.location)
+                elements.append(named[key])
+            else:
+                elements += self._expander.fields(word, world)
+        return named if keyed else tuple(elements)
+
+    def _call(self, node: SyntaxNode, world: World, redirections: Sequence[SyntaxNode]) -> Outcomes:
+        assigns, words = node.children("Assigns"), node.children("Args")
+        arguments = [field for word in words for field in self._expander.fields(word, world)]
+        if not arguments:
+            for assign in assigns:
+                self._assign(assign, world)
+            return [(world, Truth.YES if not words else Truth.OPEN)]
+        own = world.copy()
+        for assign in assigns:
+            self._assign(assign, own)
+            name = assign.child("Name")
+            if name is not None:
+                own.export(name.text())
+        return self._run(arguments, world, own, node.location, redirections)
+
+    def _run(
+        self,
+        arguments: list[ScriptValue],
+        world: World,
+        own: World,
+        where: Location,
+        redirections: Sequence[SyntaxNode] = (),
+    ) -> Outcomes:
+        """Run a command. own: the world with the variables that are set for this command alone."""
+        name = arguments[0].text
+        builtins: dict[str, Callable[[list[ScriptValue], World, Location], Outcomes]] = {
+            "set": self._set,
+            "shift": self._shift,
+            "source": self._source,
+            ".": self._source,
+            "eval": self._eval,
+            "unset": self._unset,
+            "read": self._unknown_variables,
+            "mapfile": self._unknown_variables,
+            "readarray": self._unknown_variables,
+            "getopts": self._unknown_variables,
+            "printf": self._printf,
+        }
+        if name in world.functions:
+            return self._function_call(arguments, world)
+        if name in ("exit", "return"):
+            after = world.copy()
+            after.ended, after.returned = name == "exit", name == "return"
+            return [(after, Truth.OPEN)]
+        if name in ("true", ":"):
+            return [(world, Truth.YES)]
+        if name == "false":
+            return [(world, Truth.NO)]
+        if name == "[" and arguments[-1].text == "]":
+            return [(world, evaluate_test(arguments[1:-1]))]
+        if name == "test":
+            return [(world, evaluate_test(arguments[1:]))]
+        if name == "read" and redirections:
+            return self._read_document(arguments, world, where, redirections)
+        if name in builtins:
+            return builtins[name](arguments, world, where)
+        if name in ("exec", "command", "builtin", "time", "nohup", "sudo") and len(arguments) > 1:
+            outcomes = self._run(arguments[1:], world, own, where, redirections)
+            if name == "exec":
+                for after, _truth in outcomes:
+                    after.ended = True
+            return outcomes
+        return self._program(arguments, world, own, where, redirections)
+
+    def _program(
+        self,
+        arguments: list[ScriptValue],
+        world: World,
+        own: World,
+        where: Location,
+        redirections: Sequence[SyntaxNode],
+    ) -> Outcomes:
+        if arguments[0].whole:
+            self._note(where, f"the command in {arguments[0].text} is not read", unread=True)
+        if Path(arguments[0].text).name == "env":
+            return self._env(arguments, world, own, where, redirections)
+        shell = _shell_argument(arguments)
+        if shell is not None:
+            kind, position = shell
+            inner = own.copy()
+            if kind == "-c":
+                inner.arguments = tuple(arguments[position + 2 :])
+                self._nested(arguments[position], inner, arguments[position].where)
+                return [(world, Truth.RAN)]
+            if self._other_script(arguments[position:], inner):
+                return [(world, Truth.RAN)]
+        if len(self.commands) >= MAX_COMMANDS:
+            raise TooLargeError(f"it starts more than {MAX_COMMANDS} programs")
+        environment = {
+            name: variable.as_script_value() for name, variable in own.variables.items() if variable.exported
+        }
+        command = Command(arguments=tuple(arguments), environment=environment, where=where)
+        if command not in self.commands:
+            self.commands.append(command)
+        return [(world, Truth.RAN)]
+
+    def _env(
+        self,
+        arguments: list[ScriptValue],
+        world: World,
+        own: World,
+        where: Location,
+        redirections: Sequence[SyntaxNode],
+    ) -> Outcomes:
+        position = 1
+        while position < len(arguments):
+            text = arguments[position].text
+            found = _ASSIGNMENT.fullmatch(text)
+            if found:
+                value = ScriptValue(
+                    text=found[2], unknown=arguments[position].unknown, where=arguments[position].where
+                )
+                own.assign(found[1], value, arguments[position].where)
+                own.export(found[1])
+            elif not text.startswith("-"):
+                return self._run(arguments[position:], world, own, where, redirections)
+            position += 1 if text != "-u" else 2
+        return [(world, Truth.RAN)]
+
+    def _other_script(self, arguments: Sequence[ScriptValue], world: World) -> bool:
+        """Read another script that this one starts, if it lies beside it."""
+        text = self._text_beside(arguments[0])
+        if text is None:
+            return False
+        world.arguments = tuple(arguments[1:])
+        world.variables = {name: value for name, value in world.variables.items() if value.exported}
+        self._nested(Expansion(text=text), world, arguments[0].where)
+        return True
+
+    def _function_call(self, arguments: list[ScriptValue], world: World) -> Outcomes:
+        before, body = world.arguments, world.functions[arguments[0].text]
+        world.arguments = tuple(arguments[1:])
+        outcomes = self._deeper(lambda: self._statement(body, world))
+        for after, _truth in outcomes:
+            after.arguments, after.returned = before, False
+        return outcomes
+
+    def _set(self, arguments: list[ScriptValue], world: World, _where: Location) -> Outcomes:
+        texts = [argument.text for argument in arguments]
+        if "--" in texts:
+            world.arguments = tuple(arguments[texts.index("--") + 1 :])
+        return [(world, Truth.YES)]
+
+    def _shift(self, arguments: list[ScriptValue], world: World, _where: Location) -> Outcomes:
+        count = arguments[1].text if len(arguments) > 1 else "1"
+        world.shift(int(count) if count.isdigit() else 1)
+        return [(world, Truth.YES)]
+
+    def _unset(self, arguments: list[ScriptValue], world: World, _where: Location) -> Outcomes:
+        for argument in arguments[1:]:
+            world.variables.pop(argument.text, None)
+        return [(world, Truth.YES)]
+
+    def _unknown_variables(self, arguments: list[ScriptValue], world: World, where: Location) -> Outcomes:
+        for argument in arguments[1:]:
+            name = argument.text
+            if name.isidentifier():
+                world.assign(
+                    name, Expansion(text=f"${{{name}}}", unknown=f"{name} (from {arguments[0].text})"), where
+                )
+        return [(world, Truth.OPEN)]
+
+    def _printf(self, arguments: list[ScriptValue], world: World, where: Location) -> Outcomes:
+        if len(arguments) > 2 and arguments[1].text == "-v":
+            return self._unknown_variables(arguments[1:3], world, where)
+        return [(world, Truth.RAN)]
+
+    def _eval(self, arguments: list[ScriptValue], world: World, where: Location) -> Outcomes:
+        return self._nested(joined(arguments[1:], " "), world, where)
+
+    def _source(self, arguments: list[ScriptValue], world: World, where: Location) -> Outcomes:
+        if len(arguments) < 2:
+            return [(world, Truth.OPEN)]
+        text = self._text_beside(arguments[1])
+        if text is None:
+            self._note(where, f"`{arguments[1].text}` is not read: no such file lies beside this script")
+            return [(world, Truth.RAN)]
+        return self._nested(Expansion(text=text), world, where)
+
+    def _text_beside(self, path: ScriptValue) -> str | None:
+        """The text of a script in the folder of this one or below; None if there is none."""
+        if self._folder is None or path.unknown or _BLOCKED_NAMES.search(path.text):
+            return None
+        folder = self._folder.resolve()
+        try:
+            for base in (folder, Path()):
+                file = (base / path.text).resolve()
+                if file.is_relative_to(folder) and file.is_file() and file.stat().st_size <= MAX_SCRIPT_BYTES:
+                    return file.read_text("utf-8")
+        except (OSError, ValueError):
+            return None
+        return None
+
+    def _read_document(
+        self,
+        arguments: list[ScriptValue],
+        world: World,
+        where: Location,
+        redirections: Sequence[SyntaxNode],
+    ) -> Outcomes:
+        """`read -r -d '' NAME <<EOF`."""
+        document = self._document(redirections, world)
+        names = [argument.text for argument in arguments[1:] if argument.text.isidentifier()]
+        if document is None or len(names) != 1 or not any(one.text == "-d" for one in arguments):
+            return self._unknown_variables(arguments, world, where)
+        world.assign(names[0], Expansion(text=document.text.strip(), unknown=document.unknown), where)
+        return [(world, Truth.RAN)]
+
+    def _document(self, redirections: Sequence[SyntaxNode], world: World) -> Expansion | None:
+        for redirection in redirections:
+            body = redirection.child("Hdoc")
+            if body is not None:
+                return self._expander.text(body, world)
+            if redirection.text("Op") == "<<<":
+                return self._expander.text(redirection.child("Word"), world)
+        return None
+
+    def _substitute(self, node: SyntaxNode, world: World) -> Expansion | None:
+        """The output of `$(...)` for a few commands without effects; None for others."""
+        statements = node.children("Stmts")
+        command = statements[0].child("Cmd") if len(statements) == 1 else None
+        if command is None:
+            return None
+        if command.kind == "BinaryCmd" and command.text("Op") == "&&":
+            return self._changed_folder(command, world)
+        if command.kind != "CallExpr" or command.children("Assigns"):
+            return None
+        words = [field for word in command.children("Args") for field in self._expander.fields(word, world)]
+        if not words or any(word.unknown for word in words):
+            return None
+        name, rest = words[0].text, [word.text for word in words[1:]]
+        if name == "cat" and not rest:
+            document = self._document(statements[0].children("Redirs"), world)
+            return Expansion(text=document.text.rstrip("\n"), unknown=document.unknown) if document else None
+        if name == "echo" and not any(one.startswith("-") for one in rest):
+            return Expansion(text=" ".join(rest))
+        if name == "basename" and rest:
+            found = posixpath.basename(rest[0].rstrip("/"))
+            return Expansion(text=found.removesuffix(rest[1]) if len(rest) > 1 else found)
+        if name == "dirname" and len(rest) == 1:
+            folder = posixpath.dirname(rest[0].rstrip("/"))
+            return Expansion(text=folder or ("/" if rest[0].startswith("/") else "."))
+        if name == "seq" and 1 <= len(rest) <= 2 and all(one.isdigit() for one in rest):
+            first, last = (1, int(rest[0])) if len(rest) == 1 else (int(rest[0]), int(rest[1]))
+            return Expansion(text="\n".join(map(str, range(first, min(last, first + MAX_ITERATIONS) + 1))))
+        return None
+
+    def _changed_folder(self, command: SyntaxNode, world: World) -> Expansion | None:
+        """`$(cd FOLDER && pwd)`: the folder."""
+        texts = []
+        for side in ("X", "Y"):
+            statement = command.child(side)
+            call = statement.child("Cmd") if statement is not None else None
+            if call is None or call.kind != "CallExpr":
+                return None
+            texts.append(
+                [field for word in call.children("Args") for field in self._expander.fields(word, world)]
+            )
+        before, after = ([word.text for word in words] for words in texts)
+        if len(before) >= 2 and before[0] == "cd" and after[:1] == ["pwd"] and not texts[0][-1].unknown:
+            return Expansion(text=before[-1])
+        return None
+
+
+def _shell_argument(arguments: Sequence[ScriptValue]) -> tuple[str, int] | None:
+    """Where a command gives a shell its script: "-c" and the string's index, or "file" and the path's."""
+    for position, argument in enumerate(arguments[:-1]):
+        if argument.unknown or not _SHELLS.fullmatch(argument.text):
+            continue
+        for index in range(position + 1, len(arguments)):
+            text = arguments[index].text
+            if text.startswith("-") and text.endswith("c") and index + 1 < len(arguments):
+                return "-c", index + 1
+            if not text.startswith("-"):
+                return "file", index
+    return None
+
+
+def _is_keyed(variable: Variable | None) -> bool:
+    return variable is not None and isinstance(variable.value, Mapping)
+
+
+def _appended(before: Variable, value: VariableValue) -> VariableValue:
+    if isinstance(before.value, Mapping) and isinstance(value, Mapping):
+        return {**before.value, **value}
+    added = value if isinstance(value, tuple) else ()
+    return (*before.elements, *added)
+
+
+def _bounded(outcomes: Outcomes) -> Outcomes:
+    """The outcomes without repetitions; at most `MAX_WORLDS`, beyond which worlds are merged."""
+    by_truth: dict[Truth, list[World]] = {}
+    for world, truth in outcomes:
+        by_truth.setdefault(truth, []).append(world)
+    found = [(world, truth) for truth, worlds in by_truth.items() for world in distinct(worlds)]
+    if len(found) <= MAX_WORLDS:
+        return found
+    running = [world for world, _ in found if world.running]
+    if not running:
+        return found[:1]
+    return [(merged(running), Truth.OPEN)]

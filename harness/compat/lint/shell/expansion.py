@@ -1,0 +1,441 @@
+"""Expansion of words: parameters, arrays, arithmetic, quotes and word splitting, as bash does it.
+
+File name patterns are not expanded, and nothing is executed: what only a run can know is an unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from harness.compat.lint.shell.arithmetic import Arithmetic, UnknownNumberError
+from harness.compat.lint.shell.syntax_tree import SyntaxNode
+from harness.compat.lint.shell.values import (
+    MAX_TEXT,
+    Expansion,
+    ScriptValue,
+    TooLargeError,
+    Variable,
+    joined,
+    placed,
+)
+from harness.compat.lint.shell.world import World
+
+_ESCAPE = re.compile(r"\\(\r?\n|.|\Z)", re.DOTALL)
+_ESCAPE_IN_QUOTES = re.compile(r"\\([$`\"\\\n])")
+_ANSI = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "e": "\x1b", "a": "\a", "b": "\b"}
+_NUMBER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|\d+)")
+_GLOB = re.compile(r"\*+|\?|\[[!^]?[^]]+\]|.", re.DOTALL)
+_BRACES = re.compile(r"(?<![\\$])\{([^{}\s]*,[^{}\s]*|-?\d{1,6}\.\.-?\d{1,6})\}")
+_SEQUENCE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+MAX_BRACE_WORDS = 500
+_NAME = re.compile(r"[A-Za-z_]\w*")
+ALL_ELEMENTS = ("@", "*")
+# More stars in a pattern would make matching slow.
+MAX_STARS = 4
+MAX_NESTING = 60
+
+Fields = tuple[ScriptValue, ...]
+
+
+class Expander:
+    """Expands the words of one script.
+
+    source: the script's bytes, for the text of unknowns. substitute: the output of a command substitution, if
+    it can be known without executing it.
+    """
+
+    def __init__(self, source: bytes, substitute: Callable[[SyntaxNode, World], Expansion | None]) -> None:
+        self._source = source
+        self._substitute = substitute
+        self._depth = 0
+
+    def raw(self, node: SyntaxNode) -> str:
+        """The text of a node as written."""
+        return self._source[node.span].decode("utf-8", "replace")
+
+    def text(self, word: SyntaxNode | None, world: World) -> Expansion:
+        """The value of a word that is not split, as in an assignment. Only a run knows what `~` means."""
+        if word is None:
+            return Expansion(text="")
+        value = joined(self._part_text(part, world) for part in word.children("Parts"))
+        parts = word.children("Parts")
+        if parts and parts[0].kind == "Lit" and parts[0].text().startswith("~") and not value.unknown:
+            return replace(value, unknown="HOME")
+        return value
+
+    def fields(self, word: SyntaxNode, world: World) -> Fields:
+        """The words that a word becomes: none, one or several."""
+        parts = word.children("Parts")
+        if len(parts) == 1 and parts[0].kind == "Lit" and "{" in parts[0].text():
+            texts = (_unescaped(text, quoted=False) for text in expand_braces(parts[0].text()))
+            return tuple(ScriptValue(text=text, where=word.location) for text in texts)
+        fields: list[ScriptValue] = []
+        current: Expansion | None = None
+        for part in word.children("Parts"):
+            pieces = self._part_fields(part, world)
+            if pieces is None and part.kind == "Lit" and not _unescaped(part.text(), quoted=False):
+                continue
+            if pieces is None:
+                current = (current or Expansion(text="")) + self._part_text(part, world)
+                continue
+            for index, piece in enumerate(pieces):
+                if index:
+                    if current is not None:
+                        fields.append(placed(current, word.location))
+                    current = None
+                if piece is not None:
+                    current = piece if current is None else current + piece
+        if current is not None:
+            fields.append(placed(current, word.location))
+        return tuple(fields)
+
+    def number(self, node: SyntaxNode | None, world: World) -> int:
+        """The value of an arithmetic expression; UnknownNumberError if it is not known."""
+        if node is None:
+            raise UnknownNumberError("an expression that is not understood")
+        arithmetic = Arithmetic(
+            lambda word: self._number_of(self.text(word, world), world),
+            lambda name, number: world.assign(name, Expansion(text=str(number)), node.location),
+        )
+        return arithmetic.value(node)
+
+    def pattern(self, word: SyntaxNode | None, world: World) -> tuple[str, str]:
+        """A pattern as a regular expression, and what in it is unknown, or ""."""
+        parts = []
+        for part in word.children("Parts") if word is not None else ():
+            value = self._part_text(part, world)
+            if value.unknown:
+                return "", value.unknown
+            quoted = part.kind in ("SglQuoted", "DblQuoted")
+            if not quoted and (part.kind not in ("Lit", "ParamExp") or value.text.count("*") > MAX_STARS):
+                return "", self.raw(part)
+            parts.append(re.escape(value.text) if quoted else _glob(value.text))
+        return "".join(parts), ""
+
+    def _number_of(self, value: Expansion, world: World, depth: int = 0) -> int:
+        text = value.text.strip()
+        if value.unknown or depth > MAX_NESTING:
+            raise UnknownNumberError(value.unknown or "a variable that refers to itself")
+        if not text:
+            return 0
+        if _NUMBER.fullmatch(text):
+            return int(text, 0) if "x" in text.lower() else _decimal_or_octal(text)
+        if _NAME.fullmatch(text):
+            found = world.text(text)
+            if found is None:
+                raise UnknownNumberError(text)
+            return self._number_of(found, world, depth + 1)
+        raise UnknownNumberError(text)
+
+    def _part_text(self, part: SyntaxNode, world: World, *, quoted: bool = False) -> Expansion:
+        match part.kind:
+            case "Lit":
+                return Expansion(text=_unescaped(part.text(), quoted=quoted))
+            case "SglQuoted":
+                text = part.text()
+                return Expansion(text=_ansi(text) if part.flag("Dollar") else text)
+            case "DblQuoted":
+                return joined(self._part_text(one, world, quoted=True) for one in part.children("Parts"))
+            case "ArithmExp":
+                try:
+                    return Expansion(text=str(self.number(part.child("X"), world)))
+                except UnknownNumberError as error:
+                    return Expansion(text=self.raw(part), unknown=str(error) or self.raw(part))
+            case "ParamExp":
+                found = self._parameter(part, world)
+                return found if isinstance(found, Expansion) else joined(found, " ")
+            case "CmdSubst":
+                return self._substitute(part, world) or self._unknown(part)
+        return self._unknown(part)
+
+    def _part_fields(self, part: SyntaxNode, world: World) -> Sequence[Expansion | None] | None:
+        """The fields of an unquoted expansion or of a quoted array; None for text that is not split.
+
+        The first field continues the word before it, the last one is continued by the word after it. A field
+        that is None stands for white space there, which ends the word.
+        """
+        if part.kind == "DblQuoted":
+            inner = part.children("Parts")
+            if len(inner) == 1 and inner[0].kind == "ParamExp" and _is_every_element(inner[0]):
+                found = self._parameter(inner[0], world)
+                if not isinstance(found, Expansion):
+                    return found
+                # Quotes do not keep an array that is not known from being any number of words.
+                return [replace(found, whole=bool(found.unknown))]
+            return None
+        if part.kind not in ("ParamExp", "CmdSubst", "ArithmExp"):
+            return None
+        found = self._parameter(part, world) if part.kind == "ParamExp" else self._part_text(part, world)
+        if isinstance(found, Expansion):
+            return self._split(found, whole=part.kind != "ArithmExp")
+        return [piece for element in found for piece in self._split(element, whole=True)]
+
+    def _split(self, value: Expansion, *, whole: bool) -> list[Expansion | None]:
+        if value.unknown:
+            return [replace(value, whole=whole)]
+        words = value.text.split()
+        found: list[Expansion | None] = [
+            replace(value, text=word) if isinstance(value, ScriptValue) else Expansion(text=word)
+            for word in words
+        ]
+        if value.text[:1].isspace():
+            found.insert(0, None)
+        if value.text[-1:].isspace():
+            found.append(None)
+        return found
+
+    def _unknown(self, node: SyntaxNode, name: str = "") -> Expansion:
+        raw = self.raw(node)
+        return Expansion(text=raw, unknown=name or raw)
+
+    def _parameter(self, node: SyntaxNode, world: World) -> Expansion | Fields:
+        self._depth += 1
+        try:
+            if self._depth > MAX_NESTING:
+                raise TooLargeError("expansions are nested too deeply")
+            return self._expanded(node, world)
+        finally:
+            self._depth -= 1
+
+    def _expanded(self, node: SyntaxNode, world: World) -> Expansion | Fields:
+        name_node = node.child("Param")
+        name = name_node.text() if name_node is not None else ""
+        if node.flag("Excl"):
+            pointed = world.text(name)
+            variable = world.variables.get(name)
+            if _is_every_element(node) and variable is not None:
+                return self._keys(variable)
+            if pointed is None or pointed.unknown or node.child("Index") is not None:
+                return self._unknown(node, name)
+            name = pointed.text
+        if name in ALL_ELEMENTS or _is_every_element(node):
+            return self._elements(node, name, world)
+        value = self._scalar(node, name, world)
+        if node.flag("Length"):
+            if value is None or value.unknown:
+                return self._unknown(node, name)
+            return Expansion(text=str(len(value.text)))
+        operation = node.child("Exp")
+        if operation is not None:
+            return self._operation(node, operation, name, value, world)
+        if value is None:
+            return self._unknown(node, name)
+        if node.child("Slice") is not None or node.child("Repl") is not None:
+            return self._cut(node, value, world)
+        return value
+
+    def _scalar(self, node: SyntaxNode, name: str, world: World) -> Expansion | None:
+        index = node.child("Index")
+        if index is None:
+            return world.text(name)
+        variable = world.variables.get(name)
+        if variable is None:
+            return world.text(name) if name == "BASH_SOURCE" else None
+        return variable.element(self._index(index, variable, world)) or Expansion(text="")
+
+    def _index(self, index: SyntaxNode, variable: Variable | None, world: World) -> str:
+        if variable is not None and not isinstance(variable.value, (tuple, Expansion)):
+            return self.text(index, world).text
+        try:
+            return str(self.number(index, world))
+        except UnknownNumberError:
+            return self.text(index, world).text
+
+    def _keys(self, variable: Variable) -> Fields:
+        if isinstance(variable.value, Expansion):
+            keys = ["0"]
+        elif isinstance(variable.value, tuple):
+            keys = [str(number) for number in range(len(variable.value))]
+        else:
+            keys = list(variable.value)
+        return tuple(ScriptValue(text=key, where=variable.where) for key in keys)
+
+    def _elements(self, node: SyntaxNode, name: str, world: World) -> Expansion | Fields:
+        if name in ALL_ELEMENTS:
+            # The script's own arguments: as it stands, it gets none.
+            elements = world.arguments or ()
+        else:
+            variable = world.variables.get(name)
+            if variable is not None and isinstance(variable.value, Expansion) and variable.value.unknown:
+                return self._unknown(node, variable.value.unknown)
+            elements = variable.elements if variable is not None else ()
+        if node.flag("Length"):
+            return Expansion(text=str(len(elements)))
+        cut = node.child("Slice")
+        if cut is not None:
+            try:
+                start, length = self._bounds(cut, world)
+            except UnknownNumberError as error:
+                return self._unknown(node, str(error))
+            offset = max(start - 1, 0) if name in ALL_ELEMENTS else start
+            elements = elements[offset:][:length] if length is None or length >= 0 else ()
+        operation = node.child("Exp")
+        if operation is not None:
+            if operation.text("Op") in (":-", "-", ":+", "+"):
+                use = bool(elements) != (operation.text("Op") in (":-", "-"))
+                if operation.text("Op") in (":+", "+"):
+                    return (placed(self.text(operation.child("Word"), world), node.location),) if use else ()
+                return elements or (placed(self.text(operation.child("Word"), world), node.location),)
+            changed = (self._operation(node, operation, name, element, world) for element in elements)
+            return tuple(placed(one, node.location) for one in changed)
+        if node.child("Repl") is not None:
+            return tuple(placed(self._cut(node, element, world), element.where) for element in elements)
+        return joined(elements, " ") if _quoted_star(node, name) else elements
+
+    def _operation(
+        self, node: SyntaxNode, operation: SyntaxNode, name: str, value: Expansion | None, world: World
+    ) -> Expansion:
+        operator = operation.text("Op")
+        missing = value is None or (operator.startswith(":") and not value.text and not value.unknown)
+        match operator.lstrip(":"):
+            case "-" | "=" | "?":
+                if not missing and value is not None:
+                    return value
+                if operator.endswith("?"):
+                    return self._unknown(node, name)
+                default = self.text(operation.child("Word"), world)
+                if operator.endswith("="):
+                    world.assign(name, default, node.location)
+                return default
+            case "+":
+                if value is None:
+                    return Expansion(text="")
+                return Expansion(text="") if missing else self.text(operation.child("Word"), world)
+        if value is None or value.unknown:
+            return self._unknown(node, name)
+        if operator in ("#", "##", "%", "%%"):
+            pattern, unknown = self.pattern(operation.child("Word"), world)
+            if unknown:
+                return self._unknown(node, unknown)
+            return replace(value, text=_without(value.text, pattern, operator))
+        cases: dict[str, Callable[[str], str]] = {
+            "^^": str.upper,
+            ",,": str.lower,
+            "^": lambda text: text[:1].upper() + text[1:],
+            ",": lambda text: text[:1].lower() + text[1:],
+        }
+        if operator in cases:
+            return replace(value, text=cases[operator](value.text))
+        return self._unknown(node, name)
+
+    def _cut(self, node: SyntaxNode, value: Expansion, world: World) -> Expansion:
+        """`${name:offset:length}` or `${name/pattern/text}`."""
+        if value.unknown:
+            return self._unknown(node, value.unknown)
+        cut, replacement = node.child("Slice"), node.child("Repl")
+        if cut is not None:
+            try:
+                start, length = self._bounds(cut, world)
+            except UnknownNumberError as error:
+                return self._unknown(node, str(error))
+            text = value.text[start:] if start >= 0 or -start <= len(value.text) else ""
+            return replace(value, text=text if length is None else text[:length])
+        assert replacement is not None
+        pattern, unknown = self.pattern(replacement.child("Orig"), world)
+        new = self.text(replacement.child("With"), world)
+        if unknown or new.unknown:
+            return self._unknown(node, unknown or new.unknown)
+        return replace(value, text=_replaced(value.text, pattern, new.text, every=replacement.flag("All")))
+
+    def _bounds(self, cut: SyntaxNode, world: World) -> tuple[int, int | None]:
+        length = cut.child("Length")
+        return (
+            self.number(cut.child("Offset"), world),
+            self.number(length, world) if length is not None else None,
+        )
+
+
+def expand_braces(text: str) -> list[str]:
+    """`a{b,c}d` becomes `abd` and `acd`; `{1..3}` becomes `1`, `2` and `3`."""
+    found = _BRACES.search(text)
+    if not found:
+        return [text]
+    sequence = _SEQUENCE.fullmatch(found[1])
+    if sequence:
+        first, last = int(sequence[1]), int(sequence[2])
+        step = 1 if first <= last else -1
+        choices = [str(number) for number in range(first, last + step, step)][:MAX_BRACE_WORDS]
+    else:
+        choices = found[1].split(",")
+    before, after = text[: found.start()], text[found.end() :]
+    words = [word for choice in choices for word in expand_braces(f"{before}{choice}{after}")]
+    if len(words) > MAX_BRACE_WORDS:
+        raise TooLargeError(f"a word becomes more than {MAX_BRACE_WORDS} words")
+    return words
+
+
+def _is_every_element(node: SyntaxNode) -> bool:
+    index = node.child("Index")
+    name = node.child("Param")
+    if name is not None and name.text() in ALL_ELEMENTS:
+        return True
+    parts = index.children("Parts") if index is not None else []
+    return len(parts) == 1 and parts[0].kind == "Lit" and parts[0].text() in ALL_ELEMENTS
+
+
+def _quoted_star(node: SyntaxNode, name: str) -> bool:
+    """Whether this is `${name[*]}` or `$*`, which quotes make one word. Unquoted, it is split again."""
+    index = node.child("Index")
+    parts = index.children("Parts") if index is not None else []
+    return name == "*" or (bool(parts) and parts[0].text() == "*")
+
+
+def _unescaped(text: str, *, quoted: bool) -> str:
+    pattern = _ESCAPE_IN_QUOTES if quoted else _ESCAPE
+    return pattern.sub(lambda found: found[1].strip("\r\n"), text)
+
+
+def _ansi(text: str) -> str:
+    return re.sub(r"\\(.)", lambda found: _ANSI.get(found[1], found[0]), text, flags=re.DOTALL)
+
+
+def _decimal_or_octal(text: str) -> int:
+    digits = text.lstrip("+-")
+    if len(digits) > 1 and digits.startswith("0"):
+        try:
+            return int(text, 8)
+        except ValueError as error:
+            raise UnknownNumberError(text) from error
+    if len(digits) > 20:
+        raise UnknownNumberError("a number that is too large")
+    return int(text)
+
+
+def _glob(text: str) -> str:
+    """A file name pattern as a regular expression."""
+    return _GLOB.sub(_glob_part, text)
+
+
+def _glob_part(found: re.Match[str]) -> str:
+    piece = found[0]
+    if piece[0] == "*":
+        return ".*"
+    if piece == "?":
+        return "."
+    if piece[0] == "[" and len(piece) > 2:
+        inner = piece[1:-1].replace("\\", "\\\\")
+        return f"[^{inner[1:]}]" if inner[0] in "!^" else f"[{inner}]"
+    return re.escape(piece)
+
+
+def _without(text: str, pattern: str, operator: str) -> str:
+    """The text without the shortest (`#`, `%`) or longest (`##`, `%%`) match at its start or end."""
+    compiled = re.compile(pattern, re.DOTALL)
+    at_start = operator.startswith("#")
+    lengths = range(len(text) + 1) if len(operator) == 1 else range(len(text), -1, -1)
+    for length in lengths:
+        piece = text[:length] if at_start else text[len(text) - length :]
+        if compiled.fullmatch(piece):
+            return text[length:] if at_start else text[: len(text) - length]
+    return text
+
+
+def _replaced(text: str, pattern: str, new: str, *, every: bool) -> str:
+    if not pattern:
+        return text
+    result = re.sub(pattern, lambda _found: new, text, count=0 if every else 1, flags=re.DOTALL)
+    if len(result) > MAX_TEXT:
+        raise TooLargeError(f"a value has more than {MAX_TEXT >> 10} KiB")
+    return result

@@ -1,0 +1,102 @@
+"""The state of a script at one point: its variables, arguments and functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from harness.compat.lint.shell.syntax_tree import SyntaxNode
+from harness.compat.lint.shell.values import (
+    Expansion,
+    ScriptValue,
+    Variable,
+    VariableValue,
+    unknown_variable,
+)
+from harness.errors import Location
+
+
+@dataclass(kw_only=True)
+class World:
+    """One state in which a script can be. A condition that is not known leads to two worlds.
+
+    script: path of the script, the value of `$0`. arguments: None for those of the script itself, which are
+    given from outside. ended: `exit` was executed. returned: `return` was.
+    """
+
+    script: str
+    variables: dict[str, Variable] = field(default_factory=dict)
+    arguments: tuple[ScriptValue, ...] | None = None
+    functions: dict[str, SyntaxNode] = field(default_factory=dict)
+    ended: bool = False
+    returned: bool = False
+
+    def copy(self) -> World:
+        """A world that can change on its own."""
+        return replace(self, variables=dict(self.variables), functions=dict(self.functions))
+
+    @property
+    def running(self) -> bool:
+        """Whether the next command is executed."""
+        return not (self.ended or self.returned)
+
+    def assign(self, name: str, value: VariableValue, where: Location) -> None:
+        """Set a variable; it stays exported if it was."""
+        before = self.variables.get(name)
+        exported = before is not None and before.exported
+        self.variables[name] = Variable(value=value, where=where, exported=exported)
+
+    def export(self, name: str, *, exported: bool = True) -> None:
+        """Mark a variable as exported; one without a value is given from outside and has none to show."""
+        before = self.variables.get(name)
+        if before is not None:
+            self.variables[name] = replace(before, exported=exported)
+
+    def text(self, name: str) -> Expansion | None:
+        """What `$name` expands to; None if the script does not set it."""
+        if name == "0" or name == "BASH_SOURCE":
+            return Expansion(text=self.script)
+        if name.isdigit():
+            return self._argument(int(name) - 1)
+        if name == "#":
+            if self.arguments is None:
+                return None
+            return Expansion(text=str(len(self.arguments)))
+        variable = self.variables.get(name)
+        return variable.text if variable else None
+
+    def _argument(self, index: int) -> Expansion | None:
+        if self.arguments is None:
+            return None
+        return self.arguments[index] if index < len(self.arguments) else Expansion(text="")
+
+    def shift(self, count: int) -> None:
+        """Drop the first arguments."""
+        if self.arguments is not None:
+            self.arguments = self.arguments[count:]
+
+
+def distinct(worlds: Sequence[World]) -> list[World]:
+    """The worlds without repetitions."""
+    found: list[World] = []
+    for world in worlds:
+        if world not in found:
+            found.append(world)
+    return found
+
+
+def merged(worlds: Sequence[World]) -> World:
+    """One world for several: variables that differ are not known."""
+    first = worlds[0].copy()
+    names = dict.fromkeys(name for world in worlds for name in world.variables)
+    for name in names:
+        found = [world.variables.get(name) for world in worlds]
+        variable = next(one for one in found if one is not None)
+        first.variables[name] = (
+            variable if all(one == variable for one in found) else unknown_variable(variable, name)
+        )
+    for world in worlds[1:]:
+        first.functions |= world.functions
+        if world.arguments != first.arguments:
+            first.arguments = None
+    return first

@@ -1,0 +1,202 @@
+"""What scripts run, compared with what bash itself runs."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.compat.lint.shell.evaluator import MAX_COMMANDS, Evaluator
+from harness.errors import InputError
+
+BASH = shutil.which("bash") or ""
+# A function in place of the program records its arguments; no other program can be found.
+RECORD = "python() { printf '%s\\0' \"$@\"; printf '\\n\\0'; }\nPATH=/nowhere\n"
+pytestmark = pytest.mark.skipif(not BASH, reason="not run: bash is not installed")
+
+
+def commands_of_bash(script: str, folder: Path) -> list[list[str]]:
+    done = subprocess.run(
+        [BASH, "--norc", "-c", RECORD + script],
+        cwd=folder,
+        env={},
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        timeout=20,
+        check=False,
+    )
+    records = done.stdout.decode("utf-8", "surrogateescape").split("\n\0")
+    return [record.split("\0")[:-1] for record in records[:-1]]
+
+
+def commands_read(script: str, folder: Path | None = None) -> list[list[str]]:
+    evaluator = Evaluator("script.sh", folder)
+    evaluator.read(script)
+    return [
+        [argument.text for argument in command.arguments[1:]]
+        for command in evaluator.commands
+        if command.arguments[0].text == "python"
+    ]
+
+
+SCRIPTS = [
+    'A=(a=1 "b c" d); python "${A[@]}"',
+    "A=(a=1 'b c' d); python ${A[@]} end",
+    'A=(1 2); A+=(3); python "${A[*]}" "${#A[@]}" ${A[1]} "${A[@]:1:1}" ${A[-1]}',
+    'declare -A M=([x]=1 [y]=\'2 3\'); python "${M[x]}" "${M[y]}"',
+    'C="a=1 \\\n  b=2 "; python ${C}c=3 $C',
+    'X=; python $X "$X" a${X}b ${X:-d} ${X-e} ${Y-f} ${X:+g} ${X+h}',
+    'P=/a/b.tar.gz; python ${P##*/} ${P%.*} ${P%%.*} ${P#*/} ${P/b/c} ${P//a/z} ${P:1:3} ${#P} ${P^^} "${P,,}"',
+    "python $((2**10 % 7)) $(( (3 + 4) * -2 )) $((7 / -2)) $((1 ? 5 : 6))",
+    "i=3; ((i++)); ((i *= 2)); let i+=1; python $i $((i == 9))",
+    "for i in {a,b} x$((1+1)); do python $i; done",
+    "for ((i = 0; i < 3; i++)); do python $i; done",
+    "i=0; while [ $i -lt 3 ]; do python $i; i=$((i + 1)); done",
+    "i=3; until [[ $i -eq 0 ]]; do python $i; ((i--)); done",
+    "f() { local x=$1; shift; python $x \"$@\" $#; }; f a 'b c' d; f z",
+    'set -- a=1 "b c"; python "$@" $# $2; shift; python "$1"',
+    'X=; if [ -z "$X" ] && [[ ab == a* ]]; then X=1; else X=2; fi; python $X',
+    "python x{a,b}y {1..3} {3..1} 'no{a,b}' \\{a,b\\} k={a:1,b:2} {single}",
+    "X=gsm8k; case $X in a*|b) python 1;; g*) python 2;; *) python 3;; esac",
+    "CMD='python -m x a=1'; CMD+=' b=2'; $CMD; eval \"$CMD c='d e'\"",
+    'A=1 B=2; C=$A$B D="$A-$B"; python $C $D',
+    "python a\\ b 'c\\d' \"e\\\"f\\$g\" $'h\\ti' \\\n  end",
+    "( X=1; python $X ); python ${X:-2}",
+    "true && python 1 || python 2; false || python 3; ! true || python 4",
+    "python a=[1,2] 'x={y: z}' \"k='v w'\" l=['a','b']",
+    "X=a; Y=X; python ${!Y}; A=(p q); python ${!A[@]}",
+    "function g { return 0; python no; }; g; python yes; exit 0; python never",
+    "IFS=, ; python done",
+    "unset X; X=${X:=5}; python $X ${X:?no}",
+    "echo() { :; }; python 1 >/dev/null 2>&1; python 2 | cat; { python 3; }",
+    'A=(); python "${A[@]}" ${A[@]+x} end; A[2]=c; python "${A[@]}"',
+    'X=\' a  b \'; python p$X"q" "$X"',
+    "cat() { :; }; read -r -d '' T <<'EOF'\na=1 b=$c\nEOF\npython $T",
+]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_runs_what_bash_runs(script: str, tmp_path: Path) -> None:
+    real = [command for command in commands_of_bash(script, tmp_path) if command]
+    read = commands_read(script)
+    if "| cat" in script or "||" in script:
+        assert set(map(tuple, real)) <= set(map(tuple, read))
+    else:
+        assert distinct(read) == distinct(real)
+
+
+names = st.sampled_from(["A", "B", "C"])
+texts = st.text(alphabet="ab1 =/.", max_size=6)
+words = st.one_of(
+    texts.map(lambda text: f"'{text}'"),
+    texts.map(lambda text: f'"{text}"'),
+    st.sampled_from(["a=1", "b/c.d", "''", "x"]),
+    names.map(lambda name: f"${name}"),
+    names.map(lambda name: f'"${{{name}}}"'),
+    names.map(lambda name: f'"${{{name}[@]}}"'),
+    names.map(lambda name: f"${{{name}[*]}}"),
+    st.tuples(names, st.sampled_from([":-", "-", ":+", "+", "#", "%", "##", "%%"]), texts).map(
+        lambda parts: f'"${{{parts[0]}{parts[1]}{parts[2].replace(" ", "")}}}"'
+    ),
+    st.tuples(names, st.integers(0, 3), st.integers(0, 3)).map(
+        lambda parts: f'"${{{parts[0]}:{parts[1]}:{parts[2]}}}"'
+    ),
+    st.tuples(st.integers(-9, 9), st.sampled_from(["+", "-", "*", "<", "=="]), st.integers(0, 9)).map(
+        lambda parts: f"$(({parts[0]} {parts[1]} {parts[2]}))"
+    ),
+)
+joined_words = st.lists(words, min_size=1, max_size=3).map("".join)
+lines = st.one_of(
+    st.tuples(names, joined_words).map(lambda parts: f"{parts[0]}={parts[1]}"),
+    st.tuples(names, joined_words).map(lambda parts: f"{parts[0]}+={parts[1]}"),
+    st.tuples(names, st.lists(joined_words, max_size=3)).map(
+        lambda parts: f"{parts[0]}=({' '.join(parts[1])})"
+    ),
+    st.tuples(names, st.lists(joined_words, max_size=2)).map(
+        lambda parts: f"{parts[0]}+=({' '.join(parts[1])})"
+    ),
+    st.lists(joined_words, min_size=1, max_size=3).map(lambda parts: f"python mark {' '.join(parts)}"),
+    joined_words.map(lambda word: f"[ {word} = a ] && python mark yes"),
+    joined_words.map(lambda word: f"for x in {word} end; do python mark $x; done"),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(script=st.lists(lines, min_size=1, max_size=6).map("\n".join))
+def test_any_script_of_assignments_and_expansions_runs_what_bash_runs(
+    script: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    start = "A= B= C=\n"
+    real = commands_of_bash(start + script, tmp_path_factory.getbasetemp())
+    assert distinct(commands_read(start + script)) == distinct(real), script
+
+
+def distinct(commands: list[list[str]]) -> list[list[str]]:
+    return [command for index, command in enumerate(commands) if command not in commands[:index]]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("if [ $X = 1 ]; then A=1; else A=2; fi; python $A", [["1"], ["2"]]),
+        ('A=(a); if [ -n "$X" ]; then A+=(b); fi; python "${A[@]}"', [["a", "b"], ["a"]]),
+        ("case $X in a) A=1;; b) A=2;; *) A=3;; esac; python $A", [["1"], ["2"], ["3"]]),
+        ('if [ "$#" -lt 2 ]; then exit 1; fi; python $1', [["$1"]]),
+        ("while [ $# -gt 0 ]; do A=1; shift; done; python ${A:-0}", [["1"], ["0"]]),
+        ("for x in $LIST; do python $x; done", [["$x"]]),
+        ("grep -q x y || python 1; mkdir -p d && python 2", [["1"], ["2"]]),
+    ],
+)
+def test_both_branches_of_what_only_a_run_can_know_are_read(script: str, expected: list[list[str]]) -> None:
+    assert sorted(commands_read(script)) == sorted(expected)
+
+
+def test_scripts_beside_this_one_are_read_and_others_are_not(tmp_path: Path) -> None:
+    (tmp_path / "common.sh").write_text("ARGS=(a=1 b=2)\nexport SEEN=1\n")
+    (tmp_path / "inner.sh").write_text('python "$1" $SEEN')
+    (tmp_path.parent / "outside.sh").write_text("ARGS=(stolen)")
+    (tmp_path / "link.sh").symlink_to(tmp_path.parent / "outside.sh")
+    script = 'source common.sh; . ../outside.sh; source link.sh; python "${ARGS[@]}"; bash inner.sh x'
+    assert commands_read(script, tmp_path) == [["a=1", "b=2"], ["x", "1"]]
+
+
+def test_commands_in_strings_and_environments_are_read() -> None:
+    evaluator = Evaluator("run.sh", None)
+    evaluator.read(
+        "export A=1 B\nC=2 env D=3 nohup bash -lc 'python $A x=\"$D\"' &\n"
+        "ray job submit --address x -- python3 -m y z=1\n"
+    )
+    first, second = evaluator.commands
+    assert [one.text for one in first.arguments] == ["python", "1", "x=3"]
+    assert {name: value.text for name, value in first.environment.items()} == {"A": "1", "C": "2", "D": "3"}
+    assert [one.text for one in second.arguments][-4:] == ["python3", "-m", "y", "z=1"]
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        "A=aaaaaaaaaaaaaaaa\n" + "A=$A$A$A$A\n" * 40 + "python $A",
+        "f() { f; f; }\nf",
+        "while true; do X=1; done",
+        "for i in 1 2 3 4 5 6 7 8 9; do " * 9 + "python $i;" + "done;" * 9,
+        "if [ $A ]; then B=1; fi\n" * 3000 + "python x",
+        "".join(f"if [ $A{index} ]; then B{index}=1; fi\n" for index in range(60)) + "python $B0",
+        "echo " + "$(" * 3000 + ")" * 3000,
+        "python " + "${A:-" * 500 + "}" * 500,
+        "A='" + "*" * 5000 + "'; B=${A%%" + "*a" * 200 + "}",
+        "python $((" + "(" * 2000 + "1" + ")" * 2000 + "))",
+        "x\n" * 50_000,
+        "a" * (1 << 20),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_hostile_scripts_end(bomb: str) -> None:
+    evaluator = Evaluator("bomb.sh", None)
+    with contextlib.suppress(InputError):
+        evaluator.read(bomb)
+    assert len(evaluator.commands) <= MAX_COMMANDS
