@@ -18,7 +18,7 @@ from harness.compat.resolve import resolve_check
 from harness.compat.resolve.archive_metadata import ArchiveMetadata, read_archive_metadata
 from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.package_pairs import Package
-from harness.sources.packages.release_sources import fetch_sources
+from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.sources.packages.resolve_measurements import ResolveMeasured, ResolveProblem
 from harness.sources.packages.uv_errors import UvFailureKind
 from harness.workspace.downloads import run_quietly
@@ -77,22 +77,25 @@ def problems(cache: Path, requirements: list[str], python: str = "3.11") -> tupl
     return resolved(cache, requirements, python).problems
 
 
+def sources(cache: Path, name: str, version: str) -> Path:
+    """The sources of a release."""
+    return ReleaseFetcher(cache=cache, command=run_quietly).sources(name, version).file
+
+
 def archive(cache: Path, name: str, version: str) -> ArchiveMetadata:
     """The metadata of a release."""
-    return read_archive_metadata(
-        name, version, fetch_sources(name, version, cache=cache, command=run_quietly)
-    )
+    return read_archive_metadata(name, version, sources(cache, name, version))
 
 
 def wrong_operators(cache: Path, consumer: str, torch_npu: str) -> list[str]:
     """Names of the operators that a release uses unguarded and that are not there or do not fit."""
     name, _, version = consumer.partition("==")
-    file = fetch_sources(name, version, cache=cache, command=run_quietly)
+    file = sources(cache, name, version)
     with tempfile.TemporaryDirectory() as folder:
         answers = AnalysisCache(folder=Path(folder), code="benchmark")
         uses = read_torch_npu_uses(Package(name=name, version=version, file=file), answers)
-    sources = fetch_sources("torch-npu", torch_npu, cache=cache, command=run_quietly)
-    found = find_misuses(name, uses, read_torch_npu_api(torch_npu, sources))
+    provider = read_torch_npu_api(torch_npu, sources(cache, "torch-npu", torch_npu))
+    found = find_misuses(name, uses, provider)
     return [use.name for use in found if not use.guarded]
 
 

@@ -33,7 +33,7 @@ from harness.compat.uses.package_uses import find_uses
 from harness.compat.uses.use import Use
 from harness.compat.uses.use_check import check_uses
 from harness.compat.uses.use_finding import UseFinding
-from harness.sources.packages.release_sources import fetch_sources
+from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.workspace.downloads import run_quietly
 
 SEEDED = 6
@@ -42,7 +42,7 @@ SEEDED = 6
 def sources(cache: Path, spec: str) -> Path:
     """The sources of `name==version`."""
     name, _, version = spec.partition("==")
-    return fetch_sources(name, version, cache=cache, command=run_quietly)
+    return ReleaseFetcher(cache=cache, command=run_quietly).sources(name, version).file
 
 
 def package(cache: Path, spec: str) -> Package:

@@ -39,7 +39,7 @@ class TaskContext(Protocol):
 
     @property
     def inputs(self) -> Mapping[str, Outcome]:
-        """Check name -> outcome of each check named in `needs`."""
+        """Check name -> outcome of each check named in `needs` and `informed_by`."""
 
     @property
     def root(self) -> Path:
@@ -90,6 +90,7 @@ class Check(Generic[M]):
     facets: names of the parts of the cell that the check reads. Its key is computed from their values, from
         `params` and from the code that its functions can reach (`harness.plan.keys.code_digests`).
     needs: checks of the same cell that run first and whose outcomes are inputs of this check.
+    informed_by: like `needs`, but this check also runs if they fail.
     stops: whether a failure skips the more expensive tiers of the cell.
     device: whether the check runs on the device of the cell (npu or sim). It is not run without that device.
     timeout_s, expected_s: time limit, and estimated duration of a check that never ran, in seconds.
@@ -107,6 +108,7 @@ class Check(Generic[M]):
     judge: Callable[[M, Mapping[str, Any]], Judgement]
     measurements: MeasurementFormat[M] | None = None
     needs: tuple[str, ...] = ()
+    informed_by: tuple[str, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     stops: bool = True
     device: bool = False
@@ -115,6 +117,11 @@ class Check(Generic[M]):
     applies: Callable[[Mapping[str, Any]], str] = lambda _facets: ""
     holds: Callable[[M, Outcome], str] = lambda _measurements, _outcome: ""
     altered: Callable[[M, Outcome], str] | None = None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The checks whose outcomes are inputs of this check."""
+        return (*self.needs, *self.informed_by)
 
     def read(self, outcome: Outcome) -> M:
         """The measurements of an outcome; OldMeasurementsError if another version wrote them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +14,7 @@ from harness.settings import Settings
 
 if TYPE_CHECKING:
     from harness.compat.api.api_measurements import ApiFinding
-    from harness.sources.packages.release_sources import SourceFetcher
+    from harness.sources.packages.release_fetcher import ReleaseFetcher
 
 
 @click.group(
@@ -43,24 +44,32 @@ def command() -> None:
 def check(settings: Settings, cell: str, everything: bool, history: bool, as_json: bool) -> int:
     """List used names that the locked versions of CELL do not have.
 
+    If CELL could not be resolved, the versions of its pins are checked instead.
     The names that verl, vllm-ascend and our patches use are checked.
     Exits with 1 when a module that every training imports would fail to import.
     """
     from harness.compat.api.api_analysis import examine
     from harness.compat.api.api_check import gather, with_last_releases
     from harness.compat.checks import CHECKS
+    from harness.measurements import read_shape
     from harness.plan.keys.facets import facet_values
+    from harness.sources.packages.release_archive import TargetPlatform
     from harness.workspace.planning.open_plan import facet_inputs, open_matrix
     from harness.workspace.planning.plan_selection import find_cell
-    from harness.workspace.results.stored_lock import locked_versions
+    from harness.workspace.results.stored_lock import stored_resolution
 
     matrix = open_matrix(settings)
     found = find_cell(matrix, settings["profile"], cell)
-    packages = locked_versions(settings, found.id)
+    resolved = stored_resolution(settings, found.id)
     facet_names = next(check.facets for check in CHECKS if check.name == "api")
     facets = facet_values(found, facet_names, facet_inputs(settings, matrix))
-    source = _source(settings)
-    measured = examine(gather(packages, facets, source, settings.root))
+    source = replace(
+        _source(settings),
+        target=read_shape(TargetPlatform, facets["platform"]),
+        indexes=resolved.reachable(facets["pins"]["index"]),
+        locked=resolved.locked_archives,
+    )
+    measured = examine(gather(facets, source, settings.root))
     measured = with_last_releases(measured, source, everything=history)
     failed = any(finding.always for finding in measured.findings)
     if as_json:
@@ -74,6 +83,8 @@ def check(settings: Settings, cell: str, everything: bool, history: bool, as_jso
             click.echo(f"{_level(finding):<8} {finding}")
     for pair in measured.pairs:
         click.echo(f"checked {pair}")
+    if not resolved.locked_archives:
+        click.echo("the cell has no lock: versions are those of its pins, or the newest ones in their range")
     for one in measured.misfits:
         click.echo(f"checked without our patch {one}, which does not apply")
     for text in measured.not_read:
@@ -128,9 +139,9 @@ def _level(finding: ApiFinding) -> str:
     return "warning" if finding.breaks else "guarded" if finding.guarded else "patch"
 
 
-def _source(settings: Settings) -> SourceFetcher:
+def _source(settings: Settings) -> ReleaseFetcher:
     from harness.sources.git.mirrors import mirrors_folder
-    from harness.sources.packages.release_sources import SourceFetcher
+    from harness.sources.packages.release_fetcher import ReleaseFetcher
     from harness.workspace.downloads import run_quietly
 
-    return SourceFetcher(cache=settings.cache, command=run_quietly, mirrors=mirrors_folder())
+    return ReleaseFetcher(cache=settings.cache, command=run_quietly, mirrors=mirrors_folder())

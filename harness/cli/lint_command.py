@@ -43,6 +43,7 @@ def command(
     """
     from harness.compat.lint import lint_format as printing
     from harness.compat.lint.lint_check import lint_file, verl_wheel
+    from harness.sources.packages.release_fetcher import ReleaseFetcher
     from harness.workspace.downloads import run_quietly
     from harness.workspace.planning.open_plan import open_matrix
     from harness.workspace.planning.plan_selection import find_cell
@@ -52,7 +53,8 @@ def command(
         known = find_cell(open_matrix(settings), settings["profile"], cell).axes
     given = {name: value for name, value in versions.items() if value}
     versions_used = {**known, **given}
-    result = lint_file(file, versions_used, verl_wheel(versions_used, settings.cache, run_quietly))
+    wheel = verl_wheel(versions_used, ReleaseFetcher(cache=settings.cache, command=run_quietly))
+    result = lint_file(file, versions_used, wheel[0] if wheel else None)
     render = {
         "text": printing.as_text,
         "json": printing.as_json,

@@ -16,7 +16,7 @@ from harness.compat.operators.operator_measurements import OPERATORS_FORMAT, Ope
 from harness.matrix.model.environment_facets import ConstraintsFacet
 from harness.measurements import measurement_format
 from harness.outcome import Judgement, Measured, Outcome, Tier
-from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, ResolveMeasured
+from harness.sources.packages.resolve_measurements import RESOLVE_FACETS, RESOLVE_FORMAT, ResolveMeasured
 
 
 def _run_resolve(ctx: TaskContext) -> Measured[ResolveMeasured]:
@@ -129,7 +129,7 @@ CHECKS: tuple[Check, ...] = (
         name="resolve",
         tier=Tier.STATIC,
         question="Are the pins compatible, and does the package index have them for this platform?",
-        facets=("pins", "platform"),
+        facets=RESOLVE_FACETS,
         measurements=RESOLVE_FORMAT,
         run=_run_resolve,
         judge=_judge_resolve,
@@ -153,7 +153,8 @@ CHECKS: tuple[Check, ...] = (
         name="lint",
         tier=Tier.STATIC,
         question="Do these versions support the recipe's settings, and is none of them a known mistake?",
-        facets=("recipe", "versions"),
+        facets=("recipe", "versions", *RESOLVE_FACETS),
+        informed_by=("resolve",),
         measurements=LINT_FORMAT,
         run=_run_lint,
         judge=_judge_lint,
@@ -165,7 +166,8 @@ CHECKS: tuple[Check, ...] = (
         name="npu-ops",
         tier=Tier.STATIC,
         question="Does this torch_npu have the operators that verl and vllm-ascend call, and do calls fit?",
-        facets=("torch_npu", "verl_tree", "vllm_ascend"),
+        facets=("torch_npu", "verl_tree", "vllm_ascend", *RESOLVE_FACETS),
+        informed_by=("resolve",),
         measurements=OPERATORS_FORMAT,
         run=_run_npu_ops,
         judge=_judge_npu_ops,
@@ -178,7 +180,8 @@ CHECKS: tuple[Check, ...] = (
         name="api",
         tier=Tier.STATIC,
         question="Do these packages have the names that verl, vllm-ascend and our patches use from them?",
-        facets=("pins", "verl_tree", "vllm_ascend", "patches[verl]", "patches[vllm_ascend]"),
+        facets=("verl_tree", "vllm_ascend", "patches[verl]", "patches[vllm_ascend]", *RESOLVE_FACETS),
+        informed_by=("resolve",),
         measurements=API_FORMAT,
         run=_run_api,
         judge=_judge_api,

@@ -14,6 +14,7 @@ from harness.outcome import Judgement, Measured, Outcome, Status, Tier
 from harness.patchstack.apply.patch_verdict import MeasuredPatch, PatchVerdict
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, TREE_UNAVAILABLE, PatchesMeasured
 from harness.sources.git.mirrors import COMMIT_REMEDY, find_mirror, mirrors_folder
+from harness.sources.packages.resolve_measurements import RESOLVE_FACETS
 
 
 def _run(ctx: TaskContext) -> Measured[PatchesMeasured]:
@@ -82,7 +83,8 @@ PATCHES = Check(
     name="patches",
     tier=Tier.STATIC,
     question="Do this project's patches apply, each hunk in the function or class that it was written for?",
-    facets=("verl_tree", "patches[verl]", "patches[vllm_ascend]"),
+    facets=("verl_tree", "patches[verl]", "patches[vllm_ascend]", *RESOLVE_FACETS),
+    informed_by=("resolve",),
     measurements=PATCHES_FORMAT,
     run=_run,
     judge=judge,

@@ -16,7 +16,8 @@ from harness.patchstack.stacks.patch_stack import SelectedPatch
 from harness.patchstack.stacks.tree_source import TreeSource
 from harness.patchstack.stacks.upstream_tree import TreeNotFoundError, UpstreamTree, upstream_tree
 from harness.serialisation import to_json
-from harness.sources.git.mirrors import mirrors_folder
+from harness.sources.packages.locked_releases import releases_of_task
+from harness.sources.packages.release_archive import ReleaseArchive
 
 PATCHED_FILES = "patched.zip"
 PATCHED_DIGESTS = "patched.json"
@@ -36,6 +37,8 @@ def run(ctx: TaskContext) -> Measured[PatchesMeasured]:
     trees: dict[str, str] = {}
     results: list[StackResult] = []
     missing: tuple[TreeSource, str] | None = None
+    archives: list[ReleaseArchive] = []
+    releases = releases_of_task(ctx)
     for patches, source in _stacks(ctx):
         selected += [patch.id for patch in patches]
         stale += [
@@ -45,11 +48,12 @@ def run(ctx: TaskContext) -> Measured[PatchesMeasured]:
             if patch.stale_origin
         ]
         try:
-            tree = upstream_tree(source, cache=ctx.cache, command=ctx.command, mirrors=mirrors_folder())
+            tree = upstream_tree(source, releases)
         except TreeNotFoundError as error:
             missing = missing or (source, error.problems[0].what)
             continue
         trees[source.package] = tree.tree.label
+        archives += [tree.archive] if tree.archive else []
         results.append(_apply(ctx, tree, patches))
     applies = all(result.applies for result in results) and missing is None
     tree_name = TREE_UNAVAILABLE if missing else ", ".join(trees.values()) or TREE_NOT_NEEDED
@@ -67,6 +71,7 @@ def run(ctx: TaskContext) -> Measured[PatchesMeasured]:
             stale=tuple(stale),
             source=missing[0] if missing else None,
             reason=missing[1] if missing else "",
+            archives=tuple(archives),
         ),
         evidence=Evidence.STATIC,
         artifacts=_write_artifacts(ctx.workdir, results) if applies else {},

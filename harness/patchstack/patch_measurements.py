@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from harness.measurements import measurement_format
 from harness.patchstack.apply.patch_verdict import FileDigests, MeasuredPatch
 from harness.patchstack.stacks.tree_source import TreeSource
+from harness.sources.packages.release_archive import ReleaseArchive
 
 #: Values of `PatchesMeasured.tree` where no tree was patched.
 TREE_NOT_NEEDED, TREE_UNAVAILABLE = "not needed", "unavailable"
@@ -25,6 +26,7 @@ class PatchesMeasured:
     relations: sentences on patches that need or exclude an earlier patch.
     stale: sentences on patches whose origin has changed since they were imported.
     source, reason: the tree that was not found, and why.
+    archives: the archives of releases that the patches were applied to.
     """
 
     selected: tuple[str, ...]
@@ -37,6 +39,7 @@ class PatchesMeasured:
     stale: tuple[str, ...] = ()
     source: TreeSource | None = None
     reason: str = ""
+    archives: tuple[ReleaseArchive, ...] = ()
 
 
 PATCHES_FORMAT = measurement_format(PatchesMeasured, version=1, unused=("source.kind", "source.repository"))

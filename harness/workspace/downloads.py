@@ -38,7 +38,7 @@ QUIET_S = 2.0
 
 
 def announced_fetch(what: str) -> Any:
-    """A function like `run_quietly` that first logs that `what` is downloaded."""
+    """A function like `run_quietly` that first logs that `what` is looked up."""
 
     def fetch(
         argv: Sequence[str],
@@ -47,7 +47,7 @@ def announced_fetch(what: str) -> Any:
         cwd: Path | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        LOGGER.info("downloading %s from the package index", what)
+        LOGGER.info("looking up %s on the package index", what)
         return run_quietly(argv, env=env, cwd=cwd, timeout=timeout)
 
     return fetch

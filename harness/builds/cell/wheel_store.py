@@ -20,9 +20,9 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from harness.digest import digest_file
+from harness.sources.packages.index_lookup import RunCommand
 from harness.sources.packages.index_settings import IndexSettings, local_path, uv_binary
 from harness.sources.packages.lockfile import LockedPackage
-from harness.sources.packages.pip_download import RunCommand
 from harness.sources.packages.remote_file import download_file
 
 STORE = "wheels"

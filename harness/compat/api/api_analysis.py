@@ -13,6 +13,7 @@ from harness.compat.api.consumers import CONSUMERS
 from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.analysis_process import serve
 from harness.compat.uses.package_pairs import ConsumerAnalysis, Package
+from harness.sources.packages.release_archive import ReleaseArchive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class ApiRequest:
     cache: the cache folder of all checks. code: as in `AnalysisCache`.
     made_for: consumer -> the providers it was published for, where the cell has another version of them.
     patches: file -> ids of our patches that change it.
-    not_read, misfits: as in `ApiMeasured`.
+    not_read, misfits, archives: as in `ApiMeasured`.
     """
 
     cache: Path
@@ -32,6 +33,7 @@ class ApiRequest:
     patches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     not_read: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
+    archives: tuple[ReleaseArchive, ...] = ()
 
 
 def examine(request: ApiRequest) -> ApiMeasured:
@@ -71,6 +73,7 @@ def examine(request: ApiRequest) -> ApiMeasured:
         unparsed=tuple(sorted(unparsed)),
         not_read=request.not_read,
         misfits=request.misfits,
+        archives=request.archives,
     )
 
 

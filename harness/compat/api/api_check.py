@@ -29,14 +29,12 @@ from harness.matrix.model.environment_facets import PinsFacet
 from harness.measurements import read_shape
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.sources.git.mirrors import COMMIT_REMEDY, mirrors_folder
+from harness.sources.packages.index_lookup import ReleaseNotFoundError
+from harness.sources.packages.locked_releases import releases_of_task
 from harness.sources.packages.lockfile import normal_name
-from harness.sources.packages.pip_download import ReleaseNotFoundError
-from harness.sources.packages.release_sources import (
-    SourceFetcher,
-    exact_version,
-    newest_version,
-    release_requirements,
-)
+from harness.sources.packages.release_archive import ReleaseArchive
+from harness.sources.packages.release_fetcher import ReleaseFetcher
+from harness.sources.packages.release_sources import exact_version, release_requirements
 
 MAX_REPORTED = 12
 #: Consumer -> the facet with our patches for it, and the facet with its version.
@@ -58,17 +56,19 @@ class PatchedFiles:
     misfits: tuple[str, ...] = ()
 
 
-def gather(
-    packages: Mapping[str, str], facets: Mapping[str, Any], source: SourceFetcher, root: Path
-) -> ApiRequest:
-    """Fetch the sources of consumers and providers. `packages`: name -> version; `root`: the checkout."""
+def gather(facets: Mapping[str, Any], source: ReleaseFetcher, root: Path) -> ApiRequest:
+    """Fetch the sources of consumers and providers: those in the lock of the cell, if it has one.
+
+    root: the checkout.
+    """
     pins = read_shape(PinsFacet, facets["pins"])
-    versions = {normal_name(name): version for name, version in packages.items()}
+    versions = cell_versions(pins, facets["verl_tree"], source)
     commits = {normal_name(item.package): item.commit for item in pins.from_source}
     for name, facet in TREES.items():
         if facets[facet]["version"]:
-            versions[name] = facets[facet]["version"]
             commits[name] = facets[facet].get("commit", "")
+            planned = facets[facet]["version"]
+            versions[name] = planned if commits[name] else source.version(name, planned)
     needed = dict.fromkeys(
         name
         for consumer in CONSUMERS
@@ -76,9 +76,10 @@ def gather(
         for name in (consumer.package, *consumer.providers)
         if name in versions
     )
-    files = {name: source.fetch(name, versions[name], commits.get(name, "")) for name in needed}
-    found = {name: file for name, file in files.items() if file}
+    sources = {name: source.find(name, versions[name], commits.get(name, "")) for name in needed}
+    found = {name: one.file for name, one in sources.items() if one}
     patched = _apply_our_patches(facets, found, root)
+    made_for = _made_for(versions, commits, source)
     return ApiRequest(
         cache=source.cache,
         code=analysis_code(),
@@ -86,28 +87,38 @@ def gather(
             Package(name=name, version=versions[name], file=file, changes=patched.texts.get(name, {}))
             for name, file in found.items()
         ),
-        made_for=_made_for(versions, commits, source),
+        made_for={
+            consumer: tuple(
+                Package(name=archive.package, version=archive.version, file=file)
+                for file, archive in providers
+            )
+            for consumer, providers in made_for.items()
+        },
         patches=patched.patches,
         not_read=tuple(
             f"{name} {commits.get(name, '')[:12] or versions[name]}" for name in needed if name not in found
         ),
         misfits=patched.misfits,
+        archives=(
+            *(one.archive for one in sources.values() if one and one.archive),
+            *(archive for providers in made_for.values() for _file, archive in providers),
+        ),
     )
 
 
 def _made_for(
-    versions: Mapping[str, str], commits: Mapping[str, str], source: SourceFetcher
-) -> dict[str, tuple[Package, ...]]:
+    versions: Mapping[str, str], commits: Mapping[str, str], source: ReleaseFetcher
+) -> dict[str, list[tuple[Path, ReleaseArchive]]]:
     """Consumer -> the providers it was published for, where the cell has another version of them."""
-    found: dict[str, tuple[Package, ...]] = {}
+    found: dict[str, list[tuple[Path, ReleaseArchive]]] = {}
     for consumer in CONSUMERS:
         if consumer.package not in versions or commits.get(consumer.package):
             continue
         for name, version in consumer.made_for(versions[consumer.package]).items():
-            file = source.fetch(name, version) if name in versions and versions[name] != version else None
-            if file:
-                provider = Package(name=name, version=version, file=file)
-                found[consumer.package] = (*found.get(consumer.package, ()), provider)
+            is_other = name in versions and versions[name] != version
+            sources = source.find(name, version) if is_other else None
+            if sources and sources.archive:
+                found.setdefault(consumer.package, []).append((sources.file, sources.archive))
     return found
 
 
@@ -147,16 +158,21 @@ def pinned_versions(pins: PinsFacet) -> dict[str, str]:
     return found
 
 
-def with_newest(
-    packages: Mapping[str, str], pins: PinsFacet, tree: Mapping[str, str], source: SourceFetcher
-) -> dict[str, str]:
-    """Add to `packages` the newest version of each provider for which verl and the pins state only a range.
+def cell_versions(pins: PinsFacet, tree: Mapping[str, str], source: ReleaseFetcher) -> dict[str, str]:
+    """Package -> its version in the lock of the cell, else the version that `pins` requires.
 
-    A resolution selects the same version, unless a third package requires an older one.
+    If the requirements of verl are not in the lock, the newest version is added of each provider for which
+    verl and the pins state only a range. A resolution selects the same version, unless a third package
+    requires an older one.
     """
-    file = source.fetch("verl", tree["version"], tree.get("commit", ""))
-    ranges: dict[str, list[str]] = {name: [] for name in CONSUMERS[0].ranged if name not in packages}
-    for text in (*pins.requirements, *(release_requirements(file) if file else ())):
+    versions = {name: archive.version for name, archive in source.locked.items()} or pinned_versions(pins)
+    if "verl" in source.locked:
+        return versions
+    sources = source.find("verl", tree["version"], tree.get("commit", ""))
+    if sources is None:
+        return versions
+    ranges: dict[str, list[str]] = {name: [] for name in CONSUMERS[0].ranged if name not in versions}
+    for text in (*pins.requirements, *release_requirements(sources.file)):
         requirement = Requirement(text)
         name = normal_name(requirement.name)
         if name in ranges and (requirement.marker is None or requirement.marker.evaluate()):
@@ -166,13 +182,13 @@ def with_newest(
         for name, specifiers in ranges.items()
         if specifiers
     }
-    return {**packages, **{name: version for name, version in newest.items() if version}}
+    return {**versions, **{name: version for name, version in newest.items() if version}}
 
 
-def newest_release(package: str, specifier: str, source: SourceFetcher) -> str:
+def newest_release(package: str, specifier: str, source: ReleaseFetcher) -> str:
     """The newest release within a range, or "" when the package index has none."""
     try:
-        return newest_version(f"{package}{specifier}", cache=source.cache, command=source.command)
+        return source.newest_version(f"{package}{specifier}")
     except ReleaseNotFoundError:
         return ""
 
@@ -183,14 +199,9 @@ def holds(measurements: ApiMeasured) -> str:
 
 
 def run(ctx: TaskContext) -> Measured[ApiMeasured]:
-    """Check the uses of the consumers against the versions in the facet `pins`."""
-    source = SourceFetcher(cache=ctx.cache, command=ctx.command, mirrors=mirrors_folder())
-    tree = ctx.facets["verl_tree"]
-    pins = read_shape(PinsFacet, ctx.facets["pins"])
-    packages = pinned_versions(pins)
-    if source.fetch("verl", tree["version"], tree.get("commit", "")):
-        packages = with_newest(packages, pins, tree, source)
-    request = gather(packages, ctx.facets, source, ctx.root)
+    """Check the uses of the consumers against the versions that `resolve` locked."""
+    source = releases_of_task(ctx)
+    request = gather(ctx.facets, source, ctx.root)
     measured = analyse(ctx, "harness.compat.api.api_analysis", request, ApiMeasured)
     measured = with_last_releases(measured, source, everything=False)
     for finding in measured.findings:
@@ -198,7 +209,7 @@ def run(ctx: TaskContext) -> Measured[ApiMeasured]:
     return Measured(measurements=measured, evidence=Evidence.STATIC)
 
 
-def with_last_releases(measured: ApiMeasured, source: SourceFetcher, *, everything: bool) -> ApiMeasured:
+def with_last_releases(measured: ApiMeasured, source: ReleaseFetcher, *, everything: bool) -> ApiMeasured:
     """Look up the last earlier release that had each missing name. May fetch releases.
 
     everything: look up all findings without a guard, otherwise only those that fail the cell.
@@ -268,12 +279,12 @@ def _remedy(finding: ApiFinding) -> str:
     return f"Choose a version of {finding.provider.partition(' ')[0]} that has {finding.name}."
 
 
-def read_release(spec: str, source: SourceFetcher) -> tuple[str, ApiSurface]:
+def read_release(spec: str, source: ReleaseFetcher) -> tuple[str, ApiSurface]:
     """ "name version" and the API surface of `name==version`; InputError when the index does not have it."""
     name, equals, version = spec.partition("==")
     if not equals:
         raise InputError(f"{spec!r} does not name a release", fix="write it like transformers==5.5.4")
-    file = source.fetch(name, version)
-    if file is None:
+    sources = source.find(name, version)
+    if sources is None:
         raise InputError(f"the package index has no {name} {version}", fix="choose a published version")
-    return f"{name} {version}", ApiSurface(file)
+    return f"{name} {version}", ApiSurface(sources.file)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from harness.compat.uses.use_finding import UseFinding
 from harness.measurements import measurement_format
+from harness.sources.packages.release_archive import ReleaseArchive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class ApiMeasured:
     uses: consumer -> the number of uses that were checked.
     unparsed: files that this Python version cannot parse.
     not_read: packages whose sources are not available.
-    misfits: ids of our patches that do not apply.
+    misfits: ids of our patches that do not apply. archives: what was read.
     """
 
     pairs: tuple[CheckedPair, ...]
@@ -58,6 +59,7 @@ class ApiMeasured:
     unparsed: tuple[str, ...] = ()
     not_read: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
+    archives: tuple[ReleaseArchive, ...] = ()
 
 
 API_FORMAT = measurement_format(ApiMeasured, version=1)

@@ -10,8 +10,8 @@ from functools import partial
 from packaging.version import InvalidVersion, Version
 
 from harness.compat.surface.api_surface import ApiSurface, Presence
-from harness.sources.packages.pip_download import pip_command, pip_environment
-from harness.sources.packages.release_sources import SourceFetcher
+from harness.sources.packages.pip_program import pip_command, pip_environment
+from harness.sources.packages.release_fetcher import ReleaseFetcher
 
 LIST_TIMEOUT_S = 120.0
 AVAILABLE = re.compile(r"^Available versions: (?P<versions>.+)$", re.MULTILINE)
@@ -36,7 +36,7 @@ def last_version_with(versions: Sequence[str], has: Callable[[str], bool | None]
 
 
 def last_releases_with(
-    package: str, before: str, names: Iterable[str], source: SourceFetcher
+    package: str, before: str, names: Iterable[str], source: ReleaseFetcher
 ) -> dict[str, str]:
     """Dotted name -> the last final release before `before` that has it, if any."""
     versions = earlier_releases(package, before, source)
@@ -44,8 +44,8 @@ def last_releases_with(
 
     def has(name: str, version: str) -> bool | None:
         if version not in surfaces:
-            file = source.fetch(package, version)
-            surfaces[version] = ApiSurface(file) if file else None
+            sources = source.find(package, version)
+            surfaces[version] = ApiSurface(sources.file) if sources else None
         surface = surfaces[version]
         presence = surface.find(name).presence if surface else Presence.UNKNOWN
         return None if presence is Presence.UNKNOWN else presence is Presence.FOUND
@@ -54,7 +54,7 @@ def last_releases_with(
     return {name: version for name, version in found.items() if version}
 
 
-def earlier_releases(package: str, before: str, source: SourceFetcher) -> list[str]:
+def earlier_releases(package: str, before: str, source: ReleaseFetcher) -> list[str]:
     """The final releases on the index before a version, oldest first; empty when pip cannot list them."""
     argv = [*pip_command(), "index", "versions", "--disable-pip-version-check", "--no-input", package]
     done = source.command(argv, env=pip_environment(os.environ), timeout=LIST_TIMEOUT_S)

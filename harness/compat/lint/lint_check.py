@@ -30,7 +30,10 @@ from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError
 from harness.matrix.model.versions import Version, parse_version
 from harness.outcome import Evidence, Judgement, Measured, Status
-from harness.sources.packages.pip_download import ReleaseNotFoundError, RunCommand, fetch_release
+from harness.sources.packages.index_lookup import ReleaseNotFoundError
+from harness.sources.packages.locked_releases import releases_of_task
+from harness.sources.packages.release_archive import ReleaseArchive
+from harness.sources.packages.release_fetcher import ReleaseFetcher
 
 NOT_A_VERL_JOB = "this is not a verl job, and the rules are only about verl"
 MISSING_VALUE_RULE = "TORN-OVERRIDE"
@@ -138,7 +141,7 @@ def lint_file(path: Path, versions: Mapping[str, str], wheel: Path | None = None
     return lint_script(read_script(path), versions, wheel)
 
 
-def verl_wheel(versions: Mapping[str, str], cache: Path, command: RunCommand) -> Path | None:
+def verl_wheel(versions: Mapping[str, str], releases: ReleaseFetcher) -> tuple[Path, ReleaseArchive] | None:
     """The wheel of the verl release in `versions`; None for a commit or without a version of verl.
 
     ReleaseNotFoundError if the package index has no such release.
@@ -146,7 +149,7 @@ def verl_wheel(versions: Mapping[str, str], cache: Path, command: RunCommand) ->
     verl = versions.get("verl", "")
     if not verl or "@" in verl:
         return None
-    return fetch_release("verl", verl, cache=cache, command=command)
+    return releases.archive("verl", verl)
 
 
 def run(ctx: TaskContext) -> Measured[LintMeasured]:
@@ -155,10 +158,14 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
     if facet is None:
         nothing = LintMeasured(recipe=None, is_verl_job=False, findings=(), undecided=())
         return Measured(measurements=nothing, evidence=Evidence.STATIC)
-    versions = {name: str(version) for name, version in ctx.facets["versions"].items()}
+    releases = releases_of_task(ctx)
+    versions = {
+        name: version if "@" in version else releases.version(name, version)
+        for name, version in ctx.facets["versions"].items()
+    }
     job = JobSettings.from_facet(facet)
-    wheel = _wheel_if_published(versions, ctx) if job.entry in ENTRY_MODULES else None
-    result = lint_job(job, versions, wheel=wheel)
+    wheel = _wheel_if_published(versions, releases) if job.entry in ENTRY_MODULES else None
+    result = lint_job(job, versions, wheel=wheel[0] if wheel else None)
     for finding in result.findings:
         ctx.log(f"{finding}\n  why: {finding.why}\n  do:  {finding.fix}\n  see: {finding.source}")
     return Measured(
@@ -168,14 +175,17 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
             findings=result.findings,
             undecided=result.undecided,
             notes=result.notes,
+            archives=(wheel[1],) if wheel else (),
         ),
         evidence=Evidence.STATIC,
     )
 
 
-def _wheel_if_published(versions: Mapping[str, str], ctx: TaskContext) -> Path | None:
+def _wheel_if_published(
+    versions: Mapping[str, str], releases: ReleaseFetcher
+) -> tuple[Path, ReleaseArchive] | None:
     try:
-        return verl_wheel(versions, ctx.cache, ctx.command)
+        return verl_wheel(versions, releases)
     except ReleaseNotFoundError:
         return None
 

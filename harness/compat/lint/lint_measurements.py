@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from harness.errors import Location
 from harness.measurements import measurement_format
+from harness.sources.packages.release_archive import ReleaseArchive
 
 CONFIG_RULE = "CONFIG-KEY"
 
@@ -75,6 +76,7 @@ class LintMeasured(LintResult):
 
     recipe: str | None
     is_verl_job: bool
+    archives: tuple[ReleaseArchive, ...] = ()
 
 
 LINT_FORMAT = measurement_format(LintMeasured, version=2)

@@ -7,6 +7,7 @@ combination of versions. It is reported, but does not fail the cell.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -20,11 +21,11 @@ from harness.compat.uses.analysis_process import analyse
 from harness.compat.uses.package_pairs import Package
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.sources.git.mirrors import COMMIT_REMEDY, mirrors_folder
-from harness.sources.packages.pip_download import ReleaseNotFoundError
+from harness.sources.packages.index_lookup import ReleaseNotFoundError
+from harness.sources.packages.locked_releases import releases_of_task
+from harness.sources.packages.release_fetcher import ReleaseFetcher, Sources
 from harness.sources.packages.release_sources import (
-    commit_sources,
     exact_version,
-    fetch_sources,
     release_requirements,
     tree_requirements,
 )
@@ -43,61 +44,74 @@ def pinned_torch_npu(sources: Path) -> str:
 
 def run(ctx: TaskContext) -> Measured[OperatorsMeasured]:
     """Compare the uses in verl and vllm-ascend with the facet `torch_npu`."""
-    torch_npu = PackageVersion(**ctx.facets["torch_npu"])
-    problem, file = _sources(ctx, PROVIDER, torch_npu)
-    if file is None:
+    releases = releases_of_task(ctx)
+    torch_npu = _locked(PackageVersion(**ctx.facets["torch_npu"]), PROVIDER, releases)
+    problem, provider = _sources(releases, PROVIDER, torch_npu)
+    if provider is None:
         measured = OperatorsMeasured(torch_npu=torch_npu, not_read=(problem,))
         return Measured(measurements=measured, evidence=Evidence.STATIC)
-    consumers, not_read = [], []
+    consumers, not_read, archives = [], [], [provider.archive]
     for facet, package in CONSUMERS.items():
-        tree = PackageVersion(**ctx.facets[facet])
+        tree = _locked(PackageVersion(**ctx.facets[facet]), package, releases)
         if not tree.version:
             continue
-        problem, sources = _sources(ctx, package, tree)
+        problem, sources = _sources(releases, package, tree)
         if sources is None:
             not_read.append(problem)
             continue
-        pinned = pinned_torch_npu(sources)
+        pinned = pinned_torch_npu(sources.file)
+        other = _pinned_sources(ctx, releases, package, pinned, torch_npu.version)
+        archives += [sources.archive, other.archive if other else None]
         consumers.append(
             TorchNpuConsumer(
-                package=Package(name=package, version=tree.version, file=sources),
+                package=Package(name=package, version=tree.version, file=sources.file),
                 pinned=pinned,
-                pinned_sources=_pinned_sources(ctx, package, pinned, torch_npu.version),
+                pinned_sources=other.file if other else None,
             )
         )
     request = OperatorRequest(
         torch_npu=torch_npu,
-        sources=file,
+        sources=provider.file,
         consumers=tuple(consumers),
         not_read=tuple(not_read),
         cache=ctx.cache,
         code=analysis_code(),
     )
     measured = analyse(ctx, "harness.compat.operators.operator_analysis", request, OperatorsMeasured)
+    measured = replace(measured, archives=tuple(dict.fromkeys(filter(None, archives))))
     for use in measured.uses:
         ctx.log(str(use))
     return Measured(measurements=measured, evidence=Evidence.STATIC)
 
 
-def _pinned_sources(ctx: TaskContext, package: str, pinned: str, version: str) -> Path | None:
+def _locked(planned: PackageVersion, package: str, releases: ReleaseFetcher) -> PackageVersion:
+    """The version of a release that the cell's lock has."""
+    if planned.kind != "release" or not planned.version:
+        return planned
+    return replace(planned, version=releases.version(package, planned.version))
+
+
+def _pinned_sources(
+    ctx: TaskContext, releases: ReleaseFetcher, package: str, pinned: str, version: str
+) -> Sources | None:
     """The sources of the torch_npu that a package pins; None when it is `version` or is not available."""
     if not pinned or pinned == version:
         return None
     try:
-        return fetch_sources(PROVIDER, pinned, cache=ctx.cache, command=ctx.command)
+        return releases.sources(PROVIDER, pinned)
     except ReleaseNotFoundError:
         ctx.log(f"{package} pins torch_npu {pinned}, which is not on the package index")
         return None
 
 
-def _sources(ctx: TaskContext, package: str, tree: PackageVersion) -> tuple[str, Path | None]:
+def _sources(releases: ReleaseFetcher, package: str, tree: PackageVersion) -> tuple[str, Sources | None]:
     """A pair: why the sources of a release or commit are not available (or ""), and the sources."""
     try:
         if tree.kind == "release":
-            return "", fetch_sources(package, tree.version, cache=ctx.cache, command=ctx.command)
+            return "", releases.sources(package, tree.version)
     except ReleaseNotFoundError as error:
         return error.problems[0].what, None
-    found = commit_sources(tree.commit, cache=ctx.cache, mirrors=mirrors_folder())
+    found = releases.commit(tree.commit)
     return f"{package} {tree.version} is the commit {tree.commit[:12]}, which no local mirror has", found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.measurements import measurement_format
+from harness.sources.packages.release_archive import ReleaseArchive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,7 @@ class OperatorsMeasured:
     """The uses of torch_npu in the consumers of the cell.
 
     uses: uses that torch_npu does not support. silent: calls whose default arguments changed.
-    not_read: why a package could not be checked.
+    not_read: why a package could not be checked. archives: what was read.
     """
 
     torch_npu: PackageVersion
@@ -80,6 +81,7 @@ class OperatorsMeasured:
     uses: tuple[TorchNpuMisuse, ...] = ()
     silent: tuple[ChangedDefault, ...] = ()
     not_read: tuple[str, ...] = ()
+    archives: tuple[ReleaseArchive, ...] = ()
 
 
 OPERATORS_FORMAT = measurement_format(OperatorsMeasured, version=1)

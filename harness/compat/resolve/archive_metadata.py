@@ -19,7 +19,6 @@ from packaging.utils import canonicalize_name
 
 from harness.compat.resolve.replaced_requirements import ReleaseMetadata
 from harness.errors import InputError, Location
-from harness.sources.packages.release_sources import INDEX_METADATA
 
 METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 BUILD_INFO = "vllm_ascend/_build_info.py"
@@ -67,17 +66,20 @@ class ArchiveMetadata:
         return (text,)
 
 
-def read_archive_metadata(name: str, version: str, sources: Path) -> ArchiveMetadata:
-    """Read the metadata in the sources that `fetch_sources` stored; InputError when they cannot be read."""
+def read_archive_metadata(name: str, version: str, sources: Path, on_index: bytes = b"") -> ArchiveMetadata:
+    """Read the metadata in a zip of sources; InputError when it cannot be read.
+
+    on_index: the metadata that the index serves for this archive; empty if it serves none.
+    """
     try:
         with zipfile.ZipFile(sources) as archive:
             members = archive.namelist()
             own = next((member for member in members if METADATA.fullmatch(member)), "")
             metadata = _message(archive.read(own)) if own else Message()
-            index = _message(archive.read(INDEX_METADATA)) if INDEX_METADATA in members else None
             build = archive.read(BUILD_INFO).decode("utf-8", "replace") if BUILD_INFO in members else ""
     except (zipfile.BadZipFile, OSError, EOFError) as error:
         raise InputError("these sources cannot be read", where=Location(sources), why=str(error)) from error
+    index = _message(on_index) if on_index else None
     built_for = BUILT_FOR.search(build)
     return ArchiveMetadata(
         release=ReleaseMetadata(

@@ -25,10 +25,11 @@ from harness.measurements import read_shape
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.sources.git.mirrors import find_mirror, mirrors_folder
 from harness.sources.packages.fetch_failure import FetchFailure, fetch_failure, machine_failure
+from harness.sources.packages.index_lookup import PackageIndex, PublishedFile, ReleaseNotFoundError
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 from harness.sources.packages.lockfile import LockedPackage, parse_lock
-from harness.sources.packages.pip_download import ReleaseNotFoundError
-from harness.sources.packages.release_sources import fetch_sources
+from harness.sources.packages.release_archive import ReleaseArchive, installer_rank
+from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.sources.packages.resolve_measurements import (
     HiddenRequirement,
     RequirementOverride,
@@ -101,8 +102,13 @@ def run(ctx: TaskContext) -> Measured[ResolveMeasured]:
         else:
             state = _after_failure(ctx, request, state, completed)
     hidden = hidden_requirements(published, request, state.lock or ())
-    archives = _read_archives(ctx, request, state) if state.lock and not state.problems else []
-    return _measured(request, state, time.monotonic() - started, archives, hidden)
+    locked: dict[str, ReleaseArchive] = {}
+    archives: list[ArchiveMetadata] = []
+    if state.lock and not state.problems:
+        locked = _locked_archives(ctx, request, state)
+        indexes = state.settings.added_index_urls
+        archives = _read_archives(ctx, request, _releases(ctx, request, indexes, locked))
+    return _measured(request, state, time.monotonic() - started, locked, archives, hidden)
 
 
 def _overridden_metadata(ctx: TaskContext, request: ResolveRequest) -> list[ReleaseMetadata]:
@@ -110,12 +116,13 @@ def _overridden_metadata(ctx: TaskContext, request: ResolveRequest) -> list[Rele
 
     A release that no index has is left out, because uv reports it.
     """
+    releases = _releases(ctx, request)
     found = []
     for name, version in pinned_releases(request.requirements).items():
         if not request.replacements(name):
             continue
         try:
-            file = fetch_sources(name, version, cache=ctx.cache, command=ctx.command)
+            file = releases.sources(name, version).file
         except ReleaseNotFoundError as error:
             ctx.log(f"the overrides of {name} {version} have no effect: {error}")
             continue
@@ -124,20 +131,54 @@ def _overridden_metadata(ctx: TaskContext, request: ResolveRequest) -> list[Rele
     return found
 
 
-def _read_archives(
+def _releases(
+    ctx: TaskContext,
+    request: ResolveRequest,
+    indexes: tuple[str, ...] = (),
+    locked: Mapping[str, ReleaseArchive] | None = None,
+) -> ReleaseFetcher:
+    return ReleaseFetcher(
+        cache=ctx.cache,
+        command=ctx.command,
+        target=request.platform,
+        indexes=indexes,
+        locked=locked or {},
+    )
+
+
+def _locked_archives(
     ctx: TaskContext, request: ResolveRequest, state: ResolveProgress
+) -> dict[str, ReleaseArchive]:
+    """Package -> the file with a digest of the lock that an installer uses on the target platform."""
+    lock = {package.name: package for package in state.lock or ()}
+    index = PackageIndex(settings=state.settings, command=ctx.command)
+    found: dict[str, list[PublishedFile]] = {}
+    for file in index.files([f"{one.name}=={one.version}" for one in lock.values()], request.platform):
+        if f"sha256:{file.sha256}" in lock[file.package].hashes:
+            found.setdefault(file.package, []).append(file)
+    chosen = {}
+    for name, files in found.items():
+        own = [file for file in files if not (name in state.from_sdist and file.name.endswith(".whl"))]
+        best = max(own or files, key=lambda file: installer_rank(file.name))
+        chosen[name] = best.archive(best.sha256)
+    return chosen
+
+
+def _read_archives(
+    ctx: TaskContext, request: ResolveRequest, releases: ReleaseFetcher
 ) -> list[ArchiveMetadata]:
     """Read the metadata of the stack's own packages; packages whose archive cannot be fetched are skipped."""
-    versions = {package.name: package.version for package in state.lock or ()}
     archives = []
     for name in requirement_names(request.requirements):
-        if name not in versions:
+        if name not in releases.locked:
             continue
+        version = releases.locked[name].version
         try:
-            file = fetch_sources(name, versions[name], cache=ctx.cache, command=ctx.command)
-            archives.append(read_archive_metadata(name, versions[name], file))
+            sources = releases.sources(name, version)
+            on_index = releases.index_metadata(name, version)
+            archives.append(read_archive_metadata(name, version, sources.file, on_index))
         except HarnessError as error:
-            ctx.log(f"the archive of {name} {versions[name]} was not read: {error}")
+            ctx.log(f"the archive of {name} {version} was not read: {error}")
     return archives
 
 
@@ -283,6 +324,7 @@ def _measured(
     request: ResolveRequest,
     state: ResolveProgress,
     seconds: float,
+    locked: Mapping[str, ReleaseArchive],
     archives: Sequence[ArchiveMetadata],
     hidden: tuple[HiddenRequirement, ...],
 ) -> Measured[ResolveMeasured]:
@@ -297,9 +339,7 @@ def _measured(
             resolved=resolved,
             target=request.target,
             host=request.host,
-            packages=tuple(
-                ResolvedPackage(name=p.name, version=p.version, via=p.via) for p in state.lock or ()
-            ),
+            packages=tuple(_resolved(package, locked.get(package.name)) for package in state.lock or ()),
             problems=tuple(resolve_problem(problem, request) for problem in state.problems),
             timed_out=state.timed_out,
             unreachable=state.unreachable,
@@ -314,6 +354,16 @@ def _measured(
             seconds=round(seconds, 3),
         ),
         environment={"index": state.settings.redacted()},
+    )
+
+
+def _resolved(package: LockedPackage, archive: ReleaseArchive | None) -> ResolvedPackage:
+    return ResolvedPackage(
+        name=package.name,
+        version=package.version,
+        via=package.via,
+        file=archive.file if archive else "",
+        sha256=archive.sha256 if archive else "",
     )
 
 

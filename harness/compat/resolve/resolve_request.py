@@ -14,11 +14,9 @@ from harness.errors import InputError
 from harness.matrix.model.environment_facets import PinnedOverride, PinsFacet
 from harness.sources.git.mirrors import find_mirror
 from harness.sources.packages.lockfile import normal_name
+from harness.sources.packages.release_archive import CROSS_PLATFORM, TargetPlatform
 from harness.sources.packages.resolve_measurements import SourcePackage
 from harness.sources.packages.source_requirements import declared_requirements
-
-# The glibc of openEuler 22.03, the oldest system that CANN images are built on.
-CROSS_PLATFORM = "manylinux_2_34"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +94,12 @@ class ResolveRequest:
 
     def arguments(self) -> list[str]:
         """uv's arguments for the target platform."""
-        platform = [] if self.host else ["--python-platform", f"{self.arch}-{CROSS_PLATFORM}"]
-        return ["--python-version", self.python, *platform]
+        return self.platform.arguments()
+
+    @property
+    def platform(self) -> TargetPlatform:
+        """The target platform."""
+        return TargetPlatform(python=self.python, arch=self.arch, host=self.host)
 
     def write(self, folder: Path) -> None:
         """Write `requirements.in`."""

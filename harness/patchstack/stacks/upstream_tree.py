@@ -11,7 +11,9 @@ from harness.patchstack.stacks.tree_source import TreeSource
 from harness.sources.git.git_repository import Repository
 from harness.sources.git.mirrors import find_mirror
 from harness.sources.packages.archive import open_archive
-from harness.sources.packages.pip_download import ReleaseNotFoundError, RunCommand, fetch_release
+from harness.sources.packages.index_lookup import ReleaseNotFoundError
+from harness.sources.packages.release_archive import ReleaseArchive
+from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.sources.tree import DirectoryTree, HasBlobs, Tree
 
 _VERSION_FILES = ("{package}/version/version", "PKG-INFO")
@@ -26,11 +28,15 @@ class TreeNotFoundError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class UpstreamTree:
-    """An upstream tree. version: "" if it is unknown. blobs: provides file contents by blob id."""
+    """An upstream tree. version: "" if it is unknown. blobs: provides file contents by blob id.
+
+    archive: the archive of a release that it was read from.
+    """
 
     tree: Tree
     version: str
     blobs: HasBlobs | None = None
+    archive: ReleaseArchive | None = None
 
 
 def folder_target(path: Path, package: str, version: str = "") -> UpstreamTree:
@@ -59,27 +65,26 @@ def commit_target(repository: Repository, reference: str, package: str, version:
     )
 
 
-def version_target(
-    package: str, version: str, *, cache: Path, command: RunCommand, mirrors: Path | None
-) -> UpstreamTree:
+def version_target(package: str, version: str, releases: ReleaseFetcher) -> UpstreamTree:
     """The tree of a release, or of the commit after `@`. TreeNotFoundError when it is not available."""
     release, _at, commit = version.partition("@")
     source = TreeSource(package=package, version=release, commit=commit)
-    found = upstream_tree(source, cache=cache, command=command, mirrors=mirrors)
-    return replace(found, version=version)
+    return replace(upstream_tree(source, releases), version=version)
 
 
-def upstream_tree(
-    source: TreeSource, *, cache: Path, command: RunCommand, mirrors: Path | None
-) -> UpstreamTree:
-    """The tree that `source` names; TreeNotFoundError when no index or local clone has it."""
+def upstream_tree(source: TreeSource, releases: ReleaseFetcher) -> UpstreamTree:
+    """The tree that `source` names, of a release in its locked version.
+
+    TreeNotFoundError when no index or local clone has it.
+    """
     if not source.commit:
         try:
-            wheel = fetch_release(source.package, source.version, cache=cache, command=command)
+            version = releases.version(source.package, source.version)
+            file, archive = releases.archive(source.package, version)
         except ReleaseNotFoundError as error:
             raise TreeNotFoundError(error.problems[0].what, fix=_REPOSITORY_FIX) from error
-        return UpstreamTree(tree=open_archive(wheel), version=source.version)
-    repository = find_mirror(mirrors, source.commit) if mirrors else None
+        return UpstreamTree(tree=open_archive(file), version=version, archive=archive)
+    repository = find_mirror(releases.mirrors, source.commit) if releases.mirrors else None
     if repository is None:
         raise TreeNotFoundError(
             f"no local clone of {source.package} has commit {source.commit[:12]}", fix=_REPOSITORY_FIX

@@ -89,7 +89,7 @@ def code_of_checks(
     found: dict[str, ReachedCode] = {}
     for check in checks:
         code = reached[check.name]
-        inputs = [(need, dict(by_name[need].params)) for need in check.needs if need in by_name]
+        inputs = [(need, dict(by_name[need].params)) for need in check.inputs if need in by_name]
         outside = [name for name in _functions(check, by_name) if _is_foreign(name)]
         found[check.name] = ReachedCode(
             digest=digest_json([code.digest, inputs, outside]), modules=code.modules
@@ -133,14 +133,14 @@ def check_roots(checks: Iterable[Check]) -> dict[str, tuple[str, ...]]:
 
 
 def _needed(check: Check, by_name: Mapping[str, Check]) -> list[Check]:
-    """The checks that a check needs, directly or indirectly."""
+    """The checks whose outcomes are inputs of a check, directly or indirectly."""
     found: dict[str, Check] = {}
-    waiting = list(check.needs)
+    waiting = list(check.inputs)
     while waiting:
         name = waiting.pop()
         if name in by_name and name not in found:
             found[name] = by_name[name]
-            waiting.extend(by_name[name].needs)
+            waiting.extend(by_name[name].inputs)
     return [found[name] for name in sorted(found)]
 
 

@@ -35,7 +35,7 @@ def order_checks(checks: list[Check]) -> tuple[Check, ...]:
             raise ValueError(f"checks depend on each other: {' -> '.join((*chain, check.name))}")
         if check.name in placed:
             return
-        for need in check.needs:
+        for need in check.inputs:
             if need not in by_name:
                 raise ValueError(f"check {check.name!r} depends on {need!r}, which no package declares")
             place(by_name[need], (*chain, check.name))
@@ -61,5 +61,5 @@ def with_needed_checks(names: set[str], checks: tuple[Check, ...]) -> tuple[Chec
         name = queue.pop()
         if name not in selected:
             selected.add(name)
-            queue.extend(by_name[name].needs)
+            queue.extend(by_name[name].inputs)
     return tuple(check for check in checks if check.name in selected)

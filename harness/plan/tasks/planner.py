@@ -123,7 +123,7 @@ def _task(key: str, check: Check, keys: Mapping[str, str], facets: Mapping[str, 
         facets={name: facets[name].value for name in check.facets},
         facet_digests={name: facets[name].digest for name in check.facets},
         code_digest=code,
-        needs=tuple(keys[need] for need in check.needs if need in keys),
+        needs=tuple(keys[name] for name in check.inputs if name in keys),
         expected_s=check.expected_s,
     )
 

@@ -20,7 +20,10 @@ STOPPING = frozenset({Status.FAIL, Status.ERROR, Status.NOT_RUN})
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A check with the values of its facets. Tasks with equal keys are the same work."""
+    """A check with the values of its facets. Tasks with equal keys are the same work.
+
+    needs: keys of the tasks whose outcomes are inputs, also of those whose failure does not block this task.
+    """
 
     key: str
     check: Check

@@ -312,7 +312,10 @@ def _decide(
 
 
 def _failed_need(key: str, results: Mapping[str, TaskResult], tasks: Mapping[str, Task]) -> str:
-    """Why a task can never run: one of its direct or indirect needs did not pass or is not planned, or ""."""
+    """Why a task can never run: one of its direct or indirect needs did not pass or is not planned, or "".
+
+    Checks that only inform the task may fail.
+    """
     pending, seen = [key], {key}
     while pending:
         task = tasks.get(pending.pop())
@@ -320,6 +323,8 @@ def _failed_need(key: str, results: Mapping[str, TaskResult], tasks: Mapping[str
             return "the plan does not contain a task that this check needs"
         for need in task.needs:
             result = results.get(need)
+            if need in tasks and tasks[need].check.name in task.check.informed_by:
+                continue
             if result is None and need not in seen:
                 seen.add(need)
                 pending.append(need)

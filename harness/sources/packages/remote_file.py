@@ -6,14 +6,16 @@ that are close to each other share a request, and pip's certificates and proxy a
 
 from __future__ import annotations
 
+import base64
 import io
-import shutil
+import netrc
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from harness.digest import CHUNK_BYTES
 from harness.sources.packages.index_settings import IndexSettings, local_path
@@ -25,6 +27,8 @@ TAIL_BYTES = 512 << 10
 MERGE_GAP_BYTES = 256 << 10
 MIN_REQUEST_BYTES = 64 << 10
 TOO_LARGE = "it is larger than"
+#: The variables of uv with the URLs of package indexes.
+INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
 
 
 class NoRangesError(Exception):
@@ -39,7 +43,7 @@ class RemoteFile(io.RawIOBase):
 
     def __init__(self, url: str, settings: IndexSettings) -> None:
         super().__init__()
-        self._url = url
+        self._url, self._settings = url, settings
         self._opener = _opener(settings)
         self._spans: list[tuple[int, bytes]] = []
         self._position = 0
@@ -122,7 +126,7 @@ class RemoteFile(io.RawIOBase):
         self.requests += 1
         # With transfer compression the ranges would refer to the compressed file.
         headers = {"Range": span, "Accept-Encoding": "identity"}
-        request = urllib.request.Request(self._url, headers=headers)  # noqa: S310 - http or https, see open_remote
+        request = _request(self._url, self._settings, headers)
         try:
             return self._opener.open(request, timeout=TIMEOUT_S)
         except urllib.error.HTTPError as error:
@@ -132,37 +136,74 @@ class RemoteFile(io.RawIOBase):
             raise
 
 
-def open_remote(url: str, settings: IndexSettings) -> IO[bytes]:
-    """Open a local or remote file. OSError if it is missing, NoRangesError without range support."""
-    path = local_path(url)
-    if path is not None:
-        return Path(path).open("rb")
+def open_remote(url: str, settings: IndexSettings) -> RemoteFile:
+    """Open a remote file. OSError if it is missing, NoRangesError without range support."""
     _require_http(url)
-    return RemoteFile(url, settings)  # type: ignore[return-value]
+    return RemoteFile(url, settings)
+
+
+def download_file(url: str, settings: IndexSettings, target: Path, limit: int | None = None) -> None:
+    """Download a file to `target`; OSError if that fails or it is larger than `limit` bytes."""
+    _require_http(url)
+    received = 0
+    with (
+        _opener(settings).open(_request(url, settings), timeout=TIMEOUT_S) as response,
+        target.open("wb") as stream,
+    ):
+        while chunk := response.read(CHUNK_BYTES):
+            received += len(chunk)
+            if limit is not None and received > limit:
+                raise OSError(f"{TOO_LARGE} {limit >> 20} MiB")
+            stream.write(chunk)
+        size = response.headers.get("Content-Length", "")
+        if size.isdigit() and received != int(size):
+            raise OSError(f"the connection ended after {received} of {size} bytes")
 
 
 def download(url: str, settings: IndexSettings, limit: int) -> bytes:
-    """Download the whole file; OSError if that fails or it is larger than `limit` bytes."""
+    """The content of a local or remote file; OSError if that fails or it is larger than `limit` bytes."""
     path = local_path(url)
     if path is not None:
         data = Path(path).read_bytes()
     else:
         _require_http(url)
-        with _opener(settings).open(url, timeout=TIMEOUT_S) as response:
+        with _opener(settings).open(_request(url, settings), timeout=TIMEOUT_S) as response:
             data = response.read(limit + 1)
     if len(data) > limit:
         raise OSError(f"{TOO_LARGE} {limit >> 20} MiB")
     return data
 
 
-def download_file(url: str, settings: IndexSettings, target: Path) -> None:
-    """Download a file of any size to `target`; OSError if that fails."""
-    _require_http(url)
-    with _opener(settings).open(url, timeout=TIMEOUT_S) as response, target.open("wb") as stream:
-        shutil.copyfileobj(response, stream, CHUNK_BYTES)
-        size = response.headers.get("Content-Length", "")
-        if size.isdigit() and stream.tell() != int(size):
-            raise OSError(f"the connection ended after {stream.tell()} of {size} bytes")
+def _request(
+    url: str, settings: IndexSettings, headers: dict[str, str] | None = None
+) -> urllib.request.Request:
+    """The request for a file, with the credentials that the user has for its host."""
+    parts = urlsplit(url)
+    plain = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    request = urllib.request.Request(plain, headers=headers or {})  # noqa: S310 - http or https, see _require_http
+    credentials = _credentials(url, settings)
+    if credentials:
+        # A redirect may lead to another host, which must not get them.
+        encoded = base64.b64encode(credentials.encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {encoded}")
+    return request
+
+
+def _credentials(url: str, settings: IndexSettings) -> str:
+    """`user:password` from the URL, from an index on the same host, or from the netrc file; "" without."""
+    wanted = urlsplit(url)
+    variables = settings.uv_environment()
+    texts = (variables.get(name, "") for name in INDEX_VARIABLES)
+    for known in (url, *(part for text in texts for part in text.replace(",", " ").split())):
+        parts = urlsplit(known[known.find("=") + 1 :] if "=http" in known else known)
+        if parts.username and (parts.hostname, parts.port) == (wanted.hostname, wanted.port):
+            return f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    named = settings.inherited.get("NETRC")
+    try:
+        found = netrc.netrc(named).authenticators(wanted.hostname or "")
+    except (OSError, netrc.NetrcParseError):
+        return ""
+    return f"{found[0]}:{found[2]}" if found else ""
 
 
 def _require_http(url: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from harness.measurements import measurement_format
+from harness.sources.packages.release_archive import ReleaseArchive
 from harness.sources.packages.uv_errors import UvDependency, UvDerivation, UvFailureKind
+from harness.sources.redact import redact_url
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +48,16 @@ class HiddenRequirement:
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedPackage:
-    """A package of the lock. `via`: the packages that require it."""
+    """A package of the lock. `via`: the packages that require it.
+
+    file, sha256: the archive that is installed on the target platform; "" in outcomes of older versions.
+    """
 
     name: str
     version: str
     via: tuple[str, ...] = ()
+    file: str = ""
+    sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,5 +109,22 @@ class ResolveMeasured:
     attempts: int = 0
     seconds: float = 0.0
 
+    @property
+    def locked_archives(self) -> dict[str, ReleaseArchive]:
+        """Package -> its archive in the lock; empty without a lock."""
+        return {
+            package.name: ReleaseArchive(
+                package=package.name, version=package.version, file=package.file, sha256=package.sha256
+            )
+            for package in self.packages
+            if package.sha256
+        }
 
+    def reachable(self, indexes: Iterable[str]) -> tuple[str, ...]:
+        """The additional indexes that the lock was made with; none without a lock."""
+        return tuple(url for url in indexes if self.resolved and redact_url(url) not in self.unreachable)
+
+
+#: The facets of the check `resolve`. Checks that read its lock have these facets too.
+RESOLVE_FACETS = ("pins", "platform")
 RESOLVE_FORMAT = measurement_format(ResolveMeasured, version=1)

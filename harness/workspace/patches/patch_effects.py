@@ -15,6 +15,7 @@ from harness.patchstack.stacks.upstream_tree import UpstreamTree, version_target
 from harness.settings import Settings
 from harness.sources.git.commit_history import Commit
 from harness.sources.git.git_repository import Repository
+from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.workspace.downloads import announced_fetch, progress_logger
 from harness.workspace.patches.patch_target import matrix_versions, upstream_of_patches
 
@@ -41,12 +42,6 @@ def survival_over_releases(settings: Settings, patches: Path, upstream: str) -> 
         raise InputError(
             f"the matrix has no release of {package}", fix="use a repository: --repo PATH --range A..B"
         )
-    fetch = announced_fetch(package)
-    trees = [
-        (
-            version,
-            version_target(package, version, cache=settings.cache, command=fetch, mirrors=None).tree,
-        )
-        for version in versions
-    ]
+    releases = ReleaseFetcher(cache=settings.cache, command=announced_fetch(package))
+    trees = [(version, version_target(package, version, releases).tree) for version in versions]
     return survival_of_releases(package, trees, variants, logical)

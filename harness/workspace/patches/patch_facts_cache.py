@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.code_graph.stored_facts import code_digest
 from harness.digest import digest_json
-from harness.errors import HarnessError, InputError
+from harness.errors import HarnessError
 from harness.matrix.version_matrix import Matrix
 from harness.patchstack.apply.classify import LoadedPatch
 from harness.patchstack.format.diff_writer import render_patch
@@ -25,7 +25,8 @@ from harness.patchstack.stacks.patch_stack import upstreams
 from harness.patchstack.stacks.upstream_tree import version_target
 from harness.settings import Settings
 from harness.sources.git.mirrors import find_clone, mirrors_folder
-from harness.workspace.downloads import progress_logger
+from harness.sources.packages.release_fetcher import ReleaseFetcher
+from harness.workspace.downloads import progress_logger, run_quietly
 from harness.workspace.patches.patch_target import matrix_versions, variants_for_head
 
 LOGGER = logging.getLogger(__name__)
@@ -80,6 +81,9 @@ def _heads(settings: Settings, matrix: Matrix, patches: Path) -> Iterator[Path]:
 
 def _summaries(settings: Settings, patches: Path) -> Iterator[Path]:
     """A summary of each patch on its newest version whose source tree is available locally."""
+    releases = ReleaseFetcher(
+        cache=settings.cache, command=run_quietly, mirrors=mirrors_folder(), offline=True
+    )
     for name in upstreams(patches):
         summarised: set[str] = set()
         for version in matrix_versions(settings, name):
@@ -87,10 +91,8 @@ def _summaries(settings: Settings, patches: Path) -> Iterator[Path]:
             if not variants:
                 continue
             try:
-                target = version_target(
-                    name, version, cache=settings.cache, command=_no_network, mirrors=mirrors_folder()
-                )
-            except InputError:
+                target = version_target(name, version, releases)
+            except HarnessError:
                 continue
             summarised |= {body.name for body in variants}
             yield _cached_file(
@@ -101,10 +103,6 @@ def _summaries(settings: Settings, patches: Path) -> Iterator[Path]:
                     name, variants, target.tree, target.blobs
                 ).to_json(),
             )
-
-
-def _no_network(argv: Sequence[str], **_options: Any) -> Any:
-    raise InputError(f"{argv[0]} would have to download it")
 
 
 def _cached_file(

@@ -32,6 +32,7 @@ from harness.patchstack.stacks.upstream_tree import (
 from harness.settings import Settings
 from harness.sources.git.git_repository import GitTree, Repository
 from harness.sources.git.mirrors import mirrors_folder
+from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.workspace.downloads import announced_fetch
 from harness.workspace.planning.open_plan import open_matrix
 
@@ -76,9 +77,11 @@ def resolve_target(settings: Settings, selection: TreeSelection) -> tuple[Upstre
         package = upstream_of_patches(patches, choose_upstream(patches, upstream, repository.tree(ref)))
         return commit_target(repository, ref, package, version), package
     package = upstream_of_patches(patches, choose_upstream(patches, upstream))
-    fetch = announced_fetch(f"{package} {version}")
-    target = version_target(package, version, cache=settings.cache, command=fetch, mirrors=mirrors_folder())
-    return target, package
+    return version_target(package, version, _releases(settings, f"{package} {version}")), package
+
+
+def _releases(settings: Settings, what: str) -> ReleaseFetcher:
+    return ReleaseFetcher(cache=settings.cache, command=announced_fetch(what), mirrors=mirrors_folder())
 
 
 def upstream_of_patches(patches: Path, upstream: str) -> str:
@@ -116,11 +119,8 @@ def trees_of_cell(
         if not variants:
             continue
         readables = tuple(read_patch(patch.id, patch.data) for patch in variants)
-        fetch = announced_fetch(f"{name} {version}")
         try:
-            target = version_target(
-                name, version, cache=settings.cache, command=fetch, mirrors=mirrors_folder()
-            )
+            target = version_target(name, version, _releases(settings, f"{name} {version}"))
             found.append((readables, target, ""))
         except InputError as error:
             found.append((readables, None, error.problems[0].what))

@@ -11,29 +11,28 @@ from harness.errors import NothingSelectedError
 from harness.ledger.store import Ledger
 from harness.matrix.model.cell import Cell
 from harness.matrix.version_matrix import Matrix
-from harness.outcome import Status
+from harness.outcome import State, Status
 from harness.plan.keys.facets import facet_values
 from harness.settings import Settings
-from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT
+from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, ResolveMeasured
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_ledger import open_ledger
 from harness.workspace.planning.open_plan import facet_inputs, open_matrix, open_plan
 from harness.workspace.planning.plan_selection import find_cell
 
 
-def locked_versions(settings: Settings, cell_id: str) -> dict[str, str]:
-    """Package -> version in the stored lock of a cell; NothingSelectedError without one."""
+def stored_resolution(settings: Settings, cell_id: str) -> ResolveMeasured:
+    """The stored result of `resolve` for a cell; NothingSelectedError if the cell was not resolved."""
     plan = open_plan(settings, only=[cell_id], checks=["resolve"]).plan
     key = next(entry.key for entry in plan.entries if entry.check == "resolve")
     with Ledger.open(settings.path("state")) as ledger:
         outcome = ledger.get(key)
-    packages = RESOLVE_FORMAT.read(outcome.measurements).packages if outcome else ()
-    if not packages:
+    if outcome is None or outcome.state is not State.COMPLETED:
         raise NothingSelectedError(
-            f"{cell_id} has no lock, so the versions of its packages are unknown",
+            f"{cell_id} was not resolved, so the versions of its packages are unknown",
             fix=f"npu-matrix run --only {cell_id} --check resolve",
         )
-    return {package.name: package.version for package in packages}
+    return RESOLVE_FORMAT.read(outcome.measurements)
 
 
 FACETS = ("pins", "platform", "patches[verl]", "patches[vllm_ascend]")

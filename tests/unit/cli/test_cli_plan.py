@@ -109,7 +109,7 @@ def test_several_globs_and_checks_are_named_with_commas_and_one_that_matches_not
     plan = json.loads(out)
     assert code == 0
     assert {cell["id"][:11] for cell in plan["cells"]} == {"verl-0-6-1-"}
-    assert {task["check"] for task in plan["tasks"]} == {"npu-ops", "patches"}
+    assert {task["check"] for task in plan["tasks"]} == {"npu-ops", "patches", "resolve"}
     assert "no cell matches 'verl-0-9-9*'" in " ".join(plan["notices"])
     code, _, err = command("plan", "--only", "verl-0-9-9*,vrel*")
     assert code == 3

@@ -21,6 +21,7 @@ from harness.errors import InfrastructureError, InputError
 from harness.matrix.model.environment_facets import PinnedOverride, PinsFacet
 from harness.outcome import Status
 
+PLATFORM = {"python": "3.11", "arch": "x86_64", "host": True}
 MODEL = "from transformers import AutoModel\n"
 ENTRY = "from verl.utils import model\n"
 
@@ -61,6 +62,7 @@ def run_check(context: Any, transformers: str, **tree: str) -> Any:
     task = context(
         {
             "pins": pins,
+            "platform": PLATFORM,
             "verl_tree": facet,
             "vllm_ascend": {"version": ""},
             "patches[verl]": [],

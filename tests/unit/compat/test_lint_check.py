@@ -3,10 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from harness.compat.lint import lint_check
 from harness.compat.lint.lint_measurements import LINT_FORMAT, LintMeasured, UndecidedRule
 from harness.outcome import Status
 
+pytestmark = pytest.mark.usefixtures("wheels")
 RECIPE = {
     "name": "r",
     "entry": "verl.trainer.main_ppo",
@@ -25,7 +28,14 @@ RECIPE = {
 
 def lint_recipe(context: Any, recipe: Any) -> tuple[LintMeasured, Any]:
     measured = lint_check.run(
-        context({"recipe": recipe, "versions": {"verl": "0.9.1", "python": "host", "soc": "a2"}})
+        context(
+            {
+                "recipe": recipe,
+                "versions": {"verl": "0.9.1", "python": "host", "soc": "a2"},
+                "pins": {},
+                "platform": {"python": "3.11", "arch": "x86_64", "host": True},
+            }
+        )
     )
     stored = LINT_FORMAT.read(LINT_FORMAT.write(measured.measurements))
     return stored, lint_check.judge(stored, {})

@@ -11,6 +11,7 @@ from harness.compat.operators.operator_check import holds, judge, run
 from harness.compat.operators.operator_measurements import OPERATORS_FORMAT
 from harness.outcome import Status
 
+UNLOCKED = {"pins": {"requirements": []}, "platform": {"python": "3.11", "arch": "x86_64", "host": True}}
 CHECK = next(check for check in CHECKS if check.name == "npu-ops")
 OLD = ["npu_swiglu(Tensor self, int dim=-1) -> Tensor", "npu_rope(Tensor q, *, str layout='BSH') -> Tensor"]
 NEW = [OLD[0], "npu_rope(Tensor q, *, str layout='BSND') -> Tensor", "npu_quant(Tensor x) -> Tensor"]
@@ -42,7 +43,12 @@ def release(version: str) -> dict[str, str]:
 
 
 def run_check(context: Any, torch_npu: str, **versions: str) -> Any:
-    facets = {"torch_npu": release(torch_npu), "verl_tree": release(""), "vllm_ascend": release("")}
+    facets = {
+        **UNLOCKED,
+        "torch_npu": release(torch_npu),
+        "verl_tree": release(""),
+        "vllm_ascend": release(""),
+    }
     measured = run(context({**facets, **{name: release(version) for name, version in versions.items()}}))
     assert OPERATORS_FORMAT.read(OPERATORS_FORMAT.write(measured.measurements)) == measured.measurements
     return measured.measurements, judge(measured.measurements, {})
@@ -119,7 +125,7 @@ def test_a_commit_gives_not_run_until_there_is_a_mirror(
     stack: Any, context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = {"package": "verl", "kind": "commit", "version": "0.6.1", "commit": "d" * 40, "repository": "r"}
-    facets = {"torch_npu": release("2.7.1"), "verl_tree": commit, "vllm_ascend": release("")}
+    facets = {**UNLOCKED, "torch_npu": release("2.7.1"), "verl_tree": commit, "vllm_ascend": release("")}
     monkeypatch.delenv("NPU_MATRIX_MIRRORS", raising=False)
     measured = run(context(facets))
     assert judge(measured.measurements, {}).status is Status.NOT_RUN

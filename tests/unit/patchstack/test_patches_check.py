@@ -11,28 +11,30 @@ import pygit2
 import pytest
 
 from harness.check import Completed
-from harness.digest import digest_bytes
+from harness.digest import digest_bytes, digest_file
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Evidence, Measured, Outcome, State, Status, Tier
 from harness.patchstack.checks import CHECKS, PATCHES
 from harness.patchstack.format.diff_writer import diff_files
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
 from harness.sources.git.mirrors import MIRRORS
+from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, ResolvedPackage, ResolveMeasured
 
+PLATFORM = {"python": "3.11", "arch": "x86_64", "host": True}
 OLD, NEW = b"a = 1\nb = 2\n", b"a = 1\nb = 3\n"
 
 
 class Context:
-    """A task in a temporary folder whose package index is a dictionary of wheels."""
+    """A task in a temporary folder whose package index has at most one wheel."""
 
     def __init__(self, root: Path, facets: Mapping[str, Any], wheel: Path | None = None) -> None:
-        self.root, self.facets, self.wheel = root, {"patches[vllm_ascend]": [], **facets}, wheel
+        self.root, self.wheel = root, wheel
+        self.facets = {"patches[vllm_ascend]": [], "pins": {}, "platform": PLATFORM, **facets}
         self.params: Mapping[str, Any] = {}
         self.inputs: Mapping[str, Outcome] = {}
         self.workdir, self.cache = root / "work", root / "cache"
         self.workdir.mkdir(exist_ok=True)
         self.lines: list[str] = []
-        self.commands: list[Sequence[str]] = []
         self.tail = ""
 
     def log(self, text: str) -> None:
@@ -44,12 +46,13 @@ class Context:
     def in_cell(self, module: str, *args: str, **_more: object) -> Completed:
         raise AssertionError
 
-    def command(self, argv: Sequence[str], **_more: object) -> Completed:
-        self.commands.append(argv)
-        if self.wheel is None:
+    def command(self, argv: Sequence[str], *, cwd: Path | None = None, **_more: object) -> Completed:
+        if self.wheel is None or cwd is None:
             return Completed(argv=tuple(argv), returncode=1, tail=self.tail, seconds=0.0)
-        dest = next(word for word in argv if word.startswith("--dest=")).removeprefix("--dest=")
-        (Path(dest) / self.wheel.name).write_bytes(self.wheel.read_bytes())
+        digest = digest_file(self.wheel)
+        wheel = f'{{ url = "{self.wheel.as_uri()}", hashes = {{ sha256 = "{digest}" }} }}'
+        text = f'[[packages]]\nname = "verl"\nversion = "1.0"\nwheels = [{wheel}]\n'
+        (cwd / "pylock.toml").write_text(text)
         return Completed(argv=tuple(argv), returncode=0, tail="", seconds=0.0)
 
 
@@ -88,7 +91,7 @@ def run(ctx: Context) -> tuple[Measured[PatchesMeasured], Status, tuple[str, ...
 
 def test_the_package_declares_its_check() -> None:
     assert [check.name for check in CHECKS] == ["patches"]
-    assert PATCHES.facets == ("verl_tree", "patches[verl]", "patches[vllm_ascend]")
+    assert PATCHES.facets == ("verl_tree", "patches[verl]", "patches[vllm_ascend]", "pins", "platform")
 
 
 def test_a_patch_that_applies_passes_and_stores_the_patched_files(tmp_path: Path) -> None:
@@ -112,12 +115,40 @@ def test_equal_stacks_write_equal_archives(tmp_path: Path) -> None:
     assert (ctx.workdir / "patched.zip").read_bytes() == first
 
 
-def test_a_release_is_fetched_once(tmp_path: Path) -> None:
+def resolved(tmp_path: Path, wheel: Path, version: str = "1.0") -> dict[str, Outcome]:
+    """The outcome of `resolve` with the wheel in its lock."""
+    package = ResolvedPackage(name="verl", version=version, file=wheel.name, sha256=digest_file(wheel))
+    measured = RESOLVE_FORMAT.write(ResolveMeasured(resolved=True, packages=(package,)))
+    outcome = Outcome(
+        key="k",
+        check="resolve",
+        tier=Tier.STATIC,
+        state=State.COMPLETED,
+        evidence=Evidence.STATIC,
+        facets={},
+        measurements=measured,
+    )
+    return {"resolve": outcome}
+
+
+def test_patches_are_applied_to_the_archive_in_the_lock(tmp_path: Path) -> None:
     tree, wheel = release(tmp_path)
     ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)}, wheel)
-    run(ctx)
-    run(ctx)
-    assert len(ctx.commands) == 1
+    ctx.inputs = resolved(tmp_path, wheel)
+    measured, status, _reasons = run(ctx)
+    assert status is Status.PASS
+    assert [archive.sha256 for archive in measured.measurements.archives] == [digest_file(wheel)]
+    release(tmp_path, b"a = 1\nb = 99\n")
+    with pytest.raises(InfrastructureError, match="does not have the locked archive"):
+        run(ctx)
+
+
+def test_patches_are_applied_to_the_version_in_the_lock(tmp_path: Path) -> None:
+    tree, wheel = release(tmp_path)
+    planned = {"verl_tree": {**tree, "version": "0.9"}, "patches[verl]": selected(tmp_path, PATCH)}
+    ctx = Context(tmp_path, planned, wheel)
+    ctx.inputs = resolved(tmp_path, wheel)
+    assert run(ctx)[1] is Status.PASS
 
 
 def test_a_conflict_fails_with_reason_and_remedy(tmp_path: Path) -> None:
@@ -160,7 +191,6 @@ def test_no_patches_need_no_tree(tmp_path: Path) -> None:
     measured, status, reasons = run(ctx)
     assert status is Status.PASS
     assert reasons == ("No patch of this project is for the versions of this cell.",)
-    assert ctx.commands == []
     assert set(measured.artifacts) == {"patched.zip", "patched.json"}
 
 
@@ -215,18 +245,21 @@ def test_an_unavailable_upstream_does_not_hide_failures_of_the_other(
 def test_no_network_is_an_infrastructure_error(tmp_path: Path) -> None:
     tree, _wheel = release(tmp_path)
     ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)})
-    ctx.tail = "WARNING: Retrying\nERROR: No matching distribution found for verl==1.0 (from versions: none)"
-    with pytest.raises(InfrastructureError, match=r"verl 1\.0 could not be fetched"):
+    ctx.tail = "error: Failed to fetch: `https://x.invalid/simple/verl/`\n  Caused by: dns error"
+    with pytest.raises(InfrastructureError, match=r"could not fetch https://x\.invalid/simple/verl"):
         PATCHES.run(ctx)
 
 
 def test_a_missing_release_gives_not_run(tmp_path: Path) -> None:
     tree, _wheel = release(tmp_path)
     ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, PATCH)})
-    ctx.tail = "ERROR: Could not find a version that satisfies verl==1.0 (from versions: 0.9, 1.1)"
+    ctx.tail = (
+        "  x No solution found when resolving dependencies:\n  `-> Because there is no version of verl==1.0 "
+        "and you require verl==1.0, we can conclude that your requirements are unsatisfiable."
+    )
     _measured, status, reasons = run(ctx)
     assert status is Status.NOT_RUN
-    assert "no wheel of verl 1.0" in reasons[0]
+    assert "has no verl 1.0" in reasons[0]
 
 
 def test_a_variant_that_changed_after_planning_is_rejected(tmp_path: Path) -> None:

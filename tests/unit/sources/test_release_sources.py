@@ -2,107 +2,28 @@
 
 from __future__ import annotations
 
-import http.server
 import io
-import re
 import subprocess
 import tarfile
-import threading
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from package_server import PackageServer
 
 from harness.compat.operators.operator_check import pinned_torch_npu
 from harness.compat.resolve import resolve_check
 from harness.errors import InfrastructureError, InputError
 from harness.outcome import Status
+from harness.sources.packages import release_fetcher as fetcher_module
 from harness.sources.packages import release_sources as module
+from harness.sources.packages.index_lookup import ReleaseNotFoundError
 from harness.sources.packages.index_settings import IndexSettings
-from harness.sources.packages.pip_download import ReleaseNotFoundError
-from harness.sources.packages.release_sources import commit_sources, fetch_sources, tree_requirements
+from harness.sources.packages.release_fetcher import ReleaseFetcher
+from harness.sources.packages.release_sources import tree_requirements
 from harness.sources.packages.remote_file import NoRangesError, RemoteFile, download, open_remote
-
-
-class Server:
-    """A small package index: its files, whether it supports range requests, and the requests it got."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.ranges = True
-        self.cut = 0
-        self.sent = 0
-        outer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.answer(self)
-
-            def do_HEAD(self) -> None:
-                path = outer.folder / self.path.lstrip("/")
-                self.send_response(200 if path.is_file() else 404)
-                self.send_header("Content-Length", str(path.stat().st_size if path.is_file() else 0))
-                self.send_header("Accept-Ranges", "bytes")
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
-        self.thread = threading.Thread(target=self.http.serve_forever, daemon=True)
-        self.thread.start()
-
-    def answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
-        path = self.folder / request.path.lstrip("/")
-        if path.is_dir():
-            links = "".join(f'<a href="/{p.relative_to(self.folder)}">{p.name}</a>' for p in path.iterdir())
-            data, kind = links.encode(), "text/html"
-        elif path.is_file():
-            data, kind = path.read_bytes(), "application/octet-stream"
-        else:
-            request.send_error(404)
-            return
-        span = re.fullmatch(r"bytes=(\d*)-(\d*)", request.headers.get("Range", ""))
-        code, total = 200, len(data)
-        if span and self.ranges and path.is_file():
-            start = int(span[1]) if span[1] else max(0, total - int(span[2]))
-            end = int(span[2]) + 1 if span[1] and span[2] else total
-            data, code = data[start:end], 206
-        request.send_response(code)
-        request.send_header("Content-Type", kind)
-        if code == 206:
-            request.send_header("Content-Range", f"bytes {start}-{start + len(data) - 1}/{total}")
-        data = data[: self.cut] if self.cut and code == 206 else data
-        request.send_header("Content-Length", str(len(data)))
-        request.end_headers()
-        # uv requests the metadata itself.
-        self.sent += len(data) if "urllib" in request.headers["User-Agent"] else 0
-        request.wfile.write(data)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    folder = tmp_path / "served"
-    folder.mkdir()
-    made = Server(folder)
-    yield made
-    made.http.shutdown()
-    made.http.server_close()
-    made.thread.join()
-
-
-@pytest.fixture
-def index(server: Server, wheels: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Generates wheels in the folder of the server, and sets pip's index to it."""
-    wheels.folder = server.folder / "big"
-    wheels.folder.mkdir()
-    monkeypatch.delenv("PIP_NO_INDEX")
-    monkeypatch.delenv("PIP_FIND_LINKS")
-    monkeypatch.setenv("PIP_INDEX_URL", server.url)
-    return wheels
+from harness.workspace.downloads import run_quietly
 
 
 def big_wheel(index: Any, **files: str) -> None:
@@ -112,10 +33,20 @@ def big_wheel(index: Any, **files: str) -> None:
 
 def fetched(context: Any, package: str = "big", version: str = "1.0") -> tuple[zipfile.ZipFile, Any]:
     ctx = context({})
-    return zipfile.ZipFile(fetch_sources(package, version, cache=ctx.cache, command=ctx.command)), ctx
+    return zipfile.ZipFile(releases(ctx).sources(package, version).file), ctx
 
 
-def test_only_the_sources_of_a_large_wheel_travel(server: Server, index: Any, context: Any) -> None:
+def releases(ctx: Any, **more: Any) -> ReleaseFetcher:
+    return ReleaseFetcher(cache=ctx.cache, command=ctx.command, **more)
+
+
+@pytest.fixture(autouse=True)
+def small_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wheels of tests count as large, so that they are read in part."""
+    monkeypatch.setattr(fetcher_module, "MAX_WHOLE_WHEEL_BYTES", 0)
+
+
+def test_only_the_sources_of_a_large_wheel_travel(server: PackageServer, index: Any, context: Any) -> None:
     big_wheel(index)
     size = (index.folder / "big-1.0-py3-none-any.whl").stat().st_size
     archive, ctx = fetched(context)
@@ -124,11 +55,13 @@ def test_only_the_sources_of_a_large_wheel_travel(server: Server, index: Any, co
     assert archive.read("big-1.0.dist-info/METADATA").startswith(b"Metadata-Version")
     assert 0 < server.sent < size / 2
     before = server.sent
-    fetch_sources("big", "1.0", cache=ctx.cache, command=ctx.command)
+    releases(ctx).sources("big", "1.0")
     assert server.sent == before
 
 
-def test_an_index_without_ranges_gives_the_whole_file(server: Server, index: Any, context: Any) -> None:
+def test_an_index_without_ranges_gives_the_whole_file(
+    server: PackageServer, index: Any, context: Any
+) -> None:
     big_wheel(index)
     server.ranges = False
     assert "big/core.py" in fetched(context)[0].namelist()
@@ -139,7 +72,7 @@ def test_a_damaged_cache_is_fetched_again(index: Any, context: Any) -> None:
     archive, ctx = fetched(context)
     archive.close()
     Path(str(archive.filename)).write_bytes(b"torn")
-    again = fetch_sources("big", "1.0", cache=ctx.cache, command=ctx.command)
+    again = releases(ctx).sources("big", "1.0").file
     assert "big/core.py" in zipfile.ZipFile(again).namelist()
 
 
@@ -202,13 +135,16 @@ def test_a_source_that_unpacks_to_more_than_any_module_is_left_out(
     assert "big/zeros.py" not in fetched(context)[0].namelist()
 
 
-def test_a_link_in_a_wheel_is_its_text_and_leads_nowhere(index: Any, context: Any) -> None:
+def test_a_link_in_a_wheel_is_its_text_and_leads_nowhere(
+    index: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     big_wheel(index)
     link = zipfile.ZipInfo("big/passwd.py")
     link.create_system = 3
     link.external_attr = 0o120777 << 16
     with zipfile.ZipFile(index.folder / "big-1.0-py3-none-any.whl", "a") as archive:
         archive.writestr(link, "/etc/passwd")
+    monkeypatch.setattr(fetcher_module, "MAX_WHOLE_WHEEL_BYTES", 1 << 30)
     assert fetched(context)[0].read("big/passwd.py") == b"/etc/passwd"
 
 
@@ -231,10 +167,10 @@ def test_a_release_cut_short_is_named(index: Any, context: Any, suffix: str, par
         fetched(context)
 
 
-def test_the_index_s_own_metadata_is_kept_beside_the_wheels(index: Any, context: Any) -> None:
+def test_the_metadata_of_the_index_is_read_apart_from_the_wheel(index: Any, context: Any) -> None:
     big_wheel(index)
     (index.folder / "big-1.0-py3-none-any.whl.metadata").write_text("Name: big\nRequires-Dist: x\n")
-    assert b"Requires-Dist: x" in fetched(context)[0].read("index-metadata/METADATA")
+    assert b"Requires-Dist: x" in releases(context({})).index_metadata("big", "1.0")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +178,7 @@ def test_the_index_s_own_metadata_is_kept_beside_the_wheels(index: Any, context:
     [("Requires-Dist: base==2.0\n", Status.FAIL), ("Requires-Dist: base==1.0\n", Status.PASS)],
 )
 def test_an_archive_that_wants_something_else_than_its_index_says_turns_the_check_red(
-    server: Server, index: Any, context: Any, index_says: str, status: Status
+    server: PackageServer, index: Any, context: Any, index_says: str, status: Status
 ) -> None:
     wheel = index.add("big", "1.0", "base==1.0")
     head = "Metadata-Version: 2.1\nName: big\nVersion: 1.0\n"
@@ -265,10 +201,10 @@ def test_an_archive_that_wants_something_else_than_its_index_says_turns_the_chec
 def test_a_name_that_is_none_asks_nobody(context: Any) -> None:
     ctx = context({})
     with pytest.raises(InputError):
-        fetch_sources("../x", "1", cache=ctx.cache, command=ctx.command)
+        releases(ctx).sources("../x", "1")
 
 
-def test_reads_join_spans_and_stop_at_the_end(server: Server, tmp_path: Path) -> None:
+def test_reads_join_spans_and_stop_at_the_end(server: PackageServer, tmp_path: Path) -> None:
     data = bytes(range(256)) * 8192
     (server.folder / "file").write_bytes(data)
     file = RemoteFile(f"{server.url}/file", IndexSettings())
@@ -283,7 +219,7 @@ def test_reads_join_spans_and_stop_at_the_end(server: Server, tmp_path: Path) ->
     assert file.read(10) == b""
 
 
-def test_a_torn_connection_is_an_error_of_the_network(server: Server) -> None:
+def test_a_torn_connection_is_an_error_of_the_network(server: PackageServer) -> None:
     (server.folder / "file").write_bytes(bytes(2_000_000))
     file = RemoteFile(f"{server.url}/file", IndexSettings())
     server.cut = 10
@@ -291,7 +227,7 @@ def test_a_torn_connection_is_an_error_of_the_network(server: Server) -> None:
         file.read(100)
 
 
-def test_protocols_that_no_index_speaks_are_refused(server: Server, tmp_path: Path) -> None:
+def test_protocols_that_no_index_speaks_are_refused(server: PackageServer, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="protocol"):
         open_remote("ftp://127.0.0.1/x", IndexSettings())
     (tmp_path / "x").write_bytes(bytes(10))
@@ -304,7 +240,7 @@ def test_protocols_that_no_index_speaks_are_refused(server: Server, tmp_path: Pa
 
 
 def test_a_commit_without_mirrors_is_not_there(tmp_path: Path) -> None:
-    assert commit_sources("0" * 40, cache=tmp_path, mirrors=None) is None
+    assert ReleaseFetcher(cache=tmp_path, command=run_quietly).commit("0" * 40) is None
 
 
 def test_a_commit_s_own_requirements_say_which_torch_npu_it_is_made_for(tmp_path: Path) -> None:
@@ -318,7 +254,8 @@ def test_a_commit_s_own_requirements_say_which_torch_npu_it_is_made_for(tmp_path
     commit = subprocess.run(
         [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
     ).stdout.strip()
-    sources = commit_sources(commit, cache=tmp_path / "cache", mirrors=tmp_path / "mirrors")
+    cache, mirrors = tmp_path / "cache", tmp_path / "mirrors"
+    sources = ReleaseFetcher(cache=cache, command=run_quietly, mirrors=mirrors).commit(commit)
     assert sources is not None
-    assert tree_requirements(sources) == ("torch==2.7.1", "torch-npu==2.7.1")
-    assert pinned_torch_npu(sources) == "2.7.1"
+    assert tree_requirements(sources.file) == ("torch==2.7.1", "torch-npu==2.7.1")
+    assert pinned_torch_npu(sources.file) == "2.7.1"
