@@ -6,9 +6,13 @@ The exit codes (`EXIT_CODES`) are part of the public interface.
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from harness import disk_full
+from harness.disk_full import is_disk_full, says_disk_full
 
 EXIT_OK = 0
 EXIT_UNEXPECTED = 1
@@ -64,11 +68,22 @@ class Problem:
 
 
 class HarnessError(Exception):
-    """Base class of all errors that are shown without a traceback."""
+    """Base class of all errors that are shown without a traceback.
+
+    An error that is created while a full disk is handled, or an InfrastructureError whose reason is the text
+    of a full disk, says so with the right remedy, whatever the caller assumed, and has the exit code 4.
+    """
 
     exit_code = EXIT_INCOMPLETE
 
     def __init__(self, what: str, *, where: Location | None = None, why: str = "", fix: str = "") -> None:
+        self.disk_full = is_disk_full(sys.exc_info()[1]) or (
+            self.exit_code == EXIT_INCOMPLETE and (says_disk_full(why) or says_disk_full(what))
+        )
+        if self.disk_full:
+            self.exit_code = EXIT_INCOMPLETE
+            why = why if "disk is full" in f"{what} {why}" else f"the disk is full: {why}".removesuffix(": ")
+            fix = fix if disk_full.is_remedy(fix) else disk_full.FIX
         self.problems: tuple[Problem, ...] = (Problem(what, where, why, fix),)
         super().__init__(what)
 

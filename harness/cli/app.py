@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import io
 import logging
@@ -15,12 +16,14 @@ import click
 from click.shell_completion import CompletionItem
 
 from harness import __version__
+from harness.cli.stated_exit import StatedExit
 from harness.errors import (
     EXIT_BAD_INPUT,
     EXIT_CODES,
     EXIT_INCOMPLETE,
     EXIT_INTERRUPTED,
     HarnessError,
+    InfrastructureError,
 )
 from harness.settings import OPTIONS, Settings, load_settings
 
@@ -198,7 +201,10 @@ def main(argv: list[str] | None = None) -> Any:
             stream.reconfigure(errors="backslashreplace")
     try:
         code = app.main(args=arguments, prog_name="npu-matrix", standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
+        if isinstance(code, StatedExit):
+            click.echo(code.line)
+        sys.stdout.flush()
+        sys.exit(int(code) if isinstance(code, int) else 0)
     except HarnessError as error:
         if debug:
             raise
@@ -221,11 +227,9 @@ def main(argv: list[str] | None = None) -> Any:
         if debug:
             raise
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
-        click.echo(f"error: {what}", err=True)
-        click.echo(
-            "  do:  check the path, its permissions and the disk space; --debug shows a traceback",
-            err=True,
-        )
+        shown = InfrastructureError(what, fix="check the path and its permissions; --debug shows a traceback")
+        with contextlib.suppress(OSError):
+            click.echo(f"error: {shown}", err=True)
         try:
             sys.stdout.flush()
         except OSError:

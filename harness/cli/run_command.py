@@ -62,6 +62,7 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
     Outcomes of unchanged tasks are reused. To resume an interrupted run, start the same command again.
     """
     from harness.cli.run_execution import execute_plan, record_reference_sets
+    from harness.cli.stated_exit import StatedExit
     from harness.report.publish.publish import ensure_writable
     from harness.run.executors.executor import LocalExecutor
     from harness.workspace.execution.run_setup import exclusive_run, local_site, ray_cluster
@@ -95,4 +96,5 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
         )
         if options["record_reference"] is None or result.interrupted:
             return code
-        return record_reference_sets(context, result, options["record_reference"], stopped) or code
+        interrupted = record_reference_sets(context, result, options["record_reference"], stopped)
+        return StatedExit(interrupted, ("the recording was interrupted",)) if interrupted else code

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from harness.builds.cell.cell_command import cell_launcher
 from harness.cli.run_output import print_summary
-from harness.errors import EXIT_INTERRUPTED, InfrastructureError, InputError
+from harness.cli.stated_exit import StatedExit
+from harness.errors import EXIT_INCOMPLETE, EXIT_INTERRUPTED, HarnessError, InfrastructureError, InputError
 from harness.ledger.store import Ledger
 from harness.run.executors.executor import Executor
 from harness.run.scheduling.board import console_observer, json_lines
@@ -42,8 +43,8 @@ def execute_plan(
     rerun: Collection[str],
     keep_going: bool,
     events: str | None,
-) -> tuple[RunResult, int]:
-    """Run the plan and write the report; returns the result and the exit code.
+) -> tuple[RunResult, StatedExit]:
+    """Run the plan and write the report; returns the result and the exit code, which is not printed yet.
 
     rerun: names of checks to run again even if they have stored outcomes.
     """
@@ -91,12 +92,14 @@ def record_reference_sets(
     return 0
 
 
-def _conclude(context: PlanContext, ledger: Ledger, result: RunResult) -> int:
+def _conclude(context: PlanContext, ledger: Ledger, result: RunResult) -> StatedExit:
     expected = expectations(context.matrix, context.settings["profile"])
     verdicts = judge_plan(context.plan, result.outcomes, result.without_outcome, expected)
     summary = summarise_verdicts(verdicts)
-    code = EXIT_INTERRUPTED if result.interrupted else summary.exit_code
-    ledger.finish_run(result.run_id, code)
+    code = StatedExit(summary.exit_code, summary.reasons)
+    if result.interrupted:
+        code = StatedExit(EXIT_INTERRUPTED, ("interrupted; the same command resumes", *summary.reasons))
+    ledger.finish_run(result.run_id, int(code))
     # Print before writing the report, so that the results are shown even if the report cannot be written.
     print_summary(context.settings, context.plan, verdicts, summary, result)
     for notice in (*context.plan.notices, *finished_migrations(context.matrix, context.plan, verdicts)):
@@ -108,8 +111,16 @@ def _conclude(context: PlanContext, ledger: Ledger, result: RunResult) -> int:
         verdicts=verdicts,
         executed=result.executed_keys,
     )
-    folder = write_report(context.settings, ledger, stored)
-    click.echo(f"report: {folder / 'index.html'}")
+    try:
+        folder = write_report(context.settings, ledger, stored)
+    except (HarnessError, OSError) as error:
+        shown = error if isinstance(error, HarnessError) else InfrastructureError(str(error))
+        for problem in shown.problems:
+            click.echo(f"error: {problem}", err=True)
+        code = StatedExit(int(code) or EXIT_INCOMPLETE, (*code.reasons, "the report could not be written"))
+        ledger.finish_run(result.run_id, int(code))
+    else:
+        click.echo(f"report: {folder / 'index.html'}")
     return code
 
 

@@ -80,7 +80,4 @@ def print_summary(
     passed = ", ".join(f"{count} {kind}" for kind, count in sorted(evidence.items()))
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(summary.by_status.items()))
     click.echo(f"\n{statuses}; evidence of what passed: {passed or 'none'}")
-    click.echo(
-        f"{result.executed} executed, {result.reused} reused in {result.seconds:.1f} s; "
-        f"exit {summary.exit_code}: {'; '.join(summary.reasons)}"
-    )
+    click.echo(f"{result.executed} executed, {result.reused} reused in {result.seconds:.1f} s")

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from harness.check import Check
 from harness.digest import canonical_json
+from harness.disk_full import is_disk_full
 from harness.errors import HarnessError, InfrastructureError, InputError, InterruptedRunError
 from harness.ledger.outcome_record import readable
 from harness.outcome import ArtifactRef, Evidence, Failure, Measured, Outcome, State, Tier
@@ -30,11 +31,8 @@ MEDIA_TYPES = {
     ".log": "text/plain",
     ".patch": "text/x-diff",
 }
-_DISK_FULL = "free disk space, or choose other folders with --state and --cache"
 _NOT_WRITABLE = "make the folder writable, or choose another one with --state or --cache"
 DISK_FIXES = {
-    errno.ENOSPC: _DISK_FULL,
-    errno.EDQUOT: _DISK_FULL,
     errno.EROFS: _NOT_WRITABLE,
     errno.EACCES: _NOT_WRITABLE,
     errno.EPERM: _NOT_WRITABLE,
@@ -165,12 +163,15 @@ def _refuse_too_strong_evidence(task: Task, measured: Measured) -> None:
 def _failure(error: BaseException) -> Failure:
     if isinstance(error, HarnessError):
         problem = error.problems[0]
-        kind = INFRASTRUCTURE if isinstance(error, InfrastructureError) else type(error).__name__
+        of_machine = error.disk_full or isinstance(error, InfrastructureError)
+        kind = INFRASTRUCTURE if of_machine else type(error).__name__
         why = f" ({problem.why})" if problem.why else ""
         where = f"{problem.where}: " if problem.where else ""
         return Failure(kind=kind, message=readable(f"{where}{problem.what}{why}"), fix=readable(problem.fix))
     if isinstance(error, OSError):
         # The disk, a daemon or the network failed, not the packages of the cell.
+        if is_disk_full(error):
+            return _failure(InfrastructureError("the disk is full", why=str(error)))
         fix = DISK_FIXES.get(error.errno or 0, "see the log")
         return Failure(kind=INFRASTRUCTURE, message=readable(f"{type(error).__name__}: {error}"), fix=fix)
     return Failure(kind=type(error).__name__, message=_error_text(error), fix="see the traceback in the log")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from harness.disk_full import says_disk_full
 from harness.errors import InfrastructureError
 from harness.sources.redact import redact_text, redact_url
 
@@ -22,13 +23,8 @@ NETWORK_WORDS = (
     "network connectivity is disabled",
     "operation timed out",
 )
-# Error texts of the operating system for problems of this machine.
-MACHINE_WORDS = (
-    "no space left on device",
-    "disk quota exceeded",
-    "read-only file system",
-    "too many open files",
-)
+# Error texts of the operating system for problems of this machine, other than a full disk.
+MACHINE_WORDS = ("read-only file system", "too many open files")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +61,18 @@ def fetch_failure(output: str) -> FetchFailure | None:
 
 def machine_failure(output: str) -> InfrastructureError | None:
     """An error if `output` reports a full disk or a similar problem of this machine, otherwise None."""
-    line = next((line for line in output.splitlines() if any(w in line.lower() for w in MACHINE_WORDS)), None)
+    line = next((line for line in output.splitlines() if _is_of_machine(line)), None)
     if line is None:
         return None
     return InfrastructureError(
         "this machine could not store the environment",
         why=line.strip(),
-        fix="free space, or set NPU_MATRIX_CACHE and UV_CACHE_DIR to folders with more",
+        fix="make NPU_MATRIX_CACHE and UV_CACHE_DIR folders that can be written, then run again",
     )
+
+
+def _is_of_machine(line: str) -> bool:
+    return says_disk_full(line) or any(word in line.lower() for word in MACHINE_WORDS)
 
 
 def _last_line(text: str) -> str:

@@ -115,7 +115,7 @@ def test_the_fix_of_an_error_reaches_the_user(site: JobSite) -> None:
 
 @pytest.mark.parametrize(
     ("code", "fix"),
-    [(28, "free disk space"), (30, "make the folder writable"), (13, "--cache"), (32, "see the log")],
+    [(28, "free space on that disk"), (30, "make the folder writable"), (13, "--cache"), (32, "see the log")],
 )
 def test_what_a_disk_refuses_says_what_to_do(site: JobSite, code: int, fix: str) -> None:
     outcome = execute(job(raises(OSError(code, "refused"))), site)
