@@ -96,7 +96,7 @@ words = st.one_of(
     texts.map(lambda text: f"'{text}'"),
     texts.map(lambda text: f'"{text}"'),
     st.sampled_from(["a=1", "b/c.d", "''", "x"]),
-    names.map(lambda name: f"${name}"),
+    names.map(lambda name: f"${{{name}}}"),
     names.map(lambda name: f'"${{{name}}}"'),
     names.map(lambda name: f'"${{{name}[@]}}"'),
     names.map(lambda name: f"${{{name}[*]}}"),
