@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic
 
 from harness.digest import digest_json
+from harness.serialisation import json_form
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -66,13 +67,14 @@ class Status(str, enum.Enum):
     UNSUPPORTED = "unsupported"
     NOT_RUN = "not-run"
     BLOCKED = "blocked"
+    CLAIMED = "claimed"
     STALE = "stale"
     ERROR = "error"
 
     @property
     def has_evidence(self) -> bool:
         """Whether the check reached a verdict; an outcome without a verdict proves nothing."""
-        return self not in {Status.NOT_RUN, Status.BLOCKED, Status.ERROR}
+        return self not in {Status.NOT_RUN, Status.BLOCKED, Status.CLAIMED, Status.ERROR}
 
 
 #: Start of a reason that names versions which a published table does not list.
@@ -130,12 +132,44 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Who measured an outcome.
+
+    host: the fingerprint of the machine that ran the task. runner: the name that the setting `runner` gives
+    this machine. version: that of npu-matrix. recorder: the fingerprint of the machine that recorded the
+    outcome; another one than `host` if a cluster ran the task.
+    """
+
+    host: str
+    runner: str = ""
+    version: str = ""
+    recorder: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trust:
+    """What the ledger that an outcome was read from says about its origin. It is never stored.
+
+    foreign: another machine recorded it. signer: the runner whose signature on it was verified. claimed: why
+    its hardware evidence is not believed, or "".
+    """
+
+    foreign: bool = False
+    signer: str = ""
+    claimed: str = ""
+
+
+RECORDED_HERE = Trust()
+
+
+@json_form(leave_out=("trust",))
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """One execution of one task, as the ledger stores it. Times are Unix seconds; `attempt` counts from 1.
 
     facets: facet name -> digest of its value; the values are in the plan. log: the merged output of the task.
     inputs: name of each check whose outcome was an input -> `content_digest` of that outcome; empty in
-    outcomes that were stored before this field existed.
+    outcomes that were stored before this field existed. origin: None in such outcomes too.
     """
 
     key: str
@@ -154,6 +188,8 @@ class Outcome:
     attempt: int = 1
     run_id: str = ""
     inputs: Mapping[str, str] = field(default_factory=dict)
+    origin: Origin | None = None
+    trust: Trust = field(default=RECORDED_HERE, compare=False)
 
     @property
     def content_digest(self) -> str:

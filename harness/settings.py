@@ -18,6 +18,8 @@ ENVIRONMENT_PREFIX = "NPU_MATRIX_"
 FILE_NAME = "npu-matrix.toml"
 #: The variable with the memory limit of a cell.
 MEMORY_VARIABLE = "NPU_MATRIX_CELL_MEMORY"
+#: The variable with the name of this machine.
+RUNNER_VARIABLE = "NPU_MATRIX_RUNNER"
 SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -86,6 +88,12 @@ OPTIONS = (
         name="ray_address",
         default="auto",
         help="address of the Ray cluster; auto means the cluster that this machine belongs to",
+    ),
+    Option(
+        name="runner",
+        default="",
+        help="name of this machine in matrix.yaml, recorded with its outcomes",
+        exported="text",
     ),
 )
 

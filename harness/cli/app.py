@@ -165,6 +165,7 @@ def _show_config(settings: Settings) -> None:
 @click.option("--cache", help=OPTIONS[2].help)
 @click.option("--profile", help=OPTIONS[4].help)
 @click.option("--engine", help="What builds cells: venv, docker or podman.")
+@click.option("--runner", help="Name of this machine among the runners of matrix.yaml.")
 @click.option("--base-image", help="Base image of container cells. Default: the image that the lock names.")
 @click.option("--show-config", is_flag=True, help="Print every setting and where its value comes from.")
 @click.option("--debug", is_flag=True, help="Show Python tracebacks of errors.")

@@ -97,6 +97,7 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
     Warning: `--base REV` executes the planning code of that revision, and `--run-base` also its checks. Pass
     only revisions you trust.
     """
+    from harness.cli.ledger_command import merge_lines
     from harness.verdict.gate.gate import judge_gate, undecided, unknown_on_base
     from harness.verdict.gate.gate_format import FORMATS
     from harness.workspace.execution.base_run import run_base
@@ -114,7 +115,9 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
     )
     with open_ledger(settings) as ledger:
         for shard in options["shards"]:
-            ledger.merge(ledger_file(Path(shard)))
+            merged = ledger.merge(ledger_file(Path(shard)))
+            if merged.claimed or merged.damaged:
+                click.echo("\n".join(merge_lines(shard, merged)), err=True)
         planned = open_gate_plan(settings, ledger, wanted)
         report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
         if options["run_base"] and (names := unknown_on_base(report, inputs)):

@@ -28,6 +28,7 @@ from harness.workspace.execution.reference_recording import record_references, r
 from harness.workspace.execution.run_setup import (
     host_record,
 )
+from harness.workspace.open_ledger import open_ledger
 from harness.workspace.planning.migration_status import finished_migrations
 from harness.workspace.planning.open_plan import PlanContext, cards_by_cell, expectations
 from harness.workspace.planning.plan_history import check_history
@@ -49,7 +50,7 @@ def execute_plan(
     rerun: names of checks to run again even if they have stored outcomes.
     """
     settings = context.settings
-    with Ledger.open(settings.path("state")) as ledger:
+    with open_ledger(settings) as ledger:
         _, failure_rate = check_history(
             ledger, {task.check.name: task.check for task in context.plan.tasks.values()}
         )

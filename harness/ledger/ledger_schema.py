@@ -61,6 +61,17 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     # Merging ledgers also merges runs, because their plans contain the earlier keys of an entry.
     ("ALTER TABLE runs ADD COLUMN merged INTEGER NOT NULL DEFAULT 0",),
+    # Signed statements of runners about outcomes; an outcome can have several, for example after a new key.
+    (
+        """
+        CREATE TABLE attestations (
+            uid       TEXT NOT NULL,
+            statement TEXT NOT NULL,
+            signature TEXT NOT NULL,
+            PRIMARY KEY (uid, statement, signature)
+        )
+        """,
+    ),
 )
 
 LATEST = len(MIGRATIONS)

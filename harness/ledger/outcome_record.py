@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.digest import canonical_json, digest_json
-from harness.outcome import Outcome
+from harness.outcome import RECORDED_HERE, Outcome
 from harness.serialisation import as_object, load
 
 #: The last second of the year 9999, after which Python cannot format dates.
@@ -18,9 +18,11 @@ LAST_TIME = 253_402_300_799.0
 def outcome_body(outcome: Outcome) -> str:
     """The JSON text of an outcome; ValueError or TypeError if a measurement is not JSON, for example NaN."""
     data = as_object(outcome)
+    # Outcomes that were stored before these fields existed keep their digest.
     if not outcome.inputs:
-        # Outcomes that were stored before this field existed keep their digest.
         del data["inputs"]
+    if outcome.origin is None:
+        del data["origin"]
     return canonical_json(data)
 
 
@@ -43,7 +45,8 @@ def read_outcome(uid: str, attempt: int, body: str) -> Outcome | None:
         return None
     if not (is_printable_time(outcome.started) and is_printable_time(outcome.finished)):
         return None
-    return replace(outcome, attempt=attempt)
+    # Only the ledger may say what it trusts, not the text of the outcome.
+    return replace(outcome, attempt=attempt, trust=RECORDED_HERE)
 
 
 def is_printable_time(value: object) -> bool:

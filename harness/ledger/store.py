@@ -10,21 +10,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from harness.digest import canonical_json, digest_bytes
 from harness.errors import InputError, Location
 from harness.ledger.artifacts import ArtifactStore
+from harness.ledger.attestation.belief import Signers, judge_origin, no_signers
+from harness.ledger.attestation.host_identity import host_fingerprint
+from harness.ledger.attestation.statement import Attestation, subject_digest
 from harness.ledger.database import DatabaseDamage, database_errors, open_database
-from harness.ledger.outcome_record import outcome_body, outcome_uid, read_outcome, readable
+from harness.ledger.merge_report import ClaimedOutcome, MergeReport, claimed_outcome
+from harness.ledger.other_ledger import OtherLedger
+from harness.ledger.outcome_record import outcome_body, outcome_uid, readable
+from harness.ledger.outcome_row import OUTCOME_COLUMNS, OutcomeRow, read_attestations
 from harness.ledger.plan_record import PlanRecord
 from harness.ledger.run_record import RUN_COLUMNS, Disposition, RunRecord, read_plan, read_run, read_runs
-from harness.outcome import ArtifactRef, Outcome, State, Status
+from harness.outcome import ArtifactRef, Evidence, Origin, Outcome, State, Status
 
 FILE_NAME = "ledger.sqlite3"
 MAX_TIMING_SAMPLES = 20
 # Leaves out runs that other commands started (bisect, ablate, reruns).
 REQUESTED_RUNS = """(argv = '[]' OR argv LIKE '%"run"%')"""
+
 RUN_ORDER = "started DESC, rowid"
 # Outcomes recorded here come before merged ones: their files, for example environments, are on this machine.
 LATEST_REUSABLE = (
@@ -58,27 +65,41 @@ class Ledger:
     """An append-only store of outcomes in SQLite. One instance per thread; processes may share the file.
 
     Every method raises InfrastructureError if the disk fails or another process holds the lock for too long.
-    Rows whose content does not match their digest are ignored, and counted in `damaged_rows`.
+    Rows whose content does not match their digest are ignored, and counted in `damaged_rows`. Hardware
+    evidence that was neither recorded on this machine nor signed by one of `signers` is not believed: every
+    method returns such outcomes with weaker evidence, and with the reason in their `trust`.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        *,
+        signers: Signers = no_signers,
+        host: str | None = None,
+    ) -> None:
         self.path = path
+        self.host = host or host_fingerprint()
+        self._signers = signers
+        self._judged: dict[str, Outcome] = {}
         self.notices: tuple[Notice, ...] = ()
         self.damaged_rows = 0
         self._db = connection
         self.artifacts = ArtifactStore(path.parent / "artifacts")
 
     @classmethod
-    def open(cls, folder: Path) -> Ledger:
+    def open(cls, folder: Path, *, signers: Signers = no_signers, host: str | None = None) -> Ledger:
         """Open or create the ledger in the state folder; read `notices` afterwards.
 
+        signers: the runners whose signatures count. host: the fingerprint of this machine, unless it is that
+        of `host_fingerprint`.
         A damaged file is renamed, and its readable outcomes are copied to a new ledger. InputError if a newer
         program wrote it, InfrastructureError if it can be neither read nor created.
         """
         path = folder / FILE_NAME
         had_content = (folder / "artifacts" / "sha256").is_dir()
         connection, damage = open_database(path, had_content=had_content)
-        ledger = cls(path, connection)
+        ledger = cls(path, connection, signers=signers, host=host)
         if damage:
             ledger.notices = (ledger._recover_outcomes(damage),)
         return ledger
@@ -94,12 +115,32 @@ class Ledger:
         self._db.close()
 
     def record(self, outcome: Outcome) -> Outcome:
-        """Append durably; returns the outcome with its attempt number in this ledger.
+        """Append durably; returns the outcome with its attempt number in this ledger, and its origin.
 
         ValueError or TypeError if its measurements are not JSON.
         """
+        origin = replace(outcome.origin or Origin(host=self.host), recorder=self.host)
+        recorded = replace(outcome, origin=origin)
         with self._transaction("write to"):
-            return self._append(outcome, merged=False) or outcome
+            return self._append(recorded, merged=False) or recorded
+
+    def attest(self, outcome: Outcome, attestation: Attestation) -> None:
+        """Store a runner's signed statement about an outcome. It is verified when the outcome is read."""
+        with self._transaction("write to"):
+            self._store_attestations(subject_digest(outcome), (attestation,))
+
+    def signer_of(self, outcome: Outcome) -> str:
+        """The runner whose signature on the outcome counts, or ""; also for outcomes of this machine."""
+        with database_errors(self.path, "read"):
+            attestations = read_attestations(self._db, subject_digest(outcome))
+        return self._seen_elsewhere(outcome, attestations).trust.signer
+
+    def refusal_of(self, outcome: Outcome, attestation: Attestation) -> str:
+        """Why another machine with the same signers would not believe the outcome with this attestation."""
+        return self._seen_elsewhere(outcome, (attestation,)).trust.claimed
+
+    def _seen_elsewhere(self, outcome: Outcome, attestations: Iterable[Attestation]) -> Outcome:
+        return judge_origin(outcome, attestations, merged=True, host=self.host, signers=self._signers)
 
     def get(self, key: str) -> Outcome | None:
         """The outcome that a later run may use instead of running `key` again, or None."""
@@ -107,26 +148,29 @@ class Ledger:
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Outcome]:
         """Key -> reusable outcome, for the keys that have one."""
-        return self._first_intact(keys, LATEST_REUSABLE)
+        return self._first_intact(keys, LATEST_REUSABLE, claimed=False)
 
     def latest(self, keys: Iterable[str]) -> dict[str, Outcome]:
         """Key -> the last recorded outcome in any state, for the keys that have one."""
-        return self._first_intact(keys, "ORDER BY id DESC")
+        return self._first_intact(keys, "ORDER BY id DESC", claimed=True)
 
     def history(
         self, *, key: str | None = None, check: str | None = None, run_id: str | None = None, limit: int = 100
     ) -> tuple[Outcome, ...]:
         """Outcomes in any state, newest first, that match all of `key`, `check` and `run_id` that are given.
 
-        With a key they are ordered by when they finished, otherwise by when they were added to this ledger.
+        With a key they are ordered by when they finished, otherwise by when they were added to this ledger;
+        those of a run that were recorded here come before merged ones that name the same run.
         """
         columns = {"key": key, "check_name": check, "run_id": run_id}
         given = {column: value for column, value in columns.items() if value is not None}
         where = " AND ".join(f"{column} = ?" for column in given) or "1"
         order = f"{OUTCOME_TIME} DESC, id DESC" if key is not None else "id DESC"
+        if run_id is not None:
+            order = f"merged, {order}"
         with database_errors(self.path, "read"):
             rows = self._db.execute(
-                f"SELECT uid, attempt, body FROM outcomes WHERE {where} ORDER BY {order} LIMIT ?",  # noqa: S608
+                f"SELECT {OUTCOME_COLUMNS} FROM outcomes WHERE {where} ORDER BY {order} LIMIT ?",  # noqa: S608
                 (*given.values(), limit),
             )
             return tuple(self._intact_outcomes(rows))
@@ -224,28 +268,45 @@ class Ledger:
         queries = ((f"merged = 0 AND {REQUESTED_RUNS}", "rowid"), ("merged = 0", "rowid"), ("1", RUN_ORDER))
         return next((run for where, order in queries for run in self._runs(where, (), 1, order)), None)
 
-    def merge(self, other: Path) -> int:
-        """Add the outcomes and runs of another ledger; returns how many outcomes are new.
+    def merge(self, other: Path, *, recovering: bool = False) -> MergeReport:
+        """Add the outcomes, signed statements and runs of another ledger.
 
         The artifacts in the same folder are copied if they match their digests. Rows that are damaged are
-        skipped. InputError if the file is not a ledger.
+        skipped. recovering: whether the file is the damaged ledger of this machine, whose outcomes keep what
+        it says about their origin. InputError if the file is not a ledger.
         """
         if not other.is_file():
             raise InputError("there is no ledger to merge", where=Location(other), fix=f"pass a {FILE_NAME}")
-        added = 0
+        read, added, signed = 0, 0, 0
+        claimed: list[ClaimedOutcome] = []
         refs: dict[str, ArtifactRef] = {}
+        source = OtherLedger(other)
         with self._transaction("merge into"):
-            for outcome in self._outcomes_of(other):
-                if self._append(outcome, merged=True):
-                    added += 1
+            for row, outcome in source.outcomes():
+                read += 1
+                added += self._append(outcome, merged=bool(row.merged) or not recovering) is not None
                 refs.update((ref.digest, ref) for ref in outcome.files)
+                if outcome.evidence is Evidence.HARDWARE:
+                    self._store_attestations(row.uid, source.attestations(row.uid))
+                    believed = self._stored(row.uid)
+                    signed += believed is not None and bool(believed.trust.signer)
+                    if believed is not None and believed.trust.claimed:
+                        claimed.append(claimed_outcome(believed))
             self._merge_runs(other)
         self.artifacts.copy_from(ArtifactStore(other.parent / "artifacts"), refs.values())
-        return added
+        self.damaged_rows += len(source.damaged)
+        return MergeReport(
+            read=read,
+            added=added,
+            signed=signed,
+            claimed=tuple(claimed),
+            damaged=tuple(source.damaged),
+            missing_files=tuple(ref.name for ref in refs.values() if not self.artifacts.has(ref)),
+        )
 
     def _recover_outcomes(self, damage: DatabaseDamage) -> Notice:
         try:
-            copied = self.merge(damage.renamed_to)
+            copied = self.merge(damage.renamed_to, recovering=True).added
         except InputError:
             copied = 0
         return Notice(
@@ -256,20 +317,16 @@ class Ledger:
             "and the next run repeats the tasks whose outcomes were lost",
         )
 
-    def _outcomes_of(self, other: Path) -> Iterator[Outcome]:
-        source = sqlite3.connect(f"{other.absolute().as_uri()}?mode=ro", uri=True)
-        read = 0
-        try:
-            for row in source.execute("SELECT uid, attempt, body FROM outcomes ORDER BY finished, id"):
-                yield from self._intact_outcomes([row])
-                read += 1
-        except sqlite3.DatabaseError as error:
-            if not read:
-                raise InputError(
-                    "this file cannot be read as a ledger", where=Location(other), why=str(error)
-                ) from error
-        finally:
-            source.close()
+    def _stored(self, uid: str) -> Outcome | None:
+        rows = self._db.execute(f"SELECT {OUTCOME_COLUMNS} FROM outcomes WHERE uid = ?", (uid,))  # noqa: S608
+        return next(self._intact_outcomes(rows), None)
+
+    def _store_attestations(self, uid: str, attestations: Iterable[Attestation]) -> None:
+        self._judged.pop(uid, None)
+        self._db.executemany(
+            "INSERT OR IGNORE INTO attestations (uid, statement, signature) VALUES (?, ?, ?)",
+            [(uid, one.statement, one.signature) for one in attestations],
+        )
 
     def _merge_runs(self, other: Path) -> None:
         for run, digest, body in read_runs(other):
@@ -306,27 +363,45 @@ class Ledger:
         row = self._db.execute("SELECT coalesce(max(attempt), 0) + 1 FROM outcomes WHERE key = ?", (key,))
         return int(row.fetchone()[0])
 
-    def _first_intact(self, keys: Iterable[str], condition: str) -> dict[str, Outcome]:
-        """Key -> the first undamaged outcome under the SQL `condition`, for the keys that have one."""
+    def _first_intact(self, keys: Iterable[str], condition: str, *, claimed: bool) -> dict[str, Outcome]:
+        """Key -> the first undamaged outcome under the SQL `condition`, for the keys that have one.
+
+        claimed: whether it may be one that is not believed.
+        """
         found: dict[str, Outcome] = {}
         with database_errors(self.path, "read"):
             for key in dict.fromkeys(keys):
                 rows = self._db.execute(
-                    f"SELECT uid, attempt, body FROM outcomes WHERE key = ? {condition}",  # noqa: S608
+                    f"SELECT {OUTCOME_COLUMNS} FROM outcomes WHERE key = ? {condition}",  # noqa: S608
                     (key,),
                 )
-                outcome = next(self._intact_outcomes(rows), None)
+                usable = (one for one in self._intact_outcomes(rows) if claimed or not one.trust.claimed)
+                outcome = next(usable, None)
                 if outcome:
                     found[key] = outcome
         return found
 
-    def _intact_outcomes(self, rows: Iterable[tuple[str, int, str]]) -> Iterator[Outcome]:
-        for uid, attempt, body in rows:
-            outcome = read_outcome(uid, attempt, body)
+    def _intact_outcomes(self, rows: Iterable[Sequence[Any]]) -> Iterator[Outcome]:
+        for columns in rows:
+            row = OutcomeRow(*columns)
+            outcome = row.outcome()
             if outcome is None:
                 self.damaged_rows += 1
             else:
-                yield outcome
+                yield self._with_trust(row, outcome)
+
+    def _with_trust(self, row: OutcomeRow, outcome: Outcome) -> Outcome:
+        if outcome.evidence is not Evidence.HARDWARE:
+            return judge_origin(outcome, (), merged=bool(row.merged), host=self.host, signers=self._signers)
+        if row.uid not in self._judged:
+            self._judged[row.uid] = judge_origin(
+                outcome,
+                read_attestations(self._db, row.uid),
+                merged=bool(row.merged),
+                host=self.host,
+                signers=self._signers,
+            )
+        return replace(self._judged[row.uid], attempt=outcome.attempt)
 
     def _runs(
         self, where: str, values: tuple[str, ...], limit: int, order: str = RUN_ORDER

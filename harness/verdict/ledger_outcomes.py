@@ -31,7 +31,8 @@ class RecordedAttempts:
 def read_attempts(plan: Plan, ledger: Ledger) -> RecordedAttempts:
     """The attempts in the ledger. Of a key, the last decided attempt is judged, else the last attempt.
 
-    An attempt on a machine that could not run the check, for example without the sources, decides nothing.
+    An attempt on a machine that could not run the check, for example without the sources, decides nothing,
+    and neither does one whose hardware evidence is not believed.
     """
     outcomes: dict[str, Outcome] = {}
     attempts: dict[str, tuple[Outcome, ...]] = {}
@@ -43,7 +44,7 @@ def read_attempts(plan: Plan, ledger: Ledger) -> RecordedAttempts:
                 outcome
                 for outcome in recorded
                 if outcome.state in DECIDED_STATES
-                and judge_outcome(task.check, outcome).status is not Status.NOT_RUN
+                and judge_outcome(task.check, outcome).status not in {Status.NOT_RUN, Status.CLAIMED}
             )
             outcomes[key] = next(decided, recorded[0])
     return RecordedAttempts(outcomes=outcomes, attempts=attempts)

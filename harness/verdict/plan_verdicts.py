@@ -51,7 +51,7 @@ def judge_plan(
             blocked_by_known=bool(earlier_failures)
             and all(failure.standing is Standing.KNOWN for failure in earlier_failures),
         )
-        if verdict.status not in {Status.PASS, Status.NOT_RUN, Status.BLOCKED}:
+        if verdict.status not in {Status.PASS, Status.NOT_RUN, Status.CLAIMED, Status.BLOCKED}:
             earlier_failures.append(verdict)
         verdicts.append(verdict)
     return tuple(verdicts)
@@ -91,7 +91,7 @@ def _judgement(
     )
 
 
-NOT_CHECKED = frozenset({Status.NOT_RUN, Status.UNSUPPORTED})
+NOT_CHECKED = frozenset({Status.NOT_RUN, Status.CLAIMED, Status.UNSUPPORTED})
 
 
 @dataclass(frozen=True, kw_only=True)

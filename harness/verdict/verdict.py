@@ -79,14 +79,35 @@ class Verdict:
 PROGRAM_FAILURE_STATES = {"hung": "timeout", "crashed": "crash"}
 #: Tiers of checks that compare numbers: their failures have the state "numeric-drift".
 NUMERIC_TIERS = frozenset({Tier.NUMERICS, Tier.CONVERGENCE})
+CLAIMED_REMEDY = (
+    "Run it here; or name the public key of the runner in matrix.yaml, sign its outcomes there with "
+    "`npu-matrix ledger sign`, and merge its ledger again."
+)
 #: Statuses without a failure, whether or not the check was run.
-NOT_FAILURES = frozenset({Status.PASS, Status.NOT_RUN, Status.UNSUPPORTED})
+NOT_FAILURES = frozenset({Status.PASS, Status.NOT_RUN, Status.CLAIMED, Status.UNSUPPORTED})
 #: Statuses of entries that were planned and are not decided.
 UNDECIDED = frozenset({Status.ERROR, Status.STALE, Status.INCONCLUSIVE})
 
 
 def judge_outcome(check: Check, outcome: Outcome) -> Judgement:
-    """How `check` judges an outcome. An exception in the judge becomes the status `error`, never a pass."""
+    """How `check` judges an outcome. An exception in the judge becomes the status `error`, never a pass.
+
+    Hardware evidence that is not believed becomes the status `claimed`, whatever the measurements are.
+    """
+    judgement = _judge_measurements(check, outcome)
+    if not outcome.trust.claimed:
+        return judgement
+    origin = outcome.origin
+    host = f"the host {origin.host[:12]}" if origin else "an unknown host"
+    runner = f" (runner {origin.runner})" if origin and origin.runner else ""
+    reason = (
+        f"Claimed by {host}{runner}: {judgement.status.value} on hardware. Not believed, because "
+        f"{outcome.trust.claimed}."
+    )
+    return Judgement(status=Status.CLAIMED, reasons=(reason,), remedies=(CLAIMED_REMEDY,))
+
+
+def _judge_measurements(check: Check, outcome: Outcome) -> Judgement:
     failure = outcome.failure
     if outcome.state is State.TIMEOUT:
         message = failure.message if failure else f"exceeded its time limit of {check.timeout_s:g} s"
@@ -167,7 +188,7 @@ def _standing(
     if status is Status.BLOCKED:
         # The blocking entry reports the failure itself; this entry only has no outcome.
         return Standing.KNOWN if blocked_by_known else Standing.INCOMPLETE
-    if expected is not None and status is not Status.NOT_RUN:
+    if expected is not None and status not in {Status.NOT_RUN, Status.CLAIMED}:
         if status is Status.PASS:
             return Standing.UNEXPECTED_PASS
         if _matches_state(state, expected.state):

@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
-from harness.errors import InputError, Location
+from harness.errors import HarnessError, InputError, Location
+from harness.ledger.attestation.ssh_keygen import Signer
 from harness.ledger.store import FILE_NAME, Ledger
+from harness.matrix.reading.load_matrix import load_matrix
 from harness.settings import Settings
 
 LOGGER = logging.getLogger(__name__)
 
 
-def open_ledger(settings: Settings) -> Ledger:
-    """Open the ledger; log a warning if a damaged file had to be moved away."""
-    ledger = Ledger.open(settings.path("state"))
+def runner_signers(settings: Settings) -> Mapping[str, Signer]:
+    """Runner name -> its keys; empty if matrix.yaml cannot be read, so that no signature counts."""
+    try:
+        matrix = load_matrix(settings.path("matrix"))
+    except HarnessError as error:
+        LOGGER.warning("note: no signature of a runner counts, because matrix.yaml cannot be read: %s", error)
+        return {}
+    families = matrix.axes["soc"].values if "soc" in matrix.axes else {}
+    folder = settings.path("matrix").parent
+    return {
+        runner.name: Signer(
+            name=runner.name,
+            keys=runner.keys,
+            namespace=runner.namespace,
+            revoked=folder / runner.revoked_keys if runner.revoked_keys else None,
+            socs=frozenset(families.get(family, {}).get("soc_name", family) for family in runner.socs),
+        )
+        for runner in matrix.runners.values()
+        if runner.keys
+    }
+
+
+def open_ledger(settings: Settings, folder: Path | None = None) -> Ledger:
+    """Open the ledger in `folder`, by default the state folder; log a warning if it was damaged.
+
+    The runners that matrix.yaml names with keys can vouch for hardware outcomes of other machines.
+    """
+    ledger = Ledger.open(folder or settings.path("state"), signers=lambda: runner_signers(settings))
     for notice in ledger.notices:
         LOGGER.warning("note: %s", notice)
     return ledger

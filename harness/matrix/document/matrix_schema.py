@@ -19,6 +19,14 @@ from pydantic.json_schema import JsonSchemaValue
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?$"
 AXIS_PATTERN = r"^[a-z][a-z0-9_]{0,40}$"
+# A line of an allowed-signers file (ssh-keygen(1)) without principals: options, type, key, comment.
+PUBLIC_KEY = (
+    r'^((valid-after|valid-before)="[0-9]{8}([0-9]{4}([0-9]{2})?)?Z?"'
+    r'(,(valid-after|valid-before)="[0-9]{8}([0-9]{4}([0-9]{2})?)?Z?")? )?'
+    r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)|sk-(ssh-ed25519|ecdsa-sha2-nistp256)@openssh\.com)"
+    r" [A-Za-z0-9+/]{16,4000}={0,3}( [ -~]{0,200})?$"
+)
+NAMESPACE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9@._/-]{0,99}$"
 DATE_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 ONE_LINE = r"^[^\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]*$"
 
@@ -316,6 +324,23 @@ class RunnerEntry(MatrixEntry):
     )
     labels: dict[str, Text] = Field(
         {}, description="Facts about the runner. Names in capitals are folders, such as DATA_ROOT"
+    )
+    soc: list[Name] = Field([], description="SoC families of its NPUs, values of the axis `soc`")
+    keys: list[Annotated[str, Field(pattern=PUBLIC_KEY)]] = Field(
+        [],
+        description="OpenSSH public keys. Hardware outcomes that this runner measured and signed with one of "
+        "them (`npu-matrix ledger sign`) count on other machines. Each is a line of an allowed-signers file "
+        'without its name: optionally valid-after="DATE" or valid-before="DATE", the type, the key',
+    )
+    revoked_keys: Text | None = Field(
+        None,
+        description="File next to matrix.yaml with revoked keys: an OpenSSH key revocation list, or one "
+        "public key per line",
+    )
+    namespace: Annotated[str, Field(pattern=NAMESPACE_PATTERN)] = Field(
+        "npu-matrix",
+        description="Namespace of its signatures. With a name of its own, a repository does not believe "
+        "signatures that the runner made for other repositories",
     )
 
 

@@ -16,6 +16,8 @@ from harness.matrix.document.matrix_schema import (
     AXIS_PATTERN,
     DATE_PATTERN,
     NAME_PATTERN,
+    NAMESPACE_PATTERN,
+    PUBLIC_KEY,
     MatrixFile,
     json_schema,
 )
@@ -24,6 +26,9 @@ from harness.matrix.document.yaml_positions import Document, NodePath
 _SHOWN = 60
 _PATTERN_RULES = {
     NAME_PATTERN: "a name has 1 to 50 lower-case letters, digits and dashes, and no dash at its ends",
+    PUBLIC_KEY: 'a public key is one line: optionally valid-before="20270101Z", then the type and the key, '
+    "as in the .pub file",
+    NAMESPACE_PATTERN: "a namespace has 1 to 100 letters, digits and @._/-",
     AXIS_PATTERN: "an axis name has 1 to 41 lower-case letters, digits and underscores, and a letter first",
     DATE_PATTERN: "a date is written as YYYY-MM-DD",
 }

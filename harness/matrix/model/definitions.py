@@ -130,7 +130,12 @@ class Profile:
 
 @dataclass(frozen=True, kw_only=True)
 class Runner:
-    """A machine or cluster that can execute tasks, and the kinds of devices that it has."""
+    """A machine or cluster that can execute tasks, and the kinds of devices that it has.
+
+    socs: families of its NPUs. keys: public keys whose signatures on its hardware outcomes count, in the form
+    of an allowed-signers file. namespace: that of its signatures. revoked_keys: a file next to matrix.yaml,
+    or "".
+    """
 
     name: str
     title: str
@@ -138,6 +143,10 @@ class Runner:
     devices: tuple[str, ...]
     labels: Mapping[str, str]
     where: Location = field(compare=False)
+    socs: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    namespace: str = ""
+    revoked_keys: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -205,13 +205,28 @@ class _MatrixLoader(NameResolver):
         return chain[1:]
 
     def _runner(self, name: str, entry: Entry) -> Runner:
+        path: NodePath = ("runners", name)
+        families = self.axes["soc"].values if "soc" in self.axes else {}
+        for number, family in enumerate(socs := texts(entry.get("soc", []))):
+            self.known((*path, "soc", number), "SoC family", family, families)
+        keys = tuple(texts(entry.get("keys", [])))
+        if keys and not socs:
+            self.problem(
+                path,
+                f"the runner {name!r} has keys but no soc; its signatures count for its own NPUs only",
+                fix="add its SoC families, for example `soc: [a2]`",
+            )
         return Runner(
             name=name,
             title=text(entry["title"]),
             kind=entry["kind"],
             devices=tuple(entry["devices"]),
             labels=mapping(entry.get("labels")),
-            where=self.document.where(("runners", name), key=True),
+            where=self.document.where(path, key=True),
+            socs=tuple(socs),
+            keys=keys,
+            namespace=text(entry.get("namespace", "npu-matrix")),
+            revoked_keys=text(entry.get("revoked_keys") or ""),
         )
 
     def _expectation(self, name: str, entry: Entry) -> Expectation:

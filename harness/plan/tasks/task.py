@@ -15,7 +15,7 @@ from harness.settings import DEFAULT_PROFILE
 
 # After one of these in a tier, the more expensive tiers of the cell are skipped; inconclusive and unsupported
 # do not count as failures.
-STOPPING = frozenset({Status.FAIL, Status.ERROR, Status.NOT_RUN})
+STOPPING = frozenset({Status.FAIL, Status.ERROR, Status.NOT_RUN, Status.CLAIMED})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from harness.ledger.plan_record import CellFinding
-from harness.outcome import Evidence, Status, Tier
+from harness.outcome import Evidence, Origin, Status, Tier, Trust
 from harness.report.model.changes import RunChange
 from harness.report.model.failure_patterns import FailurePattern
 from harness.report.model.logs import stored_name
@@ -87,7 +87,9 @@ class ReportedFile:
 class ResultItem:
     """A verdict: the `status` of the check, and the `mark` that readers see.
 
-    evidence: null if nothing was executed. expected: "", `known`, `unexpected` or `unexpected-pass`.
+    evidence: null if nothing was executed. origin: the machine that measured it; null in outcomes of earlier
+    versions. trust: whether another machine recorded it, and who signed it. expected: "", `known`,
+    `unexpected` or `unexpected-pass`.
     """
 
     check: str
@@ -107,6 +109,8 @@ class ResultItem:
     attempt: int
     run_id: str
     reused: bool
+    origin: Origin | None
+    trust: Trust | None
     reproduce: str
     expectation: ReportedExpectation | None
     diagnosis: DiagnosisCard | None
@@ -293,6 +297,8 @@ def _result(model: ReportModel, result: ReportResult) -> ResultItem:
         attempt=outcome.attempt if outcome else 1,
         run_id=outcome.run_id if outcome else "",
         reused=result.reused,
+        origin=outcome.origin if outcome else None,
+        trust=outcome.trust if outcome else None,
         reproduce=result.reproduce,
         expectation=(
             ReportedExpectation(reason=expected.reason, source=expected.source, until=expected.until)

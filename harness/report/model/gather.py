@@ -113,10 +113,17 @@ def _junit_case(result: ReportResult) -> JUnitCase:
         properties={
             "tier": result.entry.tier.value,
             "evidence": verdict.evidence.value if verdict.evidence else "none",
+            "origin": _origin(outcome),
             "key": result.entry.key,
             "reproduce": result.reproduce,
         },
     )
+
+
+def _origin(outcome: Outcome | None) -> str:
+    if outcome is None or not outcome.trust.foreign:
+        return "here" if outcome else "none"
+    return f"signed by {outcome.trust.signer}" if outcome.trust.signer else "elsewhere, not signed"
 
 
 def junit_suites(inputs: ReportInputs) -> dict[str, dict[str, str]]:

@@ -21,6 +21,7 @@ class Mark(str, enum.Enum):
     INCONCLUSIVE = "inconclusive"
     KNOWN_FAIL = "known-fail"
     STALE = "stale"
+    CLAIMED = "claimed"
     BLOCKED = "blocked"
     NOT_RUN = "not-run"
     UNSUPPORTED = "unsupported"
@@ -95,6 +96,16 @@ STYLES: dict[Mark, MarkStyle] = {
         plain="stale",
         colour="cyan",
         meaning="another version stored this outcome, or its inputs have changed, so it proves nothing now",
+    ),
+    Mark.CLAIMED: MarkStyle(
+        label="claimed",
+        word="claimed",
+        code="c",
+        glyph="◌",
+        plain="claimed",
+        colour="cyan",
+        meaning="another machine says that it ran this on hardware, but no runner of matrix.yaml signed it; "
+        "proves nothing",
     ),
     Mark.BLOCKED: MarkStyle(
         label="blocked",

@@ -11,7 +11,7 @@ from operator import itemgetter
 from harness.outcome import Evidence, Status
 from harness.report.model.marks import Mark
 
-NOT_RUN = (Mark.NOT_RUN, Mark.BLOCKED, Mark.STALE, Mark.ERROR)
+NOT_RUN = (Mark.NOT_RUN, Mark.CLAIMED, Mark.BLOCKED, Mark.STALE, Mark.ERROR)
 RAN_BEFORE = (Status.PASS, Status.FAIL, Status.INCONCLUSIVE)
 BROKEN, FIXED, LOST = "broken", "fixed", "lost"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from harness.report.model.marks import Mark
 from harness.report.model.report_inputs import ReportResult
 
-NO_ANSWER = (Mark.NOT_RUN, Mark.BLOCKED, Mark.STALE)
+NO_ANSWER = (Mark.NOT_RUN, Mark.CLAIMED, Mark.BLOCKED, Mark.STALE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,8 @@ from harness.report.model.visible_text import visible
 STATUS = {
     "pass": "p", "passed": "p", "fail": "fk", "failed": "fk", "known": "k", "known-fail": "k",
     "unexpected": "fu", "unexpected-fail": "f", "unexpected-pass": "u", "error": "e", "inconclusive": "i",
-    "unsure": "i", "stale": "s", "blocked": "b", "not-run": "n", "unsupported": "x", "n/a": "x",
-    "ran": "fuikp",
+    "unsure": "i", "stale": "s", "claimed": "c", "blocked": "b", "not-run": "n", "unsupported": "x",
+    "n/a": "x", "ran": "fuikp",
 }  # fmt: skip
 #: Word -> codes of evidence (`marks.EVIDENCE`); `-` where nothing ran.
 PROOF = {"hardware": "h", "hw": "h", "simulated": "s", "sim": "s", "cpu": "c", "static": "t", "none": "-"}

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 
+from harness import __version__
 from harness.check import Check
 from harness.digest import canonical_json
 from harness.disk_full import is_disk_full
 from harness.errors import HarnessError, InfrastructureError, InputError, InterruptedRunError
+from harness.ledger.attestation.host_identity import host_fingerprint
 from harness.ledger.outcome_record import readable
-from harness.outcome import ArtifactRef, Evidence, Failure, Measured, Outcome, State, Tier
+from harness.outcome import ArtifactRef, Evidence, Failure, Measured, Origin, Outcome, State, Tier
 from harness.plan.tasks.evidence_bound import strongest_evidence
 from harness.plan.tasks.task import Task
 from harness.run.jobs.job import Job, JobHandle, JobSite
@@ -22,6 +25,7 @@ from harness.run.jobs.task_cards import task_cards_leased
 from harness.run.jobs.task_context import RunContext, TaskTimeoutError
 from harness.run.jobs.task_environment import environment_unchanged
 from harness.serialisation import JsonValue
+from harness.settings import RUNNER_VARIABLE
 from harness.sources.secrets.masking import Masker
 
 INFRASTRUCTURE = InfrastructureError.__name__
@@ -252,4 +256,7 @@ def _outcome(
         attempt=job.attempt,
         run_id=job.run_id,
         inputs={name: outcome.content_digest for name, outcome in sorted(job.inputs.items())},
+        origin=Origin(
+            host=host_fingerprint(), runner=os.environ.get(RUNNER_VARIABLE, ""), version=__version__
+        ),
     )

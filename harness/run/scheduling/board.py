@@ -36,6 +36,7 @@ COLOURS: Mapping[str, str] = {
     Status.INCONCLUSIVE: "yellow",
     Status.UNSUPPORTED: "blue",
     Status.STALE: "yellow",
+    Status.CLAIMED: "dim",
     Status.NOT_RUN: "dim",
 }
 BOARD_ROWS = 12

@@ -294,7 +294,7 @@ def _in_scope(name: CellCheck, inputs: GateInputs) -> bool:
 
 def _left_out(name: CellCheck, head: Verdict, inputs: GateInputs) -> bool:
     """Whether an entry has no outcome and the same key on the base, so that the change cannot be a cause."""
-    no_outcome = head.status in {Status.ERROR, Status.BLOCKED, Status.NOT_RUN}
+    no_outcome = head.status in {Status.ERROR, Status.BLOCKED, Status.NOT_RUN, Status.CLAIMED}
     return inputs.impacted_only and no_outcome and bool(inputs.key(name)) and not inputs.changed(name)
 
 
@@ -347,7 +347,7 @@ def _removed_item(name: CellCheck, inputs: GateInputs) -> GateItem:
 
 def _is_awaited(pattern: str, name: CellCheck, head: Verdict, inputs: GateInputs) -> bool:
     """Only a missing outcome can be awaited, not one that is here and decides nothing."""
-    missing = head.status in {Status.NOT_RUN, Status.BLOCKED} or (
+    missing = head.status in {Status.NOT_RUN, Status.CLAIMED, Status.BLOCKED} or (
         head.status in {Status.ERROR, Status.STALE} and head.outcome is None
     )
     return missing and matches(pattern, name, inputs)
@@ -395,7 +395,7 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
             Blocks.UNEXPECTED,
             (f"expected to fail{where}, but it passes: run `npu-matrix expect update`",),
         )
-    if head.status is Status.NOT_RUN:
+    if head.status in {Status.NOT_RUN, Status.CLAIMED}:
         return _not_run(name, inputs)
     if head.status is Status.BLOCKED:
         return _blocked(name, inputs)
@@ -443,7 +443,7 @@ def _blocked(name: CellCheck, inputs: GateInputs) -> _Class:
         return GateClass.NOT_RUN, Blocks.INCOMPLETE, (why, _changed_without_outcome(name, inputs))
     # The failed check of the cell is an item of its own. Without one, the outcome is missing.
     has_cause = any(
-        verdict.status not in {Status.PASS, Status.NOT_RUN, Status.BLOCKED}
+        verdict.status not in {Status.PASS, Status.NOT_RUN, Status.CLAIMED, Status.BLOCKED}
         for (cell_id, _check), verdict in inputs.head.items()
         if cell_id == name[0]
     )

@@ -9,7 +9,7 @@ from harness.outcome import Status
 from harness.verdict.verdict import Verdict
 
 #: These statuses say that the check could not run or does not apply.
-WITHOUT_RESULT = frozenset({Status.NOT_RUN, Status.UNSUPPORTED})
+WITHOUT_RESULT = frozenset({Status.NOT_RUN, Status.CLAIMED, Status.UNSUPPORTED})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ def _step(check: str, old: Verdict | None, new: Verdict | None) -> MigrationStep
         reason = "the new row has no outcome yet"
     elif now in WITHOUT_RESULT and was is Status.PASS:
         reason = f"passes on the old row, {now.value} on the new one"
-    elif now is Status.NOT_RUN and was is not None and was not in WITHOUT_RESULT:
+    elif now in {Status.NOT_RUN, Status.CLAIMED} and was is not None and was not in WITHOUT_RESULT:
         reason = f"{was.value} on the old row, {now.value} on the new one"
     elif now is not Status.PASS and now not in WITHOUT_RESULT:
         reason = f"{now.value}: {new.reasons[0]}" if new and new.reasons else now.value

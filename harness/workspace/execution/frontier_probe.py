@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from harness.errors import InputError, InterruptedRunError, did_you_mean
 from harness.ledger.plan_record import PlanEntry
-from harness.ledger.store import Ledger
 from harness.matrix.model.constraints import Condition
 from harness.matrix.model.versions import parse_specifier
 from harness.matrix.version_matrix import Matrix
@@ -23,6 +22,7 @@ from harness.plan.feasibility.frontier import (
 )
 from harness.settings import Settings
 from harness.workspace.execution.rerun_tasks import rerun_tasks
+from harness.workspace.open_ledger import open_ledger
 from harness.workspace.planning.open_plan import PlanContext, open_plan
 from harness.workspace.planning.plan_history import PlanHistory, read_history
 
@@ -48,7 +48,7 @@ def probe_frontier(
         version = candidate.version.short if candidate else ""
         checks = ", ".join(sorted({context.plan.tasks[key].check.name for key in keys}))
         LOGGER.info("probing %s %s: %s", axis, version, checks)
-        with Ledger.open(settings.path("state")) as ledger:
+        with open_ledger(settings) as ledger:
             if rerun_tasks(context, ledger, keys):
                 raise InterruptedRunError(
                     "the probe was interrupted", fix="run the same command again to continue"

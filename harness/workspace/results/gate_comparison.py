@@ -37,7 +37,7 @@ from harness.verdict.triage.catalogue import LOCAL_NAME, catalogue_with
 from harness.verdict.triage.diagnosis import triage_file
 from harness.verdict.triage.diagnosis_text import in_short
 from harness.verdict.verdict import Verdict
-from harness.workspace.open_ledger import ledger_file
+from harness.workspace.open_ledger import ledger_file, open_ledger
 from harness.workspace.planning.open_plan import PlanContext, expectations, open_plan
 from harness.workspace.planning.other_host_plans import add_outcomes_of_other_hosts, join_plans
 from harness.workspace.planning.revision_comparison import plan_of_revision
@@ -144,7 +144,7 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
         base_statuses={
             name: one.status
             for name, one in base.verdicts.items()
-            if one.outcome or one.status is Status.BLOCKED
+            if (one.outcome and not one.outcome.trust.claimed) or one.status is Status.BLOCKED
         },
         base_expected=_base_expectations(base, head, profile),
         selected=planned.selected,
@@ -320,7 +320,7 @@ def _has_ledger(path: Path) -> bool:
 
 def _base_of_ledger(planned: GatePlan, base: str, file: Path) -> _Base:
     _check_ledger(file)
-    with Ledger.open(file.parent) as other:
+    with open_ledger(planned.context.settings, file.parent) as other:
         run = other.latest_run()
         if run is None:
             raise InputError("this ledger has no run", where=Location(file), fix="name a ledger with a run")
@@ -344,7 +344,7 @@ def _check_ledger(file: Path) -> None:
 
 
 #: The statuses of a base that decide nothing, so that nothing can be compared with it.
-UNANSWERED = frozenset({Status.ERROR, Status.STALE, Status.NOT_RUN, Status.BLOCKED, Status.INCONCLUSIVE})
+UNANSWERED = frozenset(Status) - {Status.PASS, Status.FAIL, Status.UNSUPPORTED}
 
 
 def _answered(plan: PlanRecord, ledger: Ledger, run_id: str | None) -> dict[CellCheck, Verdict]:

@@ -8,7 +8,6 @@ from harness.builds.lock.cell_lock import CellLock, LockFacets, make_lock
 from harness.builds.lock.commit_trees import add_tree_ids
 from harness.builds.lock.extra_requirements import add_extra_requirements
 from harness.errors import NothingSelectedError
-from harness.ledger.store import Ledger
 from harness.matrix.model.cell import Cell
 from harness.matrix.version_matrix import Matrix
 from harness.outcome import State, Status
@@ -25,7 +24,7 @@ def stored_resolution(settings: Settings, cell_id: str) -> ResolveMeasured:
     """The stored result of `resolve` for a cell; NothingSelectedError if the cell was not resolved."""
     plan = open_plan(settings, only=[cell_id], checks=["resolve"]).plan
     key = next(entry.key for entry in plan.entries if entry.check == "resolve")
-    with Ledger.open(settings.path("state")) as ledger:
+    with open_ledger(settings) as ledger:
         outcome = ledger.get(key)
     if outcome is None or outcome.state is not State.COMPLETED:
         raise NothingSelectedError(

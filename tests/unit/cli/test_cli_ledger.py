@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
+from signing_keys import make_key
 
 from harness.cli.app import main
-from harness.errors import EXIT_BAD_INPUT, EXIT_OK
+from harness.digest import digest_json
+from harness.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_INCOMPLETE,
+    EXIT_NOTHING_SELECTED,
+    EXIT_OK,
+    EXIT_UNEXPECTED,
+)
+from harness.ledger.plan_record import PlanRecord, TaskRecord
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State, Tier
 
@@ -34,8 +44,12 @@ def shard(folder: Path, key: str) -> Path:
 
 
 def call(capsys: pytest.CaptureFixture[str], root: Path, *arguments: str) -> tuple[int, str, str]:
+    return run(capsys, ["--root", str(root), "ledger", "merge", *arguments])
+
+
+def run(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as stopped:
-        main(["--root", str(root), "ledger", "merge", *arguments])
+        main(arguments)
     seen = capsys.readouterr()
     return int(stopped.value.code or 0), seen.out, seen.err
 
@@ -58,3 +72,102 @@ def test_what_is_no_ledger_stops_before_anything_is_merged(tmp_path, capsys):
     assert code == EXIT_BAD_INPUT
     assert "there is no ledger here" in err
     assert not (tmp_path / ".npu-matrix").exists()
+
+
+def hardware_shard(folder: Path, key: str, host: str = "f" * 64) -> Path:
+    with Ledger.open(folder, host=host) as ledger:
+        ledger.record(
+            Outcome(
+                key=key * 64,
+                check="loss",
+                tier=Tier.NUMERICS,
+                state=State.COMPLETED,
+                evidence=Evidence.HARDWARE,
+                facets={},
+                started=1.0,
+                finished=2.0,
+            )
+        )
+    return folder
+
+
+def test_merge_says_which_hardware_outcomes_it_does_not_believe_and_why(tmp_path, capsys):
+    far = hardware_shard(tmp_path / "a", "a")
+    code, out, _ = call(capsys, tmp_path, str(far))
+    assert code == EXIT_OK
+    assert "1 hardware outcomes claimed, not believed" in out
+    assert "loss (key aaaaaaaaaaaa) of host ffffffffffff: no runner signed it" in out
+    code, out, _ = call(capsys, tmp_path, str(far), "--json")
+    (report,) = json.loads(out)["ledgers"].values()
+    assert (report["read"], report["added"], report["signed"]) == (1, 0, 0)
+    assert report["claimed"] == [
+        {"key": "a" * 64, "check": "loss", "host": "f" * 64, "runner": "", "why": "no runner signed it"}
+    ]
+
+
+def test_merge_names_damaged_rows_and_ends_with_incomplete(tmp_path, capsys):
+    far = shard(tmp_path / "a", "a")
+    with sqlite3.connect(far / "ledger.sqlite3") as database:
+        database.execute("UPDATE outcomes SET body = replace(body, 'true', 'false')")
+    code, out, _ = call(capsys, tmp_path, str(far))
+    assert code == EXIT_INCOMPLETE
+    assert "1 damaged rows left out" in out
+    assert "of resolve" in out
+
+
+MATRIX = """\
+format: 1
+axes:
+  soc: {{title: SoC, scheme: name, source: test, values: {{a2: {{title: A2, soc_name: Ascend910B3}}}}}}
+profiles:
+  default: {{title: all, select: [{{product: {{soc: [a2]}}}}]}}
+runners:
+  a2-host: {{title: host, kind: local, devices: [npu], soc: [a2], keys: ["{public}"]}}
+"""
+
+
+def test_a_host_signs_its_hardware_outcomes_and_another_machine_believes_them(tmp_path, capsys, monkeypatch):
+    key, public = make_key(tmp_path, "runner-key")
+    here, there = tmp_path / "here", tmp_path / "npu-host"
+    for root in (here, there):
+        root.mkdir()
+        (root / "matrix.yaml").write_text(MATRIX.format(public=public))
+    device = {"kind": "npu", "soc": "Ascend910B3"}
+    facets = {"device": digest_json(device)}
+    task = TaskRecord(
+        key="a" * 64, check="loss", tier=Tier.NUMERICS, facets={"device": device}, facet_digests=facets,
+        code_digest="c", params={},
+    )  # fmt: skip
+    sign = ["--root", str(there), "--runner", "a2-host", "ledger", "sign", str(key)]
+    assert run(capsys, sign)[0] == EXIT_NOTHING_SELECTED
+    with Ledger.open(there / ".npu-matrix") as ledger:
+        run_id = ledger.begin_run(PlanRecord(tasks=(task,)), ["run"], {})
+        for name in "ab":
+            ledger.record(
+                Outcome(
+                    key=name * 64, check="loss", tier=Tier.NUMERICS, state=State.COMPLETED,
+                    evidence=Evidence.HARDWARE, facets=facets, started=1.0, finished=2.0, run_id=run_id,
+                )
+            )  # fmt: skip
+    code, out, _ = run(capsys, sign)
+    assert code == EXIT_UNEXPECTED
+    assert "1 outcomes signed, 0 were signed before" in out
+    assert "loss (key bbbbbbbbbbbb): the plan of its run is not in this ledger" in out
+    code, out, _ = run(capsys, [*sign, "--json"])
+    assert json.loads(out)["signed_before"] == ["a" * 64]
+    # Here, the same state folder is that of another machine.
+    monkeypatch.setattr("harness.ledger.store.host_fingerprint", lambda: "e" * 64)
+    code, out, _ = call(capsys, here, str(there / ".npu-matrix"), "--json")
+    assert code == EXIT_OK
+    (report,) = json.loads(out)["ledgers"].values()
+    assert report["signed"] == 1
+    assert [one["why"] for one in report["claimed"]] == ["no runner signed it"]
+
+
+def test_only_a_runner_with_a_key_in_the_matrix_can_sign(tmp_path, capsys):
+    key, public = make_key(tmp_path, "runner-key")
+    (tmp_path / "matrix.yaml").write_text(MATRIX.format(public=public))
+    code, _, err = run(capsys, ["--root", str(tmp_path), "--runner", "a2-hots", "ledger", "sign", str(key)])
+    assert code == EXIT_BAD_INPUT
+    assert "names no key of the runner 'a2-hots'" in err
+    assert "a2-host" in err

@@ -216,14 +216,14 @@ def test_merge_appends_by_identity_and_numbers_anew(tmp_path: Path) -> None:
         a.record(outcome("k", measurements={"from": "a"}, run_id="ra"))
         b.record(outcome("k", measurements={"from": "b"}, run_id="rb", finished=500.0))
         b.record(outcome("only-b", run_id="rb"))
-        assert a.merge(b.path) == 2
-        assert a.merge(b.path) == 0
+        assert a.merge(b.path).added == 2
+        assert a.merge(b.path).added == 0
         assert [(one.attempt, one.run_id) for one in a.history(key="k")] == [(2, "rb"), (1, "ra")]
         own = a.get("k")
         assert own is not None
         assert own.measurements == {"from": "a"}, "what this machine recorded outranks what was merged"
         assert a.get("only-b") is not None
-        assert b.merge(a.path) == 1, "merging back brings only what was missing"
+        assert b.merge(a.path).added == 1, "merging back brings only what was missing"
 
 
 def test_merge_brings_logs_and_artifacts_that_are_still_what_they_were(tmp_path: Path) -> None:
@@ -235,13 +235,13 @@ def test_merge_brings_logs_and_artifacts_that_are_still_what_they_were(tmp_path:
             if change:
                 path.write_bytes(change)
         b.record(outcome("k", log=log, artifacts=(good, bad, gone)))
-        assert a.merge(b.path) == 1
+        assert a.merge(b.path).added == 1
         assert a.artifacts.get(log).read_text() == "log"
         assert a.artifacts.is_intact(good)
         assert not a.artifacts.has(bad)
         assert not a.artifacts.has(gone)
         a.artifacts.path(log.digest).unlink()
-        assert a.merge(b.path) == 0
+        assert a.merge(b.path).added == 0
         assert a.artifacts.has(log), "a later merge brings what was missing before"
 
 
@@ -431,7 +431,7 @@ def test_rows_whose_fields_have_other_types_are_not_believed(tmp_path: Path) -> 
 def test_a_row_that_is_nested_too_deeply_is_not_believed(tmp_path: Path) -> None:
     file = odd_ledger(tmp_path / "a", ["[" * 100_000])
     with Ledger.open(tmp_path / "b") as into:
-        assert into.merge(file) == 0
+        assert into.merge(file).added == 0
         assert into.damaged_rows == 1
 
 
@@ -480,7 +480,7 @@ def test_a_run_that_no_command_could_read_stays_where_it_is(
             database.execute(f"UPDATE runs SET {column} = ?", (value,))
     database.close()
     with Ledger.open(tmp_path / "b") as b:
-        assert b.merge(tmp_path / "a" / FILE_NAME) == 1
+        assert b.merge(tmp_path / "a" / FILE_NAME).added == 1
         assert b.runs() == ()
 
 

@@ -274,3 +274,38 @@ def test_any_line_may_be_missing(index: int) -> None:
 
 def test_the_shipped_matrix_is_read_from_disk() -> None:
     assert len(load_matrix(ROOT / "matrix.yaml").stacks) >= 12
+
+
+PUBLIC = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJjYjBmYjBmYjBmYjBmYjBmYjBmYjBm"
+RUNNER = "local: {title: t, kind: local, devices: [sim]}"
+
+
+def with_runner(fields: str) -> str:
+    return GOOD.replace(RUNNER, f"a2-host: {{title: t, kind: local, devices: [npu], {fields}}}")
+
+
+def test_a_runner_can_have_keys_that_sign_its_outcomes() -> None:
+    dated = f'"valid-before=\\"20270101Z\\" {PUBLIC} me@host"'
+    fields = f"soc: [a2], keys: [{PUBLIC}, {dated}], revoked_keys: revoked.krl, namespace: npu-matrix@us"
+    runner = parse_matrix(with_runner(fields), "m.yaml").runners["a2-host"]
+    assert runner.socs == ("a2",)
+    assert runner.keys == (PUBLIC, f'valid-before="20270101Z" {PUBLIC} me@host')
+    assert (runner.revoked_keys, runner.namespace) == ("revoked.krl", "npu-matrix@us")
+    assert parse_matrix(GOOD, "m.yaml").runners["local"].namespace == "npu-matrix"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (f"keys: [{PUBLIC}]", "has keys but no soc"),
+        (f"soc: [a9], keys: [{PUBLIC}]", "unknown SoC family 'a9'"),
+        ("soc: [a2], keys: [nonsense]", "a public key is one line"),
+        (f"soc: [a2], keys: ['* {PUBLIC}']", "a public key is one line"),
+        (f"soc: [a2], keys: ['cert-authority {PUBLIC}']", "a public key is one line"),
+        (f'soc: [a2], keys: ["{PUBLIC}\\nother {PUBLIC}"]', "a public key is one line"),
+        (f'soc: [a2], keys: ["{PUBLIC}\\n"]', "a public key is one line"),
+        (f"soc: [a2], keys: [{PUBLIC}], namespace: 'a b'", "a namespace has"),
+    ],
+)
+def test_a_runner_key_that_could_vouch_for_anybody_else_is_an_error(fields: str, said: str) -> None:
+    assert any(said in problem for problem in problems(text=with_runner(fields)))

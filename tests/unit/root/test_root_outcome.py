@@ -15,7 +15,7 @@ def test_tiers_are_ordered_from_cheap_to_dear():
 
 
 def test_every_status_has_its_own_word():
-    assert len({status.value for status in Status}) == len(Status) == 8
+    assert len({status.value for status in Status}) == len(Status) == 9
 
 
 def test_an_error_says_what_where_why_and_what_to_do():

@@ -210,5 +210,5 @@ def test_what_got_no_answer_is_evidence_of_nothing(status):
     judged = judge_against_expectation(
         "cell", "probe", Judgement(status=status), outcome=measured, expected=None
     )
-    without_verdict = {Status.ERROR, Status.NOT_RUN, Status.BLOCKED}
+    without_verdict = {Status.ERROR, Status.NOT_RUN, Status.CLAIMED, Status.BLOCKED}
     assert judged.evidence is (None if status in without_verdict else Evidence.HARDWARE)

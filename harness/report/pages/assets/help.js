@@ -20,7 +20,7 @@
 <tr><th scope="row"><code>verl:0.9 &amp; !pass</code></th><td>verl 0.9 and 0.9.x, checks that did not pass</td></tr>
 <tr><th scope="row"><code>verl&gt;=0.8</code></th><td>compare versions: <code>= &lt; &lt;= &gt; &gt;=</code></td></tr>
 <tr><th scope="row"><code>evidence:simulated</code></th><td>also <code>hardware cpu static none</code></td></tr>
-<tr><th scope="row"><code>status:fail</code></th><td>also <code>pass known unexpected error stale blocked not-run unsupported inconclusive</code></td></tr>
+<tr><th scope="row"><code>status:fail</code></th><td>also <code>pass known unexpected error stale claimed blocked not-run unsupported inconclusive</code></td></tr>
 <tr><th scope="row"><code>check:loss | tier:static</code></th><td>either; <code>( )</code> group</td></tr>
 <tr><th scope="row"><code>new</code></th><td>changed since the run before: <code>broken fixed lost</code></td></tr>
 <tr><th scope="row"><code>gspo qwen</code></th><td>any words of title, id, versions</td></tr>
@@ -40,7 +40,7 @@
 <tr><th scope="row"><code>verl:0.9 &amp; !pass</code></th><td>verl 0.9 及 0.9.x 中没有通过的检查</td></tr>
 <tr><th scope="row"><code>verl&gt;=0.8</code></th><td>比较版本：<code>= &lt; &lt;= &gt; &gt;=</code></td></tr>
 <tr><th scope="row"><code>evidence:simulated</code></th><td>证据种类，还有 <code>hardware cpu static none</code></td></tr>
-<tr><th scope="row"><code>status:fail</code></th><td>结论，还有 <code>pass known unexpected error stale blocked not-run unsupported inconclusive</code></td></tr>
+<tr><th scope="row"><code>status:fail</code></th><td>结论，还有 <code>pass known unexpected error stale claimed blocked not-run unsupported inconclusive</code></td></tr>
 <tr><th scope="row"><code>check:loss | tier:static</code></th><td>二者之一；<code>( )</code> 用于分组</td></tr>
 <tr><th scope="row"><code>new</code></th><td>与上次运行不同：<code>broken fixed lost</code></td></tr>
 <tr><th scope="row"><code>gspo qwen</code></th><td>标题、编号、版本中的任意词</td></tr>

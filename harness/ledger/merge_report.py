@@ -1,0 +1,52 @@
+"""What `ledger merge` took from another ledger, what it does not believe, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.outcome import Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimedOutcome:
+    """A merged outcome whose hardware evidence is not believed. host: fingerprint of the machine it names."""
+
+    key: str
+    check: str
+    host: str
+    runner: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeReport:
+    """One merged ledger.
+
+    read: its intact outcomes. added: those that are new here. signed: its outcomes whose hardware evidence is
+    believed, because a runner signed them. claimed: those whose hardware evidence is not. damaged: its rows
+    that were left out, and an error that ended the reading. missing_files: names of artifacts that it lacks
+    or that do not match their digests.
+    """
+
+    read: int = 0
+    added: int = 0
+    signed: int = 0
+    claimed: tuple[ClaimedOutcome, ...] = ()
+    damaged: tuple[str, ...] = ()
+    missing_files: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything in the other ledger could be read and copied."""
+        return not self.damaged and not self.missing_files
+
+
+def claimed_outcome(outcome: Outcome) -> ClaimedOutcome:
+    """The line of the report about an outcome that is not believed."""
+    return ClaimedOutcome(
+        key=outcome.key,
+        check=outcome.check,
+        host=outcome.origin.host if outcome.origin else "",
+        runner=outcome.origin.runner if outcome.origin else "",
+        why=outcome.trust.claimed,
+    )

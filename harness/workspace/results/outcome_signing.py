@@ -1,0 +1,122 @@
+"""Signs the hardware outcomes that this machine measured, so that other machines believe them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import InputError, did_you_mean
+from harness.ledger.attestation.ssh_keygen import Signer, sign
+from harness.ledger.attestation.statement import Attestation, make_statement
+from harness.ledger.plan_record import TaskRecord
+from harness.ledger.store import Ledger
+from harness.outcome import Evidence, Outcome, State, Status
+from harness.plan.tasks.check_registry import all_checks
+from harness.settings import Settings
+from harness.verdict.verdict import judge_outcome
+from harness.workspace.open_ledger import open_ledger, runner_signers
+
+#: The states of outcomes that say something about the cell.
+DECIDED = (State.COMPLETED, State.TIMEOUT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SigningReport:
+    """The outcomes that were signed now, those that had a valid signature, and why others were not signed."""
+
+    signed: tuple[Outcome, ...] = ()
+    signed_before: tuple[Outcome, ...] = ()
+    refused: tuple[tuple[Outcome, str], ...] = ()
+
+
+def sign_outcomes(settings: Settings, key_file: Path, runner: str) -> SigningReport:
+    """Sign every hardware outcome that this machine recorded and that has no valid signature yet.
+
+    InputError if matrix.yaml names no key of the runner, or if ssh-keygen cannot use the key.
+    InfrastructureError if ssh-keygen is not installed.
+    """
+    signers = runner_signers(settings)
+    if runner not in signers:
+        raise InputError(
+            f"matrix.yaml names no key of the runner {runner!r}",
+            fix=did_you_mean(runner, signers)
+            if signers
+            else "add the runner with its public key: "
+            "runners: {NAME: {title: ..., kind: local, devices: [npu], soc: [a2], keys: [...]}}",
+        )
+    signed: list[Outcome] = []
+    signed_before: list[Outcome] = []
+    refused: list[tuple[Outcome, str]] = []
+    with open_ledger(settings) as ledger:
+        tasks = _RecordedTasks(ledger)
+        for outcome in _measured_here(ledger):
+            if ledger.signer_of(outcome) == runner:
+                signed_before.append(outcome)
+                continue
+            why = _sign(ledger, tasks.of(outcome), outcome, key_file, signers[runner])
+            if why:
+                refused.append((outcome, why))
+            else:
+                signed.append(outcome)
+    return SigningReport(signed=tuple(signed), signed_before=tuple(signed_before), refused=tuple(refused))
+
+
+def _measured_here(ledger: Ledger) -> list[Outcome]:
+    return [
+        outcome
+        for outcome in ledger.history(limit=-1)
+        if outcome.evidence is Evidence.HARDWARE and not outcome.trust.foreign and outcome.state in DECIDED
+    ]
+
+
+def _sign(ledger: Ledger, task: TaskRecord | None, outcome: Outcome, key_file: Path, signer: Signer) -> str:
+    """Sign and store; returns why other machines would not believe the signature, or ""."""
+    if task is None:
+        return "the plan of its run is not in this ledger"
+    statement = make_statement(
+        outcome,
+        _status(outcome),
+        runner=signer.name,
+        device=task.facets.get("device", {}),
+        lock=_lock_digest(ledger, outcome),
+    )
+    signature = sign(statement.encode(), key_file, signer.namespace)
+    attestation = Attestation(statement=statement, signature=signature)
+    why = ledger.refusal_of(outcome, attestation)
+    if not why:
+        ledger.attest(outcome, attestation)
+    return why
+
+
+def _status(outcome: Outcome) -> Status:
+    check = next((one for one in all_checks() if one.name == outcome.check), None)
+    return judge_outcome(check, outcome).status if check else Status.ERROR
+
+
+def _lock_digest(ledger: Ledger, outcome: Outcome) -> str:
+    """The digest of the lock file among the inputs of the outcome and their inputs; "" if there is none."""
+    for check, digest in outcome.inputs.items():
+        found = next(
+            (one for one in ledger.history(check=check, limit=-1) if one.content_digest == digest), None
+        )
+        if found is not None:
+            lock = found.artifact("lock.txt")
+            inner = lock.digest if lock else _lock_digest(ledger, found)
+            if inner:
+                return inner
+    return ""
+
+
+class _RecordedTasks:
+    """The tasks of runs as their plans recorded them, read once per run."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._by_run: dict[str, dict[str, TaskRecord]] = {}
+
+    def of(self, outcome: Outcome) -> TaskRecord | None:
+        """The task of the outcome, or None."""
+        if outcome.run_id not in self._by_run:
+            run = self._ledger.run(outcome.run_id)
+            self._by_run[outcome.run_id] = run.plan.tasks_by_key if run else {}
+        return self._by_run[outcome.run_id].get(outcome.key)
