@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.errors import InputError, Location
 from harness.patchstack.stacks.tree_source import TreeSource
 from harness.sources.git.git_repository import Repository
-from harness.sources.git.mirrors import find_mirror
+from harness.sources.git.mirrors import find_mirror, mirrors_problem
 from harness.sources.packages.archive import open_archive
 from harness.sources.packages.index_lookup import ReleaseNotFoundError
 from harness.sources.packages.release_archive import ReleaseArchive
@@ -86,8 +86,11 @@ def upstream_tree(source: TreeSource, releases: ReleaseFetcher) -> UpstreamTree:
         return UpstreamTree(tree=open_archive(file), version=version, archive=archive)
     repository = find_mirror(releases.mirrors, source.commit) if releases.mirrors else None
     if repository is None:
+        problem = mirrors_problem(releases.mirrors) if releases.mirrors else ""
         raise TreeNotFoundError(
-            f"no local clone of {source.package} has commit {source.commit[:12]}", fix=_REPOSITORY_FIX
+            f"no local clone of {source.package} has commit {source.commit[:12]}"
+            + (f": {problem}" if problem else ""),
+            fix=_REPOSITORY_FIX,
         )
     tree = repository.tree(source.commit)
     return UpstreamTree(tree=tree, blobs=tree, version=source.version)

@@ -58,7 +58,32 @@ class Revision:
 
 
 def checkout_revision(root: Path) -> str:
-    """The commit of a checkout, with a `+` if tracked files were changed; "" if there is no commit."""
+    """The commit of a checkout, with a `+` if tracked files were changed; "" if there is no commit.
+
+    The git command is not necessary for it.
+    """
+    try:
+        return _revision_of_command(root)
+    except InfrastructureError:
+        return _revision_of_library(root)
+
+
+def _revision_of_library(root: Path) -> str:
+    import pygit2
+
+    found = pygit2.discover_repository(str(root))
+    if found is None:
+        return ""
+    try:
+        repository = pygit2.Repository(found)
+        commit = str(repository.head.peel(pygit2.Commit).id)
+        changed = repository.status(untracked_files="no")
+    except (pygit2.GitError, KeyError, ValueError):
+        return ""
+    return commit + ("+" if changed else "")
+
+
+def _revision_of_command(root: Path) -> str:
     head = _git(root, "rev-parse", "--verify", "--quiet", "HEAD")
     if head.returncode != 0:
         return ""
@@ -194,8 +219,10 @@ def _git(
             timeout=GIT_TIMEOUT_SECONDS,
             env={**inherited, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", **(environment or {})},
         )
-    except FileNotFoundError as error:
-        raise InfrastructureError("git is not installed", fix="install git") from error
+    except OSError as error:
+        raise InfrastructureError(
+            "git cannot be started", where=Location(root), why=str(error), fix="install git"
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise InfrastructureError(
             f"git {arguments[0]} did not finish within {GIT_TIMEOUT_SECONDS} s", where=Location(root)

@@ -42,13 +42,49 @@ def find_mirror(mirrors: Path, commit: str) -> Repository | None:
 
 
 def git_folders(folder: Path, depth: int = MIRROR_DEPTH) -> Iterator[Path]:
-    """Clones and bare repositories in a folder, at most `depth` levels deep, without nested ones."""
+    """Clones and bare repositories in a folder, at most `depth` levels deep, without nested ones.
+
+    Links are followed; a repository with several names is found once.
+    """
+    yield from _git_folders(folder, depth, set())
+
+
+def _git_folders(folder: Path, depth: int, seen: set[Path]) -> Iterator[Path]:
+    real = Path(os.path.realpath(folder))
+    if real in seen:
+        return
+    seen.add(real)
     if ((folder / "objects").is_dir() and (folder / "HEAD").is_file()) or (folder / ".git").exists():
         yield folder
-    elif depth and folder.is_dir():
-        for child in folder.iterdir():
-            if child.is_dir() and not child.is_symlink():
-                yield from git_folders(child, depth - 1)
+    elif depth:
+        # Real folders first, so that a link does not hide the names below them.
+        for child in sorted(_folders_in(folder), key=lambda child: (child.is_symlink(), child)):
+            yield from _git_folders(child, depth - 1, seen)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    try:
+        return [child for child in folder.iterdir() if child.is_dir()]
+    except OSError:
+        return []
+
+
+def mirrors_problem(folder: Path) -> str:
+    """Why no commit can be found in a folder of mirrors, or ""."""
+    if not folder.exists():
+        return f"the folder of mirrors, {folder}, does not exist"
+    if not folder.is_dir():
+        return f"{folder} is not a folder of mirrors, but a file"
+    try:
+        children = sorted(folder.iterdir())
+    except OSError as error:
+        return f"the folder of mirrors, {folder}, cannot be read: {error.strerror}"
+    broken = [child.name for child in children if child.is_symlink() and not child.exists()]
+    if broken:
+        return f"in the folder of mirrors, {folder}, the link {broken[0]} leads nowhere"
+    if next(git_folders(folder), None) is None:
+        return f"the folder of mirrors, {folder}, has no git repository in its first {MIRROR_DEPTH} levels"
+    return ""
 
 
 def branch_head(repository: str, ref: str, mirrors: Path | None) -> str:

@@ -1,0 +1,71 @@
+"""Folders of mirrors: links are followed, and a folder without repositories is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pygit2
+import pytest
+
+from harness.sources.git.mirrors import find_clone, find_mirror, git_folders, mirrors_problem
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    repository = pygit2.init_repository(str(tmp_path / "store" / "verl.git"), bare=True)
+    author = pygit2.Signature("a", "a@example.org", 0, 0)
+    tree = repository.TreeBuilder().write()
+    repository.create_commit("refs/heads/main", author, author, "m", tree, [])
+    return tmp_path / "store"
+
+
+def head_of(store: Path) -> str:
+    repository = pygit2.Repository(str(store / "verl.git"))
+    return str(repository.references["refs/heads/main"].target)
+
+
+def mirrors_of(tmp_path: Path) -> Path:
+    (tmp_path / "mirrors").mkdir()
+    return tmp_path / "mirrors"
+
+
+def test_a_link_to_a_clone_is_followed(store: Path, tmp_path: Path) -> None:
+    mirrors = mirrors_of(tmp_path)
+    (mirrors / "verl-project").mkdir()
+    (mirrors / "verl-project" / "verl.git").symlink_to(store / "verl.git")
+    found = find_mirror(mirrors, head_of(store))
+    assert found is not None
+    assert found.path == mirrors / "verl-project" / "verl.git"
+    assert find_clone(mirrors, "https://example.org/verl-project/verl") is not None
+
+
+def test_a_link_to_a_folder_of_clones_and_a_link_as_the_folder_are_followed(
+    store: Path, tmp_path: Path
+) -> None:
+    mirrors = mirrors_of(tmp_path)
+    (mirrors / "all").symlink_to(store)
+    (tmp_path / "link").symlink_to(mirrors)
+    for folder in (mirrors, tmp_path / "link"):
+        assert find_mirror(folder, head_of(store)) is not None
+        assert mirrors_problem(folder) == ""
+
+
+def test_circles_end_and_one_repository_is_found_once(store: Path, tmp_path: Path) -> None:
+    mirrors = mirrors_of(tmp_path)
+    (mirrors / "self").symlink_to(mirrors)
+    (mirrors / "up").symlink_to(tmp_path)
+    for name in ("one", "two"):
+        (mirrors / name).symlink_to(store / "verl.git")
+    assert len(list(git_folders(mirrors))) == 1
+
+
+def test_a_folder_in_which_nothing_can_be_found_says_why(tmp_path: Path) -> None:
+    mirrors = mirrors_of(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert "does not exist" in mirrors_problem(tmp_path / "absent")
+    assert "but a file" in mirrors_problem(tmp_path / "file")
+    assert "has no git repository" in mirrors_problem(mirrors)
+    (mirrors / "notes").mkdir()
+    assert "has no git repository" in mirrors_problem(mirrors)
+    (mirrors / "verl.git").symlink_to(tmp_path / "gone")
+    assert "the link verl.git leads nowhere" in mirrors_problem(mirrors)
