@@ -26,6 +26,9 @@ KIT, README = "kit.json", "KIT.md"
 #: Folders of a kit: the work tree to edit, and the patched files at the last commit to which the patch
 #: applied, which show what the result should do.
 TREE, EXPECTED = "tree", "wanted"
+#: The three-way merge: a patch, or text to read if it has conflict markers.
+CANDIDATE, CONFLICTS = "candidate.patch", "conflicts-DO-NOT-APPLY.txt"
+_CONFLICTS_HEAD = b"| Do not apply: this merge has conflict markers. Resolve them in the folder `tree`.\n|\n"
 _MARKERS = (MARKER[0], MARKER[2])
 
 
@@ -95,7 +98,12 @@ def write_kit(
     if loaded.patch:
         (folder / "original.patch").write_bytes(render_patch(loaded.patch))
     candidate = diff_files({path: (merge.ours, merge.merged) for path, merge in contents.items()})
-    (folder / "candidate.patch").write_bytes(candidate)
+    if any(merge.conflicts for merge in contents.values()):
+        # Neither named as a patch nor readable as one: git would apply conflict markers like any other text.
+        candidate = b"".join(b"| " + line for line in candidate.splitlines(keepends=True))
+        (folder / CONFLICTS).write_bytes(_CONFLICTS_HEAD + candidate)
+    else:
+        (folder / CANDIDATE).write_bytes(candidate)
     facts: dict[str, JsonValue] = {
         "schema": {"name": "npu-matrix/rebase-kit", "version": 2},
         "to": commit,
@@ -218,7 +226,8 @@ def _readme(result: RebasedPatch, breakage: Breakage, commit: str, folder: Path)
         "",
         f"- `{TREE}`: a git work tree at the new base. `git status` lists the files with conflict markers.",
         f"- `{EXPECTED}`: the patched files at the last commit to which the patch applied, if there is one.",
-        "- `original.patch`, and `candidate.patch`: the three-way merge with its conflict markers.",
+        f"- `original.patch`, and the three-way merge as `{CANDIDATE}`. If the merge has conflicts, it is in",
+        f"  `{CONFLICTS}` instead, which is for reading: git does not accept it as a patch.",
         "",
         f"Resolve the conflicts in `{TREE}`. A commit is not necessary. Then run:",
         "",

@@ -22,14 +22,17 @@ _WIDTH = 100
 
 
 def canonical(data: bytes) -> bytes:
-    """A patch in canonical form; InputError with the line if it is not well-formed."""
+    """A patch in canonical form; InputError with the line if it is not well-formed.
+
+    A patch with changes that are not read here, such as binary data, is its own canonical form.
+    """
     loaded = read_patch("patch", data)
     if loaded.patch is None:
         error = loaded.error
         raise InputError(
             "this is not a well-formed patch", why=str(error), fix="write it again with `git diff`"
         )
-    return render_patch(loaded.patch)
+    return data if loaded.patch.unsupported else render_patch(loaded.patch)
 
 
 def exported(stack: PatchStack, version: str) -> dict[str, bytes]:
@@ -92,10 +95,10 @@ def write_imported(
 
     versions: pin -> the versions that a patch with this pin is for; InputError names every pin without
     versions. The header records the file of each variant with its digest, so that a later change of that file
-    is found. Corrupt patches are left out. InputError if the folder of a patch exists already.
+    is found. No patch is left out: a corrupt one is written as it is, so that every later check counts and
+    names it. InputError if the folder of a patch exists already.
     """
-    usable = [patch for patch in imported.patches if read_patch(patch.name, patch.data).patch]
-    unknown = sorted({patch.pin or patch.name for patch in usable} - set(versions))
+    unknown = sorted({patch.pin or patch.name for patch in imported.patches} - set(versions))
     if unknown:
         raise InputError(
             f"the version range of {', '.join(unknown)} is unknown",
@@ -103,7 +106,7 @@ def write_imported(
             fix="name the versions of each pin with --for, e.g. --for d62da4950==0.6.1",
         )
     files: dict[Path, bytes] = {}
-    groups = _grouped(usable)
+    groups = _grouped(imported.patches)
     for (upstream, name), variants in groups.items():
         folder = patches / upstream / name
         if folder.is_dir() and any(folder.iterdir()):
@@ -115,7 +118,8 @@ def write_imported(
         lines = []
         for variant in variants:
             file = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', variant.pin[:12]).strip('-.') or 'body'}.patch"
-            files[file] = canonical(variant.data)
+            is_corrupt = read_patch(variant.name, variant.data).patch is None
+            files[file] = variant.data if is_corrupt else canonical(variant.data)
             lines.append(f"Body: {file.name} {versions[variant.pin or variant.name]}")
             origin = origin_path(variant.file, patches.parent)
             if origin.isprintable():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.errors import InputError, Location, Problem
 from harness.patchstack.apply.classify import read_patch
-from harness.patchstack.stacks.patch_stack import patch_files, read_patch_file
+from harness.patchstack.stacks.patch_stack import PATCH_SUFFIXES, patch_files, read_patch_file
 from harness.patchstack.stacks.summary_claims import Claim, read_claims
 
 PLUGIN = "verl_npu"
@@ -79,6 +81,7 @@ def import_patches(folder: Path, layout: str = "") -> ImportedStack:
             "this folder has no patches", where=Location(folder), fix="give the folder that contains them"
         )
     problems += [problem for patch in found for problem in _patch_problems(patch)]
+    problems += _left_out(root / "patch" if selected == PLUGIN and root else folder, found, problems)
     summary = root / _SUMMARY if selected == PLUGIN and root else None
     return ImportedStack(
         layout=selected,
@@ -87,6 +90,25 @@ def import_patches(folder: Path, layout: str = "") -> ImportedStack:
         problems=tuple(problems),
         summary=summary if summary and summary.is_file() else None,
     )
+
+
+def _left_out(folder: Path, found: Sequence[ImportedPatch], problems: Sequence[Problem]) -> list[Problem]:
+    """A problem for each patch file that is not imported and that no other problem names."""
+    imported = {os.path.realpath(patch.file) for patch in found}
+    texts = [problem.what for problem in problems]
+    return [
+        Problem(
+            f"{file.name} is a patch file that is not imported",
+            Location(file),
+            why="it is a symbolic link" if file.is_symlink() else "it is not where this layout has patches",
+            fix="move or copy it to where the others are, or remove it",
+        )
+        for file in sorted(folder.rglob("*"))
+        if file.suffix.lower() in PATCH_SUFFIXES
+        and (file.is_symlink() or file.is_file())
+        and os.path.realpath(file) not in imported
+        and not any(file.name in text for text in texts)
+    ]
 
 
 def _detected_layout(folder: Path, root: Path | None) -> str:

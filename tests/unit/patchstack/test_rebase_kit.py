@@ -145,3 +145,20 @@ def test_a_kit_without_its_work_tree_is_rejected(tmp_path: Path) -> None:
     (kit / "tree" / ".git").rename(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="not a git work tree"):
         finish_kit(kit)
+
+
+def test_a_merge_with_conflicts_is_neither_named_nor_accepted_as_a_patch(tmp_path: Path) -> None:
+    kit, _repository = kit_of(tmp_path)
+    patches = {file.name for file in kit.iterdir() if file.suffix in {".patch", ".diff"}}
+    assert patches == {"original.patch"}
+    merge = kit / "conflicts-DO-NOT-APPLY.txt"
+    assert b"<<<<<<<" in merge.read_bytes()
+    for options in ([], ["--unidiff-zero"], ["--recount"], ["--3way"]):
+        done = subprocess.run(
+            ["git", "apply", "--check", *options, str(merge)],
+            cwd=kit / "tree",
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode != 0
+    assert "conflicts-DO-NOT-APPLY.txt" in (kit / "KIT.md").read_text()

@@ -174,11 +174,55 @@ def test_a_folder_without_patches_is_an_input_error(tmp_path: Path, layout: str)
 
 
 def test_an_imported_stack_passes_our_own_lint(tmp_path: Path) -> None:
-    imported = import_patches(plugin(tmp_path / "theirs", broken=b"?"))
+    imported = import_patches(plugin(tmp_path / "theirs"))
     target = tmp_path / "ours" / "patches"
     write_imported(imported, target, {COMMIT: "==0.6.1"}, "us", date(2027, 1, 1))
     assert lint_stack(target, "verl", ["0.6.0", "0.6.1", "0.7.0"]) == []
     assert [patch.data for patch in load_stack(target, "verl").select("0.6.1")] == [canonical(PATCH)]
+
+
+BINARY = (
+    b"diff --git a/x.bin b/x.bin\nnew file mode 100644\nindex 0000000..f76dd23\nGIT binary patch\nliteral 1\n"
+    b"IcmZPo000310RR91\n\nliteral 0\nHcmV?d00001\n\n"
+)
+
+
+def test_no_patch_is_left_out_when_a_stack_is_written(tmp_path: Path) -> None:
+    """A corrupt patch is written as it is, so that every later check counts it; a binary one with its data."""
+    imported = import_patches(plugin(tmp_path / "theirs", broken=PATCH[:-9], picture=BINARY))
+    assert any("cut off" in problem or "too early" in problem for problem in problem_texts(imported))
+    target = tmp_path / "ours" / "patches"
+    write_imported(imported, target, {COMMIT: "==0.6.1"}, "us", date(2027, 1, 1))
+    assert {patch.id: patch.data for patch in load_stack(target, "verl").select("0.6.1")} == {
+        "verl/mod": canonical(PATCH),
+        "verl/broken": PATCH[:-9],
+        "verl/picture": BINARY,
+    }
+    [problem, *_more] = lint_stack(target, "verl", ["0.6.1"])
+    assert "broken" in str(problem.where)
+
+
+@pytest.mark.parametrize("layout", [PLUGIN, QUILT, PLAIN, RECIPE])
+def test_patch_files_that_are_not_imported_are_named(layout: str, tmp_path: Path) -> None:
+    folder, top = tmp_path / "theirs", tmp_path / "theirs"
+    if layout == PLUGIN:
+        plugin(top)
+        folder = top / "verl_npu" / "verl_npu" / "patch" / "verl"
+        (folder / "too-high.patch").write_bytes(PATCH)
+    else:
+        folder.mkdir()
+        (folder / "one.patch").write_bytes(PATCH)
+    if layout == QUILT:
+        (folder / "series").write_text("one.patch\n")
+        (folder / "two.patch").write_bytes(PATCH)
+    (tmp_path / "elsewhere.patch").write_bytes(PATCH)
+    (folder / "linked.patch").symlink_to(tmp_path / "elsewhere.patch")
+    (folder / "LOUD.PATCH").write_bytes(PATCH)
+    found = import_patches(top, layout)
+    texts = " ".join(problem_texts(found))
+    expected = {PLUGIN: ["too-high.patch"], QUILT: ["two.patch"]}.get(layout, [])
+    for name in (*expected, "linked.patch", "LOUD.PATCH"):
+        assert name in texts
 
 
 def test_a_pin_without_versions_is_an_input_error(tmp_path: Path) -> None:
