@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from harness.digest import digest_bytes, digest_json
@@ -30,13 +30,14 @@ PARENTS = ("devices",)
 def make_bundle(source: Path, cache: Path) -> Path:
     """A folder for PYTHONPATH with a package `harness` that contains only the code that runs inside cells.
 
-    source: the folder of the package `harness`. Several processes can call this at the same time.
-    InfrastructureError if the cache cannot be written.
+    source: the folder of the package `harness`. Several processes can call this at the same time. A folder
+    with other files is made again, because a program of a cell may have written to it. InfrastructureError if
+    the cache cannot be written.
     """
     content = {path.relative_to(source).as_posix(): path.read_bytes() for path in _files(source)}
     digest = digest_json({name: digest_bytes(data) for name, data in content.items()})
     folder = cache / "bundle" / digest[:32]
-    if folder.is_dir():
+    if _is_intact(folder, content):
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +52,7 @@ def make_bundle(source: Path, cache: Path) -> Path:
             # Tasks share the folder, so it is read-only: a task that changes it would affect others.
             target.chmod(0o444)
         work.chmod(0o755)
-        _publish(work, folder)
+        _publish(work, folder, content)
     except OSError as error:
         raise _unwritable(cache, error) from error
     finally:
@@ -71,13 +72,31 @@ def _files(source: Path) -> Iterator[Path]:
                 yield path
 
 
-def _publish(work: Path, folder: Path) -> None:
+def _is_intact(folder: Path, content: Mapping[str, bytes]) -> bool:
+    """Whether the folder has exactly these files. Compiled modules, whose content is unknown, are removed."""
+    found: set[str] = set()
+    for path in [*folder.rglob("*")]:
+        if "__pycache__" in path.relative_to(folder).parts:
+            if path.name == "__pycache__" and path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+        elif path.is_symlink():
+            return False
+        elif not path.is_dir():
+            name = path.relative_to(folder).as_posix().removeprefix("harness/")
+            if name not in content or path.read_bytes() != content[name]:
+                return False
+            found.add(name)
+    return found == content.keys()
+
+
+def _publish(work: Path, folder: Path, content: Mapping[str, bytes]) -> None:
     try:
         work.rename(folder)
     except OSError:
-        # Another process was first, with the same content.
-        if not folder.is_dir():
-            raise
+        # Another process was first, with the same content; otherwise the folder was changed.
+        if not _is_intact(folder, content):
+            shutil.rmtree(folder)
+            work.rename(folder)
 
 
 def _unwritable(cache: Path, error: OSError) -> InfrastructureError:

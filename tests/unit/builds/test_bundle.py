@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,50 @@ def test_programs_of_cells_reach_nothing_outside_the_bundle(tmp_path: Path) -> N
     assert len(in_cells) > 30
     missing = [node for node in CodeGraph(bundle).reach(in_cells) if node[0] == MISSING]
     assert not missing, "add these modules or data files to the bundle, or do not use them in cells"
+
+
+def edit_module(bundle: Path) -> None:
+    target = bundle / "harness/digest.py"
+    target.chmod(0o644)
+    target.write_text("raise SystemExit\n")
+
+
+def swap_module(bundle: Path) -> None:
+    target = bundle / "harness/digest.py"
+    target.rename(bundle.parent / "digest.py")
+    target.symlink_to(bundle.parent / "digest.py")
+
+
+def compile_something_else(bundle: Path) -> None:
+    folder = bundle / "harness/__pycache__"
+    folder.mkdir()
+    (folder / "digest.cpython-311.pyc").write_bytes(b"something else")
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        edit_module,
+        swap_module,
+        compile_something_else,
+        lambda bundle: (bundle / "sitecustomize.py").write_text(""),
+        lambda bundle: (bundle / "digest.py").write_text(""),
+        lambda bundle: (bundle / "harness/added.py").write_text(""),
+        lambda bundle: (bundle / "harness/errors.py").unlink(),
+    ],
+)
+def test_a_bundle_that_was_changed_is_made_again(tmp_path: Path, attack: Callable[[Path], object]) -> None:
+    def content() -> dict[str, bytes]:
+        files = [path for path in bundle.rglob("*") if path.is_file()]
+        return {str(path.relative_to(bundle)): path.read_bytes() for path in files}
+
+    bundle = make_bundle(SOURCE, tmp_path)
+    before = content()
+    attack(bundle)
+    assert content() != before or (bundle / "harness/digest.py").is_symlink()
+    assert make_bundle(SOURCE, tmp_path) == bundle
+    assert content() == before
+    assert not (bundle / "harness/digest.py").is_symlink()
 
 
 def test_the_same_content_is_the_same_folder_and_a_change_another(tmp_path: Path) -> None:
