@@ -28,18 +28,18 @@ def _environment_holds(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _ou
     if measurements.container is not None:
         from harness.builds.cell import container_environment
 
-        return container_environment.holds(measurements.container, measurements.runtime)
+        return container_environment.holds(measurements, measurements.container)
     from harness.builds.cell import venv_environment
 
     return venv_environment.holds(measurements)
 
 
 def _environment_altered(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _outcome: Outcome) -> str:
-    if isinstance(measurements, EnvironmentNotBuilt) or measurements.container is not None:
+    if isinstance(measurements, EnvironmentNotBuilt):
         return ""
-    from harness.builds.cell import venv_environment
+    from harness.builds.cell import environment_files
 
-    return venv_environment.altered(measurements)
+    return environment_files.altered(measurements)
 
 
 CHECKS: tuple[Check, ...] = (

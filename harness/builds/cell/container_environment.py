@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 import time
 import zipfile
 from dataclasses import replace
 from pathlib import Path
 
+import filelock
+
 from harness.builds.cell.cell_probe import probe_cell
 from harness.builds.cell.disk_space import require_image_storage
 from harness.builds.cell.environment_build import EnvironmentBuild, environment_evidence, make_runtime
+from harness.builds.cell.environment_files import (
+    earlier_manifest,
+    require_unchanged,
+    runtime_folders,
+    store_manifest,
+    why_changed,
+    with_folders,
+)
 from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
 from harness.builds.engines.build_time_files import build_time_files
 from harness.builds.engines.engine import BuildError, Engine, Image
@@ -20,6 +31,7 @@ from harness.builds.engines.image_build import BuiltImage, base_notices, build_i
 from harness.builds.engines.image_layers import PREFIX, Layer, PatchedTree, image_layers
 from harness.builds.engines.open_engine import open_engine
 from harness.builds.export.bill_of_materials import provenance, sbom
+from harness.builds.installed.file_manifest import FileManifest, WatchedFolder
 from harness.builds.lock.cell_lock import CellLock, LockFacets, make_lock
 from harness.builds.ownership.owner_labels import ProcessView, is_orphaned, make_labels, this_process
 from harness.cell_program.built_environment import (
@@ -27,15 +39,18 @@ from harness.cell_program.built_environment import (
     EnvironmentBuilt,
     EnvironmentLocation,
     EnvironmentNotBuilt,
+    EnvironmentProbe,
     ImageLayer,
     read_cell_device,
 )
 from harness.check import TaskContext
+from harness.devices.sim.start.sim_environment import DEFAULT_CANN
 from harness.errors import HarnessError
 from harness.outcome import Measured
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 from harness.sources.redact import redact_text
 
+SECONDS_TO_WAIT = 1800.0
 EXPIRE_SECONDS = 14 * 86400.0
 # The folder of an image's compiled modules is named by this many characters of the image's id.
 BYTECODE_CHARACTERS = 32
@@ -56,17 +71,21 @@ def run(ctx: TaskContext) -> Measured[EnvironmentBuilt | EnvironmentNotBuilt]:
     return Measured(measurements=measured, evidence=environment_evidence(measured), artifacts=artifacts)
 
 
-def holds(container: CellImage, runtime: str) -> str:
-    """Why an image, or the simulated runtime at `runtime`, can no longer be used, or ""."""
+def holds(measurements: EnvironmentBuilt, container: CellImage) -> str:
+    """Why an image can no longer be used, or "".
+
+    The id of an image is the digest of its content, which the engine verified when it stored the layers. The
+    compiled modules and the simulated runtime are on this host and are verified here.
+    """
     engine = open_engine(container.engine)
     try:
         if engine.image(container.image) is None:
             return f"the image {container.image[:19]} is gone from {engine.name}"
     finally:
         engine.close()
-    if runtime and not Path(runtime).is_dir():
-        return f"the simulated runtime in {runtime} is gone"
-    return ""
+    if measurements.files is None:
+        return "the environment was built without a list of its files"
+    return why_changed(measurements.files, full=measurements.requested_device.kind == "npu")
 
 
 def _remove_orphaned_containers(engine: Engine, ctx: TaskContext) -> None:
@@ -101,12 +120,8 @@ def _build(
     with build.step("build"):
         built = _image(ctx, engine, base, layers, lock, settings)
     info = engine.info()
-    site_packages = f"{PREFIX}/lib/python{spec.minor}/site-packages"
-    bytecode = ctx.cache / "bytecode" / built.image.id.removeprefix("sha256:")[:BYTECODE_CHARACTERS]
-    bytecode.mkdir(parents=True, exist_ok=True)
-    if spec.device.kind == "sim":
-        with build.step("runtime"):
-            build.runtime = str(_simulated_runtime(ctx, engine, built.image, site_packages, spec))
+    name = built.image.id.removeprefix("sha256:")[:BYTECODE_CHARACTERS]
+    home = ctx.cache / "bytecode" / name
     image = CellImage(
         engine=engine.name,
         version=info.version,
@@ -121,8 +136,45 @@ def _build(
         layers=tuple(ImageLayer(name=layer.name, key=layer.key) for layer in layers),
         built=built.built,
         layer_seconds=built.seconds,
-        bytecode=str(bytecode),
+        bytecode=str(home / "modules"),
     )
+    home.parent.mkdir(exist_ok=True)
+    with filelock.FileLock(home.parent / f".{name}.lock", timeout=SECONDS_TO_WAIT):
+        location, probe = _probe(ctx, engine, spec, build, image, home)
+    measured = build.finished(
+        spec,
+        location,
+        probe,
+        site_packages=f"{PREFIX}/lib/python{spec.minor}/site-packages",
+        digest=layers[-1].key,
+        reused=not built.built,
+        image=image,
+    )
+    _write_materials(ctx, lock, built, image, measured, artifacts)
+    return measured
+
+
+def _probe(
+    ctx: TaskContext,
+    engine: Engine,
+    spec: EnvironmentSpec,
+    build: EnvironmentBuild,
+    image: CellImage,
+    home: Path,
+) -> tuple[EnvironmentLocation, EnvironmentProbe]:
+    """Probe the image. Its compiled modules and its simulated runtime are stored in `home` on this host."""
+    site_packages = f"{PREFIX}/lib/python{spec.minor}/site-packages"
+    manifest = earlier_manifest(home)
+    compiles = manifest is None
+    if manifest is None:
+        shutil.rmtree(home, ignore_errors=True)
+        Path(image.bytecode).mkdir(parents=True)
+        manifest = FileManifest(folders=(), entries={})
+    if spec.device.kind == "sim":
+        with build.step("runtime"):
+            build.runtime = str(_simulated_runtime(ctx, engine, image.image, site_packages, spec, home))
+            runtime = runtime_folders(build.runtime, spec.device.cann or DEFAULT_CANN)
+            manifest = with_folders(manifest, runtime)
     location = EnvironmentLocation(
         requested_device=spec.device,
         python=f"{PREFIX}/bin/python",
@@ -131,18 +183,10 @@ def _build(
         container=image,
     )
     with build.step("probe"):
-        probe = probe_cell(ctx, spec, location, Path(site_packages))
-    measured = build.finished(
-        spec,
-        location,
-        probe,
-        site_packages=site_packages,
-        digest=layers[-1].key,
-        reused=not built.built,
-        image=image,
-    )
-    _write_materials(ctx, lock, built, image, measured, artifacts)
-    return measured
+        probe = probe_cell(ctx, spec, location, Path(site_packages), compiles=compiles)
+    require_unchanged(manifest)
+    manifest = with_folders(manifest, [WatchedFolder(path=image.bytecode)])
+    return replace(location, files=store_manifest(manifest, home)), probe
 
 
 def _image(
@@ -201,19 +245,24 @@ def _patched(spec: EnvironmentSpec) -> PatchedTree | None:
 
 
 def _simulated_runtime(
-    ctx: TaskContext, engine: Engine, image: Image, site_packages: str, spec: EnvironmentSpec
+    ctx: TaskContext,
+    engine: Engine,
+    image: str,
+    site_packages: str,
+    spec: EnvironmentSpec,
+    home: Path,
 ) -> Path:
-    """Build the simulated runtime on this host against the libraries of the image."""
+    """Build the simulated runtime below `home` on this host, against the libraries of the image."""
     versions = {package.name: package.version for package in spec.packages}
     with tempfile.TemporaryDirectory(prefix=".libraries-", dir=ctx.cache) as name:
         folder = Path(name)
         for part in ("torch/lib", "torch_npu", "torch_npu.libs", "vllm_ascend"):
             (folder / part).mkdir(parents=True)
-            if not engine.copy_out(image.id, f"{site_packages}/{part}", folder / part):
+            if not engine.copy_out(image, f"{site_packages}/{part}", folder / part):
                 (folder / part).rmdir()
         for package in ("torch", "torch-npu"):
             (folder / f"{package.replace('-', '_')}-{versions[package]}.dist-info").mkdir()
-        return make_runtime(spec, folder, ctx.cache)
+        return make_runtime(spec, folder, home)
 
 
 def _write_materials(

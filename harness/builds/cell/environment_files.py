@@ -6,7 +6,9 @@ runtime, and the interpreter with its standard library.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import json
+import shutil
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +25,14 @@ from harness.builds.installed.file_manifest import (
     write_manifest,
 )
 from harness.builds.installed.installed_records import COMPILED, record_problems
-from harness.cell_program.built_environment import VerifiedFiles
+from harness.cell_program.built_environment import EnvironmentBuilt, VerifiedFiles
 from harness.errors import InfrastructureError
 
 # Installed next to the standard library, tests of it, and compiled modules that any program may write.
 NOT_OF_THE_INTERPRETER = ("site-packages", "dist-packages", "test", "__pycache__")
 TOOLKIT = "toolkit"
+FINISHED = "finished.json"
+DIGEST_CHARACTERS = 32
 
 
 def watched_folders(prefix: Path, minor: str) -> tuple[WatchedFolder, ...]:
@@ -100,20 +104,55 @@ def _is_compiled(path: str, manifest: FileManifest) -> bool:
     return file.parent.name == "__pycache__" and file.suffix == COMPILED and str(source) in manifest.entries
 
 
-def store_manifest(manifest: FileManifest, added: Sequence[WatchedFolder], home: Path) -> VerifiedFiles:
-    """Store the manifest, with the files of the folders `added`, in the folder of the environment.
+def with_folders(manifest: FileManifest, added: Iterable[WatchedFolder]) -> FileManifest:
+    """The manifest with the files of further folders."""
+    other = make_manifest(folder for folder in added if folder not in manifest.folders)
+    return FileManifest(
+        folders=(*manifest.folders, *other.folders), entries={**manifest.entries, **other.entries}
+    )
+
+
+def store_manifest(manifest: FileManifest, home: Path) -> VerifiedFiles:
+    """Store the manifest in the folder of the environment, and note there that it is the latest.
 
     Each manifest has a file of its own: outcomes of several cells can refer to one environment.
     """
-    other = make_manifest(folder for folder in added if folder not in manifest.folders)
-    complete = FileManifest(
-        folders=(*manifest.folders, *other.folders), entries={**manifest.entries, **other.entries}
-    )
     written = home / "files.json"
-    digest = write_manifest(complete, written)
-    target = home / f"files-{digest[:32]}.json"
+    digest = write_manifest(manifest, written)
+    target = home / f"files-{digest[:DIGEST_CHARACTERS]}.json"
     written.replace(target)
-    return VerifiedFiles(manifest=str(target), digest=digest, count=len(complete.entries))
+    temporary = home / f"{FINISHED}.tmp"
+    temporary.write_text(json.dumps({"files": digest}), "utf-8")
+    temporary.replace(home / FINISHED)
+    return VerifiedFiles(manifest=str(target), digest=digest, count=len(manifest.entries))
+
+
+def earlier_manifest(home: Path) -> FileManifest | None:
+    """The latest manifest of an environment, None unless every file still has its content.
+
+    Simulated runtimes that it does not list are removed, because nothing verifies them.
+    """
+    try:
+        digest = str(json.loads((home / FINISHED).read_text("utf-8"))["files"])
+        manifest = read_manifest(home / f"files-{digest[:DIGEST_CHARACTERS]}.json", digest)
+        if find_changes(manifest, full=True):
+            return None
+        manifest = extend_manifest(manifest)
+    except (OSError, ValueError, KeyError, TypeError, ManifestError):
+        return None
+    listed = {folder.path for folder in manifest.folders}
+    for folder in (*home.glob("sim/*"), *home.glob(f"sim/*/{TOOLKIT}/*")):
+        if str(folder) not in listed:
+            shutil.rmtree(folder, ignore_errors=True)
+    return manifest
+
+
+def altered(measurements: EnvironmentBuilt) -> str:
+    """How the files of an environment differ from those that were built, or ""; also "" if it was removed."""
+    files = measurements.files
+    if files is None or not (Path(files.manifest).parent / FINISHED).is_file():
+        return ""
+    return why_changed(files)
 
 
 def why_changed(files: VerifiedFiles, *, full: bool = False) -> str:
@@ -128,16 +167,6 @@ def why_changed(files: VerifiedFiles, *, full: bool = False) -> str:
     except OSError as error:
         return f"the environment cannot be verified: {error}"
     return f"the environment has changed since it was built: {changes}" if changes else ""
-
-
-def reusable_manifest(home: Path, digest: str) -> FileManifest | None:
-    """The manifest of an environment that an earlier task built, if every file still has its content."""
-    path = home / f"files-{digest[:32]}.json"
-    try:
-        manifest = read_manifest(path, digest)
-        return None if find_changes(manifest, full=True) else extend_manifest(manifest)
-    except (ManifestError, OSError):
-        return None
 
 
 def require_unchanged(manifest: FileManifest) -> None:

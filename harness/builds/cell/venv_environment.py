@@ -7,13 +7,11 @@ from a build that was killed, and is removed.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import filelock
 
@@ -21,18 +19,20 @@ from harness.builds.cell.cell_probe import probe_cell
 from harness.builds.cell.disk_space import require_disk_space
 from harness.builds.cell.environment_build import EnvironmentBuild, environment_evidence, make_runtime
 from harness.builds.cell.environment_files import (
+    FINISHED,
     compiled_since,
+    earlier_manifest,
     require_unchanged,
-    reusable_manifest,
     runtime_folders,
     store_manifest,
     verify_installed,
     why_changed,
+    with_folders,
 )
-from harness.builds.cell.environment_spec import LAYOUT, BuildStepError, EnvironmentSpec
+from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
 from harness.builds.cell.patched_files import MismatchError, install_patched
 from harness.builds.cell.wheel_store import WheelStore
-from harness.builds.installed.file_manifest import FileManifest, WatchedFolder, read_states
+from harness.builds.installed.file_manifest import WatchedFolder, read_states
 from harness.cell_program.built_environment import (
     EnvironmentBuilt,
     EnvironmentLocation,
@@ -41,7 +41,6 @@ from harness.cell_program.built_environment import (
 )
 from harness.check import Completed, TaskContext
 from harness.devices.sim.start.sim_environment import DEFAULT_CANN
-from harness.digest import digest_file
 from harness.errors import InfrastructureError, Location
 from harness.outcome import Measured
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
@@ -49,7 +48,6 @@ from harness.sources.packages.index_settings import IndexSettings, index_environ
 from harness.sources.packages.lockfile import LockedPackage
 from harness.sources.redact import redact_text
 
-FINISHED = "finished.json"
 # uv creates it in every environment into which it installs.
 UV_LOCK = ".lock"
 QUIET = ("--quiet", "--color", "never")
@@ -87,12 +85,6 @@ def holds(measurements: EnvironmentBuilt) -> str:
     return why_changed(measurements.files, full=measurements.requested_device.kind == "npu")
 
 
-def altered(measurements: EnvironmentBuilt) -> str:
-    """How a virtual environment differs from the one that was built, or ""; also "" if it was removed."""
-    is_gone = not (Path(measurements.prefix).parent / FINISHED).is_file()
-    return "" if is_gone or measurements.files is None else why_changed(measurements.files)
-
-
 def _build(ctx: TaskContext, spec: EnvironmentSpec, build: EnvironmentBuild) -> EnvironmentBuilt:
     home = ctx.cache / "cells" / spec.digest
     home.parent.mkdir(parents=True, exist_ok=True)
@@ -119,19 +111,22 @@ def _build_locked(
 ) -> EnvironmentBuilt:
     prefix = home / "venv"
     site_packages = prefix / "lib" / f"python{spec.minor}" / "site-packages"
-    manifest = _earlier_build(ctx, home, build)
+    with build.step("verify"):
+        manifest = earlier_manifest(home)
     reused = manifest is not None
     if manifest is None:
-        _set_aside(home)
+        _set_aside(ctx, home)
         home.mkdir(parents=True)
         own = _install(ctx, spec, prefix, build)
         with build.step("patch"):
             _patch(spec, site_packages)
         with build.step("verify"):
             manifest = verify_installed(spec, prefix, site_packages, own)
-    if spec.device.kind == "sim" and not build.runtime:
+    if spec.device.kind == "sim":
         with build.step("runtime"):
-            build.runtime = str(make_runtime(spec, site_packages, home))
+            build.runtime = build.runtime or str(make_runtime(spec, site_packages, home))
+            runtime = runtime_folders(build.runtime, spec.device.cann or DEFAULT_CANN)
+            manifest = with_folders(manifest, runtime)
     location = EnvironmentLocation(
         requested_device=spec.device,
         python=str(prefix / "bin" / "python"),
@@ -140,17 +135,13 @@ def _build_locked(
     )
     with build.step("probe"):
         probe = probe_cell(ctx, spec, location, site_packages, compiles=not reused)
-    if not reused:
+    if reused:
+        require_unchanged(manifest)
+    else:
         manifest = compiled_since(manifest)
-    runtime = runtime_folders(build.runtime, spec.device.cann or DEFAULT_CANN)
-    files = store_manifest(manifest, runtime, home)
-    require_unchanged(manifest)
-    if not reused:
-        finished = {"lock": digest_file(spec.lock), "layout": LAYOUT, "files": files.digest}
-        _write_atomically(home / FINISHED, finished)
     return build.finished(
         spec,
-        replace(location, files=files),
+        replace(location, files=store_manifest(manifest, home)),
         probe,
         site_packages=site_packages,
         digest=spec.digest,
@@ -158,30 +149,15 @@ def _build_locked(
     )
 
 
-def _earlier_build(ctx: TaskContext, home: Path, build: EnvironmentBuild) -> FileManifest | None:
-    """The manifest of the environment that an earlier task built here, None without an intact one."""
-    try:
-        digest = str(json.loads((home / FINISHED).read_text("utf-8"))["files"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    with build.step("verify"):
-        manifest = reusable_manifest(home, digest)
-    if manifest is None:
-        ctx.log(f"the environment has changed since it was built; building it again (see {_aside(home)})")
-    return manifest
-
-
-def _aside(home: Path) -> Path:
-    return home.with_suffix(".changed")
-
-
-def _set_aside(home: Path) -> None:
+def _set_aside(ctx: TaskContext, home: Path) -> None:
     """Remove what is left of an earlier build, but keep a finished environment for inspection."""
     if (home / FINISHED).is_file():
-        shutil.rmtree(_aside(home), ignore_errors=True)
-        home.rename(_aside(home))
+        aside = home.with_suffix(".changed")
+        ctx.log(f"the environment has changed since it was built; building it again (see {aside})")
+        shutil.rmtree(aside, ignore_errors=True)
+        home.rename(aside)
         # `cleanup` removes environments without this file.
-        (_aside(home) / FINISHED).unlink()
+        (aside / FINISHED).unlink()
     shutil.rmtree(home, ignore_errors=True)
 
 
@@ -322,9 +298,3 @@ def _patch(spec: EnvironmentSpec, site_packages: Path) -> None:
         install_patched(spec.patched, spec.manifest, site_packages)
     except MismatchError as error:
         raise BuildStepError("patch", f"{error}.") from error
-
-
-def _write_atomically(path: Path, value: Any) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(value), "utf-8")
-    temporary.replace(path)

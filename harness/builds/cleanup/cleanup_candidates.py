@@ -15,7 +15,7 @@ from pathlib import Path
 import filelock
 
 from harness.builds.cell.container_environment import BYTECODE_CHARACTERS
-from harness.builds.cell.venv_environment import FINISHED
+from harness.builds.cell.environment_files import FINISHED
 from harness.builds.engines.engine import Engine, EngineResource
 from harness.builds.ownership.owner_labels import OWNER, PARENT, ProcessOwner, ProcessView, is_orphaned
 from harness.builds.ownership.temporary_folders import (
@@ -153,7 +153,7 @@ def judge_bytecode_folders(cache: Path, policy: CleanupPolicy) -> tuple[CleanupC
     """Decide which folders with the compiled modules of an image to remove."""
     needed = {image.removeprefix("sha256:")[:BYTECODE_CHARACTERS] for image in policy.images if image}
     candidates = []
-    for folder in sorted((cache / "bytecode").glob("*")):
+    for folder in sorted((cache / "bytecode").glob("[!.]*")):
         changed = last_change_time(folder)
         if changed is not None:
             decision = policy.judge_cached(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from test_venv_environment import Cell
 
-from harness.builds.cell import venv_environment
+from harness.builds.cell import environment_files
 from harness.builds.cell.disk_space import LEAST_MIB, MEASURED_ON, MIB, least_bytes, require_disk_space
 from harness.errors import InfrastructureError
 from harness.outcome import Status
@@ -109,4 +109,4 @@ def test_a_disk_that_is_full_when_the_cell_is_looked_into_says_nothing_of_the_ce
         cell.build()
     assert "No space left on device" in str(caught.value)
     # Complete environments stay.
-    assert (Path(found.prefix).parent / venv_environment.FINISHED).is_file()
+    assert (Path(found.prefix).parent / environment_files.FINISHED).is_file()

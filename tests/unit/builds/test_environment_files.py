@@ -16,7 +16,15 @@ import pytest
 from test_venv_environment import ORIGINAL, Cell
 
 from harness.builds.cell import venv_environment
-from harness.builds.cell.environment_files import why_changed
+from harness.builds.cell.environment_files import (
+    altered,
+    earlier_manifest,
+    runtime_folders,
+    store_manifest,
+    why_changed,
+    with_folders,
+)
+from harness.builds.installed.file_manifest import FileManifest
 from harness.cell_program.built_environment import EnvironmentBuilt
 from harness.outcome import Status
 
@@ -158,10 +166,10 @@ ATTACKS: tuple[Callable[[Path], None], ...] = (
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
 def test_an_attacked_environment_is_stale_and_built_again(cell: Cell, attack: Callable[[Path], None]) -> None:
     found, _ = cell.build()
-    assert (venv_environment.holds(found), venv_environment.altered(found)) == ("", "")
+    assert (venv_environment.holds(found), altered(found)) == ("", "")
     attack(Path(found.site_packages))
     assert "has changed since it was built" in venv_environment.holds(found)
-    assert venv_environment.altered(found) == venv_environment.holds(found)
+    assert altered(found) == venv_environment.holds(found)
     again, judgement = cell.build()
     assert (again.reused, judgement.status) == (False, Status.PASS)
     assert venv_environment.holds(again) == ""
@@ -270,3 +278,18 @@ def test_the_count_of_verified_files_is_a_reason(cell: Cell) -> None:
     found, judgement = cell.build()
     assert isinstance(found, EnvironmentBuilt)
     assert any("files are as their packages and patches say" in reason for reason in judgement.reasons)
+
+
+def test_a_runtime_that_no_list_of_files_has_is_not_reused(tmp_path: Path) -> None:
+    for name in ("sim/listed/toolkit/8.5.0", "sim/unknown", "sim/listed/toolkit/8.3.0"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "lib.so").write_text("")
+    listed = str(tmp_path / "sim/listed")
+    manifest = with_folders(FileManifest(folders=(), entries={}), runtime_folders(listed, "8.5.0"))
+    store_manifest(manifest, tmp_path)
+    assert earlier_manifest(tmp_path) == manifest
+    assert (tmp_path / "sim/listed/toolkit/8.5.0/lib.so").is_file()
+    assert not (tmp_path / "sim/unknown").exists()
+    assert not (tmp_path / "sim/listed/toolkit/8.3.0").exists()
+    (tmp_path / "sim/listed/toolkit/8.5.0/lib.so").write_text("other")
+    assert earlier_manifest(tmp_path) is None

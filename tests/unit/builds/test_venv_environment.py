@@ -14,7 +14,7 @@ import filelock
 import pytest
 from environments import GOOD, GOOD_PROBE, environment_built, environment_probe
 
-from harness.builds.cell import environment_judge, environment_spec, venv_environment
+from harness.builds.cell import environment_files, environment_judge, environment_spec, venv_environment
 from harness.builds.cell.environment_build import environment_evidence
 from harness.builds.cleanup.cleanup_candidates import CleanupPolicy, judge_environments, remove_candidate
 from harness.cell_program.built_environment import (
@@ -166,7 +166,7 @@ def test_environments_are_listed_and_removed_unless_used_or_being_built(cell: Ce
 def test_what_a_killed_build_left_is_thrown_away(cell: Cell) -> None:
     found, _ = cell.build()
     home = Path(found.prefix).parent
-    (home / venv_environment.FINISHED).unlink()
+    (home / environment_files.FINISHED).unlink()
     (Path(found.site_packages) / "half-written.py").write_text("garbage")
     assert "gone" in venv_environment.holds(found)
     again, judgement = cell.build()

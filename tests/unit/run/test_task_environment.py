@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 def environment(folder: Path) -> Outcome:
     """The outcome of the check `environment`."""
     prefix = folder.parent
-    files = store_manifest(make_manifest([WatchedFolder(path=str(prefix))]), (), prefix.parent)
+    files = store_manifest(make_manifest([WatchedFolder(path=str(prefix))]), prefix.parent)
     built = environment_built(prefix=str(prefix), runtime="", files=files)
     return outcome_of(ENVIRONMENT, measurements=ENVIRONMENT_FORMAT.write(built))
 
