@@ -15,6 +15,7 @@ ROOT_MODULES = (
     "__init__.py",
     "check.py",
     "digest.py",
+    "disk_full.py",
     "errors.py",
     "evidence.py",
     "measurements.py",
