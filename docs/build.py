@@ -40,7 +40,7 @@ SECTIONS = {
         "read-red-numerics",
         "read-red-generation",
     ),
-    "explanation": ("evidence", "keys", "error-model", "decision-rule"),
+    "explanation": ("evidence", "trust", "keys", "error-model", "decision-rule"),
     "reference": ("glossary", *reference.PAGES),
     "project": ("architecture", "contributing", "security", "releasing"),
 }

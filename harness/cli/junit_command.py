@@ -52,7 +52,8 @@ def merge(
     """Merge JUnit files of any test runner into OUT.
 
     Files of pytest, surefire, gtest, ctest, nextest, jest and others can be mixed. FILE may be a folder: then
-    every *.xml below it is merged. Elements are copied unchanged, including reruns and properties. For a file
+    every *.xml below it is merged. Elements are copied unchanged, including reruns and properties; only the
+    evidence `hardware` becomes `claimed`, because JUnit cannot prove it. For a file
     that is truncated or has fewer tests than it declares, a test with an error is added, so that the merged
     result does not pass.
     """

@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from harness.errors import InfrastructureError, Location
 from harness.ledger.junit.junit_stream import FORBIDDEN, MARKS, RERUN_MARKS, WORST_FIRST, parse, stated_status
-from harness.outcome import Status
+from harness.outcome import Evidence, Status
 
 #: How many failed and how many flaky cases are listed by name; all of them are counted.
 MAX_NAMED = 1000
@@ -28,6 +28,8 @@ _NUMBER = re.compile(r"[0-9]{1,11}")
 _COUNTED = ("tests", "failures", "errors", "skipped")
 _CONTAINERS = frozenset({"testsuites", "testsuite", "testcase"})
 _TEXTLESS = frozenset({*_CONTAINERS, "properties"})
+#: The evidence of merged cases whose file says `hardware`.
+CLAIMED = Status.CLAIMED.value
 _FLAKY = frozenset({"flakyFailure", "flakyError"})
 #: Suites and cases inside these elements are quoted output, which proves nothing. A failure in them counts.
 _OUTPUT = frozenset({"system-out", "system-err", "properties", "property", *MARKS, *_FLAKY})
@@ -87,7 +89,8 @@ def merge_junit(
 ) -> MergedReport:
     """Write every suite of every source into `target`, which is replaced as a whole or stays unchanged.
 
-    Elements are copied unchanged, including reruns and properties. The counts of suites are computed from
+    Elements are copied unchanged, including reruns and properties, except that a property `evidence` with the
+    value `hardware` becomes `claimed`: only a ledger can prove it. The counts of suites are computed from
     their test cases. A case whose attributes say that it did not run or failed gets the corresponding
     element. For a source that cannot be read to its end, or that has fewer cases than it declares, a case
     with an error is added. properties: added to every outermost suite. The memory needed does not depend on
@@ -188,6 +191,16 @@ def _attributes(attributes: Mapping[str, str]) -> str:
     return "".join(f" {name}={quoteattr(value)}" for name, value in attributes.items())
 
 
+def _without_claims(attributes: dict[str, str]) -> dict[str, str]:
+    """The attributes of a property; hardware evidence, which a JUnit file cannot prove, becomes `claimed`."""
+    return {**attributes, "value": CLAIMED} if _is_claim(attributes) else attributes
+
+
+def _is_claim(attributes: Mapping[str, str]) -> bool:
+    words = [attributes.get(name, "").strip().lower() for name in ("name", "value")]
+    return words == ["evidence", Evidence.HARDWARE.value]
+
+
 class _OpenSuite:
     def __init__(self, attributes: Mapping[str, str], offset: int) -> None:
         self.attributes = attributes
@@ -276,11 +289,13 @@ class _Copy:
             self._add_properties()
             return
         self._add_block()
-        self._writer.start(name, attributes)
+        self._writer.start(name, _without_claims(attributes) if name == "property" else attributes)
 
     def text(self, data: str) -> None:
         if self._stack and self._within not in _TEXTLESS:
-            self._writer.write(escape(data))
+            top = self._stack[-1]
+            claim = top.name == "property" and _is_claim({**top.attributes, "value": data})
+            self._writer.write(escape(CLAIMED if claim else data))
 
     def end(self, name: str) -> None:
         element = self._stack.pop()

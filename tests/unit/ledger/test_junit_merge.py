@@ -439,3 +439,25 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InfrastructureError):
         merge_junit(tmp_path / "file" / "out.xml", [SAMPLES / "ctest.xml"])
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        '<property name="evidence" value="hardware"/>',
+        '<property name="Evidence" value=" HARDWARE "/>',
+        '<property value="hardware" name="evidence"></property>',
+        '<property name="evidence">hardware</property>',
+        '<x:property xmlns:x="urn:x" name="evidence" value="hardware"/>',
+    ],
+)
+def test_a_junit_file_cannot_claim_hardware_evidence(tmp_path: Path, claim: str) -> None:
+    source, target = tmp_path / "in.xml", tmp_path / "out.xml"
+    source.write_text(
+        f'<testsuite name="s"><properties>{claim}</properties><testcase name="c">'
+        f'<properties>{claim}<property name="device" value="hardware"/></properties></testcase></testsuite>'
+    )
+    merge_junit(target, [source])
+    text = target.read_text("utf-8")
+    assert text.count("claimed") == 2
+    assert text.lower().count("hardware") == 1, "other properties are copied unchanged"
