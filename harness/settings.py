@@ -131,15 +131,14 @@ class Settings:
         }
         return Settings({**self.values, **changed}, self.root)
 
+    def is_explicit(self, name: str) -> bool:
+        """Whether a flag or a variable sets this setting, not the settings file or the default."""
+        return self.values[name].origin not in {"default", str(self.root / FILE_NAME)}
+
     def flags(self, *names: str) -> tuple[str, ...]:
         """The flags that set these settings in another shell, without those from defaults or the settings
         file."""
-        return tuple(
-            text
-            for name in names
-            if self.values[name].origin not in {"default", str(self.root / FILE_NAME)}
-            for text in (flag_of(name), self[name])
-        )
+        return tuple(text for name in names if self.is_explicit(name) for text in (flag_of(name), self[name]))
 
     def exported(self) -> Mapping[str, str]:
         """The environment variables for checks and cells, for all exported settings that have a value."""

@@ -142,16 +142,21 @@ def extract_revision(root: Path, revision: Revision, folder: Path) -> Path:
 
 
 def _check_out(repository: Path, commit: str, folder: Path, revision: Revision) -> None:
+    """Check out a commit into a work tree of its own, so that attributes of this checkout do not matter."""
     folder.mkdir(parents=True, exist_ok=True)
     index = folder.parent / f"{folder.name}.index"
-    own_index = {"GIT_INDEX_FILE": str(index)}
-    commands = (
+    git_folder = _git(repository, "rev-parse", "--absolute-git-dir")
+    own = {
+        "GIT_DIR": os.fsdecode(git_folder.stdout).rstrip("\n"),
+        "GIT_WORK_TREE": str(folder),
+        "GIT_INDEX_FILE": str(index),
+    }
+    for command in (
         ("read-tree", commit),
-        ("checkout-index", "--all", "--quiet", f"--prefix={folder}/"),
+        ("checkout-index", "--all", "--quiet"),
         ("ls-files", "--stage", "-z"),
-    )
-    for command in commands:
-        done = _git(repository, *command, environment=own_index)
+    ):
+        done = _git(folder, *command, environment=own)
         if done.returncode != 0:
             raise InfrastructureError(
                 f"the files of {revision} cannot be read",
@@ -167,9 +172,18 @@ def _check_out(repository: Path, commit: str, folder: Path, revision: Revision) 
             _check_out(repository / name, submodule_commit, folder / name, revision)
 
 
-def changed_files(root: Path, revision: Revision) -> tuple[str, ...]:
-    """The files that differ between the revision and this checkout, also untracked ones that git does not
-    ignore; paths are relative to `root`. InfrastructureError if git cannot compare them.
+@dataclass(frozen=True, kw_only=True)
+class ChangedFiles:
+    """Files that differ from a revision, relative to the checkout; `untracked` has none that git ignores."""
+
+    tracked: tuple[str, ...]
+    untracked: tuple[str, ...]
+
+
+def changed_files(root: Path, revision: Revision) -> ChangedFiles:
+    """The files that differ between the revision and this checkout.
+
+    InfrastructureError if git cannot compare them.
     """
     compared = _git(root, "diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", revision.commit, "--")
     top = _git(root, "rev-parse", "--show-toplevel")
@@ -183,8 +197,12 @@ def changed_files(root: Path, revision: Revision) -> tuple[str, ...]:
                 fix="git fsck; in a partial clone, fetch the missing objects",
             )
     folder = Path(os.path.realpath(os.fsdecode(top.stdout.rstrip(b"\n"))))
-    names = {os.fsdecode(name) for name in (compared.stdout + untracked.stdout).split(b"\0") if name}
-    return tuple(sorted(os.path.relpath(folder / name, os.path.realpath(root)) for name in names))
+
+    def names(output: bytes) -> tuple[str, ...]:
+        found = [os.fsdecode(name) for name in output.split(b"\0") if name]
+        return tuple(os.path.relpath(folder / name, os.path.realpath(root)) for name in found)
+
+    return ChangedFiles(tracked=names(compared.stdout), untracked=names(untracked.stdout))
 
 
 def has_same_code(root: Path, revision: Revision) -> bool:

@@ -15,12 +15,12 @@ from harness.package import PACKAGE_ROOT
 from harness.plan.change.revision import Revision, extract_revision, has_same_code
 from harness.run.programs.interruption import Interruption
 from harness.settings import ENVIRONMENT_PREFIX, OPTIONS, Settings
-from harness.settings import FILE_NAME as SETTINGS_FILE
+from harness.workspace.planning.revision_comparison import settings_at
 
 #: Settings that name folders of this machine; they are the same for every revision.
 FOLDERS = ("cache", "mirrors", "references", "leases")
 #: Settings that the run of the base gets in another way, or decides itself.
-OWN = ("matrix", "state", "reports", "executor", "ray_address", "wait")
+OWN = ("matrix", "profile", "state", "reports", "executor", "ray_address", "wait")
 
 
 def run_base(
@@ -37,9 +37,9 @@ def run_base(
         own = PACKAGE_ROOT.parent == settings.root
         shares_state = not own or has_same_code(settings.root, revision)
         state = settings.path("state") if shares_state else place / "state"
-        matrix = os.path.relpath(os.path.realpath(settings.path("matrix")), os.path.realpath(settings.root))
-        argv = [sys.executable, "-P", "-m", "harness", "--root", str(folder), "--matrix", matrix]
-        argv += ["--profile", settings["profile"], "run", "--keep-going"]
+        there = settings_at(settings, folder)
+        argv = [sys.executable, "-P", "-m", "harness", "--root", str(folder), "--matrix", there["matrix"]]
+        argv += ["--profile", there["profile"], "run", "--keep-going"]
         argv += [word for cell in sorted({cell for cell, _check in names}) for word in ("--only", cell)]
         argv += [word for check in sorted({check for _cell, check in names}) for word in ("--check", check)]
         code_folder = folder if own else PACKAGE_ROOT.parent
@@ -70,8 +70,7 @@ def _variables(settings: Settings, state: Path, place: Path) -> Mapping[str, str
     chosen = {
         option.name: settings[option.name]
         for option in OPTIONS
-        if option.name not in OWN
-        and settings.values[option.name].origin not in {"default", str(settings.root / SETTINGS_FILE)}
+        if option.name not in OWN and settings.is_explicit(option.name)
     }
     chosen |= {name: str(settings.path(name)) for name in FOLDERS if settings[name]}
     chosen |= {"state": str(state), "reports": str(place / "reports"), "wait": "true"}

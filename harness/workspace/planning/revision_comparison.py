@@ -70,24 +70,35 @@ def plan_of_revision(
     planner of the revision runs, so that the keys are those that the revision really had.
     """
     settings = context.settings
-    matrix = _inside(settings)
     # If npu-matrix is not installed from this checkout, the same code plans both.
     same = PACKAGE_ROOT.parent != settings.root or has_same_code(settings.root, revision)
     with temporary_folder() as place:
         folder = extract_revision(settings.root, revision, place)
-        if not (folder / matrix).is_file():
+        there = settings_at(settings, folder)
+        if not there.path("matrix").is_file():
             raise InputError(
-                f"there is no {matrix} at {revision}",
-                where=Location(matrix),
+                f"there is no {there['matrix']} at {revision}",
+                where=Location(there["matrix"]),
                 fix="compare with a later revision",
             )
         digest = "" if same else planning_digest(folder / PACKAGE)
         if same or (digest and digest == planning_digest(PACKAGE_ROOT)):
             package_root = PACKAGE_ROOT if same else folder / PACKAGE
-            plan = _planned_here(context, folder, only, checks, package_root)
+            plan = _planned_here(context, there, only, checks, package_root)
         else:
-            plan = _planned_there(context, revision, folder, only, checks)
-        return RevisionPlan(plan=plan, matrix=_matrix(folder / matrix))
+            plan = _planned_there(there, revision, only, checks)
+        return RevisionPlan(plan=plan, matrix=_matrix(there.path("matrix")))
+
+
+def settings_at(settings: Settings, folder: Path) -> Settings:
+    """The settings of a revision that was written into `folder`: its own file, and explicit options.
+
+    A change of the settings file can select another profile or matrix; the base keeps its own.
+    """
+    explicit = {name: settings[name] for name in settings.values if settings.is_explicit(name)}
+    if "matrix" in explicit:
+        explicit["matrix"] = _inside(settings)
+    return load_settings(explicit, os.environ, folder)
 
 
 def _matrix(file: Path) -> Matrix | None:
@@ -111,18 +122,9 @@ def _inside(settings: Settings) -> str:
     return str(name)
 
 
-def _settings_at(settings: Settings, folder: Path) -> Settings:
-    """The settings of the revision, with the options of the command line and the profile of this command."""
-    flags = {name: one.value for name, one in settings.values.items() if one.origin == flag_of(name)}
-    return load_settings(
-        {**flags, "matrix": _inside(settings), "profile": settings["profile"]}, os.environ, folder
-    )
-
-
 def _planned_here(
-    context: PlanContext, folder: Path, only: Sequence[str], checks: Sequence[str], package_root: Path
+    context: PlanContext, there: Settings, only: Sequence[str], checks: Sequence[str], package_root: Path
 ) -> PlanRecord:
-    there = _settings_at(context.settings, folder)
     try:
         plan = open_plan(there, only=only, checks=checks, host=context.host, package_root=package_root).plan
     except NothingSelectedError:
@@ -131,12 +133,15 @@ def _planned_here(
 
 
 def _planned_there(
-    context: PlanContext, revision: Revision, folder: Path, only: Sequence[str], checks: Sequence[str]
+    settings: Settings, revision: Revision, only: Sequence[str], checks: Sequence[str]
 ) -> PlanRecord:
-    """Run the planner of the revision. PYTHONPATH selects its code; `-P` excludes the working folder."""
-    settings = context.settings
+    """Run the planner of the revision, with the settings that it has there.
+
+    PYTHONPATH selects its code; `-P` excludes the working folder.
+    """
+    folder = settings.root
     argv = [sys.executable, "-P", "-m", "harness", "--root", str(folder)]
-    argv += ["--matrix", _inside(settings), "--profile", settings["profile"]]
+    argv += ["--matrix", settings["matrix"], "--profile", settings["profile"]]
     argv += ["--state", str(folder / ".npu-matrix"), "plan", "--json"]
     argv += [word for glob in only for word in ("--only", glob)]
     argv += [word for check in checks for word in ("--check", check)]

@@ -42,10 +42,13 @@ from harness.workspace.planning.open_plan import PlanContext, expectations, open
 from harness.workspace.planning.other_host_plans import add_outcomes_of_other_hosts, join_plans
 from harness.workspace.planning.revision_comparison import plan_of_revision
 from harness.workspace.results.gate_scope import (
+    CheckoutChange,
     change_of_checkout,
     import_problems,
     matrix_changes,
     missing_origins,
+    plan_changes,
+    stored_problems,
     unread_files,
 )
 from harness.workspace.results.run_report import REPRODUCE_OPTIONS
@@ -146,7 +149,7 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
             for name, one in base.verdicts.items()
             if (one.outcome and not one.outcome.trust.claimed) or one.status is Status.BLOCKED
         },
-        base_expected=_base_expectations(base, head, profile),
+        base_expected=_base_expectations(base, head),
         selected=planned.selected,
         hardware=frozenset(name for name, one in head_entries.items() if _cause(one) is SkipCause.HOST),
         awaiting=options.awaiting,
@@ -154,7 +157,11 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
         flakes=flake_decisions(plan, attempts, ledger, now=time.time()),
         changes=changes,
         places=places,
-        problems=(*_idle_expectations(context, by_name), *import_problems(context.settings, changed or ())),
+        problems=(
+            *_idle_expectations(context, by_name),
+            *import_problems(context.settings, changed.files if changed else ()),
+            *(stored_problems(changed) if changed else ()),
+        ),
         notices=plan.notices,
         scope=_scope(context, base, head_entries, changed),
         impacted_only=options.impacted_only,
@@ -194,11 +201,11 @@ def _missing_sources(plan: Plan, key: str) -> str:
     return next((str(tree["repository"]) for tree in trees if tree.get("repository")), "")
 
 
-def _base_expectations(base: _Base, head: Mapping[CellCheck, Verdict], profile: str) -> dict[CellCheck, str]:
+def _base_expectations(base: _Base, head: Mapping[CellCheck, Verdict]) -> dict[CellCheck, str]:
     """(cell, check) -> where the base declares an expected failure that this checkout does not have."""
     if base.matrix is None:
         return {}
-    expected = expectations(base.matrix, profile)
+    expected = expectations(base.matrix, base.plan.profile)
     found = {}
     for (cell, check), verdict in head.items():
         earlier = expected(base.cells.get(cell, cell), check) if verdict.expected is None else None
@@ -211,7 +218,7 @@ def _scope(
     context: PlanContext,
     base: _Base,
     head_entries: Mapping[CellCheck, PlanEntry],
-    changed: Collection[str] | None,
+    changed: CheckoutChange | None,
 ) -> GateScope:
     base_entries = base.plan.entries_by_name
 
@@ -224,6 +231,7 @@ def _scope(
         )
         return _cause(entry) is SkipCause.PROFILE and not same
 
+    files = changed.files if changed else ()
     notes = matrix_changes(context.matrix, base.matrix, context.plan.profile) if base.matrix else ()
     if base.revision and base.matrix is None:
         notes = (
@@ -232,11 +240,15 @@ def _scope(
     return GateScope(
         profile=context.plan.profile,
         commit=base.revision.commit if base.revision else "",
-        is_head=base.revision is not None and not changed and base.revision.commit == _head(context.settings),
-        changed_files=None if changed is None else len(changed),
-        unread_files=unread_files(context.settings, changed or (), (context.plan.record(), base.plan)),
+        is_head=base.revision is not None and not files and base.revision.commit == _head(context.settings),
+        changed_files=len(files) if changed else None,
+        unread_files=unread_files(context.settings, files, (context.plan.record(), base.plan)),
         left_out=tuple(name for name, entry in head_entries.items() if changed_and_left_out(name, entry)),
-        notes=(*notes, *missing_origins(context.settings)),
+        notes=(
+            *plan_changes(context.plan.record(), base.plan),
+            *notes,
+            *missing_origins(context.settings),
+        ),
     )
 
 
@@ -265,18 +277,24 @@ def _base(planned: GatePlan, ledger: Ledger, base: str) -> _Base:
     """The base with this name: another ledger, a run of this ledger, or a git revision."""
     settings = planned.context.settings
     path = Path(base)
-    # A folder and a branch may have the same name. Without a ledger in the folder, the branch is meant.
-    if _has_ledger(path):
-        return _base_of_ledger(planned, base, ledger_file(path))
     run = ledger.run(base)
-    if run is not None:
-        return _base_of_run(planned, f"run {base}", run, ledger)
+    stored = _has_ledger(path) or run is not None
     try:
         revision = resolve_revision(settings.root, base)
-    except InputError:
+    except (InputError, InfrastructureError):
+        if _has_ledger(path):
+            return _base_of_ledger(planned, base, ledger_file(path))
+        if run is not None:
+            return _base_of_run(planned, f"run {base}", run, ledger)
         if path.is_dir():
             ledger_file(path)
         raise
+    if stored:
+        # Otherwise a change could replace its base: with a folder that has the name of the base branch.
+        raise InputError(
+            f"{base} is both a git revision and {'a ledger' if _has_ledger(path) else 'a run'}",
+            fix=f"write refs/heads/{base} or the commit for the revision, or ./{base} for the ledger",
+        )
     here = plan_of_revision(planned.context, revision, (), ())
     socs = {host.soc: host for host in planned.hosts.values()}
     plans = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from harness.ledger.plan_record import PlanRecord
@@ -11,7 +12,7 @@ from harness.matrix.version_matrix import Matrix
 from harness.package import PACKAGE_ROOT
 from harness.patchstack.format.patch_header import FILE_NAME as PATCH_HEADER
 from harness.patchstack.stacks.patch_origin import OriginState
-from harness.patchstack.stacks.patch_stack import SERIES, imported_origins, upstreams
+from harness.patchstack.stacks.patch_stack import PATCH_SUFFIXES, SERIES, imported_origins, upstreams
 from harness.plan.change.revision import Revision, changed_files
 from harness.plan.keys.code_digests import simulator_modules
 from harness.settings import FILE_NAME as SETTINGS_FILE
@@ -21,31 +22,55 @@ from harness.settings import Settings
 PATCHES = "patches"
 
 
-def change_of_checkout(settings: Settings, revision: Revision) -> tuple[str, ...]:
-    """The files that differ from the revision, without those that this program writes."""
-    root = os.path.realpath(settings.root)
-    written = [
-        PurePosixPath(os.path.relpath(os.path.realpath(settings.path(name)), root))
-        for name in ("state", "reports")
-    ]
-    return tuple(
-        file
-        for file in changed_files(settings.root, revision)
-        if not any(PurePosixPath(file).is_relative_to(folder) for folder in written)
+@dataclass(frozen=True, kw_only=True)
+class CheckoutChange:
+    """The files that differ from the base, and those of them that are stored outcomes or caches in git."""
+
+    files: tuple[str, ...]
+    stored: tuple[str, ...]
+
+
+def change_of_checkout(settings: Settings, revision: Revision) -> CheckoutChange:
+    """The files that differ from the revision, without untracked ones that this program writes."""
+    changed = changed_files(settings.root, revision)
+
+    def inside(file: str, *names: str) -> bool:
+        real = Path(os.path.realpath(settings.root / file))
+        return any(
+            real.is_relative_to(os.path.realpath(settings.path(name))) for name in names if settings[name]
+        )
+
+    untracked = [file for file in changed.untracked if not inside(file, "state", "cache", "reports")]
+    return CheckoutChange(
+        files=tuple(sorted({*changed.tracked, *untracked})),
+        stored=tuple(file for file in changed.tracked if inside(file, "state", "cache")),
     )
+
+
+def stored_problems(change: CheckoutChange) -> tuple[str, ...]:
+    """The error for outcomes and caches that the change brings along: they would be reused as evidence."""
+    if not change.stored:
+        return ()
+    problem = (
+        f"the change contains files of the state or cache folder, for example {change.stored[0]}: "
+        "outcomes come from runs, not from the change. Remove them from git"
+    )
+    return (problem,)
 
 
 def unread_files(
     settings: Settings, changed: Collection[str], plans: Collection[PlanRecord]
 ) -> tuple[str, ...]:
-    """Those of the changed files (relative to the checkout) that no key of these plans reads, sorted.
+    """Those of the changed files (relative to the checkout) that no key of these plans reads, patches first.
 
     A deleted patch is read by the plan of the base. Symbolic links are followed, so that the file that has
     the content counts.
     """
     root = Path(os.path.realpath(settings.root))
     read = {_inside(settings.root / file, root) for file in _inputs(settings, plans)}
-    return tuple(sorted(file for file in changed if _inside(settings.root / file, root) not in read))
+    unread = [file for file in changed if _inside(settings.root / file, root) not in read]
+    # Patches first, because reports show the first names only.
+    return tuple(sorted(unread, key=lambda file: (not file.endswith(PATCH_SUFFIXES), file)))
 
 
 def import_problems(settings: Settings, changed: Collection[str]) -> tuple[str, ...]:
@@ -86,6 +111,29 @@ def matrix_changes(here: Matrix, base: Matrix, profile: str) -> tuple[str, ...]:
     )
 
 
+def plan_changes(here: PlanRecord, base: PlanRecord) -> tuple[str, ...]:
+    """Sentences about another profile, and about patches that only the base uses."""
+    notes = []
+    if base.profile and base.profile != here.profile:
+        notes.append(f"the change selects profile {here.profile} instead of {base.profile}")
+    removed = sorted(_patch_ids(base) - _patch_ids(here))
+    if removed:
+        notes.append(f"the change removes {len(removed)} patches from all cells: {', '.join(removed)}")
+    return tuple(notes)
+
+
+def _patch_ids(plan: PlanRecord) -> set[str]:
+    return {str(patch.get("id", "")) for patch in _patches(plan)}
+
+
+def _patches(plan: PlanRecord) -> Iterator[Mapping[str, object]]:
+    """The selected patches in the keys of a plan."""
+    for task in plan.tasks:
+        for facet, value in task.facets.items():
+            if facet.startswith("patches[") and isinstance(value, list):
+                yield from value
+
+
 def _changes(before: Mapping[str, object], after: Mapping[str, object]) -> dict[str, str]:
     """Name -> what happened to the entry of this name; equal entries are left out."""
     names = dict.fromkeys([*before, *after])
@@ -109,13 +157,10 @@ def _inputs(settings: Settings, plans: Collection[PlanRecord]) -> Iterator[str]:
     for found in imported_origins(settings.root / PATCHES):
         yield found.file
     for plan in plans:
-        for task in plan.tasks:
-            for facet, value in task.facets.items():
-                if facet.startswith("patches[") and isinstance(value, list):
-                    for patch in value:
-                        file = PurePosixPath(str(patch.get("file", "")))
-                        yield str(file)
-                        yield str(file.parent / PATCH_HEADER)
+        for patch in _patches(plan):
+            file = PurePosixPath(str(patch.get("file", "")))
+            yield str(file)
+            yield str(file.parent / PATCH_HEADER)
         if PACKAGE_ROOT.parent == settings.root:
             yield from map(_file_of_module, (name for name, _digest in plan.code.modules))
     if PACKAGE_ROOT.parent == settings.root:

@@ -13,6 +13,7 @@ from harness.cli.gate_command import command
 from harness.cli.patches_command import command as patches_command
 from harness.cli.plan_command import command as plan_command
 from harness.cli.run_command import command as run_command
+from harness.errors import InputError
 from harness.plan.tasks.check_registry import all_checks
 from harness.settings import load_settings
 
@@ -245,3 +246,65 @@ def test_an_uncommitted_change_in_a_submodule_counts(checkout):
     checkout.run()
     (checkout.root / "plugin" / "all.patch").write_text(patch_of("a = 1", "b = 4"))
     assert checkout.gate()[1]["changed"]
+
+
+def test_a_change_that_selects_another_profile_removes_the_checks_of_the_base(checkout):
+    text = (checkout.root / "matrix.yaml").read_text()
+    easy = "  easy: {title: t, select: [{product: {verl: [0.8.0]}, with: {python: host, device: sim}}]}\n"
+    (checkout.root / "matrix.yaml").write_text(text + easy)
+    (checkout.root / "npu-matrix.toml").write_text('profile = "easy"\n')
+    found = checkout.invoke(command, ["--base", "main", "--impacted", "--awaiting", "*", "--json"])
+    report = json.loads(found.stdout)
+    assert found.return_value == 4
+    assert report["gone"]
+    assert any("selects profile easy instead of default" in note for note in report["scope"]["notes"])
+
+
+def test_a_change_that_brings_its_own_outcomes_blocks(checkout):
+    checkout.write(patch_of("something else", "b = 1"))
+    checkout.run()
+    assert checkout.gate()[2]["problems"] == []
+    git(checkout.root, "checkout", "-q", "-b", "change")
+    git(checkout.root, "add", "-f", ".npu-matrix/ledger.sqlite3")
+    git(checkout.root, "commit", "-q", "-a", "-m", "forged")
+    code, _item, report = checkout.gate()
+    assert code == 1
+    assert ".npu-matrix/ledger.sqlite3" in report["problems"][0]
+
+
+def test_a_ledger_with_the_name_of_the_base_branch_does_not_replace_it(checkout, monkeypatch):
+    checkout.run()
+    monkeypatch.chdir(checkout.root)
+    shutil.copytree(checkout.root / ".npu-matrix", checkout.root / "main")
+    with pytest.raises(InputError, match="both a git revision and a ledger"):
+        checkout.gate()
+    checkout.gate("--base", "refs/heads/main")
+    checkout.gate("--base", "./main")
+
+
+def test_attributes_of_the_change_do_not_alter_the_base(checkout):
+    (checkout.root / ".gitattributes").write_text("*.patch text eol=crlf export-ignore\n")
+    (checkout.root / "NOTES").write_text("x\n")
+    checkout.run()
+    code, item, _report = checkout.gate()
+    assert (code, item["changed"]) == (0, False)
+
+
+def test_a_deleted_patch_is_said(checkout):
+    other = checkout.patch.parent / "c"
+    shutil.copytree(checkout.patch, other)
+    (other / "all.patch").write_text(
+        "diff --git a/verl/new.py b/verl/new.py\nnew file mode 100644\n"
+        "--- /dev/null\n+++ b/verl/new.py\n@@ -0,0 +1 @@\n+c = 1\n"
+    )
+    (checkout.patch.parent / "series").write_text("b\nc\n")
+    checkout.commit()
+    shutil.rmtree(other)
+    (checkout.patch.parent / "series").write_text("b\n")
+    checkout.run()
+    code, _item, report = checkout.gate()
+    assert code == 0
+    assert any("removes 1 patches from all cells: verl/c" in note for note in report["scope"]["notes"])
+    shutil.rmtree(checkout.patch)
+    (checkout.patch.parent / "series").write_text("")
+    assert checkout.gate()[0] == 4
