@@ -96,7 +96,8 @@ class Repository:
         now = time.time() - age
         with Ledger.open(folder or self.settings.path("state")) as ledger:
             run = ledger.begin_run(plan.record(), ["run"], {}, now=now)
-            for key in keys or {entry.key for entry in plan.entries if only in entry.cell_id}:
+            mine = (entry for entry in plan.entries if entry.check == "patches" and only in entry.cell_id)
+            for key in keys or {entry.key for entry in mine}:
                 task = plan.tasks[key]
                 ledger.record(
                     Outcome(
@@ -505,7 +506,7 @@ def test_a_changed_key_that_is_not_selected_still_needs_an_outcome(repository):
     )
     assert found.return_value == 4
     report = json.loads(found.stdout)
-    missing = [item for item in report["items"] if item["blocks"] == "incomplete"]
+    missing = [item for item in report["items"] if item["blocks"] == "incomplete" and item["changed"]]
     assert "loss" in {item["check"] for item in missing}
     assert report["scope"]["without_outcome"] == len({item["key"] for item in missing})
     assert all("npu-matrix" in item["remedies"][-1] for item in missing)
