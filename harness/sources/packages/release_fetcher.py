@@ -7,7 +7,7 @@ locked archive is used; of other releases, the one that the package index serves
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,8 +30,9 @@ from harness.sources.packages.index_settings import IndexSettings, index_environ
 from harness.sources.packages.lockfile import normal_name
 from harness.sources.packages.release_archive import ReleaseArchive, TargetPlatform, installer_rank
 from harness.sources.packages.release_sources import (
-    write_archive_sources,
-    write_commit_sources,
+    archive_sources,
+    commit_sources,
+    update_sources,
     write_wheel_part,
 )
 from harness.sources.packages.remote_file import (
@@ -154,7 +155,7 @@ class ReleaseFetcher:
             return None
         tree = repository.tree(commit)
         target = self._folder / f"{COMMIT}-{tree.commit}.zip"
-        return Sources(file=_made_once(target, tree.commit, partial(write_commit_sources, tree)))
+        return Sources(file=_verified_zip(target, tree.commit, partial(commit_sources, tree)))
 
     def newest_version(self, requirement: str) -> str:
         """The newest final release for `requirement` (`name>=1,<2`); same errors as `sources`."""
@@ -265,7 +266,7 @@ class ReleaseFetcher:
 
     def _text(self, archive: Path, made_from: ReleaseArchive) -> Sources:
         target = self._folder / f"{TEXT}-{made_from.sha256}.zip"
-        text = _made_once(target, made_from.sha256, partial(write_archive_sources, archive))
+        text = _verified_zip(target, made_from.sha256, partial(archive_sources, archive))
         return Sources(file=text, archive=made_from)
 
 
@@ -279,12 +280,11 @@ def _attempt(fetch: Callable[[], Sources]) -> Sources | str:
         return redact_text(str(error)) or type(error).__name__
 
 
-def _made_once(target: Path, content: str, write: Callable[[Path], None]) -> Path:
-    """`target`, written again unless this process wrote it from the same content."""
-    if not VERIFIED.contains(target, content):
-        with new_file(target) as file:
-            write(file)
-        VERIFIED.add(target, content)
+def _verified_zip(target: Path, made_from: str, contents: Callable[[], Iterator[tuple[str, bytes]]]) -> Path:
+    """`target` after it was compared with the contents it was made from, once in this process."""
+    if not VERIFIED.contains(target, made_from):
+        update_sources(target, contents)
+        VERIFIED.add(target, made_from)
     return target
 
 

@@ -13,7 +13,7 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -38,6 +38,7 @@ MAX_MEMBER_BYTES = 8 << 20
 MAX_TOTAL_BYTES = 512 << 20
 MAX_MEMBERS = 200_000
 MAX_RECORD_BYTES = 32 << 20
+UNREADABLE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError)
 RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
 # A commit has no built metadata, so its requirements are stored in a file of their own.
 REQUIREMENTS, TREE_REQUIREMENTS = "requirements.txt", "tree-requirements.txt"
@@ -82,28 +83,56 @@ def _is_requirement(line: str) -> bool:
     return True
 
 
-def write_archive_sources(archive: Path, target: Path) -> None:
-    """Write the sources of a wheel or an sdist; InputError if it is damaged or malicious."""
+def archive_sources(archive: Path) -> Iterator[tuple[str, bytes]]:
+    """The paths and contents of the sources in a wheel or an sdist.
+
+    InputError if it is damaged or malicious.
+    """
     if archive.suffix == ".whl":
         where = Location(archive.name)
         with archive.open("rb") as stream, _opened_wheel(stream, where) as wheel:
-            members = [(installed_path(m.filename), m) for m in _source_members(wheel, where)]
-            contents = ((name, wheel.read(member)) for name, member in members)
-            _write(target, chain(contents, ((name, b"") for name in _compiled(wheel))))
+            for member in _source_members(wheel, where):
+                yield installed_path(member.filename), wheel.read(member)
+            yield from ((name, b"") for name in _compiled(wheel))
         return
     tree = open_archive(archive)
     paths = sorted(tree.paths())
     # A source layout installs what is below `src`.
     top = "src/" if any(path.startswith("src/") and path.endswith("/__init__.py") for path in paths) else ""
-    sources = [
-        (path, path.removeprefix(top))
-        for path in paths
-        if path.startswith(top) and _is_source(path.removeprefix(top))
-    ]
-    _write(
-        target,
-        ((name, tree.read(path)) for path, name in sources if tree.members[path].size <= MAX_MEMBER_BYTES),
-    )
+    for path in paths:
+        name = path.removeprefix(top)
+        if path.startswith(top) and _is_source(name) and tree.members[path].size <= MAX_MEMBER_BYTES:
+            yield name, tree.read(path)
+
+
+def commit_sources(tree: Tree) -> Iterator[tuple[str, bytes]]:
+    """The paths and contents of the sources of a commit, and its requirements file."""
+    yield from ((path, tree.read(path)) for path in sorted(tree.paths()) if _is_source(path))
+    if tree.mode(REQUIREMENTS):
+        yield TREE_REQUIREMENTS, tree.read(REQUIREMENTS)
+
+
+def update_sources(target: Path, contents: Callable[[], Iterator[tuple[str, bytes]]]) -> None:
+    """Write a zip with these contents, unless `target` has exactly these: comparing is faster."""
+    if not _has_contents(target, contents()):
+        with new_file(target) as file:
+            _write(file, contents())
+
+
+def _has_contents(sources: Path, contents: Iterable[tuple[str, bytes]]) -> bool:
+    try:
+        with zipfile.ZipFile(sources) as archive:
+            names = archive.namelist()
+            remaining = set(names)
+            if len(remaining) != len(names):
+                return False
+            for name, data in contents:
+                if name not in remaining or archive.read(name) != data:
+                    return False
+                remaining.discard(name)
+            return not remaining
+    except UNREADABLE:
+        return False
 
 
 def write_wheel_part(stream: RemoteFile, name: str, target: Path) -> None:
@@ -134,13 +163,6 @@ def write_wheel_part(stream: RemoteFile, name: str, target: Path) -> None:
         with new_file(target) as file:
             contents = ((installed_path(m.filename), wheel.read(m)) for m in members)
             _write(file, chain(_verified(contents, expected, where), ((name, b"") for name in compiled)))
-
-
-def write_commit_sources(tree: Tree, target: Path) -> None:
-    """Write the sources of a commit, with its requirements file."""
-    members = ((path, tree.read(path)) for path in sorted(tree.paths()) if _is_source(path))
-    requirements = [tree.read(REQUIREMENTS)] if tree.mode(REQUIREMENTS) else []
-    _write(target, chain(members, ((TREE_REQUIREMENTS, text) for text in requirements)))
 
 
 @contextmanager
@@ -203,7 +225,7 @@ def _has_members(sources: Path, expected: Mapping[str, str]) -> bool:
                 and set(names) == set(expected)
                 and all(_has_digest(archive.read(name), expected[name]) for name in names)
             )
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError):
+    except UNREADABLE:
         return False
 
 
