@@ -24,6 +24,7 @@ from harness.run.scheduling.run_result import RunResult
 from harness.run.scheduling.scheduler import RunPolicy, run_plan
 from harness.verdict.plan_verdicts import judge_plan, summarise_verdicts
 from harness.verdict.verdict import judge_outcome
+from harness.workspace.execution.index_changes import outdated_by_index
 from harness.workspace.execution.reference_recording import record_references, recordings_of_run, run_program
 from harness.workspace.execution.run_setup import (
     host_record,
@@ -57,6 +58,7 @@ def execute_plan(
         policy = RunPolicy(
             keep_going=keep_going,
             rerun={key for key, task in context.plan.tasks.items() if task.check.name in rerun},
+            outdated=outdated_by_index(context.plan, ledger),
             failure_rate=failure_rate,
             cards=cards_by_cell(context),
         )

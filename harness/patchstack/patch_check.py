@@ -71,7 +71,7 @@ def run(ctx: TaskContext) -> Measured[PatchesMeasured]:
             stale=tuple(stale),
             source=missing[0] if missing else None,
             reason=missing[1] if missing else "",
-            archives=tuple(archives),
+            archives_read=tuple(archives),
         ),
         evidence=Evidence.STATIC,
         artifacts=_write_artifacts(ctx.workdir, results) if applies else {},

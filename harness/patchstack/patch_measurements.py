@@ -26,7 +26,7 @@ class PatchesMeasured:
     relations: sentences on patches that need or exclude an earlier patch.
     stale: sentences on patches whose origin has changed since they were imported.
     source, reason: the tree that was not found, and why.
-    archives: the archives of releases that the patches were applied to.
+    archives_read: the archives of releases that the patches were applied to.
     """
 
     selected: tuple[str, ...]
@@ -39,7 +39,7 @@ class PatchesMeasured:
     stale: tuple[str, ...] = ()
     source: TreeSource | None = None
     reason: str = ""
-    archives: tuple[ReleaseArchive, ...] = ()
+    archives_read: tuple[ReleaseArchive, ...] = ()
 
 
 PATCHES_FORMAT = measurement_format(PatchesMeasured, version=1, unused=("source.kind", "source.repository"))

@@ -23,7 +23,7 @@ class ApiRequest:
     cache: the cache folder of all checks. code: as in `AnalysisCache`.
     made_for: consumer -> the providers it was published for, where the cell has another version of them.
     patches: file -> ids of our patches that change it.
-    not_read, misfits, archives: as in `ApiMeasured`.
+    not_read, misfits, archives_read: as in `ApiMeasured`.
     """
 
     cache: Path
@@ -33,7 +33,7 @@ class ApiRequest:
     patches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     not_read: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
-    archives: tuple[ReleaseArchive, ...] = ()
+    archives_read: tuple[ReleaseArchive, ...] = ()
 
 
 def examine(request: ApiRequest) -> ApiMeasured:
@@ -73,7 +73,7 @@ def examine(request: ApiRequest) -> ApiMeasured:
         unparsed=tuple(sorted(unparsed)),
         not_read=request.not_read,
         misfits=request.misfits,
-        archives=request.archives,
+        archives_read=request.archives_read,
     )
 
 

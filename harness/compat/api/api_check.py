@@ -99,7 +99,7 @@ def gather(facets: Mapping[str, Any], source: ReleaseFetcher, root: Path) -> Api
             f"{name} {commits.get(name, '')[:12] or versions[name]}" for name in needed if name not in found
         ),
         misfits=patched.misfits,
-        archives=(
+        archives_read=(
             *(one.archive for one in sources.values() if one and one.archive),
             *(archive for providers in made_for.values() for _file, archive in providers),
         ),

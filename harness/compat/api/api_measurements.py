@@ -50,7 +50,7 @@ class ApiMeasured:
     uses: consumer -> the number of uses that were checked.
     unparsed: files that this Python version cannot parse.
     not_read: packages whose sources are not available.
-    misfits: ids of our patches that do not apply. archives: what was read.
+    misfits: ids of our patches that do not apply. archives_read: the archives of releases that were read.
     """
 
     pairs: tuple[CheckedPair, ...]
@@ -59,7 +59,7 @@ class ApiMeasured:
     unparsed: tuple[str, ...] = ()
     not_read: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
-    archives: tuple[ReleaseArchive, ...] = ()
+    archives_read: tuple[ReleaseArchive, ...] = ()
 
 
 API_FORMAT = measurement_format(ApiMeasured, version=1)

@@ -175,7 +175,7 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
             findings=result.findings,
             undecided=result.undecided,
             notes=result.notes,
-            archives=(wheel[1],) if wheel else (),
+            archives_read=(wheel[1],) if wheel else (),
         ),
         evidence=Evidence.STATIC,
     )

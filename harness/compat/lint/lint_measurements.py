@@ -76,7 +76,7 @@ class LintMeasured(LintResult):
 
     recipe: str | None
     is_verl_job: bool
-    archives: tuple[ReleaseArchive, ...] = ()
+    archives_read: tuple[ReleaseArchive, ...] = ()
 
 
 LINT_FORMAT = measurement_format(LintMeasured, version=2)

@@ -78,7 +78,7 @@ def run(ctx: TaskContext) -> Measured[OperatorsMeasured]:
         code=analysis_code(),
     )
     measured = analyse(ctx, "harness.compat.operators.operator_analysis", request, OperatorsMeasured)
-    measured = replace(measured, archives=tuple(dict.fromkeys(filter(None, archives))))
+    measured = replace(measured, archives_read=tuple(dict.fromkeys(filter(None, archives))))
     for use in measured.uses:
         ctx.log(str(use))
     return Measured(measurements=measured, evidence=Evidence.STATIC)

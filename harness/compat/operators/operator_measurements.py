@@ -73,7 +73,7 @@ class OperatorsMeasured:
     """The uses of torch_npu in the consumers of the cell.
 
     uses: uses that torch_npu does not support. silent: calls whose default arguments changed.
-    not_read: why a package could not be checked. archives: what was read.
+    not_read: why a package could not be checked. archives_read: the archives of releases that were read.
     """
 
     torch_npu: PackageVersion
@@ -81,7 +81,7 @@ class OperatorsMeasured:
     uses: tuple[TorchNpuMisuse, ...] = ()
     silent: tuple[ChangedDefault, ...] = ()
     not_read: tuple[str, ...] = ()
-    archives: tuple[ReleaseArchive, ...] = ()
+    archives_read: tuple[ReleaseArchive, ...] = ()
 
 
 OPERATORS_FORMAT = measurement_format(OperatorsMeasured, version=1)

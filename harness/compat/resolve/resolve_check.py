@@ -350,6 +350,7 @@ def _measured(
             hidden=hidden,
             archives=tuple(remark for archive in archives for remark in archive.remarks()),
             refusals=tuple(reason for archive in archives for reason in archive.refusals(request.python)),
+            read=tuple(name for name in requirement_names(request.requirements) if name in locked),
             attempts=state.attempts,
             seconds=round(seconds, 3),
         ),

@@ -41,13 +41,14 @@ class RunPolicy:
 
     keep_going: run the more expensive tiers of a cell even if it fails a tier. retries: how often a task runs
     again after an infrastructure error; other failures are never retried. rerun: keys whose stored outcomes
-    are not reused. failure_rate: check -> fraction of its tasks that fail. cards: cell -> number of cards
-    that its recipe needs.
+    are not reused. outdated: key -> why its stored outcome is not reused. failure_rate: check -> fraction of
+    its tasks that fail. cards: cell -> number of cards that its recipe needs.
     """
 
     keep_going: bool = False
     retries: int = 1
     rerun: Collection[str] = frozenset()
+    outdated: Mapping[str, str] = field(default_factory=dict)
     failure_rate: Mapping[str, float] = field(default_factory=dict)
     cards: Mapping[str, int] = field(default_factory=dict)
 
@@ -107,7 +108,11 @@ class _Run:
         known = ledger.get_many(key for key in plan.tasks if key not in policy.rerun)
         for key, outcome in list(known.items()):
             check = plan.tasks[key].check
-            reason = why_not_reusable(check, outcome, judge(check, outcome)) or why_altered(check, outcome)
+            reason = (
+                policy.outdated.get(key)
+                or why_not_reusable(check, outcome, judge(check, outcome))
+                or why_altered(check, outcome)
+            )
             if reason:
                 self._why[key] = reason
                 del known[key]

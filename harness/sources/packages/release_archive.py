@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 #: The glibc of openEuler 22.03, the oldest system that CANN images are built on.
 CROSS_PLATFORM = "manylinux_2_34"
@@ -25,6 +26,15 @@ class ReleaseArchive:
 
     def __str__(self) -> str:
         return f"{self.file} (sha256 {self.sha256[:12]}{', read in part' if self.in_part else ''})"
+
+
+@runtime_checkable
+class ReadsReleases(Protocol):
+    """Measurements of a check that reads releases. They are reused while the index has these archives."""
+
+    @property
+    def archives_read(self) -> tuple[ReleaseArchive, ...]:
+        """What was read."""
 
 
 @dataclass(frozen=True, kw_only=True)

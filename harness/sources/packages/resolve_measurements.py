@@ -90,6 +90,7 @@ class ResolveMeasured:
     from_sdist: packages without a wheel for the target.
     archives: remarks on the archives of the stack's packages. refusals: why pip would refuse one of them.
     hidden: requirements that the lock violates because overrides replace them. attempts: how often uv ran.
+    read: packages of the stack whose archive was read.
     """
 
     resolved: bool
@@ -106,6 +107,7 @@ class ResolveMeasured:
     hidden: tuple[HiddenRequirement, ...] = ()
     archives: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
     attempts: int = 0
     seconds: float = 0.0
 
@@ -119,6 +121,12 @@ class ResolveMeasured:
             for package in self.packages
             if package.sha256
         }
+
+    @property
+    def archives_read(self) -> tuple[ReleaseArchive, ...]:
+        """The archives of the stack's own packages."""
+        locked = self.locked_archives
+        return tuple(locked[name] for name in self.read if name in locked)
 
     def reachable(self, indexes: Iterable[str]) -> tuple[str, ...]:
         """The additional indexes that the lock was made with; none without a lock."""

@@ -137,7 +137,7 @@ def test_patches_are_applied_to_the_archive_in_the_lock(tmp_path: Path) -> None:
     ctx.inputs = resolved(tmp_path, wheel)
     measured, status, _reasons = run(ctx)
     assert status is Status.PASS
-    assert [archive.sha256 for archive in measured.measurements.archives] == [digest_file(wheel)]
+    assert [archive.sha256 for archive in measured.measurements.archives_read] == [digest_file(wheel)]
     release(tmp_path, b"a = 1\nb = 99\n")
     with pytest.raises(InfrastructureError, match="does not have the locked archive"):
         run(ctx)

@@ -531,3 +531,27 @@ def test_crashes_and_resumes_end_with_the_same_outcomes(made, crashes, seed: int
         with Ledger.open(Path(folder) / "cut") as ledger:
             last = go(plan, ledger, FakeExecutor(2, {k: [m] for k, m in steady.items()}, seed))
         assert settled(last) == whole
+
+
+@pytest.mark.parametrize("ends", [passes, fails, breaks])
+def test_a_check_runs_with_the_outcome_of_one_that_only_informs_it(
+    ledger: Ledger, ends: Callable[[Task], Outcome]
+) -> None:
+    api = make_task(make_check("api", informed_by=("resolve",)), needs=[resolve])
+    plan = make_plan([entry("c", one) for one in (resolve, api)], [resolve, api])
+    executor = FakeExecutor(answers={resolve.key: [ends] * 2})
+    result = go(plan, ledger, executor)
+    assert statuses(result)["api"] is Status.PASS
+    assert set(executor.started[-1].inputs) == {"resolve"}
+
+
+def test_what_rests_on_a_replaced_archive_is_measured_again_and_says_why(ledger: Ledger) -> None:
+    go(CELL, ledger)
+    executor = FakeExecutor()
+    events: list[RunEvent] = []
+    policy = RunPolicy(outdated={lint.key: "the package index has another verl.whl now", "gone": "x"})
+    result = go(CELL, ledger, executor, policy=policy, observer=events.append)
+    assert names(executor) == ["lint"]
+    assert result.executed == 1
+    [started] = [event for event in events if isinstance(event, TaskStarted)]
+    assert started.why == "the package index has another verl.whl now"

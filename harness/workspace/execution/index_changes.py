@@ -1,0 +1,62 @@
+"""Which stored outcomes of a plan rest on archives that the package index has replaced."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from harness.ledger.store import Ledger
+from harness.measurements import OldMeasurementsError, read_shape
+from harness.outcome import Outcome, State
+from harness.plan.tasks.task import Plan, Task
+from harness.sources.packages.index_changes import replaced_archives
+from harness.sources.packages.index_lookup import PackageIndex
+from harness.sources.packages.index_settings import index_environment
+from harness.sources.packages.release_archive import ReadsReleases, ReleaseArchive, TargetPlatform
+from harness.sources.packages.resolve_measurements import ResolveMeasured
+from harness.workspace.downloads import run_quietly
+
+#: A run must not wait for an index that does not respond.
+INDEX_TIMEOUT_S = 10
+
+
+def outdated_by_index(plan: Plan, ledger: Ledger) -> dict[str, str]:
+    """Key -> why its stored outcome is not reused: the index has another archive of a release it read.
+
+    Only the user's own indexes are asked, for the releases that checks of the plan read.
+    """
+    outcomes = ledger.get_many(key for key, task in plan.tasks.items() if "platform" in task.facets)
+    measured = {key: _measured(plan.tasks[key], outcome) for key, outcome in outcomes.items()}
+    by_platform: dict[TargetPlatform, set[ReleaseArchive]] = defaultdict(set)
+    for key, found in measured.items():
+        if found and found.archives_read:
+            platform = read_shape(TargetPlatform, plan.tasks[key].facets["platform"])
+            by_platform[platform].update(found.archives_read)
+    settings = replace(index_environment(os.environ), retries=0, timeout_s=INDEX_TIMEOUT_S)
+    changes = replaced_archives(by_platform, PackageIndex(settings=settings, command=run_quietly))
+    replaced = {archive.sha256: sha256 for archive, sha256 in changes.items()}
+    reasons = {key: _reason(found, replaced) for key, found in measured.items() if found}
+    return {key: reason for key, reason in reasons.items() if reason}
+
+
+def _measured(task: Task, outcome: Outcome) -> ReadsReleases | None:
+    if outcome.state is not State.COMPLETED:
+        return None
+    try:
+        measured = task.check.read(outcome)
+    except OldMeasurementsError:
+        return None
+    return measured if isinstance(measured, ReadsReleases) else None
+
+
+def _reason(measured: ReadsReleases, replaced: Mapping[str, str]) -> str:
+    """Why an outcome is not reused. A lock also rests on archives that only other checks read."""
+    archives: Iterable[ReleaseArchive] = measured.archives_read
+    if isinstance(measured, ResolveMeasured):
+        archives = measured.locked_archives.values()
+    changed = next((archive for archive in archives if archive.sha256 in replaced), None)
+    if changed is None:
+        return ""
+    return f"the package index has another {changed.file} now (sha256 {replaced[changed.sha256][:12]})"
