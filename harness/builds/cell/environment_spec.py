@@ -119,7 +119,7 @@ def environment_spec(ctx: TaskContext) -> EnvironmentSpec:
         omitted=omitted,
         built=_packages_to_build(ctx, packages, build_env, device.kind),
         build_env=build_env,
-        indexes=pins.index,
+        indexes=RESOLVE_FORMAT.read(ctx.inputs["resolve"].measurements).indexes,
         patched=patched,
         manifest=manifest,
         interpreter=interpreter[0],

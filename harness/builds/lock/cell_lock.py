@@ -280,7 +280,7 @@ def make_lock(
         ),
         compiled=tuple(sorted(_safe(normal_name(name)) for name in pins.build_env)),
         build_env={**build_env, **soc_version},
-        indexes=pins.index,
+        indexes=pins.indexes_of(package.name for package in packages),
         inconsistencies=tuple(inconsistencies),
         omitted=omitted,
         unpinned_sources=tuple(source.package for source in sources if source.package not in known),

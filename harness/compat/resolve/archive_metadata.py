@@ -21,6 +21,7 @@ from harness.compat.resolve.replaced_requirements import ReleaseMetadata
 from harness.errors import InputError, Location
 
 METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
+SDIST_METADATA = "PKG-INFO"
 BUILD_INFO = "vllm_ascend/_build_info.py"
 # `__device_type__ = 'A2'` since vllm-ascend 0.12, `__soc_version__ = 'ASCEND910B1'` before.
 BUILT_FOR = re.compile(r"__(?:device_type|soc_version)__\s*=\s*['\"](\w+)['\"]")
@@ -30,12 +31,13 @@ BUILT_FOR = re.compile(r"__(?:device_type|soc_version)__\s*=\s*['\"](\w+)['\"]")
 class ArchiveMetadata:
     """The metadata in a package's archive.
 
-    release: what it requires.
+    release: what it requires. is_known: whether the archive has metadata.
     built_for: the chip that the kernels are built for, "" for any chip or if it is unknown.
     differences: descriptions of requirements that only the archive or only the index has.
     """
 
     release: ReleaseMetadata
+    is_known: bool
     built_for: str
     differences: tuple[str, ...]
 
@@ -75,6 +77,7 @@ def read_archive_metadata(name: str, version: str, sources: Path, on_index: byte
         with zipfile.ZipFile(sources) as archive:
             members = archive.namelist()
             own = next((member for member in members if METADATA.fullmatch(member)), "")
+            own = own or (SDIST_METADATA if SDIST_METADATA in members else "")
             metadata = _message(archive.read(own)) if own else Message()
             build = archive.read(BUILD_INFO).decode("utf-8", "replace") if BUILD_INFO in members else ""
     except (zipfile.BadZipFile, OSError, EOFError) as error:
@@ -88,6 +91,7 @@ def read_archive_metadata(name: str, version: str, sources: Path, on_index: byte
             requires=tuple(map(str, metadata.get_all("Requires-Dist", []))),
             requires_python=str(metadata["Requires-Python"] or ""),
         ),
+        is_known=bool(own),
         built_for=built_for[1] if built_for else "",
         differences=_differences(metadata, index) if index else (),
     )

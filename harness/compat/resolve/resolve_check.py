@@ -60,7 +60,8 @@ class ResolveProgress:
     """The state between two runs of uv.
 
     from_sdist: packages without a wheel, whose source package may be used.
-    unreachable: extra package indexes that were removed because they did not respond.
+    searched: packages whose additional indexes are searched, because the user's own ones lack them.
+    unreachable: additional indexes that were removed because they did not respond.
     all_retries: whether uv may use all its network retries. At first it retries once only, because many
     machines cannot reach the vendor's index.
     excluded: packages that are not available and that uv now ignores.
@@ -69,6 +70,7 @@ class ResolveProgress:
     settings: IndexSettings
     problems: tuple[UvFailure, ...] = ()
     from_sdist: tuple[str, ...] = ()
+    searched: tuple[str, ...] = ()
     unreachable: tuple[str, ...] = ()
     lock: tuple[LockedPackage, ...] | None = None
     timed_out: bool = False
@@ -88,7 +90,7 @@ def run(ctx: TaskContext) -> Measured[ResolveMeasured]:
     request = ResolveRequest.from_facets(pins, ctx.facets["platform"])
     request = request.with_sources(mirrors_folder())
     published = _overridden_metadata(ctx, request)
-    settings = index_environment(os.environ).with_indexes(request.indexes)
+    settings = index_environment(os.environ)
     for notice in settings.notices:
         ctx.log(notice)
     request.write(ctx.workdir)
@@ -126,8 +128,12 @@ def _overridden_metadata(ctx: TaskContext, request: ResolveRequest) -> list[Rele
         except ReleaseNotFoundError as error:
             ctx.log(f"the overrides of {name} {version} have no effect: {error}")
             continue
-        metadata = read_archive_metadata(name, version, file)
-        found.append(metadata.release)
+        archive = read_archive_metadata(name, version, file)
+        if archive.is_known:
+            found.append(archive.release)
+        else:
+            # Without it, uv would be told that the release requires nothing.
+            ctx.log(f"the overrides of {name} {version} have no effect: its archive has no metadata")
     return found
 
 
@@ -222,8 +228,7 @@ def judge(measurements: ResolveMeasured, _params: Mapping[str, object]) -> Judge
             reasons=(*reasons, f"uv was still searching after {SECONDS_PER_ATTEMPT:.0f} s."),
             remedies=(*remedies, "Pin more of the stack's packages, so that uv has fewer versions to try."),
         )
-    missing = (UvFailureKind.MISSING_VERSION, UvFailureKind.UNKNOWN_PACKAGE)
-    if measurements.unreachable and all(problem.kind in missing for problem in problems):
+    if problems and all(problem.undecided for problem in problems):
         # An index that does not respond says nothing about the stack: neither a failure nor `unsupported`.
         indexes = ", ".join(measurements.unreachable)
         reasons.insert(0, f"Not decided: {indexes} did not respond and may have the missing packages.")
@@ -296,6 +301,16 @@ def _after_failure(
     if failure.kind is UvFailureKind.NO_WHEEL and failure.subject not in state.from_sdist:
         ctx.log(f"{failure.subject} has no wheel for {request.target}; reading its source package")
         return replace(state, from_sdist=(*state.from_sdist, failure.subject))
+    missing = failure.kind in (UvFailureKind.MISSING_VERSION, UvFailureKind.UNKNOWN_PACKAGE)
+    if missing and failure.subject in request.indexes and failure.subject not in state.searched:
+        indexes = request.indexes[failure.subject]
+        ctx.log(f"{failure.subject} may be on {', '.join(map(redact_url, indexes))}; searching there too")
+        wanted = tuple(url for url in indexes if redact_url(url) not in state.unreachable)
+        return replace(
+            state,
+            settings=state.settings.with_indexes(wanted),
+            searched=(*state.searched, failure.subject),
+        )
     problems = (*state.problems, failure)
     if failure.kind in EXCLUDABLE and failure.subject not in ("", *state.excluded):
         return replace(state, problems=problems, excluded=(*state.excluded, failure.subject))
@@ -340,9 +355,10 @@ def _measured(
             target=request.target,
             host=request.host,
             packages=tuple(_resolved(package, locked.get(package.name)) for package in state.lock or ()),
-            problems=tuple(resolve_problem(problem, request) for problem in state.problems),
+            problems=tuple(resolve_problem(one, request, state.unreachable) for one in state.problems),
             timed_out=state.timed_out,
             unreachable=state.unreachable,
+            indexes=state.settings.added_index_urls,
             from_source=request.from_source,
             source_requirements=request.source_requirements,
             from_sdist=state.from_sdist,

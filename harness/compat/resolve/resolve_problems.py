@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from harness.compat.resolve.resolve_request import ResolveRequest
 from harness.sources.packages.resolve_measurements import ResolveProblem
 from harness.sources.packages.uv_errors import UvFailure, UvFailureKind
+from harness.sources.redact import redact_url
 
 # The compiler that triton-ascend needs is part of CANN: see its override in matrix.yaml.
 TRITON_ON_SIM = (
@@ -23,8 +26,12 @@ UNAVAILABLE_TEXT = {
 VENDOR_PACKAGES = ("torch-npu", "triton-ascend", "vllm-ascend")
 
 
-def resolve_problem(failure: UvFailure, request: ResolveRequest) -> ResolveProblem:
-    """The problem that uv's failure shows."""
+def resolve_problem(
+    failure: UvFailure, request: ResolveRequest, unreachable: Collection[str] = ()
+) -> ResolveProblem:
+    """The problem that uv's failure shows. unreachable: indexes that did not respond, without credentials."""
+    is_missing = failure.kind in (UvFailureKind.MISSING_VERSION, UvFailureKind.UNKNOWN_PACKAGE)
+    indexes = request.indexes.get(failure.subject, ()) if is_missing else ()
     return ResolveProblem(
         kind=failure.kind,
         subject=failure.subject + failure.subject_versions,
@@ -35,6 +42,7 @@ def resolve_problem(failure: UvFailure, request: ResolveRequest) -> ResolveProbl
         hints=failure.hints,
         text=_sentence(failure, request),
         remedy=remedy(failure, request),
+        undecided=any(redact_url(url) in unreachable for url in indexes),
     )
 
 

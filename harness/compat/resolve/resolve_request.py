@@ -25,7 +25,7 @@ class ResolveRequest:
 
     overrides: requirements that replace what one package requires.
     from_source: packages that are built from a repository; they are not resolved themselves.
-    indexes: additional package indexes.
+    indexes: package -> additional indexes, which are searched if the user's own ones lack it.
     host: whether the target is this machine.
     source_requirements: package -> its requirements, for packages of `from_source` whose commit a mirror has.
     """
@@ -33,7 +33,7 @@ class ResolveRequest:
     requirements: tuple[str, ...]
     overrides: tuple[PinnedOverride, ...]
     from_source: tuple[SourcePackage, ...]
-    indexes: tuple[str, ...]
+    indexes: Mapping[str, tuple[str, ...]]
     python: str
     arch: str
     host: bool

@@ -76,7 +76,6 @@ def pins_facet(cell: Cell, axes: Mapping[str, Axis]) -> PinsFacet:
     """The facet `pins` of a cell."""
     requirements: list[str] = []
     from_source: list[PinnedSource] = []
-    indexes: list[str] = []
     build_env: dict[str, Mapping[str, str]] = {}
     for name, axis in axes.items():
         if name not in cell.axes or not axis.package:
@@ -88,7 +87,6 @@ def pins_facet(cell: Cell, axes: Mapping[str, Axis]) -> PinsFacet:
             requirements.append(f"{axis.package}=={version.nominal}")
         if axis.build_env:
             build_env[axis.package] = axis.build_env
-        indexes += axis.extra_index
     return PinsFacet(
         requirements=(*requirements, *(pin.requirement for pin in cell.pins)),
         overrides=tuple(
@@ -96,7 +94,11 @@ def pins_facet(cell: Cell, axes: Mapping[str, Axis]) -> PinsFacet:
             for pin in cell.overrides
         ),
         from_source=tuple(from_source),
-        index=tuple(dict.fromkeys(indexes)),
+        index={
+            normal_package(axis.package): axis.extra_index
+            for name, axis in axes.items()
+            if axis.package and axis.extra_index and axis.may_be_on_extra_index(cell.axes.get(name, ""))
+        },
         build_env=build_env,
     )
 

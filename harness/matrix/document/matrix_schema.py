@@ -134,7 +134,9 @@ class AxisEntry(MatrixEntry):
     tag: Text = Field("", description="Pattern of the release tags, such as 'v{version}'")
     build_env: dict[str, Text] = Field({}, description="Environment variables required for the installation")
     extra_index: list[Text] = Field(
-        [], description="Additional package indexes for versions that the main index lacks"
+        [],
+        description="Additional package indexes, searched for versions that the main index lacks and that a "
+        "published table lists or that are development builds",
     )
     values: dict[str, dict[str, Text]] = Field(
         {}, description="The allowed values, each with facts about it. Empty: any version is allowed"

@@ -17,7 +17,10 @@ Scalar = str | int | bool | None
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """One versioned component of a cell. values: allowed value -> facts about it; empty: any version."""
+    """One versioned component of a cell. values: allowed value -> facts about it; empty: any version.
+
+    published: the versions that published tables list, in normal form.
+    """
 
     name: str
     title: str
@@ -30,7 +33,18 @@ class Axis:
     build_env: Mapping[str, str] = field(default_factory=dict)
     extra_index: tuple[str, ...] = ()
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    published: frozenset[str] = frozenset()
     where: Location = field(compare=False)
+
+    def may_be_on_extra_index(self, value: str) -> bool:
+        """Whether a version that the user's indexes lack may exist: somebody lists it, or it is not final.
+
+        Vendors publish development builds on their own index only. "" is any version that packages require.
+        """
+        if not value:
+            return True
+        nominal = self.parse(value).nominal
+        return nominal in self.published or ".dev" in nominal or "+" in nominal
 
     def parse(self, text: str) -> Version:
         """The version that `text` denotes; ValueError says why it is not a valid value of this axis."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -34,7 +34,8 @@ class PinsFacet:
     """The facet `pins`: the requirements from which the environment of a cell is resolved.
 
     requirements: packages from the package index. overrides: requirements that replace those of one package.
-    index: additional package indexes. build_env: package -> environment variables that its build needs.
+    index: package -> additional indexes that may have it; they are searched if the user's own indexes do not.
+    build_env: package -> environment variables that its build needs.
     Positions and the reasons of pins are not part of it, because changing them must not rerun checks. The
     reasons of overrides are, because `resolve` states them with what they hide.
     """
@@ -42,8 +43,13 @@ class PinsFacet:
     requirements: tuple[str, ...] = ()
     overrides: tuple[PinnedOverride, ...] = ()
     from_source: tuple[PinnedSource, ...] = ()
-    index: tuple[str, ...] = ()
+    index: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     build_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def indexes_of(self, packages: Iterable[str]) -> tuple[str, ...]:
+        """The additional indexes of these packages (normalised names), each once."""
+        urls = (url for package in packages for url in self.index.get(package, ()))
+        return tuple(dict.fromkeys(urls))
 
 
 @dataclass(frozen=True, kw_only=True)

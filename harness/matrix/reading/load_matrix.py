@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from harness.errors import InputError, Problem
@@ -17,7 +18,12 @@ from harness.matrix.model.definitions import Axis, Expectation, Recipe, Runner, 
 from harness.matrix.model.versions import Scheme
 from harness.matrix.reading.read_migrations import read_migration
 from harness.matrix.reading.read_profiles import read_profile
-from harness.matrix.reading.read_rules import read_constraint, read_pin_rule, read_table
+from harness.matrix.reading.read_rules import (
+    published_versions,
+    read_constraint,
+    read_pin_rule,
+    read_table,
+)
 from harness.matrix.reading.resolve_names import Entry, NameResolver, mapping, text, texts
 from harness.matrix.version_matrix import Matrix
 
@@ -66,6 +72,8 @@ class _MatrixLoader(NameResolver):
             self.axes[name] = self._axis(name, entry)
         for name, entry in data.get("published", {}).items():
             self.tables[name] = read_table(self, name, entry)
+        for name, axis in self.axes.items():
+            self.axes[name] = replace(axis, published=published_versions(axis, self.tables.values()))
         recipes = data.get("recipes", {})
         stacks = {name: self._stack(name, entry) for name, entry in data.get("stacks", {}).items()}
         pins, overrides = data.get("pins", []), data.get("overrides", [])

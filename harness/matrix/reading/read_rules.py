@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.matrix.cells.pins import check_template, normal_package, placeholders
@@ -55,6 +55,25 @@ def read_table(resolver: NameResolver, name: str, entry: Entry) -> PublishedTabl
             )
         seen.add(key)
     return table
+
+
+def published_versions(axis: Axis, tables: Iterable[PublishedTable]) -> frozenset[str]:
+    """The versions of an axis that the tables list, in normal form; ranges and other texts are ignored."""
+    texts = {
+        part
+        for table in tables
+        if axis.name in table.columns and all(len(row) == len(table.columns) for row in table.rows)
+        for row in table.rows
+        for part in (row[table.columns.index(axis.name)] or "").removeprefix("==").split(" / ")
+    }
+    return frozenset(filter(None, (_nominal(axis, part) for part in texts)))
+
+
+def _nominal(axis: Axis, value: str) -> str:
+    try:
+        return axis.parse(value).nominal
+    except ValueError:
+        return ""
 
 
 def read_constraint(

@@ -29,7 +29,7 @@ from harness.sources.tree import Tree, path_problem
 
 # Only the names of compiled modules are kept: they show that a module exists, not what it defines.
 COMPILED = re.compile(r".*\.(?:so|pyd)")
-SOURCE_FILES = re.compile(r".*\.py|torch_npu/csrc/aten/.*\.yaml|[^/]+\.dist-info/METADATA")
+SOURCE_FILES = re.compile(r".*\.py|torch_npu/csrc/aten/.*\.yaml|[^/]+\.dist-info/METADATA|PKG-INFO")
 # Tests and examples are not part of the API.
 EXCLUDED_FILES = re.compile(
     r"(?:tests?|examples?|docs?|benchmarks?)/.*|.*/(?:tests|testing|_vendor|thirdparty_files)/.*"
@@ -46,8 +46,8 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def release_requirements(sources: Path) -> tuple[str, ...]:
-    """The requirements in the metadata of a release; none for a commit."""
-    text = _member_text(sources, ".dist-info/METADATA")
+    """The requirements in the metadata of a release, of its wheel or sdist; none for a commit."""
+    text = _member_text(sources, ".dist-info/METADATA") or _member_text(sources, "PKG-INFO")
     lines = email.message_from_string(text).get_all("Requires-Dist", [])
     return tuple(line for line in lines if _is_requirement(line))
 

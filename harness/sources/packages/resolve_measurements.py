@@ -67,6 +67,7 @@ class ResolveProblem:
     subject: the package that cannot be had, with its version range; "" for a conflict.
     blamed: the packages involved, most specific first. contested: packages required in incompatible versions.
     chain: uv's derivation of the conflict. text: the problem as a sentence. remedy: "" when none is known.
+    undecided: whether an index that may have the package did not respond.
     """
 
     kind: UvFailureKind
@@ -78,6 +79,7 @@ class ResolveProblem:
     chain: tuple[UvDerivation, ...] = ()
     dependencies: tuple[UvDependency, ...] = ()
     hints: tuple[str, ...] = ()
+    undecided: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +91,7 @@ class ResolveMeasured:
     source_requirements: what packages built from source require, where a mirror has their commit.
     from_sdist: packages without a wheel for the target.
     archives: remarks on the archives of the stack's packages. refusals: why pip would refuse one of them.
+    indexes: additional indexes that were searched because the user's own ones lack a package.
     hidden: requirements that the lock violates because overrides replace them. attempts: how often uv ran.
     read: packages of the stack whose archive was read.
     """
@@ -100,6 +103,7 @@ class ResolveMeasured:
     problems: tuple[ResolveProblem, ...] = ()
     timed_out: bool = False
     unreachable: tuple[str, ...] = ()
+    indexes: tuple[str, ...] = ()
     from_source: tuple[SourcePackage, ...] = ()
     source_requirements: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     from_sdist: tuple[str, ...] = ()

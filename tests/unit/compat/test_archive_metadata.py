@@ -69,6 +69,16 @@ def test_metadata_that_differs_from_the_index_is_reported(tmp_path: Path) -> Non
     assert not read_archive_metadata("verl", "0.9.1", file, spelled.encode()).differences
 
 
+def test_the_metadata_of_an_sdist_is_read(tmp_path: Path) -> None:
+    text = HEAD + "Requires-Dist: torch==2.10.0\nRequires-Python: >=3.10\n"
+    found = read_archive_metadata(
+        "vllm-ascend", "0.27.1rc1", sources(tmp_path / "a.zip", **{"PKG-INFO": text})
+    )
+    assert found.is_known
+    assert found.release.requires == ("torch==2.10.0",)
+    assert not read_archive_metadata("x", "1", sources(tmp_path / "b.zip", **{"x.py": ""})).is_known
+
+
 def test_a_file_that_is_not_an_archive_is_an_input_error(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(InputError, match="cannot be read"):

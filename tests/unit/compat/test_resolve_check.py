@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wheelhouse import Wheels
 
 from harness.compat.resolve import resolve_check
 from harness.compat.resolve.resolve_problems import remedy
@@ -35,7 +36,7 @@ def pins(*requirements: str, **more: Any) -> dict[str, Any]:
         "requirements": list(requirements),
         "overrides": [],
         "from_source": [],
-        "index": [],
+        "index": {},
         **more,
     }
 
@@ -211,12 +212,45 @@ def test_an_unreachable_vendor_index_gives_not_run(
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.setenv("PIP_INDEX_URL", f"file://{empty}")
     monkeypatch.setenv("PIP_RETRIES", "0")
-    chosen = pins("base==2.0", "triton-ascend==3.2.2", index=["http://127.0.0.1:9/simple"])
+    vendor = {"triton-ascend": ["http://127.0.0.1:9/simple"]}
+    chosen = pins("base==2.0", "triton-ascend==3.2.2", index=vendor)
     found, judgement, _ = measure(context, chosen)
     assert found.unreachable == ("http://127.0.0.1:9/simple",)
     assert judgement.status is Status.NOT_RUN
     assert any("--fresh" in remedy and "127.0.0.1:9" in remedy for remedy in judgement.remedies)
     assert "127.0.0.1:9" in judgement.reasons[0]
+
+    other, judgement, _ = measure(context, pins("base==2.1", "triton-ascend==3.2.2", index=vendor))
+    assert judgement.status is Status.FAIL, "no index may have this release of base"
+    assert [problem.undecided for problem in other.problems] == [False, True]
+
+    found, judgement, _ = measure(context, pins("base==2.0", index=vendor))
+    assert judgement.status is Status.PASS
+    assert found.indexes == (), "an index is searched only for what the user's own indexes lack"
+
+
+def test_an_additional_index_is_searched_for_a_package_that_another_one_requires(
+    wheels: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels.add("vllm-ascend", "0.20.2rc1", "triton-ascend==3.2.1")
+    wheels.add("triton-ascend", "3.2.0")
+    vendor = Wheels(tmp_path / "vendor")
+    vendor.add("triton-ascend", "3.2.1")
+    [file] = vendor.folder.glob("*.whl")
+    page = tmp_path / "simple" / "triton-ascend"
+    page.mkdir(parents=True)
+    (page / "index.html").write_text(f'<a href="{file.as_uri()}">{file.name}</a>')
+    empty = tmp_path / "index"
+    empty.mkdir()
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", empty.as_uri())
+    url = page.parent.as_uri()
+    found, judgement, _ = measure(
+        context, pins("vllm-ascend==0.20.2rc1", index={"triton-ascend": [url], "torch-npu": ["file:///no"]})
+    )
+    assert judgement.status is Status.PASS
+    assert found.indexes == (url,)
+    assert {one.name: one.version for one in found.packages}["triton-ascend"] == "3.2.1"
 
 
 def test_an_invalid_requirement_is_an_input_error(wheels: Any, context: Any) -> None:

@@ -63,8 +63,26 @@ def test_a_row_is_split_into_index_and_source() -> None:
         ("other-package", "torch==2.7.1"),
     ]
     assert {(one.reason, one.source) for one in row.overrides} == {("vLLM pins a later one", "its metadata")}
-    assert row.index == ("https://example.org/simple",)
+    assert row.index == {}, "no table lists 2.7.1, and it is a release"
     assert row.build_env == {"vllm": {"VLLM_TARGET_DEVICE": "empty"}}
+
+
+@pytest.mark.parametrize(
+    ("value", "searched"),
+    [("2.7.1", False), ("2.7.1.post1", True), ("2.5.1.post1.dev20250619", True), ("2.9.0+git1", True)],
+)
+def test_an_additional_index_is_for_versions_that_are_listed_or_not_final(value: str, searched: bool) -> None:
+    table = (
+        "published: {t: {title: t, source: s, date: 2026-01-01, key: verl, columns: [verl, npu], "
+        'rows: [[0.6.1, 2.7.1.post1], [0.7.0, ">=2.8"]]}}\n'
+    )
+    loaded = matrix(TEXT.replace("npu: 2.7.1", f"npu: {value}").replace("pins:\n", f"{table}pins:\n", 1))
+    index = pins_facet(loaded.stack_cell("row"), loaded.axes).index
+    assert index == ({"torch-npu": ("https://example.org/simple",)} if searched else {})
+
+
+def test_a_package_that_only_others_require_may_be_on_an_additional_index() -> None:
+    assert facet("product").index == {"torch-npu": ("https://example.org/simple",)}
 
 
 def test_every_pin_has_a_reason_and_a_source() -> None:
