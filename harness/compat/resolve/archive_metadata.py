@@ -19,9 +19,9 @@ from packaging.utils import canonicalize_name
 
 from harness.compat.resolve.replaced_requirements import ReleaseMetadata
 from harness.errors import InputError, Location
+from harness.sources.packages.release_sources import SDIST_METADATA
 
 METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
-SDIST_METADATA = "PKG-INFO"
 BUILD_INFO = "vllm_ascend/_build_info.py"
 # `__device_type__ = 'A2'` since vllm-ascend 0.12, `__soc_version__ = 'ASCEND910B1'` before.
 BUILT_FOR = re.compile(r"__(?:device_type|soc_version)__\s*=\s*['\"](\w+)['\"]")

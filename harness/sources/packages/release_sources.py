@@ -40,6 +40,7 @@ MAX_MEMBERS = 200_000
 MAX_RECORD_BYTES = 32 << 20
 UNREADABLE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError)
 RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
+SDIST_METADATA = "PKG-INFO"
 # A commit has no built metadata, so its requirements are stored in a file of their own.
 REQUIREMENTS, TREE_REQUIREMENTS = "requirements.txt", "tree-requirements.txt"
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -47,7 +48,7 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 def release_requirements(sources: Path) -> tuple[str, ...]:
     """The requirements in the metadata of a release, of its wheel or sdist; none for a commit."""
-    text = _member_text(sources, ".dist-info/METADATA") or _member_text(sources, "PKG-INFO")
+    text = _member_text(sources, ".dist-info/METADATA") or _member_text(sources, SDIST_METADATA)
     lines = email.message_from_string(text).get_all("Requires-Dist", [])
     return tuple(line for line in lines if _is_requirement(line))
 
@@ -101,7 +102,9 @@ def archive_sources(archive: Path) -> Iterator[tuple[str, bytes]]:
     top = "src/" if any(path.startswith("src/") and path.endswith("/__init__.py") for path in paths) else ""
     for path in paths:
         name = path.removeprefix(top)
-        if path.startswith(top) and _is_source(name) and tree.members[path].size <= MAX_MEMBER_BYTES:
+        # The metadata is beside `src`, not below it.
+        included = _is_source(name) if path.startswith(top) else path == SDIST_METADATA
+        if included and tree.members[path].size <= MAX_MEMBER_BYTES:
             yield name, tree.read(path)
 
 
