@@ -8,6 +8,7 @@ from harness.errors import Problem
 from harness.matrix.cells.pins import resolve_rules
 from harness.matrix.cells.product_expansion import expand_product
 from harness.matrix.model.constraints import Constraint, ExcludedCombinations
+from harness.matrix.model.versions import Version
 from harness.matrix.version_matrix import Matrix
 
 
@@ -23,9 +24,21 @@ def find_unused_entries(matrix: Matrix) -> Iterator[Problem]:
             yield Problem(
                 f"expectation {expectation.id!r} covers no cell", expectation.where, fix="remove it"
             )
+    combinations = [*(versions for _, versions in cells), *_published(matrix)]
     for rule in (*matrix.pin_rules, *matrix.override_rules):
-        if not any(resolve_rules((rule,), versions) for _, versions in cells):
-            yield Problem(f"rule {rule.template!r} applies to no cell", rule.where, fix="remove it")
+        if not any(resolve_rules((rule,), versions) for versions in combinations):
+            yield Problem(
+                f"rule {rule.template!r} applies to no cell and no published release",
+                rule.where,
+                fix="remove it",
+            )
+
+
+def _published(matrix: Matrix) -> Iterator[dict[str, Version]]:
+    """Each release that a published table lists, alone: users add stacks with them."""
+    for axis in matrix.axes.values():
+        for value in axis.published:
+            yield matrix.versions({axis.name: value})
 
 
 def _values(matrix: Matrix) -> Iterator[Problem]:

@@ -55,7 +55,11 @@ def test_a_file_whose_parts_all_have_an_effect_warns_of_nothing() -> None:
         ("stacks: [row]", "product: {verl: [3]}, recipe: child", "m.yaml:6:3: stack 'row' is in no profile"),
         ("recipe: child, ", "", "m.yaml:13:3: no cell uses recipe 'child'"),
         ("cells: {verl: 1}", "cells: rwo*", "m.yaml:17:3: expectation 'known' covers no cell"),
-        ('when: {verl: "<2"}', 'when: {verl: "<1"}', "m.yaml:9:8: rule 'x=={verl}' applies to no cell"),
+        (
+            'when: {verl: "<2"}',
+            'when: {verl: "<1"}',
+            "m.yaml:9:8: rule 'x=={verl}' applies to no cell and no published release",
+        ),
     ],
 )
 def test_what_has_no_effect_is_pointed_at(old: str, new: str, expected: str) -> None:
@@ -65,3 +69,10 @@ def test_what_has_no_effect_is_pointed_at(old: str, new: str, expected: str) -> 
 def test_a_constraint_that_another_one_hides_is_not_idle() -> None:
     twin = "constraints:\n  first: {forbid: {verl: 1, soc: a3}, reason: r, source: s}\n"
     assert warnings("constraints:\n", twin) == []
+
+
+def test_a_rule_for_a_release_that_a_table_lists_has_an_effect() -> None:
+    old, rule = "constraints:\n", 'when: {verl: "<2"}'
+    table = "published: {p: {title: t, source: s, date: 2026-01-01, key: verl, columns: [verl, x], rows: [[9.1, 1]]}}\n"
+    text = USED.replace(rule, 'when: {verl: ">=9"}').replace(old, table + old, 1)
+    assert list(find_unused_entries(parse_matrix(text, "m.yaml"))) == []
