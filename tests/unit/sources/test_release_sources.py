@@ -97,6 +97,7 @@ def test_a_source_package_stands_in_where_there_is_no_wheel(index: Any, context:
             archive.addfile(info, io.BytesIO(text.encode()))
     names = fetched(context)[0].namelist()
     assert "big/__init__.py" in names
+    assert "PKG-INFO" in names, "it is beside src"
     assert "tests/test_x.py" not in names
 
 
