@@ -193,7 +193,6 @@ def test_the_composite_action_gates_another_repository(project: Project) -> None
     context = {
         **defaults,
         "inputs.base": "origin/main",
-        "inputs.checks": "patches",
         "github.action_path": str(ROOT),
     }
     same = project.runner.job(action, "", context, revision=git("rev-parse", "main", cwd=project.root))

@@ -18,6 +18,9 @@ from harness.verdict.triage.stack_trace import normalised
 from harness.verdict.verdict import UNDECIDED, Standing, Verdict
 
 CellCheck = tuple[str, str]
+#: The statuses that decide something about a cell, so that a change can be compared with them. Every other
+#: status, also one that a later version adds, is a missing outcome.
+COMPARABLE = frozenset({Status.PASS, Status.FAIL, Status.UNSUPPORTED})
 
 
 class GateClass(str, enum.Enum):
@@ -141,7 +144,7 @@ class GateReport:
         return {
             item.key: item.obtained
             for item in self.items
-            if item.changed and item.obtained and item.status is not Status.STALE
+            if item.changed and item.obtained and item.status in {*COMPARABLE, Status.INCONCLUSIVE}
         }
 
     @property
@@ -307,7 +310,7 @@ def _item(name: CellCheck, head: Verdict, inputs: GateInputs) -> GateItem:
         if awaited:
             gate_class, blocks, evidence = GateClass.AWAITED, Blocks.NO, (f"awaited: {awaited}", *evidence)
         else:
-            how = _how_to_get(name, gate_class, inputs)
+            how = _how_to_get(name, gate_class, head, inputs)
     return GateItem(
         cell_id=name[0],
         check=name[1],
@@ -319,7 +322,8 @@ def _item(name: CellCheck, head: Verdict, inputs: GateInputs) -> GateItem:
         reproduce=_run_command(name, inputs),
         obtained=head.evidence,
         reasons=(*head.reasons, *reasons),
-        remedies=(*head.remedies, *remedies, *how),
+        # The remedies of an entry that was never run are about the run that should have run it.
+        remedies=(*(head.remedies if head.outcome or not how else ()), *remedies, *how),
         evidence=evidence,
         changes=tuple(inputs.changes.get(name, ())),
         place=inputs.places.get(name),
@@ -353,7 +357,7 @@ def _is_awaited(pattern: str, name: CellCheck, head: Verdict, inputs: GateInputs
     return missing and matches(pattern, name, inputs)
 
 
-def _how_to_get(name: CellCheck, gate_class: GateClass, inputs: GateInputs) -> tuple[str, ...]:
+def _how_to_get(name: CellCheck, gate_class: GateClass, head: Verdict, inputs: GateInputs) -> tuple[str, ...]:
     """How to get the missing outcome, here or from another machine."""
     if gate_class is GateClass.UNKNOWN:
         command = inputs.base_command
@@ -370,6 +374,8 @@ def _how_to_get(name: CellCheck, gate_class: GateClass, inputs: GateInputs) -> t
         target = f"{MIRRORS_FOLDER}/{url.rstrip('/').rpartition('/')[2].removesuffix('.git')}.git"
         clone = shlex.join(["git", "clone", "--mirror", url, target])
         return (f"get its sources and run it: {clone} && {command}",)
+    if head.status is Status.BLOCKED:
+        return (f"repair what did not pass in this cell, then run it: {command}",)
     return (f"run it: {command}",)
 
 

@@ -121,7 +121,7 @@ def as_text(report: GateReport) -> str:
         if item.place:
             lines.append(f"  at: {item.place.file}:{item.place.line}")
         lines += [f"  do: {shown(remedy)}" for remedy in item.remedies]
-        if item.reproduce and item.blocks is not Blocks.NO:
+        if item.blocks is not Blocks.NO and _names_no_command(item):
             lines.append(f"  reproduce: {item.reproduce}")
     lines += [f"error: {shown(problem)}" for problem in report.problems]
     lines += [f"note: {shown(notice)}" for notice in report.notices]
@@ -216,7 +216,12 @@ def _sentences(item: GateItem) -> str:
         *map(shown, (*item.evidence, *item.reasons)),
         *(f"do: {shown(remedy)}" for remedy in item.remedies),
     ]
-    return "\n".join([*sentences, *([f"reproduce: {item.reproduce}"] if item.reproduce else [])])
+    return "\n".join([*sentences, *([f"reproduce: {item.reproduce}"] if _names_no_command(item) else [])])
+
+
+def _names_no_command(item: GateItem) -> bool:
+    """Whether the item has a command that none of its remedies contains."""
+    return bool(item.reproduce) and not any(item.reproduce in remedy for remedy in item.remedies)
 
 
 def as_markdown(report: GateReport) -> str:

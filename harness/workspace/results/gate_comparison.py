@@ -26,7 +26,7 @@ from harness.plan.tasks.task import Plan, plan_of_record
 from harness.settings import DEFAULT_PROFILE, Settings
 from harness.verdict.expectations import survey_expectations
 from harness.verdict.gate.blame import place_to_blame
-from harness.verdict.gate.gate import CellCheck, GateInputs, GateScope
+from harness.verdict.gate.gate import COMPARABLE, CellCheck, GateInputs, GateScope
 from harness.verdict.ledger_outcomes import (
     flake_decisions,
     outdated_attempts,
@@ -142,7 +142,7 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
         head=head,
         head_keys={name: _key(entry, None) for name, entry in head_entries.items()},
         logs=_logs(context, head, ledger),
-        base={name: one for name, one in base.verdicts.items() if one.status not in UNANSWERED},
+        base={name: one for name, one in base.verdicts.items() if one.status in COMPARABLE},
         base_keys={name: _key(entry, head_entries.get(name)) for name, entry in base_entries.items()},
         base_statuses={
             name: one.status
@@ -359,10 +359,6 @@ def _check_ledger(file: Path) -> None:
             database.execute("SELECT count(*) FROM outcomes").fetchone()
     except sqlite3.DatabaseError as error:
         raise InputError("this is not a ledger", where=Location(file), why=str(error)) from error
-
-
-#: The statuses of a base that decide nothing, so that nothing can be compared with it.
-UNANSWERED = frozenset(Status) - {Status.PASS, Status.FAIL, Status.UNSUPPORTED}
 
 
 def _answered(plan: PlanRecord, ledger: Ledger, run_id: str | None) -> dict[CellCheck, Verdict]:

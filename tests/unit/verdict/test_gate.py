@@ -11,7 +11,7 @@ from make_outcome import make_outcome
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
 from harness.outcome import Evidence, Judgement, Status, Tier
 from harness.verdict.gate.flake import FlakeDecision, Stability
-from harness.verdict.gate.gate import Blocks, GateClass, GateInputs, GateScope, Place, judge_gate
+from harness.verdict.gate.gate import COMPARABLE, Blocks, GateClass, GateInputs, GateScope, Place, judge_gate
 from harness.verdict.gate.gate_format import COMMENT_MARKER, FORMATS
 from harness.verdict.verdict import ExpectedFailure, Standing, judge_against_expectation
 
@@ -73,6 +73,22 @@ def test_a_failure_whose_base_was_never_run_is_unknown_and_blocks():
     assert "blocked" in blocked.evidence[0]
 
 
+def test_a_command_is_printed_once_and_remedies_of_a_run_that_never_was_are_left_out():
+    never = judge_against_expectation(
+        "cell",
+        "loss",
+        Judgement(status=Status.NOT_RUN, remedies=("--keep-going",)),
+        expected=None,
+        key="a" * 64,
+    )
+    report = gate(never, PASS)
+    text = FORMATS["text"](report)
+    assert text.count(report.items[0].reproduce) == 1
+    assert "--keep-going" not in text
+    blocked = FORMATS["text"](gate(side(Status.BLOCKED), PASS))
+    assert "repair what did not pass in this cell" in blocked
+
+
 def test_a_failure_of_a_check_that_only_the_change_plans_is_new():
     assert classified(FAIL, base_key="") == (GateClass.NEW, EXIT_UNEXPECTED)
     assert "not planned" in gate(FAIL, base_key="").items[0].evidence[0]
@@ -128,9 +144,7 @@ def test_what_could_not_be_decided_on_the_base_either_is_no_news():
     assert classified(side(Status.ERROR), base_key="a" * 64) == (GateClass.INFRA, EXIT_INCOMPLETE)
 
 
-@pytest.mark.parametrize(
-    "status", [Status.ERROR, Status.STALE, Status.INCONCLUSIVE, Status.NOT_RUN, Status.BLOCKED]
-)
+@pytest.mark.parametrize("status", sorted(set(Status) - COMPARABLE))
 def test_a_changed_key_without_an_outcome_blocks_whatever_the_reason(status):
     for base in (PASS, None):
         report = gate(side(status), base)
