@@ -28,26 +28,37 @@ from harness.builds.installed.installed_records import COMPILED, record_problems
 from harness.cell_program.built_environment import EnvironmentBuilt, VerifiedFiles
 from harness.errors import InfrastructureError
 
-# Installed next to the standard library, tests of it, and compiled modules that any program may write.
-NOT_OF_THE_INTERPRETER = ("site-packages", "dist-packages", "test", "__pycache__")
+# Folders next to the modules of the standard library that do not belong to it, and its own tests.
+NOT_OF_THE_INTERPRETER = frozenset({"site-packages", "dist-packages", "test"})
 TOOLKIT = "toolkit"
 FINISHED = "finished.json"
 DIGEST_CHARACTERS = 32
 
 
 def watched_folders(prefix: Path, minor: str) -> tuple[WatchedFolder, ...]:
-    """The folders of a virtual environment and of its interpreter."""
+    """The folders of a virtual environment and of its interpreter.
+
+    Any program may store further compiled modules next to the standard library, so only those that exist now
+    are watched.
+    """
     interpreter = (prefix / "bin" / "python").resolve()
     home = interpreter.parent.parent
-    libraries = tuple(path.name for path in sorted(home.glob(f"lib/libpython{minor}*.so*")))
-    folders = [
+    library = home / "lib" / f"python{minor}"
+    # The interpreter also imports from this archive, if it exists.
+    libraries = [f"python{minor.replace('.', '')}.zip"]
+    libraries += [path.name for path in sorted(home.glob(f"lib/libpython{minor}*.so*"))]
+    compiled = [
+        path.relative_to(library).as_posix()
+        for path in sorted(library.rglob(f"__pycache__/*{COMPILED}"))
+        if NOT_OF_THE_INTERPRETER.isdisjoint(path.relative_to(library).parts)
+    ]
+    return (
         WatchedFolder(path=str(prefix)),
         WatchedFolder(path=str(interpreter.parent), only=(interpreter.name,)),
-        WatchedFolder(path=str(home / "lib" / f"python{minor}"), without=NOT_OF_THE_INTERPRETER),
-    ]
-    if libraries:
-        folders.append(WatchedFolder(path=str(home / "lib"), only=libraries))
-    return tuple(folders)
+        WatchedFolder(path=str(home / "lib"), only=tuple(libraries)),
+        WatchedFolder(path=str(library), without=("__pycache__", *sorted(NOT_OF_THE_INTERPRETER))),
+        *([WatchedFolder(path=str(library), only=tuple(compiled))] if compiled else []),
+    )
 
 
 def runtime_folders(runtime: str, cann: str) -> tuple[WatchedFolder, ...]:

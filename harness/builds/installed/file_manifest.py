@@ -51,8 +51,9 @@ class ManifestError(Exception):
 class WatchedFolder:
     """A folder whose files belong to an environment.
 
-    without: names of folders that are left out at any depth. only: the files that belong to it, relative to
-    `path`; empty for all.
+    without: names of folders that are left out at any depth; then the metadata of folders is left out too,
+    because it shows what others do there. only: the files that belong to it, relative to `path`, whether they
+    exist or not; empty for all.
     """
 
     path: str
@@ -62,7 +63,7 @@ class WatchedFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class FileManifest:
-    """Absolute path -> entry, for every file, symbolic link and folder in `folders`."""
+    """Absolute path -> entry, for every file, symbolic link and watched folder in `folders`."""
 
     folders: tuple[WatchedFolder, ...]
     entries: Mapping[str, FileEntry]
@@ -125,12 +126,14 @@ def _walk(top: str, without: Collection[str]) -> Iterator[tuple[str, FileState]]
                 is_folder = entry.is_dir(follow_symlinks=False)
                 if is_folder and entry.name in without:
                     continue
+                if is_folder:
+                    pending.append(entry.path)
+                    if without:
+                        continue
                 try:
                     yield entry.path, _state(entry.stat(follow_symlinks=False))
                 except FileNotFoundError:
                     continue
-                if is_folder:
-                    pending.append(entry.path)
 
 
 def _state(status: os.stat_result) -> FileState:

@@ -63,7 +63,7 @@ def _require_unchanged(manifest: FileManifest, files: VerifiedFiles, before: Sta
     # A folder changes whenever a file in it does; the file says more.
     shown = [path for path in changed if not Path(path).is_dir()] or changed
     if _was_replaced(files):
-        why = "another run built this environment again at the same time"
+        why = "this environment was removed or built again at the same time"
     else:
         why = f"this task, or a program that ran at the same time, wrote to {path_list(shown)}"
     raise InfrastructureError(

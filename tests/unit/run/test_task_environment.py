@@ -13,7 +13,7 @@ from environments import environment_built
 from run_fakes import make_check, make_task, outcome_of
 
 from harness.builds.cell.environment_files import store_manifest
-from harness.builds.installed.file_manifest import WatchedFolder, make_manifest
+from harness.builds.installed.file_manifest import WatchedFolder, classify_changes, make_manifest, read_states
 from harness.cell_program.built_environment import ENVIRONMENT_FORMAT
 from harness.check import TaskContext
 from harness.errors import InfrastructureError
@@ -159,4 +159,30 @@ def test_a_task_whose_environment_was_built_again_has_no_outcome(
         (folder / "core.py").write_text("ANSWER = 1\n")
 
     outcome = execute(job(passing(build_again), environment), site)
-    assert "built this environment again" in (outcome.failure.message if outcome.failure else "")
+    assert "removed or built again" in (outcome.failure.message if outcome.failure else "")
+
+
+def test_what_others_store_next_to_the_standard_library_does_not_matter(tmp_path: Path) -> None:
+    package = tmp_path / "json"
+    (package / "__pycache__").mkdir(parents=True)
+    (package / "decoder.py").write_text("")
+    (package / "__pycache__/decoder.pyc").write_text("")
+    folders = (
+        WatchedFolder(path=str(tmp_path), without=("__pycache__", "site-packages")),
+        WatchedFolder(path=str(tmp_path), only=("json/__pycache__/decoder.pyc", "python311.zip")),
+    )
+    before = read_states(folders)
+    (tmp_path / "xml/__pycache__").mkdir(parents=True)
+    (package / "__pycache__/encoder.pyc").write_text("")
+    (tmp_path / "site-packages").mkdir()
+    assert read_states(folders) == before
+    manifest = make_manifest(folders)
+    (package / "__pycache__/decoder.pyc").write_text("forged")
+    for name in ("python311.zip", "os.py"):
+        (tmp_path / name).write_text("forged")
+    changes = classify_changes(manifest, read_states(folders))
+    assert [Path(path).name for path in (*changes.edited, *changes.added)] == [
+        "decoder.pyc",
+        "os.py",
+        "python311.zip",
+    ]
