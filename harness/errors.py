@@ -6,6 +6,7 @@ The exit codes (`EXIT_CODES`) are part of the public interface.
 from __future__ import annotations
 
 import difflib
+import errno
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -67,11 +68,17 @@ class Problem:
         return "\n".join(lines)
 
 
+def is_too_long(error: BaseException | None) -> bool:
+    """Whether the error says that a file name is too long: bad usage, since the user chose it."""
+    return isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG
+
+
 class HarnessError(Exception):
     """Base class of all errors that are shown without a traceback.
 
     An error that is created while a full disk is handled, or an InfrastructureError whose reason is the text
-    of a full disk, says so with the right remedy, whatever the caller assumed, and has the exit code 4.
+    of a full disk, says so with the right remedy, whatever the caller assumed, and has the exit code 4. One
+    that is created because a file name is too long has the exit code 2.
     """
 
     exit_code = EXIT_INCOMPLETE
@@ -84,6 +91,9 @@ class HarnessError(Exception):
             self.exit_code = EXIT_INCOMPLETE
             why = why if "disk is full" in f"{what} {why}" else f"the disk is full: {why}".removesuffix(": ")
             fix = fix if disk_full.is_remedy(fix) else disk_full.FIX
+        elif is_too_long(sys.exc_info()[1]):
+            self.exit_code = EXIT_BAD_INPUT
+            fix = "use shorter names: a name has at most 255 bytes, a path less than 4096"
         self.problems: tuple[Problem, ...] = (Problem(what, where, why, fix),)
         super().__init__(what)
 

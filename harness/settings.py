@@ -28,15 +28,20 @@ class Option:
     """A setting that users can change: its default and its help text.
 
     exported: "path" or "text" if checks and cells receive the setting as an environment variable, because
-    they cannot read settings; a path is made absolute.
+    they cannot read settings; a path is made absolute. is_path: whether it names a file or folder.
     """
 
     name: str
     default: str
     help: str
     exported: Literal["", "path", "text"] = ""
+    is_path: bool = False
 
 
+#: NAME_MAX and PATH_MAX of Linux's limits.h, in bytes. No setting needs a longer value.
+LONGEST_NAME, LONGEST_VALUE = 255, 4096
+LARGEST_NUMBER = 10**15
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 #: Accepted values of on/off settings, in upper or lower case.
 SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 #: The engines that can build cells. The first needs no container engine.
@@ -47,10 +52,15 @@ IMAGE = re.compile(r"[A-Za-z0-9][\w.:/-]*(@sha256:[0-9a-f]{64})?")
 DEFAULT_PROFILE = "default"
 
 OPTIONS = (
-    Option(name="matrix", default="matrix.yaml", help="file with the version matrix"),
-    Option(name="state", default=".npu-matrix", help="ledger, artifacts and cell environments"),
-    Option(name="cache", default="", help="shared cache folder; empty means the user's cache folder"),
-    Option(name="reports", default="reports", help="folder for reports"),
+    Option(name="matrix", default="matrix.yaml", help="file with the version matrix", is_path=True),
+    Option(name="state", default=".npu-matrix", help="ledger, artifacts and cell environments", is_path=True),
+    Option(
+        name="cache",
+        default="",
+        help="shared cache folder; empty means the user's cache folder",
+        is_path=True,
+    ),
+    Option(name="reports", default="reports", help="folder for reports", is_path=True),
     Option(name="profile", default=DEFAULT_PROFILE, help="profile of the matrix to plan and run"),
     Option(name="jobs", default="0", help="number of tasks at a time; 0 means one per CPU"),
     Option(
@@ -217,6 +227,7 @@ def load_settings(flags: Mapping[str, str | None], environ: Mapping[str, str], r
     from_file = _read_file(file)
     values: dict[str, SettingValue] = {}
     for option in OPTIONS:
+        # The file's values were checked with their lines when it was read.
         variable = ENVIRONMENT_PREFIX + option.name.upper()
         flag = flags.get(option.name)
         if flag is not None:
@@ -229,7 +240,31 @@ def load_settings(flags: Mapping[str, str | None], environ: Mapping[str, str], r
             )
         else:
             values[option.name] = SettingValue(name=option.name, value=option.default, origin="default")
+        if values[option.name].origin != str(file):
+            _require_usable(option, values[option.name].value, why=f"set by {values[option.name].origin}")
     return Settings(values, root)
+
+
+def _require_usable(option: Option, value: str, where: Location | None = None, why: str = "") -> None:
+    """InputError if no setting can have this value, because it is too long or not on one line."""
+    if CONTROL.search(value):
+        raise InputError(
+            f"{option.name} is {value[:200]!r}, which is not a single value on one line",
+            where=where,
+            why=why,
+            fix=f'write {option.name} = "TEXT" on one line',
+        )
+    size = len(value.encode("utf-8", "surrogateescape"))
+    parts = value.split("/") if option.is_path or option.exported == "path" else ()
+    too_long = any(len(part.encode("utf-8", "surrogateescape")) > LONGEST_NAME for part in parts)
+    if size >= LONGEST_VALUE or too_long:
+        raise InputError(
+            f"{option.name} is too long: {value[:40]!r}... has {size} bytes",
+            where=where,
+            why=why
+            or f"a value has less than {LONGEST_VALUE} bytes, a name in a path at most {LONGEST_NAME}",
+            fix="use a shorter value",
+        )
 
 
 def parse_size(text: str, name: str) -> int:
@@ -237,7 +272,7 @@ def parse_size(text: str, name: str) -> int:
     number, unit = text.strip().lower().removesuffix("b"), ""
     if number and number[-1] in SIZE_UNITS:
         number, unit = number[:-1], number[-1]
-    if not number.isdecimal():
+    if not re.fullmatch(r"[0-9]{1,15}", number):
         raise InputError(
             f"{name} is {text!r}, which is not a size",
             fix="write a size such as 512m or 8g; 0 means no limit",
@@ -257,7 +292,8 @@ def _read_file(file: Path) -> dict[str, str]:
         )
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    # A ValueError is also raised for numbers with thousands of digits.
+    except (ValueError, RecursionError) as error:
         raise InputError(
             "this settings file is not valid TOML", where=Location(file), why=str(error)
         ) from error
@@ -269,13 +305,26 @@ def _read_file(file: Path) -> dict[str, str]:
             where=Location(file),
             fix=f"known settings: {', '.join(sorted(known))}",
         )
-    for name, value in data.items():
-        if not isinstance(value, (str, int)) or re.search("[\x00-\x1f\x7f-\x9f]", str(value)):
-            raise InputError(
-                f"{name} is {value!r}, which is not a single value on one line",
-                where=Location(file),
-                fix=f'write {name} = "TEXT" on one line',
-            )
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in data.items()
-    }
+    options = {option.name: option for option in OPTIONS}
+    return {name: _text_of(options[name], value, Location(file)) for name, value in data.items()}
+
+
+def _text_of(option: Option, value: object, where: Location) -> str:
+    """A value of the settings file as text; InputError if it is not a text or a number of usual size."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+        raise InputError(
+            f"{option.name} is a number out of range",
+            where=where,
+            fix=f"use a number from 0 to {LARGEST_NUMBER}",
+        )
+    if not isinstance(value, (str, int)):
+        kind = type(value).__name__
+        raise InputError(
+            f"{option.name} is not a single value on one line, but of type {kind}",
+            where=where,
+            fix=f'write {option.name} = "TEXT" on one line',
+        )
+    _require_usable(option, str(value), where)
+    return str(value)

@@ -235,7 +235,7 @@ def main(argv: list[str] | None = None) -> Any:
             sys.stdout.flush()
         except OSError:
             _drop_output()
-        sys.exit(EXIT_INCOMPLETE)
+        sys.exit(shown.exit_code)
     except UnicodeEncodeError as error:
         if debug:
             raise

@@ -1,10 +1,11 @@
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from harness.errors import InputError
-from harness.settings import load_settings
+from harness.errors import EXIT_BAD_INPUT, InfrastructureError, InputError
+from harness.settings import OPTIONS, load_settings
 
 
 def settings(tmp_path: Path, flags=None, environ=None, file: str | None = None):
@@ -56,6 +57,39 @@ def test_a_bad_file_is_named(tmp_path, file, message):
     with pytest.raises(InputError, match=message) as caught:
         settings(tmp_path)
     assert "npu-matrix.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+@pytest.mark.parametrize("value", ["x" * 5000, "two\nlines", "nul\0"], ids=["long", "lines", "nul"])
+def test_no_setting_has_a_value_that_is_too_long_or_not_on_one_line(tmp_path, option, value):
+    with pytest.raises(InputError, match=f"^{option.name} is"):
+        settings(tmp_path, {option.name: value})
+    with pytest.raises(InputError, match=f"set by NPU_MATRIX_{option.name.upper()}"):
+        settings(tmp_path, environ={f"NPU_MATRIX_{option.name.upper()}": value})
+    with pytest.raises(InputError, match=r"npu-matrix\.toml: "):
+        settings(tmp_path, file=f"{option.name} = {json.dumps(value)}\n")
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_a_number_with_thousands_of_digits_names_the_file(tmp_path, option):
+    for number in ("9" * 5000, "9" * 20, "-" + "9" * 20):
+        with pytest.raises(InputError, match=r"npu-matrix\.toml: "):
+            settings(tmp_path, file=f"{option.name} = {number}\n")
+
+
+def test_a_name_in_a_path_that_no_file_system_allows_is_bad_usage(tmp_path):
+    for name in ("matrix", "state", "cache", "reports"):
+        with pytest.raises(InputError, match="too long"):
+            settings(tmp_path, {name: "folder/" + "x" * 300})
+
+
+def test_a_file_name_that_is_too_long_is_bad_usage_wherever_it_is_found():
+    try:
+        Path("x" * 5000).stat()
+    except OSError as error:
+        shown = InfrastructureError(str(error), fix="check the path")
+    assert shown.exit_code == EXIT_BAD_INPUT
+    assert "shorter" in str(shown)
 
 
 @pytest.mark.parametrize(("said", "meant"), [("1", True), ("True", True), ("0", False), ("no", False)])
