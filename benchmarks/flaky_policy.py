@@ -31,7 +31,10 @@ def pick(weighted: tuple[tuple[float, float], ...], chance: random.Random) -> fl
 
 
 def attempts(rate: float, count: int, start: float, chance: random.Random) -> list[Attempt]:
-    return [Attempt(passed=chance.random() >= rate, time=start + index) for index in range(count)]
+    return [
+        Attempt(passed=chance.random() >= rate, time=start + index, position=int(start) + index)
+        for index in range(count)
+    ]
 
 
 def decided(before: float, after: float, chance: random.Random) -> Stability:
@@ -39,12 +42,13 @@ def decided(before: float, after: float, chance: random.Random) -> Stability:
     base = [
         attempts(before, ATTEMPTS_PER_KEY, NOW - (BASE_KEYS - key) * DAY, chance) for key in range(BASE_KEYS)
     ]
-    head = [Attempt(passed=False, time=NOW)]
+    head = [Attempt(passed=False, time=NOW, position=int(NOW))]
     found = decide(head, base, now=NOW)
     for repeat in range(MOST_REPEATS):
         if found.stability not in {Stability.FAILS, Stability.UNPROVEN}:
             break
-        head.append(Attempt(passed=chance.random() >= after, time=NOW + repeat + 1))
+        later = int(NOW) + repeat + 1
+        head.append(Attempt(passed=chance.random() >= after, time=later, position=later))
         found = decide(head, base, now=NOW)
     return found.stability
 

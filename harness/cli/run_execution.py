@@ -105,7 +105,12 @@ def _conclude(context: PlanContext, ledger: Ledger, result: RunResult) -> Stated
     ledger.finish_run(result.run_id, int(code))
     # Print before writing the report, so that the results are shown even if the report cannot be written.
     print_summary(context.settings, context.plan, verdicts, summary, result)
-    for notice in (*context.plan.notices, *finished_migrations(context.matrix, context.plan, verdicts)):
+    clock = ledger.clock_notice(result.run_id)
+    for notice in (
+        *context.plan.notices,
+        *finished_migrations(context.matrix, context.plan, verdicts),
+        *([clock] if clock else []),
+    ):
         click.echo(f"note: {notice}")
     stored = StoredRun(
         run=recorded_run(ledger, result.run_id),

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+from functools import cache
+
+from harness.ledger.sealed_rows import SEAL_COLUMN, sealed_tables
 
 # "npmx" in ASCII. It identifies the database, also to the program `file`.
 APPLICATION_ID = 0x6E706D78
+DIGEST_LENGTH = 64
 
 # Migration n (counted from 1) changes a database from schema n-1 to schema n.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
@@ -72,9 +76,32 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )
         """,
     ),
+    # Seals (`sealed_rows`). Every table that a later migration creates needs the column too.
+    (
+        """
+        CREATE TABLE lost_rows (
+            id         INTEGER PRIMARY KEY,
+            lost_table TEXT NOT NULL,
+            row_id     INTEGER NOT NULL,
+            key        TEXT NOT NULL,
+            check_name TEXT NOT NULL,
+            run_id     TEXT NOT NULL,
+            seal       TEXT NOT NULL DEFAULT ''
+        )
+        """,
+        # Plans of ledgers that were created with schema 1 are named after their run.
+        """
+        UPDATE runs SET plan = (SELECT text_digest(body) FROM plans WHERE digest = runs.plan)
+        WHERE plan = run_id AND EXISTS (SELECT 1 FROM plans WHERE digest = runs.plan)
+        """,
+        "UPDATE OR IGNORE plans SET digest = text_digest(body) WHERE length(digest) != 64",
+        "DELETE FROM plans WHERE length(digest) != 64",
+    ),
 )
 
 LATEST = len(MIGRATIONS)
+#: The first schema whose rows have seals.
+SEALED_VERSION = next(number for number, steps in enumerate(MIGRATIONS, 1) if "lost_rows" in steps[0])
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
@@ -82,18 +109,67 @@ def schema_version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
+def schema_objects(connection: sqlite3.Connection) -> frozenset[tuple[str, ...]]:
+    """Type, name, table and SQL text of all tables and indexes."""
+    return frozenset(
+        tuple(map(str, row))
+        for row in connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master")
+    )
+
+
+@cache
+def versions_by_schema() -> dict[frozenset[tuple[str, ...]], int]:
+    """The tables and indexes of each schema version -> the version."""
+    found = {}
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    # No row is converted here, so these functions are never called.
+    for name in ("text_digest", "row_seal", "is_outcome_row"):
+        connection.create_function(name, -1, lambda *_values: None)
+    for version in range(LATEST):
+        _apply(connection, version)
+        found[schema_objects(connection)] = version + 1
+    connection.close()
+    return found
+
+
 def migrate(connection: sqlite3.Connection) -> None:
-    """Apply the missing migrations, each in one transaction. Several processes may do this at once."""
+    """Apply the missing migrations, each in one transaction. Several processes may do this at once.
+
+    The connection needs the functions of `sql_functions`.
+    """
     while schema_version(connection) < LATEST:
         connection.execute("BEGIN IMMEDIATE")
         try:
             version = schema_version(connection)
             if version < LATEST:
-                for statement in MIGRATIONS[version]:
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version = {version + 1}")
+                _apply(connection, version)
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
             raise
+
+
+def _apply(connection: sqlite3.Connection, version: int) -> None:
+    for statement in MIGRATIONS[version]:
+        connection.execute(statement)
+    if version + 1 == SEALED_VERSION:
+        _seal_rows(connection)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {version + 1}")
+
+
+def _seal_rows(connection: sqlite3.Connection) -> None:
+    """Add the seals to tables of earlier versions; an outcome that differs from its own digest gets none."""
+    tables = sorted(
+        row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    )
+    for table in tables:
+        if table not in sealed_tables(connection):
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN {SEAL_COLUMN} TEXT NOT NULL DEFAULT ''")
+    for table, columns in sealed_tables(connection).items():
+        listed = ", ".join(columns)
+        condition = f"is_outcome_row({listed})" if table == "outcomes" else "1"
+        connection.execute(
+            # The names come from the schema of this program.
+            f"UPDATE {table} SET {SEAL_COLUMN} = row_seal('{table}', rowid, {listed}) WHERE {condition}"  # noqa: S608
+        )

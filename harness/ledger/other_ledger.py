@@ -21,7 +21,7 @@ class OtherLedger:
         self.damaged: list[str] = []
 
     def outcomes(self) -> Iterator[tuple[OutcomeRow, Outcome]]:
-        """Every intact outcome with its row, in the order in which they finished.
+        """Every intact outcome with its row, in the order of that ledger.
 
         InputError if nothing can be read.
         """
@@ -29,7 +29,7 @@ class OtherLedger:
         with closing(self._connect()) as source:
             try:
                 for columns in source.execute(
-                    f"SELECT {OUTCOME_COLUMNS} FROM outcomes ORDER BY finished, id"  # noqa: S608
+                    f"SELECT {OUTCOME_COLUMNS} FROM outcomes ORDER BY id"  # noqa: S608
                 ):
                     read += 1
                     row = OutcomeRow(*columns)

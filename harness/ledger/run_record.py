@@ -25,7 +25,7 @@ RUN_COLUMNS = "run_id, started, finished, exit_code, argv, host"
 class RunRecord:
     """One run. `finished` and `exit_code` are None while it is running, and if it was killed.
 
-    `plan` is empty if the stored plan cannot be read.
+    `plan` is empty if the stored plan is in another format.
     """
 
     run_id: str
@@ -86,7 +86,10 @@ def read_runs(file: Path) -> Iterator[tuple[tuple[object, ...], str, str]]:
     try:
         if schema_version(source) < PLANS_SCHEMA_VERSION:
             return
-        rows = source.execute(f"SELECT {RUN_COLUMNS}, digest, body FROM runs JOIN plans ON plan = digest")  # noqa: S608
+        rows = source.execute(
+            f"SELECT {RUN_COLUMNS}, digest, body FROM runs "  # noqa: S608
+            "JOIN plans ON plan = digest ORDER BY runs.rowid"
+        )
         for *run, digest, body in rows:
             # Plans of ledgers that were migrated from schema 1 are identified by their run.
             intact = digest in {digest_bytes(str(body).encode()), run[0]}

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import sqlite3
 import statistics
+import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from harness.digest import canonical_json, digest_bytes
-from harness.errors import InputError, Location
+from harness.errors import InfrastructureError, InputError, Location
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.attestation.belief import Signers, judge_origin, no_signers
 from harness.ledger.attestation.host_identity import host_fingerprint
 from harness.ledger.attestation.statement import Attestation, subject_digest
-from harness.ledger.database import DatabaseDamage, database_errors, open_database
+from harness.ledger.database import database_errors, file_identity, open_database
+from harness.ledger.ledger_notice import Notice, clock_notice, damage_notice
+from harness.ledger.lost_rows import LostRows
 from harness.ledger.merge_report import ClaimedOutcome, MergeReport, claimed_outcome
 from harness.ledger.other_ledger import OtherLedger
 from harness.ledger.outcome_record import outcome_body, outcome_uid, readable
@@ -29,36 +32,18 @@ from harness.outcome import ArtifactRef, Evidence, Origin, Outcome, State, Statu
 
 FILE_NAME = "ledger.sqlite3"
 MAX_TIMING_SAMPLES = 20
+#: Clocks that are kept right by NTP are adjusted by less.
+CLOCK_TOLERANCE_S = 2.0
 # Leaves out runs that other commands started (bisect, ablate, reruns).
 REQUESTED_RUNS = """(argv = '[]' OR argv LIKE '%"run"%')"""
-
-RUN_ORDER = "started DESC, rowid"
+# All orders are those in which rows were added to this ledger, never those of clocks, which can be set back.
+# Merged rows are added when they are merged, in the order of their own ledger.
 # Outcomes recorded here come before merged ones: their files, for example environments, are on this machine.
-LATEST_REUSABLE = (
-    f"AND state = '{State.COMPLETED.value}' "
-    "ORDER BY merged, CASE merged WHEN 0 THEN id ELSE finished END DESC"
-)
-# Merged outcomes are ordered by their times. The ids of outcomes that were recorded here increase with time,
-# so their order is known even if the clock was set back.
-OUTCOME_TIME = (
-    "CASE merged WHEN 0 THEN max(finished) OVER (PARTITION BY merged ORDER BY id) ELSE finished END"
-)
+LATEST_REUSABLE = f"AND state = '{State.COMPLETED.value}' ORDER BY merged, id DESC"
 PUT_PLAN = (
     "INSERT INTO plans (digest, body) VALUES (?, ?) "
     "ON CONFLICT (digest) DO UPDATE SET body = excluded.body WHERE body != excluded.body"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Notice:
-    """A problem that the user must know about, although the program continues."""
-
-    what: str
-    why: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"{self.what}\n  why: {self.why}\n  do:  {self.fix}"
 
 
 class Ledger:
@@ -84,7 +69,11 @@ class Ledger:
         self._judged: dict[str, Outcome] = {}
         self.notices: tuple[Notice, ...] = ()
         self.damaged_rows = 0
+        with database_errors(path, "read"):
+            self.lost = LostRows.read(connection)
         self._db = connection
+        self._file = file_identity(path)
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
         self.artifacts = ArtifactStore(path.parent / "artifacts")
 
     @classmethod
@@ -92,16 +81,32 @@ class Ledger:
         """Open or create the ledger in the state folder; read `notices` afterwards.
 
         signers: the runners whose signatures count. host: the fingerprint of this machine, unless it is that
-        of `host_fingerprint`.
-        A damaged file is renamed, and its readable outcomes are copied to a new ledger. InputError if a newer
+        of `host_fingerprint`. Of a damaged ledger everything believable is copied to a new one, and the
+        damaged file is kept. A ledger that this process cannot write can be read. InputError if a newer
         program wrote it, InfrastructureError if it can be neither read nor created.
         """
-        path = folder / FILE_NAME
-        had_content = (folder / "artifacts" / "sha256").is_dir()
-        connection, damage = open_database(path, had_content=had_content)
-        ledger = cls(path, connection, signers=signers, host=host)
-        if damage:
-            ledger.notices = (ledger._recover_outcomes(damage),)
+        return cls._open(folder / FILE_NAME, read_only=False, signers=signers, host=host)
+
+    @classmethod
+    def read(cls, file: Path, *, signers: Signers = no_signers) -> Ledger:
+        """Open a ledger file, for example of another project, without changing anything there.
+
+        InputError if nothing in it can be believed.
+        """
+        ledger = cls._open(file, read_only=True, signers=signers, host=None)
+        if ledger.notices and not ledger.runs(1) and not ledger.history(limit=1):
+            ledger.close()
+            raise InputError("this is not a ledger", where=Location(file), why=ledger.notices[0].why)
+        return ledger
+
+    @classmethod
+    def _open(cls, path: Path, *, read_only: bool, signers: Signers, host: str | None) -> Ledger:
+        had_content = (path.parent / "artifacts" / "sha256").is_dir()
+        opened = open_database(path, had_content=had_content, read_only=read_only)
+        ledger = cls(path, opened.connection, signers=signers, host=host)
+        ledger._copy = opened.copy
+        if opened.damage:
+            ledger.notices = (damage_notice(path, opened.damage, read_only=opened.copy is not None),)
         return ledger
 
     def __enter__(self) -> Self:
@@ -113,6 +118,8 @@ class Ledger:
     def close(self) -> None:
         """Close the file. No outcome is lost if this is not called."""
         self._db.close()
+        if self._copy is not None:
+            self._copy.cleanup()
 
     def record(self, outcome: Outcome) -> Outcome:
         """Append durably; returns the outcome with its attempt number in this ledger, and its origin.
@@ -148,32 +155,56 @@ class Ledger:
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Outcome]:
         """Key -> reusable outcome, for the keys that have one."""
-        return self._first_intact(keys, LATEST_REUSABLE, claimed=False)
+        return self._newest_known(self._first_intact(keys, LATEST_REUSABLE, claimed=False))
+
+    def reusable_in_run(self, keys: Iterable[str], run_id: str) -> dict[str, Outcome]:
+        """Key -> the outcome that a run reused, as far as it is still known: later outcomes are left out."""
+        kept = [key for key in keys if not self.lost.outcome_of_run(run_id, key)]
+        end = self.run_ends().get(run_id)
+        limit = "" if end is None else f"AND id <= {end} "
+        return self._newest_known(self._first_intact(kept, limit + LATEST_REUSABLE, claimed=False))
 
     def latest(self, keys: Iterable[str]) -> dict[str, Outcome]:
         """Key -> the last recorded outcome in any state, for the keys that have one."""
-        return self._first_intact(keys, "ORDER BY id DESC", claimed=True)
+        return self._newest_known(self._first_intact(keys, "ORDER BY id DESC", claimed=True))
 
     def history(
         self, *, key: str | None = None, check: str | None = None, run_id: str | None = None, limit: int = 100
     ) -> tuple[Outcome, ...]:
         """Outcomes in any state, newest first, that match all of `key`, `check` and `run_id` that are given.
 
-        With a key they are ordered by when they finished, otherwise by when they were added to this ledger;
-        those of a run that were recorded here come before merged ones that name the same run.
+        Newest are those that were added to this ledger last. With a key there are none if a newer outcome of
+        the key was lost: what is older is not its state. Of a run, outcomes that were recorded here come before
+        merged ones.
         """
         columns = {"key": key, "check_name": check, "run_id": run_id}
         given = {column: value for column, value in columns.items() if value is not None}
         where = " AND ".join(f"{column} = ?" for column in given) or "1"
-        order = f"{OUTCOME_TIME} DESC, id DESC" if key is not None else "id DESC"
-        if run_id is not None:
-            order = f"merged, {order}"
+        order = "merged, id DESC" if run_id is not None else "id DESC"
         with database_errors(self.path, "read"):
             rows = self._db.execute(
                 f"SELECT {OUTCOME_COLUMNS} FROM outcomes WHERE {where} ORDER BY {order} LIMIT ?",  # noqa: S608
                 (*given.values(), limit),
             )
-            return tuple(self._intact_outcomes(rows))
+            found = tuple(self._intact_outcomes(rows))
+        return () if key is not None and found and self._is_superseded(found[0]) else found
+
+    def positions(self, key: str) -> dict[int, int]:
+        """Attempt -> position in the order of this ledger, for all outcomes of a key."""
+        with database_errors(self.path, "read"):
+            return dict(self._db.execute("SELECT attempt, id FROM outcomes WHERE key = ?", (key,)))
+
+    def run_ends(self) -> dict[str, int]:
+        """Run -> the position after which outcomes are later than the run; oldest run first."""
+        with database_errors(self.path, "read"):
+            rows = self._db.execute(
+                "SELECT runs.run_id, coalesce(max(outcomes.id), 0) FROM runs "
+                "LEFT JOIN outcomes ON outcomes.run_id = runs.run_id GROUP BY runs.rowid ORDER BY runs.rowid"
+            ).fetchall()
+        ends, end = {}, 0
+        for run_id, last in rows:
+            ends[run_id] = end = max(end, last)
+        return ends
 
     def next_attempt(self, key: str) -> int:
         """The attempt number of the next outcome of `key`, counted from 1."""
@@ -263,17 +294,37 @@ class Ledger:
     def latest_run(self) -> RunRecord | None:
         """The last run that was started here by `npu-matrix run`, else by any command, else the last merged.
 
-        Runs started here are ordered by their position in the ledger, in case the clock was set back.
+        InfrastructureError if the record of a later run was lost.
         """
-        queries = ((f"merged = 0 AND {REQUESTED_RUNS}", "rowid"), ("merged = 0", "rowid"), ("1", RUN_ORDER))
-        return next((run for where, order in queries for run in self._runs(where, (), 1, order)), None)
+        queries = (f"merged = 0 AND {REQUESTED_RUNS}", "merged = 0", "1")
+        run = next((run for where in queries for run in self._runs(where, (), 1)), None)
+        lost = self.lost.run_after(self._run_position(run.run_id) if run else 0)
+        if lost is not None:
+            raise InfrastructureError(
+                "the record of the last run was lost",
+                where=Location(self.path),
+                why=f"the ledger was damaged: {lost}",
+                fix="repeat the run; tasks whose outcomes are still stored are not repeated",
+            )
+        return run
 
-    def merge(self, other: Path, *, recovering: bool = False) -> MergeReport:
+    def clock_notice(self, run_id: str) -> Notice | None:
+        """A notice if this run, by its clock, started before the previous run of this machine had ended."""
+        with database_errors(self.path, "read"):
+            row = self._db.execute(
+                "SELECT earlier.run_id, coalesce(earlier.finished, earlier.started) - this.started "
+                "FROM runs AS this JOIN runs AS earlier ON earlier.rowid < this.rowid "
+                "WHERE this.run_id = ? AND this.merged = 0 AND earlier.merged = 0 "
+                "ORDER BY earlier.rowid DESC LIMIT 1",
+                (readable(run_id),),
+            ).fetchone()
+        return clock_notice(run_id, *row) if row and row[1] > CLOCK_TOLERANCE_S else None
+
+    def merge(self, other: Path) -> MergeReport:
         """Add the outcomes, signed statements and runs of another ledger.
 
         The artifacts in the same folder are copied if they match their digests. Rows that are damaged are
-        skipped. recovering: whether the file is the damaged ledger of this machine, whose outcomes keep what
-        it says about their origin. InputError if the file is not a ledger.
+        skipped. InputError if the file is not a ledger.
         """
         if not other.is_file():
             raise InputError("there is no ledger to merge", where=Location(other), fix=f"pass a {FILE_NAME}")
@@ -284,7 +335,7 @@ class Ledger:
         with self._transaction("merge into"):
             for row, outcome in source.outcomes():
                 read += 1
-                added += self._append(outcome, merged=bool(row.merged) or not recovering) is not None
+                added += self._append(outcome, merged=True) is not None
                 refs.update((ref.digest, ref) for ref in outcome.files)
                 if outcome.evidence is Evidence.HARDWARE:
                     self._store_attestations(row.uid, source.attestations(row.uid))
@@ -302,19 +353,6 @@ class Ledger:
             claimed=tuple(claimed),
             damaged=tuple(source.damaged),
             missing_files=tuple(ref.name for ref in refs.values() if not self.artifacts.has(ref)),
-        )
-
-    def _recover_outcomes(self, damage: DatabaseDamage) -> Notice:
-        try:
-            copied = self.merge(damage.renamed_to, recovering=True).added
-        except InputError:
-            copied = 0
-        return Notice(
-            what="the ledger was damaged, and a new one was created; "
-            f"the damaged file is now {damage.renamed_to.name}",
-            why=f"{self.path}: {damage.why}",
-            fix=f"nothing: {copied} readable outcomes were copied to the new ledger, the artifacts are kept, "
-            "and the next run repeats the tasks whose outcomes were lost",
         )
 
     def _stored(self, uid: str) -> Outcome | None:
@@ -381,6 +419,20 @@ class Ledger:
                     found[key] = outcome
         return found
 
+    def _newest_known(self, found: dict[str, Outcome]) -> dict[str, Outcome]:
+        return {key: outcome for key, outcome in found.items() if not self._is_superseded(outcome)}
+
+    def _is_superseded(self, outcome: Outcome) -> bool:
+        """Whether a newer outcome of the same key was lost."""
+        if not self.lost.rows:
+            return False
+        position = self.positions(outcome.key)[outcome.attempt]
+        return self.lost.hide(outcome.key, outcome.check, position)
+
+    def _run_position(self, run_id: str) -> int:
+        with database_errors(self.path, "read"):
+            return int(self._db.execute("SELECT rowid FROM runs WHERE run_id = ?", (run_id,)).fetchone()[0])
+
     def _intact_outcomes(self, rows: Iterable[Sequence[Any]]) -> Iterator[Outcome]:
         for columns in rows:
             row = OutcomeRow(*columns)
@@ -403,26 +455,31 @@ class Ledger:
             )
         return replace(self._judged[row.uid], attempt=outcome.attempt)
 
-    def _runs(
-        self, where: str, values: tuple[str, ...], limit: int, order: str = RUN_ORDER
-    ) -> tuple[RunRecord, ...]:
+    def _runs(self, where: str, values: tuple[str, ...], limit: int) -> tuple[RunRecord, ...]:
         with database_errors(self.path, "read"):
             rows = self._db.execute(
-                f"SELECT {RUN_COLUMNS}, plan FROM runs WHERE {where} ORDER BY {order} DESC LIMIT ?",  # noqa: S608
+                f"SELECT {RUN_COLUMNS}, plan FROM runs WHERE {where} ORDER BY rowid DESC LIMIT ?",  # noqa: S608
                 (*values, limit),
             ).fetchall()
             plans = {digest: self._plan(digest) for digest in {row[-1] for row in rows}}
-        read = (read_run(row, plans[digest]) for *row, digest in rows)
+        planned = ((row, plans[digest]) for *row, digest in rows)
+        read = (read_run(row, plan) for row, plan in planned if plan is not None)
         return tuple(run for run in read if run is not None)
 
-    def _plan(self, digest: str) -> PlanRecord:
-        """The stored plan; an empty plan if none is stored or its text is not in this format."""
+    def _plan(self, digest: str) -> PlanRecord | None:
+        """The stored plan; empty if its text is not in this format.
+
+        None if it is lost: the run would seem to have nothing to do.
+        """
         row = self._db.execute("SELECT body FROM plans WHERE digest = ?", (digest,)).fetchone()
-        return (read_plan(str(row[0])) if row else None) or PlanRecord()
+        if row is None or digest_bytes(str(row[0]).encode()) != digest:
+            return None
+        return read_plan(str(row[0])) or PlanRecord()
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[None]:
         with database_errors(self.path, doing):
+            self._follow_replaced_file()
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -431,3 +488,11 @@ class Ledger:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
+
+    def _follow_replaced_file(self) -> None:
+        """Open the ledger again if another process replaced a damaged one meanwhile."""
+        if self._copy is None and self._file != file_identity(self.path):
+            self._db.close()
+            self._db = open_database(self.path, had_content=False).connection
+            self._file = file_identity(self.path)
+            self.lost = LostRows.read(self._db)

@@ -144,7 +144,9 @@ def flake_decisions(
     mixed: list[tuple[PlanEntry, list[Attempt]]] = []
     failing: dict[CellCheck, FlakeDecision] = {}
     for entry in plan.entries:
-        attempts = _attempts(plan, recorded.attempts.get(entry.key, ()), entry)
+        outcomes = recorded.attempts.get(entry.key, ())
+        positions = ledger.positions(entry.key) if len(outcomes) > 1 else {}
+        attempts = _attempts(plan, outcomes, positions, entry) if positions else []
         if len({attempt.passed for attempt in attempts}) > 1:
             mixed.append((entry, attempts))
         elif len(attempts) > 1 and not attempts[0].passed:
@@ -156,7 +158,7 @@ def flake_decisions(
         (entry.cell_id, entry.check): decide(
             attempts,
             [
-                _attempts(plan, ledger.history(key=key, limit=HISTORY_LIMIT), entry)
+                _attempts(plan, ledger.history(key=key, limit=HISTORY_LIMIT), ledger.positions(key), entry)
                 for key in earlier[entry.cell_id, entry.check]
                 if key != entry.key
             ],
@@ -166,18 +168,20 @@ def flake_decisions(
     }
 
 
-def _attempts(plan: Plan, outcomes: Sequence[Outcome], entry: PlanEntry) -> list[Attempt]:
+def _attempts(
+    plan: Plan, outcomes: Sequence[Outcome], positions: Mapping[int, int], entry: PlanEntry
+) -> list[Attempt]:
     task = plan.tasks.get(entry.key)
     if task is None:
         return []
     judged = [
-        (judge_outcome(task.check, outcome).status, outcome.finished)
+        (judge_outcome(task.check, outcome).status, outcome)
         for outcome in reversed(outcomes)
         if outcome.state in DECIDED_STATES
     ]
     return [
-        Attempt(passed=status is Status.PASS, time=time)
-        for status, time in judged
+        Attempt(passed=status is Status.PASS, time=outcome.finished, position=positions[outcome.attempt])
+        for status, outcome in judged
         if status in {Status.PASS, Status.FAIL}
     ]
 

@@ -37,12 +37,23 @@ def runner_signers(settings: Settings) -> Mapping[str, Signer]:
     }
 
 
-def open_ledger(settings: Settings, folder: Path | None = None) -> Ledger:
-    """Open the ledger in `folder`, by default the state folder; log a warning if it was damaged.
+def open_ledger(settings: Settings) -> Ledger:
+    """Open the ledger of the state folder; log a warning if it was damaged.
 
     The runners that matrix.yaml names with keys can vouch for hardware outcomes of other machines.
     """
-    ledger = Ledger.open(folder or settings.path("state"), signers=lambda: runner_signers(settings))
+    return _with_warnings(Ledger.open(settings.path("state"), signers=lambda: runner_signers(settings)))
+
+
+def read_ledger(settings: Settings, file: Path) -> Ledger:
+    """Open another ledger file without changing anything beside it; log a warning if it is damaged.
+
+    InputError if it is not a ledger.
+    """
+    return _with_warnings(Ledger.read(file, signers=lambda: runner_signers(settings)))
+
+
+def _with_warnings(ledger: Ledger) -> Ledger:
     for notice in ledger.notices:
         LOGGER.warning("note: %s", notice)
     return ledger

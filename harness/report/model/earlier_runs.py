@@ -7,8 +7,10 @@ earlier run stored has the key of that time; the outcome of this key is judged b
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 
 from harness.check import Check
 from harness.ledger.plan_record import PlanEntry, TaskRecord
@@ -34,9 +36,13 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class _JudgedOutcome(HistoryEntry):
-    """A stored outcome as the current check judges it; `time` is when the task ended."""
+    """A stored outcome as the current check judges it; `time` is when the task ended.
+
+    position: its place in the order in which the ledger was written.
+    """
 
     completed: bool
+    position: int
 
 
 class EarlierRuns:
@@ -49,7 +55,9 @@ class EarlierRuns:
         self._judged: dict[str, tuple[_JudgedOutcome, ...]] = {}
         self._tasks: dict[str, Mapping[str, TaskRecord]] = {}
         self._runs = _runs_before(ledger, run_id)
-        self._known = {run.run_id for run in self._runs} | {run_id}
+        self._ends = ledger.run_ends()
+        # Without a limit if the run is not in the ledger.
+        self._end = self._ends.get(run_id, sys.maxsize)
         self._entries = [run.plan.entries_by_name for run in self._runs]
         self._without_outcome = [_dispositions(ledger, run) for run in self._runs]
 
@@ -71,21 +79,25 @@ class EarlierRuns:
         return None
 
     def history(self, entry: PlanEntry) -> tuple[HistoryEntry, ...]:
-        """The verdicts of earlier runs on one check of one cell, oldest first, at most `HISTORY_LENGTH`."""
+        """The verdicts of earlier runs on one check of one cell, oldest first, at most `HISTORY_LENGTH`.
+
+        The order is that in which the ledger was written: clocks can be set back.
+        """
         pair = (entry.cell_id, entry.check)
-        found = [
-            self._entry_of(run, entries[pair], without_outcome.get(pair))
+        found: list[tuple[int, HistoryEntry]] = [
+            (self._ends[run.run_id], self._entry_of(run, entries[pair], without_outcome.get(pair)))
             for run, entries, without_outcome in zip(
-                self._runs, self._entries, self._without_outcome, strict=True
+                self._runs[::-1], self._entries[::-1], self._without_outcome[::-1], strict=True
             )
             if pair in entries
         ]
         found += [
-            judged
+            (judged.position, judged)
             for judged in self._outcomes(entry.key, entry.check, None)
-            if judged.run_id not in self._known
+            if judged.run_id not in self._ends and judged.position <= self._end
         ]
-        return tuple(sorted(found, key=lambda past: past.time)[-HISTORY_LENGTH:])
+        # Runs with the same end recorded nothing in between, and keep their order.
+        return tuple(past for _position, past in sorted(found, key=itemgetter(0))[-HISTORY_LENGTH:])
 
     def earlier(self, run_id: str) -> ComparisonRun | None:
         """An earlier run to compare with: the verdicts on its whole plan, and which inputs differ."""
@@ -150,8 +162,11 @@ class EarlierRuns:
             return own.verdict, own
         if without_outcome is not None:
             return without_outcome, None
-        end = run.started if run.finished is None else run.finished
-        reused = next((judged for judged in outcomes if judged.completed and judged.time <= end), None)
+        if self._ledger.lost.outcome_of_run(run.run_id, entry.key):
+            reason = "the outcome of this run was lost when the ledger was damaged"
+            return EarlierVerdict(status=Status.NOT_RUN, reason=reason, key=entry.key), None
+        end = self._ends[run.run_id]
+        reused = next((judged for judged in outcomes if judged.completed and judged.position <= end), None)
         if reused is not None:
             return reused.verdict, reused
         reason = "this run has no outcome that can still be read"
@@ -163,7 +178,10 @@ class EarlierRuns:
             known = self._checks.get(check)
             outcomes = self._ledger.history(key=key, limit=HISTORY_LENGTH) if known else ()
             task = self._task(key, run) if outcomes else None
-            self._judged[key] = tuple(_judge(known, task, outcome) for outcome in outcomes if known)
+            positions = self._ledger.positions(key) if outcomes else {}
+            self._judged[key] = tuple(
+                _judge(known, task, outcome, positions[outcome.attempt]) for outcome in outcomes if known
+            )
         return self._judged.get(key, ())
 
     def _task(self, key: str, run: RunRecord | None) -> Task | TaskRecord | None:
@@ -179,13 +197,14 @@ def _cause(change: KeyChange) -> str:
     return _DIGEST.sub(lambda digest: f"{digest[0][:10]}…", str(change).removeprefix("facets."))
 
 
-def _judge(check: Check, task: Task | TaskRecord | None, stored: Outcome) -> _JudgedOutcome:
+def _judge(check: Check, task: Task | TaskRecord | None, stored: Outcome, position: int) -> _JudgedOutcome:
     outcome = bounded_outcome(task, stored).outcome
     judgement = judge_outcome(check, outcome)
     return _JudgedOutcome(
         run_id=outcome.run_id,
         time=outcome.finished,
         completed=outcome.state is State.COMPLETED,
+        position=position,
         figures=figures_of(outcome.check, outcome.measurements),
         verdict=EarlierVerdict(
             status=judgement.status,
@@ -206,8 +225,9 @@ def _runs_before(ledger: Ledger, run_id: str) -> tuple[RunRecord, ...]:
     runs = ledger.runs(HISTORY_LENGTH + 1)
     indices = {run.run_id: index for index, run in enumerate(runs)}
     if run_id not in indices and (this := ledger.run(run_id)) is not None:
-        runs = tuple(run for run in ledger.runs(FURTHER_BACK) if run.started < this.started)
-        return runs[:HISTORY_LENGTH]
+        order = {name: index for index, name in enumerate(ledger.run_ends())}
+        further = ledger.runs(FURTHER_BACK)
+        return tuple(run for run in further if order[run.run_id] < order[this.run_id])[:HISTORY_LENGTH]
     return runs[indices.get(run_id, -1) + 1 :][:HISTORY_LENGTH]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from harness.errors import InfrastructureError
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.junit.junit_writer import JUnitCase
+from harness.ledger.ledger_notice import Notice
 from harness.ledger.plan_record import PlanEntry
 from harness.ledger.store import Ledger
 from harness.outcome import ArtifactRef, Outcome, Status, Tier
@@ -36,13 +37,19 @@ MOST_EXPORTED = 200
 def outcomes_of_run(ledger: Ledger, keys: Iterable[str], run_id: str) -> dict[str, Outcome]:
     """Key -> the outcome that the run recorded, otherwise the stored outcome that it reused.
 
-    If the run tried to execute a task again and failed, an older outcome of the task is not used.
+    If the run tried to execute a task again and failed, or its outcome was lost, another outcome of the task
+    is not used; nor is one that a later run recorded.
     """
     planned = list(keys)
     recorded = {outcome.key: outcome for outcome in reversed(ledger.history(run_id=run_id, limit=MANY))}
     without_outcome = {disposition.key for disposition in ledger.dispositions(run_id)}
-    reused = ledger.get_many(key for key in planned if key not in without_outcome)
+    reused = ledger.reusable_in_run((key for key in planned if key not in without_outcome), run_id)
     return {**reused, **{key: recorded[key] for key in planned if key in recorded}}
+
+
+def _clock(ledger: Ledger, facts: ReportInputs) -> list[Notice]:
+    notice = ledger.clock_notice(facts.run.run_id)
+    return [notice] if notice else []
 
 
 def join_report_inputs(
@@ -91,7 +98,7 @@ def join_report_inputs(
             if (entry.cell_id, entry.check) in by_entry
         ),
         runs=past.runs,
-        notes=(*plan.notices, *(str(notice) for notice in ledger.notices)),
+        notes=(*plan.notices, *(str(notice) for notice in (*ledger.notices, *_clock(ledger, facts)))),
         earlier=past.earlier(since) if since else None,
     )
 

@@ -28,10 +28,15 @@ SECONDS_PER_DAY = 86400.0
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One execution that passed or failed (infrastructure errors do not count); `time` is Unix seconds."""
+    """One execution that passed or failed (infrastructure errors do not count).
+
+    time: Unix seconds, used only to say for how long a check has been flaky. position: the place in the order
+    in which the ledger was written, which decides what is newer.
+    """
 
     passed: bool
     time: float
+    position: int
 
 
 class Stability(str, enum.Enum):
@@ -57,7 +62,7 @@ class FlakeDecision:
 def decide(head: Sequence[Attempt], base: Sequence[Sequence[Attempt]], *, now: float) -> FlakeDecision:
     """Decide from the attempts with this key (`head`) and with each earlier key of the entry (`base`).
 
-    All attempts are in order of time. ValueError if `head` is empty.
+    The attempts of each key are in the order of their positions. ValueError if `head` is empty.
     """
     if not head:
         raise ValueError("there is no attempt")
@@ -73,8 +78,11 @@ def decide(head: Sequence[Attempt], base: Sequence[Sequence[Attempt]], *, now: f
             stability=Stability.INTRODUCED,
             reason=f"{counted}; before this change no key both passed and failed",
         )
-    since = min(attempt.time for key in mixed for attempt in key if not attempt.passed)
-    days = (now - since) / SECONDS_PER_DAY
+    failed = [attempt for key in mixed for attempt in key if not attempt.passed]
+    since = min(failed, key=lambda attempt: attempt.position).time
+    # If the clock was set back, the latest time that it showed counts, so that no check is flaky for ever.
+    latest = max(now, *(attempt.time for attempts in (head, *base) for attempt in attempts))
+    days = (latest - since) / SECONDS_PER_DAY
     if days > QUARANTINE_DAYS:
         return FlakeDecision(
             stability=Stability.EXPIRED,
@@ -101,7 +109,7 @@ def decide(head: Sequence[Attempt], base: Sequence[Sequence[Attempt]], *, now: f
 
 def _weighted_rate(base: Sequence[Sequence[Attempt]]) -> tuple[float, float]:
     """(failure rate, total weight) of all earlier attempts; newer attempts have larger weights."""
-    attempts = sorted((attempt for key in base for attempt in key), key=lambda attempt: -attempt.time)
+    attempts = sorted((attempt for key in base for attempt in key), key=lambda attempt: -attempt.position)
     weights = [0.5 ** (index / HALF_LIFE) for index in range(len(attempts))]
     failed = sum(weight for weight, attempt in zip(weights, attempts, strict=True) if not attempt.passed)
     total = sum(weights)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,7 +36,7 @@ from harness.verdict.triage.catalogue import LOCAL_NAME, catalogue_with
 from harness.verdict.triage.diagnosis import triage_file
 from harness.verdict.triage.diagnosis_text import in_short
 from harness.verdict.verdict import Verdict
-from harness.workspace.open_ledger import ledger_file, open_ledger
+from harness.workspace.open_ledger import ledger_file, read_ledger
 from harness.workspace.planning.open_plan import PlanContext, expectations, open_plan
 from harness.workspace.planning.other_host_plans import add_outcomes_of_other_hosts, join_plans
 from harness.workspace.planning.revision_comparison import plan_of_revision
@@ -337,8 +336,7 @@ def _has_ledger(path: Path) -> bool:
 
 
 def _base_of_ledger(planned: GatePlan, base: str, file: Path) -> _Base:
-    _check_ledger(file)
-    with open_ledger(planned.context.settings, file.parent) as other:
+    with read_ledger(planned.context.settings, file) as other:
         run = other.latest_run()
         if run is None:
             raise InputError("this ledger has no run", where=Location(file), fix="name a ledger with a run")
@@ -350,15 +348,6 @@ def _base_of_run(planned: GatePlan, name: str, run: RunRecord, ledger: Ledger) -
     _stored_plan(run.plan)
     plan, cells = _with_cell_ids_of(run.plan, planned.context.plan)
     return _Base(name=name, plan=plan, verdicts=_answered(plan, ledger, run.run_id), cells=cells)
-
-
-def _check_ledger(file: Path) -> None:
-    """Check that a file is a ledger, read-only, because opening it could change a file of another project."""
-    try:
-        with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            database.execute("SELECT count(*) FROM outcomes").fetchone()
-    except sqlite3.DatabaseError as error:
-        raise InputError("this is not a ledger", where=Location(file), why=str(error)) from error
 
 
 def _answered(plan: PlanRecord, ledger: Ledger, run_id: str | None) -> dict[CellCheck, Verdict]:

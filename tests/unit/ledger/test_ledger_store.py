@@ -269,7 +269,7 @@ def test_merge_brings_runs_and_their_plans_and_the_latest_stays_ones_own(tmp_pat
         assert merged.run_id == theirs
 
 
-def test_of_merged_outcomes_the_one_finished_last_counts(tmp_path: Path) -> None:
+def test_of_merged_outcomes_the_one_merged_last_counts(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "a") as a, Ledger.open(tmp_path / "b") as b, Ledger.open(tmp_path / "c") as c:
         b.record(outcome("k", finished=900.0, run_id="late"))
         c.record(outcome("k", finished=300.0, run_id="early"))
@@ -277,10 +277,10 @@ def test_of_merged_outcomes_the_one_finished_last_counts(tmp_path: Path) -> None
         a.merge(c.path)
         found = a.get("k")
         assert found is not None
-        assert found.run_id == "late"
+        assert found.run_id == "early", "clocks of other machines do not count"
 
 
-def test_of_one_key_what_ended_last_comes_first_whenever_it_was_merged(tmp_path: Path) -> None:
+def test_of_one_key_what_was_merged_last_comes_first(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "old") as old:
         old.record(outcome(measurements={"good": False}, started=10.0, finished=20.0))
     with Ledger.open(tmp_path / "late") as late:
@@ -289,8 +289,8 @@ def test_of_one_key_what_ended_last_comes_first_whenever_it_was_merged(tmp_path:
         here.record(outcome(measurements={"good": True}, started=100.0, finished=110.0))
         here.merge(tmp_path / "late" / FILE_NAME)
         here.merge(tmp_path / "old" / FILE_NAME)
-        assert [one.measurements["good"] for one in here.history(key="k1")] == [None, True, False]
-        assert [one.measurements["good"] for one in here.history(key="k1", limit=1)] == [None]
+        assert [one.measurements["good"] for one in here.history(key="k1")] == [False, None, True]
+        assert [one.measurements["good"] for one in here.history(key="k1", limit=1)] == [False]
 
 
 def test_a_clock_that_was_set_back_hides_no_later_outcome_and_no_later_run(tmp_path: Path) -> None:
@@ -392,8 +392,14 @@ def test_a_row_whose_content_changed_is_not_believed(tmp_path: Path) -> None:
     raw.close()
     with Ledger.open(tmp_path) as ledger:
         assert ledger.get("key-0") is None
-        assert ledger.damaged_rows == 1
         assert ledger.get("key-1") is not None
+        (notice,) = ledger.notices
+        assert "the outcome of resolve with key key-0" in notice.why
+    with Ledger.open(tmp_path) as again:
+        assert again.notices == ()
+        assert again.get("key-0") is None
+        again.record(outcome("key-0"))
+        assert again.get("key-0") is not None
 
 
 ODD = [None, -1, 1e300, "x", [], [1], {}, {"a": 1}]
@@ -487,6 +493,7 @@ def test_a_run_that_no_command_could_read_stays_where_it_is(
 def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = filled(tmp_path, count=1)
     raw = sqlite3.connect(path)
+    raw.execute("CREATE TABLE of_a_newer_version (x)")
     raw.execute(f"PRAGMA user_version = {LATEST + 1}")
     raw.close()
     with pytest.raises(InputError, match="schema") as caught:
@@ -638,9 +645,9 @@ def test_two_processes_write_at_once(tmp_path: Path) -> None:
 
 
 def test_opening_creates_parent_folders(tmp_path: Path) -> None:
-    connection, notice = open_database(tmp_path / "deep" / "er" / "x.sqlite3", had_content=False)
-    connection.close()
-    assert notice is None
+    opened = open_database(tmp_path / "deep" / "er" / "x.sqlite3", had_content=False)
+    opened.connection.close()
+    assert opened.damage is None
 
 
 def test_typical_seconds_is_the_median_of_completed_ones(tmp_path: Path) -> None:

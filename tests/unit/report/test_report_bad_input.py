@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from edit_ledger import NEW_PLAN_DIGESTS, edit_ledger
 from test_report_command import Bench
 
 from harness.errors import HarnessError
@@ -101,8 +102,11 @@ def test_what_a_stopped_run_was_to_make_again_is_not_shown_as_known(bench: Bench
 
 def test_outcomes_of_a_check_that_is_gone_are_named(bench: Bench) -> None:
     bench.go(True, True)
-    with sqlite3.connect(ledger_file(bench)) as database:
-        database.execute('UPDATE plans SET body = replace(body, \'"check":"patches"\', \'"check":"bygone"\')')
+    edit_ledger(
+        ledger_file(bench),
+        'UPDATE plans SET body = replace(body, \'"check":"patches"\', \'"check":"bygone"\')',
+        *NEW_PLAN_DIGESTS,
+    )
     assert bench.ask("report") == 0
     data = report(bench)
     assert any("bygone" in note for note in data["notes"])
@@ -115,8 +119,7 @@ def test_a_plan_of_another_version_is_reported_and_later_runs_are_shown(
     bench: Bench, capsys: pytest.CaptureFixture[str], body: str
 ) -> None:
     run_id = bench.go(True, True)
-    with sqlite3.connect(ledger_file(bench)) as database:
-        database.execute("UPDATE plans SET body = ?", (body,))
+    edit_ledger(ledger_file(bench), "UPDATE plans SET body = ?", *NEW_PLAN_DIGESTS, values=(body,))
     assert bench.ask("report") == 2
     assert "the plan that is stored with this run cannot be read" in capsys.readouterr().err
     assert bench.ask("gate", "--base", run_id) == 2
@@ -154,8 +157,7 @@ def test_an_outcome_dated_after_the_report_is_noted(bench: Bench) -> None:
 
 def test_a_run_that_seems_to_have_ended_before_it_began_is_reported(bench: Bench) -> None:
     bench.go(True, True)
-    with sqlite3.connect(ledger_file(bench)) as database:
-        database.execute("UPDATE runs SET finished = started - 86400")
+    edit_ledger(ledger_file(bench), "UPDATE runs SET finished = started - 86400")
     assert bench.ask("report") == 0
     assert "<b>took</b> —" in (bench.root / "reports" / "index.html").read_text(encoding="utf-8")
 

@@ -11,7 +11,10 @@ NOW = 1000 * DAY
 
 
 def attempts(word, start=NOW - 5 * DAY):
-    return [Attempt(passed=letter == "p", time=start + index) for index, letter in enumerate(word)]
+    return [
+        Attempt(passed=letter == "p", time=start + index, position=int(start) + index)
+        for index, letter in enumerate(word)
+    ]
 
 
 FLAKY_BASE = [attempts("pfpp"), attempts("pppp"), attempts("ppfp")]
