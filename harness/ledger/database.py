@@ -73,7 +73,7 @@ class OpenedDatabase:
 
     connection: sqlite3.Connection
     damage: DatabaseDamage | None = None
-    copy: tempfile.TemporaryDirectory[str] | None = None
+    copy: Path | None = None
 
 
 @contextmanager
@@ -109,9 +109,13 @@ def open_database(path: Path, *, had_content: bool, read_only: bool = False) -> 
     """
     with database_errors(path, "open"):
         if path.is_file() and (read_only or not _is_writable(path)):
-            copy = tempfile.TemporaryDirectory(prefix="npu-matrix-ledger-")
-            opened = _open_writable(_copy_to(path, Path(copy.name)), had_content=had_content)
-            opened.connection.execute("PRAGMA query_only = ON")
+            copy = Path(tempfile.mkdtemp(prefix="npu-matrix-ledger-"))
+            try:
+                opened = _open_writable(_copy_to(path, copy), had_content=had_content)
+                opened.connection.execute("PRAGMA query_only = ON")
+            except BaseException:
+                shutil.rmtree(copy, ignore_errors=True)
+                raise
             return replace(opened, copy=copy)
         path.parent.mkdir(parents=True, exist_ok=True)
         return _open_writable(path, had_content=had_content)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import statistics
-import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -73,7 +74,8 @@ class Ledger:
             self.lost = LostRows.read(connection)
         self._db = connection
         self._file = file_identity(path)
-        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        self._copy: Path | None = None
+        self._remove_copy: Callable[[], object] = lambda: None
         self.artifacts = ArtifactStore(path.parent / "artifacts")
 
     @classmethod
@@ -104,7 +106,9 @@ class Ledger:
         had_content = (path.parent / "artifacts" / "sha256").is_dir()
         opened = open_database(path, had_content=had_content, read_only=read_only)
         ledger = cls(path, opened.connection, signers=signers, host=host)
-        ledger._copy = opened.copy
+        if opened.copy is not None:
+            ledger._copy = opened.copy
+            ledger._remove_copy = weakref.finalize(ledger, shutil.rmtree, opened.copy, ignore_errors=True)
         if opened.damage:
             ledger.notices = (damage_notice(path, opened.damage, read_only=opened.copy is not None),)
         return ledger
@@ -118,8 +122,7 @@ class Ledger:
     def close(self) -> None:
         """Close the file. No outcome is lost if this is not called."""
         self._db.close()
-        if self._copy is not None:
-            self._copy.cleanup()
+        self._remove_copy()
 
     def record(self, outcome: Outcome) -> Outcome:
         """Append durably; returns the outcome with its attempt number in this ledger, and its origin.
@@ -174,8 +177,8 @@ class Ledger:
         """Outcomes in any state, newest first, that match all of `key`, `check` and `run_id` that are given.
 
         Newest are those that were added to this ledger last. With a key there are none if a newer outcome of
-        the key was lost: what is older is not its state. Of a run, outcomes that were recorded here come before
-        merged ones.
+        the key was lost: what is older is not its state. Of a run, outcomes that were recorded here come
+        before merged ones.
         """
         columns = {"key": key, "check_name": check, "run_id": run_id}
         given = {column: value for column, value in columns.items() if value is not None}

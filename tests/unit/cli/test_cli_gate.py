@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import subprocess
 import time
 
 import pytest
 from click.testing import CliRunner
+from edit_ledger import NEW_PLAN_DIGESTS, edit_ledger
 
 from harness.cli.app import main
 from harness.cli.gate_command import command
@@ -219,8 +219,11 @@ def test_what_fails_alike_on_the_base_is_known_and_what_passes_now_is_fixed(repo
 def test_a_check_that_the_change_removes_is_missed_whatever_the_user_selects(repository, named):
     run = repository.answer(GOOD)
     file = repository.settings.path("state") / "ledger.sqlite3"
-    with sqlite3.connect(file) as database:
-        database.execute('UPDATE plans SET body = replace(body, \'"check":"patches"\', \'"check":"bygone"\')')
+    edit_ledger(
+        file,
+        'UPDATE plans SET body = replace(body, \'"check":"patches"\', \'"check":"bygone"\')',
+        *NEW_PLAN_DIGESTS,
+    )
     database.close()
     result = CliRunner().invoke(
         command, ["--base", run, "--json", *named], obj=repository.settings, standalone_mode=False

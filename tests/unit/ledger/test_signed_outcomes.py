@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from edit_ledger import edit_ledger
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from signing_keys import make_key
@@ -175,7 +176,7 @@ def test_an_outcome_with_a_changed_key_column_is_damaged(bench):
         assert len(report.damaged) == 1
     with Ledger.open(bench.folder / "far", host=FAR) as ledger:
         assert ledger.history(key="c" * 64) == ()
-        assert ledger.damaged_rows == 1
+        assert "row 1 of outcomes" in ledger.notices[0].why
 
 
 @pytest.mark.parametrize(
@@ -253,8 +254,11 @@ def test_a_hardware_outcome_that_does_not_name_its_machine_is_claimed(bench):
     outcome = measured()
     bench.record(outcome, "here", HERE)
     body = outcome_body(outcome)
-    with sqlite3.connect(bench.folder / "here" / FILE_NAME) as database:
-        database.execute("UPDATE outcomes SET body = ?, uid = ?", (body, outcome_uid(body)))
+    edit_ledger(
+        bench.folder / "here" / FILE_NAME,
+        "UPDATE outcomes SET body = ?, uid = ?",
+        values=(body, outcome_uid(body)),
+    )
     with bench.here() as ledger:
         (found,) = ledger.history()
     assert found.trust.claimed == "it does not say which machine measured it"
