@@ -224,7 +224,6 @@ def test_a_check_that_the_change_removes_is_missed_whatever_the_user_selects(rep
         'UPDATE plans SET body = replace(body, \'"check":"patches"\', \'"check":"bygone"\')',
         *NEW_PLAN_DIGESTS,
     )
-    database.close()
     result = CliRunner().invoke(
         command, ["--base", run, "--json", *named], obj=repository.settings, standalone_mode=False
     )
