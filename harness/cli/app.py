@@ -8,8 +8,10 @@ import io
 import logging
 import os
 import sys
+import traceback
 from importlib import import_module
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import click
@@ -26,6 +28,7 @@ from harness.errors import (
     InfrastructureError,
 )
 from harness.settings import OPTIONS, Settings, load_settings
+from harness.sources.redact import redact_text
 
 #: Command -> (module of this package, one-line help). A module is imported when its command is used.
 COMMANDS = {
@@ -132,7 +135,7 @@ def _print_log() -> None:
 
     class Printed(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            click.echo(record.getMessage(), err=True)
+            _complain(record.getMessage())
 
     log = logging.getLogger("harness.workspace")
     log.setLevel(logging.INFO)
@@ -142,7 +145,7 @@ def _print_log() -> None:
 def _show_config(settings: Settings) -> None:
     width = max(len(name) for name in settings.values)
     for name, setting in settings.values.items():
-        click.echo(f"{name:<{width}}  {setting.value or '(empty)'}  [{setting.origin}]")
+        click.echo(f"{name:<{width}}  {redact_text(setting.value) or '(empty)'}  [{setting.origin}]")
 
 
 @click.group(
@@ -200,6 +203,8 @@ def main(argv: list[str] | None = None) -> Any:
         if isinstance(stream, io.TextIOWrapper):
             # Characters that the terminal cannot show must not make the command fail.
             stream.reconfigure(errors="backslashreplace")
+    if debug:
+        sys.excepthook = _print_traceback
     try:
         code = app.main(args=arguments, prog_name="npu-matrix", standalone_mode=False)
         if isinstance(code, StatedExit):
@@ -210,13 +215,15 @@ def main(argv: list[str] | None = None) -> Any:
         if debug:
             raise
         for problem in error.problems:
-            click.echo(f"error: {problem}", err=True)
+            _complain(f"error: {problem}")
         sys.exit(error.exit_code)
     except click.exceptions.Abort:
         click.echo("interrupted; the same command resumes", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as error:
-        error.show()
+        usage = io.StringIO()
+        error.show(usage)
+        _complain(usage.getvalue().rstrip("\n"))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         click.echo("interrupted; the same command resumes", err=True)
@@ -230,7 +237,7 @@ def main(argv: list[str] | None = None) -> Any:
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
         shown = InfrastructureError(what, fix="check the path and its permissions; --debug shows a traceback")
         with contextlib.suppress(OSError):
-            click.echo(f"error: {shown}", err=True)
+            _complain(f"error: {shown}")
         try:
             sys.stdout.flush()
         except OSError:
@@ -240,7 +247,7 @@ def main(argv: list[str] | None = None) -> Any:
         if debug:
             raise
         name = str(error.object)[max(0, error.start - 60) : error.end + 20]
-        click.echo(f"error: a file or folder name is not valid UTF-8: {name!a}", err=True)
+        _complain(f"error: a file or folder name is not valid UTF-8: {name!a}")
         click.echo("  do:  rename the file or folder, or use another one", err=True)
         sys.exit(EXIT_BAD_INPUT)
     except Exception as error:
@@ -249,9 +256,24 @@ def main(argv: list[str] | None = None) -> Any:
         if _caused_by_interrupt(error):
             click.echo("interrupted; the same command resumes", err=True)
             sys.exit(EXIT_INTERRUPTED)
-        click.echo(f"error: internal error: {type(error).__name__}: {error}", err=True)
+        _complain(f"error: internal error: {type(error).__name__}: {error}")
         click.echo("  do:  run the command again with --debug and report the traceback", err=True)
         sys.exit(EXIT_INCOMPLETE)
+
+
+def _complain(text: str) -> None:
+    """Print a message for the user on standard error, without the secrets of this machine.
+
+    Error messages quote what failed, for example the address of an index, and output is stored by CI systems.
+    """
+    from harness.sources.secrets.masking import Masker
+
+    click.echo(Masker.of_host(os.environ).text(text), err=True)
+
+
+def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Like Python's `sys.excepthook`, without the secrets of this machine."""
+    _complain("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"))
 
 
 def _caused_by_interrupt(error: BaseException | None) -> bool:

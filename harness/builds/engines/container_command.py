@@ -55,7 +55,6 @@ def contained_command(
         outermost += [(path, False) for path in driver_files()]
     command = ContainedCommand(
         engine=container.engine,
-        connection={name: environ[name] for name in CONNECTION if name in environ},
         image=container.image,
         cell=container.cell,
         argv=tuple(argv),
@@ -66,7 +65,9 @@ def contained_command(
     )
     inside = {WITHOUT_BYTECODE: "1", **variables, "PYTHONPYCACHEPREFIX": container.bytecode}
     program = [sys.executable, "-c", ENTRY, str(IMPORT_ROOT), dumps(command)]
-    return program, {PREFIX + name: value for name, value in inside.items()}
+    # Not among the arguments, which every user of this host can read: an address can contain a password.
+    connection = {name: environ[name] for name in CONNECTION if name in environ}
+    return program, {**connection, **{PREFIX + name: value for name, value in inside.items()}}
 
 
 def _existing_paths(argv: Sequence[str]) -> list[Path]:

@@ -54,13 +54,12 @@ KILLED = 128 + signal.SIGKILL
 class ContainedCommand:
     """A command to run in a container, as `contained_command` passes it to this program in JSON.
 
-    connection: environment variables that define how to connect to the engine. cell: digest of the
-    environment, for labels. mounts: paths, which are the same on the host and inside, and whether each is
-    writable. memory_bytes: 0 for no limit.
+    The variables that define how to connect to the engine, and those of the command, are in the environment.
+    cell: digest of the environment, for labels. mounts: paths, which are the same on the host and inside, and
+    whether each is writable. memory_bytes: 0 for no limit.
     """
 
     engine: str
-    connection: Mapping[str, str]
     image: str
     cell: str
     argv: tuple[str, ...]
@@ -76,7 +75,7 @@ def main(argv: list[str]) -> int:
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:
-        engine = open_engine(command.engine, {**os.environ, **command.connection})
+        engine = open_engine(command.engine, os.environ)
         try:
             ended = run_contained(engine, _container_spec(command, os.environ), stopped, _write)
         finally:

@@ -58,9 +58,10 @@ def execute(job: Job, site: JobSite, handle: JobHandle | None = None) -> Outcome
     else:
         handle.log = context.task_log
         outcome = _run(context)
-        outcome = _store_log(context, _with_masked_failure(outcome, context.masker))
+        outcome = _store_log(context, outcome)
     # The duration is measured with the monotonic clock, because the system clock may be set meanwhile.
-    return replace(outcome, started=started, finished=started + time.monotonic() - clock)
+    outcome = replace(outcome, started=started, finished=started + time.monotonic() - clock)
+    return _with_masked_failure(outcome, Masker.of_host({**os.environ, **site.environ}))
 
 
 def abandoned_job_outcome(
@@ -87,7 +88,8 @@ def abandoned_job_outcome(
 def lost_job_outcome(job: Job, error: HarnessError, log: ArtifactRef | None = None) -> Outcome:
     """The outcome of a job that was lost for a reason outside the job."""
     now = time.time()
-    return _outcome(job, State.ERROR, failure=_failure(error), log=log, started=now, finished=now)
+    outcome = _outcome(job, State.ERROR, failure=_failure(error), log=log, started=now, finished=now)
+    return _with_masked_failure(outcome, Masker.of_host(os.environ))
 
 
 def expected_evidence(task: Task) -> Evidence:

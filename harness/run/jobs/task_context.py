@@ -133,10 +133,12 @@ class RunContext:
         timeout: float | None = None,
         signal_number: int = signal.SIGTERM,
         memory_bytes: int = 0,
+        in_cell: bool = False,
     ) -> Completed:
         """Run a program for at most `timeout` seconds, and at most until the task's time limit.
 
         signal_number: the signal that stops it. memory_bytes: limit for all its processes, 0 for none.
+        in_cell: without the user's settings of package indexes.
         TaskTimeoutError after the task's time limit, InterruptedRunError if the run is being stopped.
         """
         self._check_stopped()
@@ -148,6 +150,7 @@ class RunContext:
             env=scrubbed_environment(
                 {**self.site.environ, **self._cards},
                 {**(env or {}), **(self._container_labels() if contained else {})},
+                in_cell=in_cell,
             ),
             cwd=cwd or self.workdir,
             write=self.log,
@@ -197,7 +200,7 @@ class RunContext:
         prefix = CELL_VARIABLE if any(name.startswith(CELL_VARIABLE) for name in added) else ""
         own = {prefix + name: value for name, value in {**self._cards, **(env or {})}.items()}
         if prefix:
-            completed = self.command(argv, env={**added, **own}, timeout=timeout)
+            completed = self.command(argv, env={**added, **own}, timeout=timeout, in_cell=True)
         else:
             completed = self.command(
                 argv,
@@ -205,6 +208,7 @@ class RunContext:
                 timeout=timeout,
                 signal_number=signal.SIGABRT,
                 memory_bytes=parse_size(self.site.environ.get(MEMORY_VARIABLE, "0"), MEMORY_VARIABLE),
+                in_cell=True,
             )
         if completed.returncode == -signal.SIGKILL and not completed.timed_out:
             raise external_kill_error(completed.tail)

@@ -36,15 +36,24 @@ ALLOWED = re.compile(
     r"|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|GIT_SSL_.*"
     r"|PIP_.*|UV_.*|HF_.*|CC|CXX|OMP_NUM_THREADS|ASCEND_.*|NPU_MATRIX_.*"
 )
+# Of these, the variables that programs in a cell do not see: they install nothing and connect to no cluster.
+NOT_IN_CELLS = re.compile(r"PIP_.*|UV_.*|NPU_MATRIX_RAY_ADDRESS")
 # Programs write to a file, so they must not use colours or move the cursor, nor buffer their output.
 FIXED = {"TERM": "dumb", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def scrubbed_environment(
-    environ: Mapping[str, str], added: Mapping[str, str] | None = None
+    environ: Mapping[str, str], added: Mapping[str, str] | None = None, *, in_cell: bool = False
 ) -> dict[str, str]:
-    """The allowed variables of `environ`, the fixed values, and `added`, which has precedence."""
-    allowed = {name: value for name, value in environ.items() if ALLOWED.fullmatch(name)}
+    """The allowed variables of `environ`, the fixed values, and `added`, which has precedence.
+
+    in_cell: for a program in a cell, which does not see the credentials of package indexes.
+    """
+    allowed = {
+        name: value
+        for name, value in environ.items()
+        if ALLOWED.fullmatch(name) and not (in_cell and NOT_IN_CELLS.fullmatch(name))
+    }
     return {**allowed, **FIXED, **(added or {})}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -29,6 +30,7 @@ from harness.run.scheduling.events import (
 )
 from harness.run.scheduling.run_result import RunResult
 from harness.run.scheduling.schedule import EntryDecision, Judge, Phase, Schedule
+from harness.sources.secrets.masking import Masker
 
 TICK_SECONDS = 0.25
 # Storing one artifact never takes longer: older incomplete files are leftovers of killed processes.
@@ -74,7 +76,10 @@ def run_plan(
     """
     policy = policy or RunPolicy()
     ledger.artifacts.clear_unfinished(before=time.time() - UNFINISHED_SECONDS)
-    run_id = ledger.begin_run(plan.record(), argv, host or {}, now=clock())
+    masker = Masker.of_host(os.environ)
+    run_id = ledger.begin_run(
+        plan.record(), masker.json(tuple(argv)), masker.json(dict(host or {})), now=clock()
+    )
     run = _Run(plan, ledger, executor, judge, policy, observer, clock, run_id)
     return run.go(stopped)
 

@@ -12,6 +12,11 @@ from harness.sources.redact import redact_text, redact_url
 FETCH = re.compile(r"Failed to fetch:?\s+`?(?P<url>[a-z+]+://[^\s`]+)`?")
 CAUSE = re.compile(r"^\s*(?:cause|Caused by):\s+(?P<text>.*)$", re.MULTILINE)
 STATUS = re.compile(r"HTTP status \w+ error \((?P<code>\d{3})")
+REFUSED = re.compile(
+    r"index URL\s+\((?P<url>[^)\s]+)\)\s+could\s+not\s+be\s+queried\s+due\s+to\s+"
+    r"(?P<cause>[^()]+\((?P<code>40[137])[^)]*\))"
+)
+REFUSED_STATUS = (401, 403, 407)
 NETWORK_WORDS = (
     "error sending request",
     "error decoding response body",
@@ -38,7 +43,7 @@ class FetchFailure:
     def error(self) -> InfrastructureError:
         """The error to raise. A failed download is no statement about a cell."""
         fix = "check the network, the proxy and pip's index settings (`pip config debug`), then run again"
-        if self.status in (401, 403):
+        if self.status in REFUSED_STATUS:
             fix = "the index requires credentials: add them to pip's index URL, a netrc file or a keyring"
         what = redact_url(self.url) or "from the package index"
         return InfrastructureError(f"could not fetch {what}", why=self.cause, fix=fix)
@@ -46,6 +51,10 @@ class FetchFailure:
 
 def fetch_failure(output: str) -> FetchFailure | None:
     """The failed download that `output` of uv reports, or None if it reports something else."""
+    if refused := REFUSED.search(output):
+        return FetchFailure(
+            url=refused["url"], cause=" ".join(refused["cause"].split()), status=int(refused["code"])
+        )
     match = FETCH.search(output)
     lowered = output.lower()
     if not match and not any(word in lowered for word in NETWORK_WORDS):

@@ -6,18 +6,16 @@ that are close to each other share a request, and pip's certificates and proxy a
 
 from __future__ import annotations
 
-import base64
 import io
-import netrc
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
 
 from harness.digest import CHUNK_BYTES
+from harness.sources.packages.index_credentials import authenticated_request
 from harness.sources.packages.index_settings import IndexSettings, local_path
 
 TIMEOUT_S = 60.0
@@ -27,8 +25,6 @@ TAIL_BYTES = 512 << 10
 MERGE_GAP_BYTES = 256 << 10
 MIN_REQUEST_BYTES = 64 << 10
 TOO_LARGE = "it is larger than"
-#: The variables of uv with the URLs of package indexes.
-INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
 
 
 class NoRangesError(Exception):
@@ -125,8 +121,9 @@ class RemoteFile(io.RawIOBase):
     def _request(self, span: str) -> Any:
         self.requests += 1
         # With transfer compression the ranges would refer to the compressed file.
-        headers = {"Range": span, "Accept-Encoding": "identity"}
-        request = _request(self._url, self._settings, headers)
+        request = authenticated_request(self._url, self._settings)
+        request.add_header("Range", span)
+        request.add_header("Accept-Encoding", "identity")
         try:
             return self._opener.open(request, timeout=TIMEOUT_S)
         except urllib.error.HTTPError as error:
@@ -147,7 +144,7 @@ def download_file(url: str, settings: IndexSettings, target: Path, limit: int | 
     _require_http(url)
     received = 0
     with (
-        _opener(settings).open(_request(url, settings), timeout=TIMEOUT_S) as response,
+        _opener(settings).open(authenticated_request(url, settings), timeout=TIMEOUT_S) as response,
         target.open("wb") as stream,
     ):
         while chunk := response.read(CHUNK_BYTES):
@@ -167,43 +164,11 @@ def download(url: str, settings: IndexSettings, limit: int) -> bytes:
         data = Path(path).read_bytes()
     else:
         _require_http(url)
-        with _opener(settings).open(_request(url, settings), timeout=TIMEOUT_S) as response:
+        with _opener(settings).open(authenticated_request(url, settings), timeout=TIMEOUT_S) as response:
             data = response.read(limit + 1)
     if len(data) > limit:
         raise OSError(f"{TOO_LARGE} {limit >> 20} MiB")
     return data
-
-
-def _request(
-    url: str, settings: IndexSettings, headers: dict[str, str] | None = None
-) -> urllib.request.Request:
-    """The request for a file, with the credentials that the user has for its host."""
-    parts = urlsplit(url)
-    plain = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-    request = urllib.request.Request(plain, headers=headers or {})  # noqa: S310 - http or https, see _require_http
-    credentials = _credentials(url, settings)
-    if credentials:
-        # A redirect may lead to another host, which must not get them.
-        encoded = base64.b64encode(credentials.encode()).decode()
-        request.add_unredirected_header("Authorization", f"Basic {encoded}")
-    return request
-
-
-def _credentials(url: str, settings: IndexSettings) -> str:
-    """`user:password` from the URL, from an index on the same host, or from the netrc file; "" without."""
-    wanted = urlsplit(url)
-    variables = settings.uv_environment()
-    texts = (variables.get(name, "") for name in INDEX_VARIABLES)
-    for known in (url, *(part for text in texts for part in text.replace(",", " ").split())):
-        parts = urlsplit(known[known.find("=") + 1 :] if "=http" in known else known)
-        if parts.username and (parts.hostname, parts.port) == (wanted.hostname, wanted.port):
-            return f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    named = settings.inherited.get("NETRC")
-    try:
-        found = netrc.netrc(named).authenticators(wanted.hostname or "")
-    except (OSError, netrc.NetrcParseError):
-        return ""
-    return f"{found[0]}:{found[2]}" if found else ""
 
 
 def _require_http(url: str) -> None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.sources.packages.fetch_failure import fetch_failure
+from harness.sources.packages.fetch_failure import REFUSED_STATUS, fetch_failure
 from harness.sources.packages.lockfile import normal_name
 
 NAME = r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[A-Za-z0-9,._-]+\])?"
@@ -89,9 +89,12 @@ def parse_uv_failure(output: str) -> UvFailure:
     """Parse the error output of a failed `uv pip compile`; an unknown text becomes `UvFailureKind.OTHER`."""
     text = _only_error(output)
     hints = tuple(" ".join(match["text"].split()) for match in HINT.finditer(text))
-    if "No solution found when resolving" in text:
+    failure = fetch_failure(text)
+    refused = failure is not None and failure.status in REFUSED_STATUS
+    # uv continues without an index that refuses the credentials, and then misses packages.
+    if "No solution found when resolving" in text and not refused:
         return _no_solution(text, hints)
-    if failure := fetch_failure(text):
+    if failure is not None:
         return UvFailure(kind=UvFailureKind.NETWORK, url=failure.url, hints=hints, text=text)
     if "Couldn't parse requirement" in text or "is not a valid" in text:
         return UvFailure(kind=UvFailureKind.REQUIREMENT, hints=hints, text=text)

@@ -20,6 +20,7 @@ from harness.run.jobs.job import JobSite
 from harness.run.programs.interruption import Interruption
 from harness.run.scheduling.run_lock import run_lock
 from harness.settings import Settings
+from harness.sources.secrets.masking import Masker
 from harness.workspace.planning.open_plan import PlanContext, host_kind
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def exclusive_run(settings: Settings) -> Iterator[Callable[[], bool]]:
 
     InfrastructureError if another run uses this state folder and the setting `wait` is off.
     """
-    command = ["npu-matrix", *sys.argv[1:]]
+    # The command is stored in the lock file, for whoever waits for this run.
+    command = ["npu-matrix", *Masker.of_host(os.environ).json(sys.argv[1:])]
     with (
         Interruption() as stopped,
         run_lock(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.sources.packages.fetch_failure import fetch_failure
 from harness.sources.packages.uv_errors import UvFailureKind, parse_uv_failure
 
 CONFLICT = """\
@@ -122,3 +123,24 @@ def test_what_is_wanted_under_a_marker_is_contested_like_anything_else() -> None
     wanted = {d.package: d.needed_versions for d in found.dependencies if d.needs == "xgrammar"}
     assert wanted == {"vllm-ascend": ">=0.1.30", "vllm": "==0.1.29"}
     assert "platform_machine" not in found.chain[0].facts
+
+
+REFUSED_INDEX = """\
+error: No solution found when resolving dependencies
+  cause: Because verl was not found in the package registry and you require verl==1, we can conclude that your \
+requirements are unsatisfiable.
+
+hint: An index URL (http://127.0.0.1:38399/b/simple) could not be queried due to a lack of valid authentication \
+credentials (401 Unauthorized)
+"""
+
+
+def test_an_index_that_refuses_the_credentials_says_nothing_about_a_package() -> None:
+    failure = parse_uv_failure(REFUSED_INDEX)
+    assert failure.kind is UvFailureKind.NETWORK
+    assert failure.url == "http://127.0.0.1:38399/b/simple"
+    fetched = fetch_failure(REFUSED_INDEX)
+    assert fetched is not None
+    error = fetched.error()
+    assert "http://127.0.0.1:38399/b/simple" in str(error)
+    assert "requires credentials" in str(error)
