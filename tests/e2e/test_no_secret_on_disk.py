@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +15,14 @@ from authenticated_index import AuthenticatedIndex
 from canaries import ProcessWatch, Search, credentials, plain_token, plant
 from conftest import PATCH, REPOSITORY, SECONDS, Checkout
 
+from harness.digest import digest_file
+from harness.sources.packages.index_settings import index_environment, uv_binary
+
 # Variables of uv that define the default index; each test uses one way to name it.
 DEFAULT_INDEX = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
 # uv takes the first of these. Links to a page without packages, and a proxy that does not exist, end a run.
 OTHERS = ("UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "PIP_FIND_LINKS", "PIP_PROXY", "~/.config/pip/pip.conf")
-FORMATS = ("requirements", "script", "markdown", "conda", "dockerfile", "json")
+FORMATS = ("requirements", "script", "dockerfile", "json")
 
 
 class Machine:
@@ -70,7 +74,7 @@ def machine(checkout: Checkout) -> Iterator[Machine]:
         yield Machine(checkout, index)
 
 
-BUILD = ("--check", "resolve", "--check", "patches", "--check", "environment", "--check", "api")
+BUILD = ("--check", "resolve", "--check", "patches", "--check", "environment")
 
 
 def test_after_a_build_locks_reports_a_merge_a_gate_and_a_cleanup(machine: Machine) -> None:
@@ -86,7 +90,7 @@ def test_after_a_build_locks_reports_a_merge_a_gate_and_a_cleanup(machine: Machi
             machine.use("lock", cell, "--format", name)
         machine.use("lock", cell, "--format", "dockerfile", "--output", str(machine.folder / "context"))
         machine.use("report", codes=(0, 1, 4))
-        assert list((machine.folder / "cache" / "cells").rglob("verl/core.py"))
+        assert list((machine.folder / "own-uv-cache").rglob("verl/core.py"))
         machine.use("--state", "other-state", "ledger", "merge", ".npu-matrix")
         machine.checkout.patch(PATCH.replace("return 0", "return 0.0"))
         machine.use(
@@ -146,4 +150,28 @@ def test_netrc_and_uvs_variables_for_a_named_index_work(machine: Machine) -> Non
     }
     machine.use("run", "--check", "resolve", "--check", "api", "--check", "patches", codes=(0, 1))
     assert f"{user}:{password}" in machine.index.users
+    assert machine.found() == {}
+
+
+def test_an_environment_that_uv_installs_from_such_an_index_holds_no_password(machine: Machine) -> None:
+    machine.plant(*DEFAULT_INDEX[1:], *OTHERS)
+    environ = machine.checkout.environ
+    settings = index_environment(environ, etc=machine.folder, prefix=machine.folder, cwd=machine.folder)
+    prefix = machine.folder / "venv"
+    for words in (
+        ("venv", "--python", sys.executable, str(prefix)),
+        ("pip", "install", "--python", str(prefix), "--require-hashes", "--requirements", "in.txt"),
+        ("pip", "compile", "in.in", "--emit-index-url", "--format", "pylock.toml", "-o", "pylock.toml"),
+    ):
+        wheel = machine.checkout.wheels.folder / "verl-0.9.1-py3-none-any.whl"
+        (machine.folder / "in.in").write_text("verl==0.9.1\n")
+        (machine.folder / "in.txt").write_text(f"verl==0.9.1 --hash=sha256:{digest_file(wheel)}\n")
+        subprocess.run(
+            [uv_binary(), *words],
+            env=settings.uv_environment(),
+            cwd=machine.folder,
+            check=True,
+            capture_output=True,
+        )
+    assert list(prefix.rglob("verl/core.py"))
     assert machine.found() == {}

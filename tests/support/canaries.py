@@ -10,6 +10,7 @@ import base64
 import bz2
 import gzip
 import hashlib
+import io
 import json
 import lzma
 import os
@@ -17,7 +18,7 @@ import sqlite3
 import threading
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -232,9 +233,7 @@ class Search:
                     data += str(path.readlink()).encode()
                 elif path.is_file():
                     data += b"\n" + path.read_bytes()
-                places = self.in_data(data) | (
-                    _rows(path, self) if path.suffix.startswith(".sqlite") else set()
-                )
+                places = self.in_data(data) | (_rows(path, self) if path.suffix == ".sqlite3" else set())
                 if not path.is_symlink() and path.is_file():
                     places |= self.in_data(path.read_bytes())
                 if places:
@@ -289,8 +288,6 @@ def _unpacked(data: bytes) -> Iterator[bytes]:
                 return
     if data.startswith(b"PK"):
         try:
-            import io
-
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 for member in archive.infolist():
                     yield from _unpacked(archive.read(member))
@@ -307,10 +304,3 @@ def _rows(path: Path, search: Search) -> set[str]:
                 found |= search.in_data(json.dumps(row, default=repr).encode())
     database.close()
     return found
-
-
-def read_json(text: str) -> Mapping[str, object]:
-    """A JSON object in output."""
-    value = json.loads(text)
-    assert isinstance(value, dict)
-    return value
