@@ -117,6 +117,7 @@ def test_after_a_run_whose_index_refuses_the_password(machine: Machine) -> None:
     assert watch.found == {}
 
 
+SOURCES = ("--check", "resolve", "--check", "api", "--check", "patches")
 WAYS = {
     "pip's variable": "PIP_INDEX_URL",
     "uv's variable": "UV_DEFAULT_INDEX",
@@ -131,25 +132,26 @@ def test_an_index_that_requires_a_password_works_however_it_is_given(machine: Ma
     machine.plant(
         *(set(DEFAULT_INDEX) - {place}), *OTHERS, "UV_INDEX", "PIP_EXTRA_INDEX_URL", "~/.config/uv/uv.toml"
     )
-    # pip fetches the sources that patches apply to, and it does not know uv's variables.
-    patches = () if place.startswith("UV") else ("--check", "patches")
-    machine.use("run", "--check", "resolve", "--check", "api", *patches, codes=(0, 1))
+    machine.use("run", *SOURCES, codes=(0, 1))
     assert f"{plain_token(f'{place}0')}:{plain_token(f'{place}1')}" in machine.index.users
     assert machine.found() == {}
 
 
-def test_netrc_and_uvs_variables_for_a_named_index_work(machine: Machine) -> None:
-    machine.plant(*DEFAULT_INDEX, *OTHERS, "PIP_EXTRA_INDEX_URL", "~/.config/uv/uv.toml", "~/.pip/pip.conf")
-    netrc = Path(machine.checkout.environ["NETRC"])
-    user, password = plain_token("~/my-netrc0"), plain_token("~/my-netrc1")
-    netrc.write_text(f"machine 127.0.0.1 login {user} password {password}\n")
-    machine.index.accepted |= {f"{user}:{password}"}
-    machine.checkout.environ |= {
-        "PIP_INDEX_URL": machine.index.url(),
-        "UV_INDEX": f"private={machine.index.url()}",
-    }
-    machine.use("run", "--check", "resolve", "--check", "api", "--check", "patches", codes=(0, 1))
-    assert f"{user}:{password}" in machine.index.users
+@pytest.mark.parametrize("way", ["netrc", "a named index of uv"])
+def test_a_password_that_is_no_part_of_the_address_works(machine: Machine, way: str) -> None:
+    left_out = ("UV_INDEX", "PIP_EXTRA_INDEX_URL", "~/.config/uv/uv.toml", "~/.pip/pip.conf")
+    machine.plant(*DEFAULT_INDEX, *OTHERS, *left_out)
+    environ = machine.checkout.environ
+    if way == "netrc":
+        user, password = plain_token("~/my-netrc0"), plain_token("~/my-netrc1")
+        Path(environ["NETRC"]).write_text(f"machine 127.0.0.1 login {user} password {password}\n")
+        machine.index.accepted.add(f"{user}:{password}")
+        environ["PIP_INDEX_URL"] = machine.index.url()
+    else:
+        user, password = environ["UV_INDEX_PRIVATE_USERNAME"], environ["UV_INDEX_PRIVATE_PASSWORD"]
+        environ["UV_DEFAULT_INDEX"] = f"private={machine.index.url()}"
+    machine.use("run", *SOURCES, codes=(0, 1))
+    assert machine.index.users == {f"{user}:{password}"}
     assert machine.found() == {}
 
 

@@ -68,7 +68,7 @@ STORED = (
     ),
     StoredVariables(
         names=r"NPU_MATRIX_(MATRIX|STATE|CACHE|REPORTS|PROFILE|JOBS|MIRRORS|REFERENCES|LEASES|CELL_MEMORY"
-        r"|CELL_SHM|ENGINE|WAIT|EXECUTOR|NODES|KEY|TASK|RUN|DEVICE_FACTS|EXPECTED)",
+        r"|CELL_SHM|ENGINE|WAIT|EXECUTOR|NODES|RUNNER|KEY|TASK|RUN|DEVICE_FACTS|EXPECTED)",
         storage=Storage.VALUE,
         reason="settings of this program that are names, numbers or folders",
     ),
