@@ -104,7 +104,7 @@ def test_outcomes_of_a_check_that_is_gone_are_named(bench: Bench) -> None:
     bench.go(True, True)
     edit_ledger(
         ledger_file(bench),
-        'UPDATE plans SET body = replace(body, \'"check":"patches"\', \'"check":"bygone"\')',
+        'UPDATE plans SET body = replace(body, \'"check":"resolve"\', \'"check":"bygone"\')',
         *NEW_PLAN_DIGESTS,
     )
     assert bench.ask("report") == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,11 @@ from harness.cli.app import main
 from harness.ledger.run_record import Disposition
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State, Status
-from harness.patchstack.apply.patch_verdict import MeasuredPatch, PatchVerdict
-from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
 from harness.plan.tasks.task import Plan
 from harness.settings import load_settings
+from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, ResolveMeasured
 from harness.workspace.planning.open_plan import open_plan
 
-REPOSITORY = Path(__file__).parents[3]
 MATRIX = """\
 format: 1
 axes:
@@ -37,49 +34,36 @@ profiles:
 
 
 class Bench:
-    """A checkout with a matrix of two cells, and runs of its `patches` check."""
+    """A checkout with a matrix of two cells, and runs of its `resolve` check."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         (root / "matrix.yaml").write_text(MATRIX, encoding="utf-8")
-        shutil.copytree(REPOSITORY / "patches", root / "patches")
         self.settings = load_settings({}, {}, root)
-        self.plan: Plan = open_plan(self.settings, checks=("patches",)).plan
+        self.plan: Plan = open_plan(self.settings, checks=("resolve",)).plan
         self.clock = 1_790_000_000.0
 
-    def go(self, *applies: bool, finished: bool = True, revision: str = "") -> str:
-        """A run in which the patches of the first cells apply or not; of the other cells nothing is known."""
+    def go(self, *resolves: bool, finished: bool = True, revision: str = "") -> str:
+        """A run in which the first cells resolve or not; of the other cells nothing is known."""
         self.clock += 3600
         with Ledger.open(self.settings.path("state")) as ledger:
             run_id = ledger.begin_run(self.plan.record(), ["run"], {"revision": revision}, now=self.clock)
-            for entry, value in zip(self.plan.entries, applies, strict=False):
+            for entry, value in zip(self.plan.entries, resolves, strict=False):
                 ledger.record(
                     Outcome(
                         key=entry.key,
-                        check="patches",
+                        check="resolve",
                         tier=entry.tier,
                         state=State.COMPLETED,
                         evidence=Evidence.STATIC,
                         facets={},
-                        measurements=PATCHES_FORMAT.write(
-                            PatchesMeasured(
-                                selected=("verl/a",),
-                                tree="made up",
-                                applies=value,
-                                verdicts=(
-                                    MeasuredPatch(
-                                        patch="verl/a",
-                                        verdict=PatchVerdict.CLEAN if value else PatchVerdict.CONFLICT,
-                                    ),
-                                ),
-                            )
-                        ),
+                        measurements=RESOLVE_FORMAT.write(ResolveMeasured(resolved=value)),
                         started=self.clock,
                         finished=self.clock + 1,
                         run_id=run_id,
                     )
                 )
-            left = self.plan.entries[len(applies) :] if finished else ()
+            left = self.plan.entries[len(resolves) :] if finished else ()
             ledger.record_dispositions(
                 run_id,
                 [
@@ -138,7 +122,7 @@ def test_watching_a_run_whose_process_is_gone_ends(bench: Bench, capsys) -> None
     bench.go(False, finished=False)
     bench.ask("status", "--watch")
     out = capsys.readouterr().out
-    assert "patches: unexpected failure (static)" in out
+    assert "resolve: unexpected failure (static)" in out
     assert "this run has not finished" in out
 
 
