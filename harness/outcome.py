@@ -150,12 +150,13 @@ class Origin:
 class Trust:
     """What the ledger that an outcome was read from says about its origin. It is never stored.
 
-    foreign: another machine recorded it. signer: the runner whose signature on it was verified. claimed: why
-    its hardware evidence is not believed, or "".
+    foreign: another machine recorded it. signer: the runner whose signature on it was verified. unsigned: why
+    no signature counts, "" if one does or none is needed. claimed: why it is not believed, or "".
     """
 
     foreign: bool = False
     signer: str = ""
+    unsigned: str = ""
     claimed: str = ""
 
 

@@ -147,7 +147,7 @@ class Ledger:
 
     def refusal_of(self, outcome: Outcome, attestation: Attestation) -> str:
         """Why another machine with the same signers would not believe the outcome with this attestation."""
-        return self._seen_elsewhere(outcome, (attestation,)).trust.claimed
+        return self._seen_elsewhere(outcome, (attestation,)).trust.unsigned
 
     def _seen_elsewhere(self, outcome: Outcome, attestations: Iterable[Attestation]) -> Outcome:
         return judge_origin(outcome, attestations, merged=True, host=self.host, signers=self._signers)
@@ -340,8 +340,9 @@ class Ledger:
                 read += 1
                 added += self._append(outcome, merged=True) is not None
                 refs.update((ref.digest, ref) for ref in outcome.files)
-                if outcome.evidence is Evidence.HARDWARE:
-                    self._store_attestations(row.uid, source.attestations(row.uid))
+                attestations = source.attestations(row.uid)
+                if attestations or outcome.evidence is Evidence.HARDWARE:
+                    self._store_attestations(row.uid, attestations)
                     believed = self._stored(row.uid)
                     signed += believed is not None and bool(believed.trust.signer)
                     if believed is not None and believed.trust.claimed:
@@ -446,17 +447,16 @@ class Ledger:
                 yield self._with_trust(row, outcome)
 
     def _with_trust(self, row: OutcomeRow, outcome: Outcome) -> Outcome:
-        if outcome.evidence is not Evidence.HARDWARE:
-            return judge_origin(outcome, (), merged=bool(row.merged), host=self.host, signers=self._signers)
-        if row.uid not in self._judged:
-            self._judged[row.uid] = judge_origin(
-                outcome,
-                read_attestations(self._db, row.uid),
-                merged=bool(row.merged),
-                host=self.host,
-                signers=self._signers,
-            )
-        return replace(self._judged[row.uid], attempt=outcome.attempt)
+        if row.uid in self._judged:
+            return replace(self._judged[row.uid], attempt=outcome.attempt)
+        attestations = read_attestations(self._db, row.uid)
+        judged = judge_origin(
+            outcome, attestations, merged=bool(row.merged), host=self.host, signers=self._signers
+        )
+        if attestations:
+            # Verifying a signature starts a program.
+            self._judged[row.uid] = judged
+        return judged
 
     def _runs(self, where: str, values: tuple[str, ...], limit: int) -> tuple[RunRecord, ...]:
         with database_errors(self.path, "read"):

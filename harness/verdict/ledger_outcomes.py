@@ -12,8 +12,8 @@ from harness.outcome import Outcome, State, Status
 from harness.plan.tasks.task import STOPPING, Plan
 from harness.verdict.gate.flake import Attempt, FlakeDecision, decide
 from harness.verdict.gate.gate import CellCheck
-from harness.verdict.plan_verdicts import judge_plan
-from harness.verdict.verdict import ExpectedFailure, Verdict, judge_outcome
+from harness.verdict.plan_verdicts import judge_plan, judge_stored
+from harness.verdict.verdict import ExpectedFailure, Verdict
 
 HISTORY_LIMIT = 200
 #: The states of tasks that were decided by the cell, not by the machine that ran them.
@@ -44,7 +44,7 @@ def read_attempts(plan: Plan, ledger: Ledger) -> RecordedAttempts:
                 outcome
                 for outcome in recorded
                 if outcome.state in DECIDED_STATES
-                and judge_outcome(task.check, outcome).status not in {Status.NOT_RUN, Status.CLAIMED}
+                and judge_stored(task, outcome)[0].status not in {Status.NOT_RUN, Status.CLAIMED}
             )
             outcomes[key] = next(decided, recorded[0])
     return RecordedAttempts(outcomes=outcomes, attempts=attempts)
@@ -106,7 +106,7 @@ def _blocked(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[Disposition]:
         outcome = outcomes.get(entry.key)
         task = plan.tasks.get(entry.key)
         if outcome is not None and task is not None:
-            before.append((entry, judge_outcome(task.check, outcome).status))
+            before.append((entry, judge_stored(task, outcome)[0].status))
             continue
         needs = set(task.check.needs) if task else set()
         cause = next(
@@ -175,7 +175,7 @@ def _attempts(
     if task is None:
         return []
     judged = [
-        (judge_outcome(task.check, outcome).status, outcome)
+        (judge_stored(task, outcome)[0].status, outcome)
         for outcome in reversed(outcomes)
         if outcome.state in DECIDED_STATES
     ]

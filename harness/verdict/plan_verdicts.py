@@ -32,7 +32,7 @@ def judge_plan(
     """One verdict per entry, in plan order. An entry with neither outcome nor disposition is an error."""
     without_outcome = {(entry.cell_id, entry.check): entry for entry in dispositions}
     judgements = {
-        key: _judge(plan.tasks[key], outcome) for key, outcome in outcomes.items() if key in plan.tasks
+        key: judge_stored(plan.tasks[key], outcome) for key, outcome in outcomes.items() if key in plan.tasks
     }
     verdicts: list[Verdict] = []
     failures: dict[str, list[Verdict]] = {}
@@ -57,7 +57,8 @@ def judge_plan(
     return tuple(verdicts)
 
 
-def _judge(task: Task, outcome: Outcome) -> tuple[Judgement, Outcome]:
+def judge_stored(task: Task, outcome: Outcome) -> tuple[Judgement, Outcome]:
+    """The judgement on a stored outcome of the task, and the outcome with the evidence that is believed."""
     bounded = bounded_outcome(task, outcome)
     judgement = judge_outcome(task.check, bounded.outcome)
     if bounded.lowered:

@@ -1,7 +1,8 @@
 """Decides whether hardware evidence in a ledger is believed: measured here, or signed by a runner we name.
 
 Outcomes with other evidence can be measured again on any machine, so they are believed wherever they come
-from; their origin is shown.
+from; their origin is shown. Whether a task could only be measured on hardware is not known here: its outcomes
+are bounded by `plan.tasks.evidence_bound`, whatever evidence they state.
 """
 
 from __future__ import annotations
@@ -30,17 +31,21 @@ def judge_origin(
 
     merged: whether the outcome was added by `ledger merge`. host: the fingerprint of this machine.
     """
+    is_hardware = outcome.evidence is Evidence.HARDWARE
     foreign = merged or (outcome.origin is not None and outcome.origin.recorder != host)
-    if outcome.evidence is not Evidence.HARDWARE or not (foreign or outcome.origin is None):
-        return replace(outcome, trust=Trust(foreign=foreign))
+    if not foreign and not (is_hardware and outcome.origin is None):
+        return replace(outcome, trust=Trust())
     refusals = [] if outcome.origin else ["it does not say which machine measured it"]
     for attestation in attestations:
         signer, why = _signer_of(outcome, attestation, signers)
         if not why:
             return replace(outcome, trust=Trust(foreign=True, signer=signer))
         refusals.append(why)
-    claimed = refusals[0] if refusals else "no runner signed it"
-    return replace(outcome, evidence=Evidence.STATIC, trust=Trust(foreign=True, claimed=claimed))
+    unsigned = refusals[0] if refusals else "no runner signed it"
+    if not is_hardware:
+        return replace(outcome, trust=Trust(foreign=True, unsigned=unsigned))
+    trust = Trust(foreign=True, unsigned=unsigned, claimed=unsigned)
+    return replace(outcome, evidence=Evidence.STATIC, trust=trust)
 
 
 def _signer_of(outcome: Outcome, attestation: Attestation, signers: Signers) -> tuple[str, str]:

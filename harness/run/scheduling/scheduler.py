@@ -13,6 +13,7 @@ from harness.ledger.run_record import Disposition
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status, Tier
 from harness.plan.change.rerun_reasons import outdated_outcomes
+from harness.plan.tasks.evidence_bound import bounded_outcome
 from harness.plan.tasks.task import Plan, Task
 from harness.run.executors.executor import Executor
 from harness.run.jobs.execute import INFRASTRUCTURE
@@ -115,6 +116,7 @@ class _Run:
             check = plan.tasks[key].check
             reason = (
                 policy.outdated.get(key)
+                or bounded_outcome(plan.tasks[key], outcome).outcome.trust.claimed
                 or why_not_reusable(check, outcome, judge(check, outcome))
                 or why_altered(check, outcome)
             )

@@ -22,6 +22,7 @@ from harness.plan.tasks.planner import restrict_plan
 from harness.run.scheduling.scheduler import RunPolicy, run_plan
 from harness.settings import Settings
 from harness.sources.git.mirrors import find_mirror, mirrors_folder
+from harness.verdict.plan_verdicts import judge_stored
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.execution.run_setup import local_run
 from harness.workspace.open_ledger import open_ledger
@@ -86,7 +87,7 @@ class BisectSearch:
     def observe(self, number: int, outcome: Outcome, how: str) -> bool:
         """Update the search with an outcome; False if the outcome is neither pass nor fail."""
         task = self.context.plan.tasks[self.entries[number].key]
-        status = judge_outcome(task.check, outcome).status
+        status = judge_stored(task, outcome)[0].status
         if status not in {Status.PASS, Status.FAIL}:
             return False
         try:

@@ -46,14 +46,17 @@ def read_history(context: PlanContext) -> PlanHistory:
     """Read the history of the plan from the ledger."""
     checks = {key: task.check for key, task in context.plan.tasks.items()}
     found = read_key_history(context.settings, checks, context.host)
-    outdated = outdated_outcomes(context.plan.tasks, found.outcomes)
+    stored = {
+        key: bounded_outcome(context.plan.tasks[key], outcome).outcome
+        for key, outcome in found.outcomes.items()
+    }
+    outdated = {
+        **{key: one.trust.claimed for key, one in stored.items() if one.trust.claimed},
+        **outdated_outcomes(context.plan.tasks, found.outcomes),
+    }
     return replace(
         found,
-        outcomes={
-            key: bounded_outcome(context.plan.tasks[key], outcome).outcome
-            for key, outcome in found.outcomes.items()
-            if key not in outdated
-        },
+        outcomes={key: outcome for key, outcome in stored.items() if key not in outdated},
         judgements={key: judgement for key, judgement in found.judgements.items() if key not in outdated},
         not_reusable={**found.not_reusable, **outdated},
     )

@@ -12,6 +12,7 @@ from harness.ledger.plan_record import TaskRecord
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State, Status
 from harness.plan.tasks.check_registry import all_checks
+from harness.plan.tasks.evidence_bound import strongest_evidence
 from harness.settings import Settings
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_ledger import open_ledger, runner_signers
@@ -30,7 +31,7 @@ class SigningReport:
 
 
 def sign_outcomes(settings: Settings, key_file: Path, runner: str) -> SigningReport:
-    """Sign every hardware outcome that this machine recorded and that has no valid signature yet.
+    """Sign every outcome of hardware that this machine recorded and that has no valid signature yet.
 
     InputError if matrix.yaml names no key of the runner, or if ssh-keygen cannot use the key.
     InfrastructureError if ssh-keygen is not installed.
@@ -49,7 +50,7 @@ def sign_outcomes(settings: Settings, key_file: Path, runner: str) -> SigningRep
     refused: list[tuple[Outcome, str]] = []
     with open_ledger(settings) as ledger:
         tasks = _RecordedTasks(ledger)
-        for outcome in _measured_here(ledger):
+        for outcome in _measured_here(ledger, tasks):
             if ledger.signer_of(outcome) == runner:
                 signed_before.append(outcome)
                 continue
@@ -61,11 +62,14 @@ def sign_outcomes(settings: Settings, key_file: Path, runner: str) -> SigningRep
     return SigningReport(signed=tuple(signed), signed_before=tuple(signed_before), refused=tuple(refused))
 
 
-def _measured_here(ledger: Ledger) -> list[Outcome]:
+def _measured_here(ledger: Ledger, tasks: _RecordedTasks) -> list[Outcome]:
+    """What this machine recorded about hardware, also without hardware evidence: a task that timed out."""
     return [
         outcome
         for outcome in ledger.history(limit=-1)
-        if outcome.evidence is Evidence.HARDWARE and not outcome.trust.foreign and outcome.state in DECIDED
+        if not outcome.trust.foreign
+        and outcome.state in DECIDED
+        and Evidence.HARDWARE in (outcome.evidence, strongest_evidence(tasks.of(outcome)))
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,12 +156,16 @@ def test_a_host_signs_its_hardware_outcomes_and_another_machine_believes_them(tm
     assert "loss (key bbbbbbbbbbbb): the plan of its run is not in this ledger" in out
     code, out, _ = run(capsys, [*sign, "--json"])
     assert json.loads(out)["signed_before"] == ["a" * 64]
+    with Ledger.open(there / ".npu-matrix") as ledger:
+        (hardware,) = ledger.history(key="a" * 64)
+        ledger.record(replace(hardware, evidence=Evidence.CPU, state=State.TIMEOUT))
+    assert "1 outcomes signed, 1 were signed before" in run(capsys, sign)[1]
     # Here, the same state folder is that of another machine.
     monkeypatch.setattr("harness.ledger.store.host_fingerprint", lambda: "e" * 64)
     code, out, _ = call(capsys, here, str(there / ".npu-matrix"), "--json")
     assert code == EXIT_OK
     (report,) = json.loads(out)["ledgers"].values()
-    assert report["signed"] == 1
+    assert report["signed"] == 2
     assert [one["why"] for one in report["claimed"]] == ["no runner signed it"]
 
 

@@ -247,7 +247,8 @@ def test_a_ledger_that_was_copied_as_a_whole_is_not_local(bench):
     with bench.here() as ledger:
         assert ledger.get(KEY) is None
         (found,) = ledger.history()
-    assert found.trust == Trust(foreign=True, claimed="no runner signed it")
+    why = "no runner signed it"
+    assert found.trust == Trust(foreign=True, unsigned=why, claimed=why)
 
 
 def test_a_hardware_outcome_that_does_not_name_its_machine_is_claimed(bench):
@@ -289,7 +290,7 @@ def test_other_evidence_of_other_machines_is_believed_and_marked(bench):
     with bench.here() as ledger:
         report = ledger.merge(bench.folder / "far" / FILE_NAME)
         assert report.claimed == ()
-        assert ledger.get(KEY).trust == Trust(foreign=True)
+        assert ledger.get(KEY).trust == Trust(foreign=True, unsigned="no runner signed it")
 
 
 def test_without_ssh_keygen_nothing_is_signed_and_signed_outcomes_are_claimed(bench, monkeypatch):
@@ -371,3 +372,19 @@ def test_any_edit_of_a_signed_outcome_with_its_digest_recomputed_is_not_believed
         assert all(one.evidence is not Evidence.HARDWARE and not one.trust.signer for one in found)
         if body["evidence"] == "hardware":
             assert all("changed after it was signed" in one.trust.claimed for one in found)
+
+
+def test_a_signature_is_verified_whatever_evidence_the_outcome_states(bench):
+    """A task that timed out on hardware has no hardware evidence, and is signed all the same."""
+    outcome = bench.record(measured(evidence=Evidence.CPU, state=State.TIMEOUT))
+    (unsigned,) = merged_history(bench)
+    assert unsigned.trust == Trust(foreign=True, unsigned="no runner signed it")
+    bench.attach(outcome, bench.signed(outcome))
+    (signed,) = merged_history(bench)
+    assert signed.trust == Trust(foreign=True, signer="a2-host")
+
+
+def merged_history(bench: Bench) -> tuple[Outcome, ...]:
+    with bench.here() as ledger:
+        ledger.merge(bench.folder / "far" / FILE_NAME)
+        return ledger.history(key=KEY)

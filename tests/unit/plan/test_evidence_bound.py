@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from make_outcome import make_outcome
 
 from harness.check import Check
-from harness.outcome import Evidence, Judgement, Measured, Status, Tier
+from harness.outcome import Evidence, Judgement, Measured, Status, Tier, Trust
 from harness.plan.tasks.evidence_bound import bounded_outcome, strongest_evidence
 from harness.plan.tasks.task import Task
 
@@ -83,3 +84,15 @@ def test_hardware_evidence_with_measurements_of_a_simulated_device_is_simulated(
     assert "the device in its measurements" in bounded.lowered
     real = make_outcome(evidence=Evidence.HARDWARE, measurements={"device": REAL})
     assert bounded_outcome(make_task({"kind": "npu"}), real).outcome is real
+
+
+@pytest.mark.parametrize("evidence", Evidence)
+def test_an_unsigned_outcome_of_another_machine_proves_nothing_about_hardware_whatever_it_states(evidence):
+    foreign = Trust(foreign=True, unsigned="no runner signed it")
+    outcome = make_outcome(evidence=evidence, trust=foreign)
+    on_npu = bounded_outcome(make_task({"kind": "npu"}), outcome).outcome
+    assert (on_npu.trust.claimed, on_npu.evidence) == ("no runner signed it", Evidence.STATIC)
+    for task in (make_task({"kind": "sim"}), make_task({"kind": "npu"}, Tier.STATIC)):
+        assert not bounded_outcome(task, outcome).outcome.trust.claimed
+    signed = make_outcome(evidence=evidence, trust=Trust(foreign=True, signer="a2-host"))
+    assert bounded_outcome(make_task({"kind": "npu"}), signed).outcome.evidence is evidence
