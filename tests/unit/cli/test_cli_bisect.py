@@ -73,7 +73,7 @@ def measured_on(upstream: str):
         changed = apply_stack(tree, loaded).files.get("verl/loss.py")
         names = {"exp": math.exp}
         exec(changed.data.decode() if changed else upstream, names)
-        return Measured(measurements={"value": names["loss"](0.0, 1.0)}, evidence=Evidence.CPU)
+        return Measured(measurements={"value": names["loss"](0.0, 1.0)}, evidence=Evidence.STATIC)
 
     return measure
 
