@@ -46,6 +46,7 @@ from harness.outcome import Measured
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 from harness.sources.packages.lockfile import LockedPackage
+from harness.sources.packages.uv_settings import write_uv_settings
 from harness.sources.redact import redact_text
 
 # uv creates it in every environment into which it installs.
@@ -166,8 +167,7 @@ def _install(
 ) -> frozenset[str]:
     """Create the virtual environment and install the packages; returns the files of the empty environment."""
     settings = index_environment(os.environ).with_indexes(spec.indexes)
-    # Without a settings file here uv would read one in a parent folder.
-    ctx.workdir.joinpath("uv.toml").write_text("", "utf-8")
+    write_uv_settings(ctx.workdir, "")
     require_disk_space(spec.packages, prefix.parent.parent)
     with build.step("venv"):
         argv = [uv_binary(), "venv", "--python", spec.interpreter, "--no-project", *QUIET, str(prefix)]

@@ -22,6 +22,7 @@ from harness.sources.packages.fetch_failure import fetch_failure
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_lock
 from harness.sources.packages.source_requirements import source_requirements
+from harness.sources.packages.uv_settings import write_uv_settings
 from harness.sources.redact import redact_text
 
 SECONDS = 300.0
@@ -114,8 +115,7 @@ def _resolve(lock: CellLock, lines: list[str], settings: IndexSettings) -> tuple
         }
         for file, content in files.items():
             folder.joinpath(file).write_text("".join(f"{line}\n" for line in content), "utf-8")
-        # Without a settings file here uv would read one in a parent folder.
-        folder.joinpath("uv.toml").write_text(settings.uv_file(), "utf-8")
+        write_uv_settings(folder, settings.uv_file())
         argv = [uv_binary(), "pip", "compile", "requirements.in", "--overrides", "overrides.txt"]
         argv += ["--excludes", "excluded.txt", "--output-file", "lock.txt", "--python", sys.executable]
         argv += ["--resolution", "highest", "--prerelease", "if-necessary-or-explicit"]

@@ -37,6 +37,7 @@ from harness.sources.packages.resolve_measurements import (
     ResolveMeasured,
 )
 from harness.sources.packages.uv_errors import UvFailure, UvFailureKind, parse_uv_failure
+from harness.sources.packages.uv_settings import write_uv_settings
 from harness.sources.redact import redact_text, redact_url
 
 MAX_ATTEMPTS = 12
@@ -249,9 +250,8 @@ def _compile(
 ) -> Completed:
     excluded = ctx.workdir / "excluded.txt"
     excluded.write_text("".join(f"{name}\n" for name in state.excluded), "utf-8")
-    # uv searches parent folders for a settings file unless its own folder has one.
     tables = [one.with_replacements(request.replacements(one.name)).uv_table() for one in published]
-    ctx.workdir.joinpath("uv.toml").write_text("\n".join((state.settings.uv_file(), *tables)), "utf-8")
+    write_uv_settings(ctx.workdir, "\n".join((state.settings.uv_file(), *tables)))
     # The requirements of the stack's source packages are read from their metadata; their code is not run.
     # Their dependencies may be built, as an installer does: otherwise uv silently selects old releases,
     # from before these dependencies were published as source packages only.

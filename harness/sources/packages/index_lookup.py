@@ -23,6 +23,7 @@ from harness.sources.packages.index_settings import IndexSettings, uv_binary
 from harness.sources.packages.lockfile import normal_name
 from harness.sources.packages.release_archive import ReleaseArchive, TargetPlatform
 from harness.sources.packages.uv_errors import UvFailureKind, parse_uv_failure
+from harness.sources.packages.uv_settings import write_uv_settings
 from harness.sources.redact import redact_text, redact_url
 
 LOCATE_TIMEOUT_S = 120.0
@@ -106,7 +107,7 @@ class PackageIndex:
         with tempfile.TemporaryDirectory(prefix="npu-matrix-index-") as folder:
             work = Path(folder)
             (work / "requirements.in").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-            (work / "uv.toml").write_text(self.settings.uv_file(), encoding="utf-8")
+            write_uv_settings(work, self.settings.uv_file())
             arguments = [*(target.arguments() if target else ALL_PLATFORMS), *options]
             done = self._compile(work, [*arguments, *(["--offline"] if self.offline else [])])
             if done.returncode != 0:

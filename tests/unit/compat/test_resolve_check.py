@@ -111,6 +111,18 @@ def test_an_override_resolves_a_conflict(wheels: Any, context: Any) -> None:
     assert reason.endswith("It is built without a device (its setup.py).")
 
 
+def test_overrides_apply_in_the_checkout_of_another_project(wheels: Any, context: Any) -> None:
+    wheels.add("vllm", "0.11.0", "torch==2.8.0")
+    wheels.add("torch", "2.7.1")
+    project = '[project]\nname = "plugin"\nversion = "1"\n[tool.uv]\nconstraint-dependencies = ["torch<2"]\n'
+    chosen = pins("vllm==0.11.0", "torch==2.7.1", overrides=[override("vllm", "torch")])
+    ctx = context({"pins": chosen, "platform": HERE})
+    ctx.workdir.parent.joinpath("pyproject.toml").write_text(project)
+    measured = resolve_check.run(ctx).measurements
+    assert resolve_check.judge(measured, {}).status is Status.PASS
+    assert [one.requirement for one in measured.hidden] == ["torch==2.8.0"]
+
+
 def test_an_override_hides_no_requirement_of_another_package(wheels: Any, context: Any) -> None:
     wheels.add("vllm", "0.11.0", "torch==2.8.0")
     wheels.add("vllm-ascend", "0.11.0rc1", "torch==2.7.1", "torch-npu==2.7.1")

@@ -1,0 +1,15 @@
+"""The settings that uv uses in a folder, whatever folder is around it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def write_uv_settings(folder: Path, settings: str) -> None:
+    """Write uv's settings for the programs that run in `folder`. The user's own settings file still applies.
+
+    The folder is made a workspace, because uv otherwise reads the settings of the project around it, for
+    example of the checkout that contains the state folder, and ignores `uv.toml` here.
+    """
+    (folder / "uv.toml").write_text(settings, encoding="utf-8")
+    (folder / "pyproject.toml").write_text("[tool.uv.workspace]\n", encoding="utf-8")
