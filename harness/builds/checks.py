@@ -34,12 +34,12 @@ def _environment_holds(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _ou
     return venv_environment.holds(measurements)
 
 
-def _environment_altered(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _outcome: Outcome) -> str:
+def _environment_altered(measurements: EnvironmentBuilt | EnvironmentNotBuilt, outcome: Outcome) -> str:
     if isinstance(measurements, EnvironmentNotBuilt):
         return ""
     from harness.builds.cell import environment_files
 
-    return environment_files.altered(measurements)
+    return environment_files.altered(measurements, foreign=outcome.trust.foreign)
 
 
 CHECKS: tuple[Check, ...] = (

@@ -77,7 +77,14 @@ def verdicts_from_ledger(
     """
     outdated = outdated or {}
     outcomes = {key: outcome for key, outcome in outcomes.items() if key not in outdated}
-    stale = [
+    stale = stale_dispositions(plan, outdated)
+    verdicts = judge_plan(plan, outcomes, [*_blocked(plan, outcomes), *stale], expected)
+    return {(verdict.cell_id, verdict.check): verdict for verdict in verdicts}
+
+
+def stale_dispositions(plan: Plan, outdated: Mapping[str, str]) -> list[Disposition]:
+    """Why entries are stale. outdated: key -> why its stored outcome proves nothing."""
+    return [
         Disposition(
             cell_id=entry.cell_id,
             check=entry.check,
@@ -88,8 +95,6 @@ def verdicts_from_ledger(
         for entry in plan.entries
         if entry.key in outdated
     ]
-    verdicts = judge_plan(plan, outcomes, [*_blocked(plan, outcomes), *stale], expected)
-    return {(verdict.cell_id, verdict.check): verdict for verdict in verdicts}
 
 
 def _blocked(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[Disposition]:

@@ -81,7 +81,8 @@ def _judgement(
         return judgements[entry.key]
     disposition = dispositions.get((entry.cell_id, entry.check))
     if disposition is not None:
-        return Judgement(status=disposition.status, reasons=(disposition.reason,)), None
+        remedies = ("Run the check again.",) if disposition.status is Status.STALE else ()
+        return Judgement(status=disposition.status, reasons=(disposition.reason,), remedies=remedies), None
     return (
         Judgement(
             status=Status.ERROR,

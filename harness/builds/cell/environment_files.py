@@ -158,10 +158,16 @@ def earlier_manifest(home: Path) -> FileManifest | None:
     return manifest
 
 
-def altered(measurements: EnvironmentBuilt) -> str:
-    """How the files of an environment differ from those that were built, or ""; also "" if it was removed."""
+def altered(measurements: EnvironmentBuilt, *, foreign: bool = False) -> str:
+    """How the files of an environment differ from those that were built, or ""; also "" if it was removed.
+
+    foreign: whether another machine may have built it. An environment in the same folder here is then another
+    one, unless the list of its files is there as well.
+    """
     files = measurements.files
     if files is None or not (Path(files.manifest).parent / FINISHED).is_file():
+        return ""
+    if foreign and not Path(files.manifest).is_file():
         return ""
     return why_changed(files)
 

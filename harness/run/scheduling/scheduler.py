@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from harness.check import why_altered, why_not_reusable, why_not_usable
+from harness.check import why_not_reusable, why_not_usable
 from harness.ledger.run_record import Disposition
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status, Tier
@@ -18,6 +18,7 @@ from harness.plan.tasks.task import Plan, Task
 from harness.run.executors.executor import Executor
 from harness.run.jobs.execute import INFRASTRUCTURE
 from harness.run.jobs.job import Job
+from harness.run.scheduling.altered_outcomes import altered_outcomes
 from harness.run.scheduling.events import (
     EntryWithoutOutcome,
     Observer,
@@ -118,12 +119,12 @@ class _Run:
                 policy.outdated.get(key)
                 or bounded_outcome(plan.tasks[key], outcome).outcome.trust.claimed
                 or why_not_reusable(check, outcome, judge(check, outcome))
-                or why_altered(check, outcome)
             )
             if reason:
                 self._why[key] = reason
                 del known[key]
-        for key, reason in outdated_outcomes(plan.tasks, known).items():
+        outdated = outdated_outcomes(plan.tasks, known) | altered_outcomes(plan.tasks, known)
+        for key, reason in outdated.items():
             self._why[key] = reason
             del known[key]
         self._schedule = Schedule(

@@ -13,6 +13,7 @@ from harness.outcome import Evidence, Judgement, Outcome, State, Status
 from harness.plan.change.rerun_reasons import outdated_outcomes
 from harness.plan.cost.task_cost import CostModel, TimedExecution
 from harness.plan.tasks.evidence_bound import bounded_outcome
+from harness.run.scheduling.altered_outcomes import altered_outcomes
 from harness.settings import Settings
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_ledger import open_ledger
@@ -46,13 +47,12 @@ def read_history(context: PlanContext) -> PlanHistory:
     """Read the history of the plan from the ledger."""
     checks = {key: task.check for key, task in context.plan.tasks.items()}
     found = read_key_history(context.settings, checks, context.host)
-    stored = {
-        key: bounded_outcome(context.plan.tasks[key], outcome).outcome
-        for key, outcome in found.outcomes.items()
-    }
+    tasks = context.plan.tasks
+    stored = {key: bounded_outcome(tasks[key], outcome).outcome for key, outcome in found.outcomes.items()}
     outdated = {
         **{key: one.trust.claimed for key, one in stored.items() if one.trust.claimed},
-        **outdated_outcomes(context.plan.tasks, found.outcomes),
+        **outdated_outcomes(tasks, found.outcomes),
+        **altered_outcomes(tasks, found.outcomes),
     }
     return replace(
         found,

@@ -22,6 +22,7 @@ from harness.plan.change.revision import Revision, checkout_revision, resolve_re
 from harness.plan.keys.key import key_changes
 from harness.plan.tasks.check_registry import all_checks
 from harness.plan.tasks.task import Plan, plan_of_record
+from harness.run.scheduling.altered_outcomes import altered_outcomes
 from harness.settings import DEFAULT_PROFILE, Settings
 from harness.verdict.expectations import survey_expectations
 from harness.verdict.gate.blame import place_to_blame
@@ -129,7 +130,8 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
     expected = expectations(context.matrix, profile)
     base = _base(planned, ledger, options.base)
     changes, places = _blame(context, base.plan)
-    head = verdicts_from_ledger(plan, attempts.outcomes, expected, outdated_attempts(plan, attempts))
+    outdated = outdated_attempts(plan, attempts) | altered_outcomes(plan.tasks, attempts.outcomes)
+    head = verdicts_from_ledger(plan, attempts.outcomes, expected, outdated)
     base_entries = base.plan.entries_by_name
     head_entries = {(entry.cell_id, entry.check): entry for entry in plan.entries}
     changed = change_of_checkout(context.settings, base.revision) if base.revision else None

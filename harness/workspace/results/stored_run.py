@@ -17,8 +17,10 @@ from harness.plan.tasks.task import Plan, plan_of_record
 from harness.report.model.earlier_runs import revision_of
 from harness.report.model.gather import outcomes_of_run
 from harness.report.model.report_inputs import ReportInputs
+from harness.run.scheduling.altered_outcomes import altered_outcomes
 from harness.run.scheduling.run_lock import lock_holder
 from harness.settings import Settings
+from harness.verdict.ledger_outcomes import stale_dispositions
 from harness.verdict.plan_verdicts import judge_plan, summarise_verdicts
 from harness.verdict.verdict import Standing, Verdict
 from harness.workspace.planning.open_plan import expectations, open_matrix
@@ -49,19 +51,24 @@ def recorded_run(ledger: Ledger, run_id: str) -> RunRecord:
 
 
 def open_run(settings: Settings, ledger: Ledger, run_id: str | None) -> StoredRun:
-    """The named run or the latest; InputError for an unknown id, NothingSelectedError without any run."""
+    """The named run or the latest; InputError for an unknown id, NothingSelectedError without any run.
+
+    Outcomes that describe something that was altered since are stale. A running run verifies that itself.
+    """
     run = recorded_run(ledger, run_id) if run_id else ledger.latest_run()
     if run is None:
         raise NothingSelectedError("nothing has been run here yet", fix="npu-matrix run")
     plan = plan_of_record(run.plan, {check.name: check for check in all_checks()})
     matrix = open_matrix(settings)
     outcomes = outcomes_of_run(ledger, plan.tasks, run.run_id)
-    dispositions = ledger.dispositions(run.run_id)
+    altered = altered_outcomes(plan.tasks, outcomes) if run.finished is not None else {}
+    believed = {key: outcome for key, outcome in outcomes.items() if key not in altered}
+    dispositions = [*ledger.dispositions(run.run_id), *stale_dispositions(plan, altered)]
     return StoredRun(
         run=run,
         plan=plan,
         matrix=matrix,
-        verdicts=judge_plan(plan, outcomes, dispositions, expectations(matrix, plan.profile)),
+        verdicts=judge_plan(plan, believed, dispositions, expectations(matrix, plan.profile)),
         executed=frozenset(key for key, outcome in outcomes.items() if outcome.run_id == run.run_id),
     )
 

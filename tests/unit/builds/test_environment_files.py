@@ -9,6 +9,7 @@ import py_compile
 import shutil
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,18 @@ def test_reading_every_file_finds_what_metadata_cannot_show(cell: Cell) -> None:
     assert why_changed(found.files, full=True) == ""
     edit(Path(found.site_packages))
     assert "verl/other.py" in why_changed(found.files, full=True)
+
+
+def test_an_environment_of_another_machine_is_not_compared_with_the_one_in_its_folder_here(
+    cell: Cell,
+) -> None:
+    found, _ = cell.build()
+    assert found.files is not None
+    edit(Path(found.site_packages))
+    assert "verl/other.py" in altered(found, foreign=True)
+    elsewhere = replace(found, files=replace(found.files, manifest=f"{found.files.manifest}-elsewhere"))
+    assert altered(elsewhere, foreign=True) == ""
+    assert "cannot be verified" in altered(elsewhere)
 
 
 def test_an_environment_that_two_cells_share_stays_right_for_both(cell: Cell) -> None:

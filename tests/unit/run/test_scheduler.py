@@ -282,6 +282,20 @@ def test_an_environment_that_was_altered_is_made_again_even_if_nothing_needs_it(
     assert next(e.why for e in events if isinstance(e, TaskStarted)) == "verl/core.py was edited"
 
 
+def test_what_was_measured_in_an_altered_environment_does_not_count_if_that_cannot_be_built(
+    ledger: Ledger,
+) -> None:
+    edits: list[str] = []
+    check = replace(ENVIRONMENT, altered=lambda _measured, _outcome: "".join(edits))
+    env = replace(environment, check=check)
+    plan = make_plan([entry("c", one) for one in (resolve, env, loss)], [resolve, env, loss])
+    go(plan, ledger)
+    edits.append("verl/core.py was edited")
+    result = go(plan, ledger, FakeExecutor(answers={env.key: [breaks, breaks]}))
+    assert statuses(result)["loss"] is Status.BLOCKED
+    assert [one.status for one in ledger.dispositions(result.run_id)] == [Status.BLOCKED]
+
+
 def test_an_environment_that_a_task_changed_is_made_again_before_the_next_task(ledger: Ledger) -> None:
     edits: list[str] = []
     check = replace(ENVIRONMENT, holds=lambda _measured, _outcome: edits.pop() if edits else "")

@@ -1,0 +1,33 @@
+"""Finds stored outcomes that no longer describe what exists on this host: its environment was edited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.check import why_altered
+from harness.outcome import Outcome
+from harness.plan.tasks.task import Task
+
+
+def altered_outcomes(tasks: Mapping[str, Task], outcomes: Mapping[str, Outcome]) -> dict[str, str]:
+    """Key -> reason, for outcomes that describe something that was altered since, and those made from them.
+
+    This reads the metadata of all files of the environments that the outcomes describe.
+    """
+    found = {
+        key: reason
+        for key, outcome in outcomes.items()
+        if key in tasks and (reason := why_altered(tasks[key].check, outcome))
+    }
+    dependents: dict[str, list[str]] = {}
+    for key in outcomes.keys() & tasks.keys():
+        for need in tasks[key].needs:
+            dependents.setdefault(need, []).append(key)
+    pending = list(found)
+    while pending:
+        altered = pending.pop()
+        for key in dependents.get(altered, ()):
+            if key not in found:
+                found[key] = f"it needs {tasks[altered].check.name}, and {found[altered]}"
+                pending.append(key)
+    return found

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from run_fakes import make_check, make_task, outcome_of
+
+from harness.outcome import Tier
+from harness.plan.tasks.task import Task
+from harness.run.scheduling.altered_outcomes import altered_outcomes
+
+RESOLVE = make_task(make_check("resolve"))
+BUILT = make_task(
+    make_check("environment", Tier.BUILD, altered=lambda _measured, _outcome: "core.py was edited"),
+    needs=[RESOLVE],
+)
+LOSS = make_task(make_check("loss", Tier.NUMERICS), needs=[BUILT])
+CURVE = make_task(make_check("curve", Tier.CONVERGENCE), needs=[LOSS])
+TASKS = {task.key: task for task in (CURVE, LOSS, BUILT, RESOLVE)}
+
+
+def altered(*tasks: Task) -> dict[str, str]:
+    return altered_outcomes(TASKS, {task.key: outcome_of(task) for task in tasks})
+
+
+def test_everything_that_was_measured_in_an_altered_environment_is_named_with_the_reason() -> None:
+    found = altered(RESOLVE, BUILT, LOSS, CURVE)
+    assert found == {
+        BUILT.key: "core.py was edited",
+        LOSS.key: "it needs environment, and core.py was edited",
+        CURVE.key: "it needs loss, and it needs environment, and core.py was edited",
+    }
+
+
+def test_an_environment_that_was_never_built_was_not_altered() -> None:
+    assert altered(RESOLVE, LOSS) == {}
+
+
+def test_outcomes_of_checks_that_are_not_planned_are_ignored() -> None:
+    other = replace(BUILT, key="another")
+    assert altered_outcomes(TASKS, {other.key: outcome_of(other)}) == {}
