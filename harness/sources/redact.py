@@ -14,8 +14,11 @@ SECRET_SHAPES = re.compile(
     r"|\beyJ[\w-]{8,200}\.[\w-]{8,4000}\.[\w-]*"
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^-]*(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
 )
-# User name and password at the start of a URL in text; a URL ends at white space or one of '"`,()<>.
-_CREDENTIALS = re.compile(r"""://[^\s'"`,()<>/]{1,2000}@""")
+# User name and password at the start of a URL in text; a URL ends at white space or one of '"`,()<>. What
+# follows a colon and is no port is a password, which may contain characters that should have been encoded.
+_CREDENTIALS = re.compile(
+    r"""://(?:[^\s'"`,()<>/]{1,2000}|[^\s'"`<>/@:\[]{0,200}:(?!\d{1,5}(?:[/?#,\s]|$))[^\s'"`<>]{1,2000})@"""
+)
 # The query of a URL in text, and a fragment with values. The fragment of a package's URL is its hash or name.
 _QUERY = re.compile(
     r"""(?P<url>://[^\s'"`,()<>?#]{1,2000})"""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from authenticated_index import AuthenticatedIndex
-from canaries import ProcessWatch, Search, credentials, plain_token, plant
+from canaries import FILES, ProcessWatch, Search, credentials, plain_token, plant
 from conftest import PATCH, REPOSITORY, SECONDS, Checkout
 
 from harness.digest import digest_file
@@ -39,11 +39,12 @@ class Machine:
         for name in ("PIP_CONFIG_FILE", "PIP_NO_INDEX", "PIP_FIND_LINKS"):
             self.checkout.environ.pop(name, None)
         self.checkout.environ |= {
-            **plant(self.home, self.index.host, leaving_out=leaving_out),
+            **plant(self.home, self.index.host, project=self.folder, leaving_out=leaving_out),
             "TMPDIR": str(self.temporary),
             "UV_CACHE_DIR": str(self.folder / "own-uv-cache"),
         }
         self.planted = {path for path in self.home.rglob("*") if path.is_file()}
+        self.planted |= {self.folder / place.name for place in FILES if place.name.startswith("./")}
 
     def use(self, *arguments: str, codes: tuple[int, ...] = (0,)) -> str:
         """The output of a command, which may contain tracebacks."""

@@ -42,7 +42,7 @@ def pair(user: str, password: str) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """A variable or file (`~/...`) with its content, in which `{0}`, `{1}` are canaries.
+    """A variable or file (`~/...` or, in the working directory, `./...`) with its content, in which `{0}`, `{1}` are canaries.
 
     host: the text contains `HOST`, the address of an index. special: the canaries need escapes.
     """
@@ -67,9 +67,10 @@ class Place:
 
     @property
     def is_file(self) -> bool:
-        return self.name.startswith("~")
+        return self.name.startswith(("~", "./"))
 
 
+KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\n{0}\n-----END OPENSSH PRIVATE KEY-----\n"
 VARIABLES = (
     # pip and uv
     Place("PIP_INDEX_URL", "http://{0}:{1}@HOST/main/simple"),
@@ -117,6 +118,9 @@ VARIABLES = (
     Place("MODELSCOPE_API_TOKEN", "{0}"),
     Place("KAGGLE_KEY", "{0}"),
     Place("OBS_SECRET_ACCESS_KEY", "{0}"),
+    Place("UV_PYTHON_INSTALL_MIRROR", "https://HOST/t/{0}/python"),
+    Place("PIP_TRUSTED_HOST", "{0}:{1}@trusted.invalid"),
+    Place("CMAKE_ARGS", "-DUPLOAD={0}"),
     Place("MY_COMPANY_THING", "{0}", special=True),
     Place("TEAM_SETTINGS", '{"user": "someone", "deep": {"value": "{0}"}}'),
     # git
@@ -149,8 +153,32 @@ FILES = (
     Place("~/.pypirc", "[pypi]\nusername = __token__\npassword = {0}\n"),
     Place("~/.local/share/python_keyring/keyring_pass.cfg", "[index]\npassword = {0}\n"),
     Place("~/.git-credentials", "https://someone:{0}@git.invalid\n"),
-    Place("~/.gitconfig", "[http]\n\textraHeader = Authorization: Bearer {0}\n"),
-    Place("~/.docker/config.json", '{"auths": {"registry.invalid": {"auth": "{pair0}"}}}'),
+    Place(
+        "~/.gitconfig",
+        "[http]\n\textraHeader = Authorization: Bearer {0}\n[include]\n\tpath = ~/.gitconfig-work\n[credential]\n"
+        '\thelper = store --file=~/store/credentials\n\thelper = "!f() { echo username=x; echo password={1}; }; f"\n',
+    ),
+    Place("~/.gitconfig-work", "[http]\n\textraHeader = X-Private: {0}\n"),
+    Place("~/store/credentials", "https://someone:{0}@git.invalid\n"),
+    Place(
+        "./.git/config",
+        '[remote "origin"]\n\turl = https://x-access-token:{0}@git.invalid/a/b\n'
+        '[http "https://git.invalid/"]\n\textraheader = AUTHORIZATION: basic {pair1}\n',
+    ),
+    Place("./uv.toml", '[[index]]\nname = "of-project"\nurl = "http://{0}:{1}@HOST/project/simple"\n'),
+    Place("./pyproject.toml", '[tool.uv]\nextra-index-url = ["http://{0}:{1}@HOST/pyproject/simple"]\n'),
+    Place(
+        "~/.docker/config.json",
+        '{"auths": {"registry.invalid": {"auth": "{pair0}"}}, "HttpHeaders": {"X-Private": "{1}"},'
+        ' "proxies": {"default": {"httpProxy": "http://someone:{2}@proxy.invalid:3128"}}}',
+    ),
+    Place("~/.docker/contexts/tls/abc/docker/key.pem", KEY),
+    Place("~/ray/server.key", KEY),
+    Place("~/named-by-a-variable", "{0}\n"),
+    Place("~/.npmrc", "//registry.invalid/:_authToken={0}\n"),
+    Place("~/.wgetrc", "http_password = {0}\n"),
+    Place("~/.curlrc", 'proxy-user = "someone:{0}"\n'),
+    Place("~/.modelscope/credentials/git_token", "{0}"),
     Place("~/.config/containers/auth.json", '{"auths": {"registry.invalid": {"auth": "{pair0}"}}}'),
     Place("~/.cache/huggingface/token", "{0}"),
     Place("~/.cache/huggingface/stored_tokens", "[mine]\nhf_token = {0}\n"),
@@ -160,19 +188,19 @@ FILES = (
     Place("~/.kaggle/kaggle.json", '{"username": "someone", "key": "{0}"}'),
     Place("~/.config/gh/hosts.yml", "github.invalid:\n    oauth_token: {0}\n"),
     Place("~/.kube/config", "users:\n- name: x\n  user:\n    token: {0}\n"),
-    Place(
-        "~/.ssh/id_ed25519",
-        "-----BEGIN OPENSSH PRIVATE KEY-----\n{0}\n-----END OPENSSH PRIVATE KEY-----\n",
-    ),
+    Place("~/.ssh/id_ed25519", KEY),
 )
 EVERYWHERE = (*VARIABLES, *FILES)
 
 
-def plant(home: Path, host: str, *, leaving_out: Collection[str] = ()) -> dict[str, str]:
-    """Write all files below `home` and return the variables; `leaving_out`: names of places."""
+def plant(
+    home: Path, host: str, *, project: Path | None = None, leaving_out: Collection[str] = ()
+) -> dict[str, str]:
+    """Write all files below `home` and `project` and return the variables; `leaving_out`: names of places."""
     for place in FILES:
         if place.name not in leaving_out:
-            file = home / place.name.removeprefix("~/")
+            folder, _, path = place.name.partition("/")
+            file = (home if folder == "~" else project or home) / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(place.filled(host))
             file.chmod(0o600)
@@ -181,6 +209,8 @@ def plant(home: Path, host: str, *, leaving_out: Collection[str] = ()) -> dict[s
         **variables,
         "HOME": str(home),
         "NETRC": str(home / "my-netrc"),
+        "RAY_TLS_SERVER_KEY": str(home / "ray" / "server.key"),
+        "DATABASE_PASSWORD_FILE": str(home / "named-by-a-variable"),
         "GIT_CONFIG_COUNT": "2",
         "NO_PROXY": "127.0.0.1",
         "no_proxy": "127.0.0.1",

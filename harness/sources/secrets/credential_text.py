@@ -19,9 +19,11 @@ PUBLIC_USERS = frozenset(
         "anonymous",
     }
 )
-_URL = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]*:/{1,2}[^\s'"`<>]+""")
+URL = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]*:/{1,2}[^\s'"`<>]+""")
 # curl and pip accept a proxy without a scheme.
 NO_SCHEME = re.compile(r"(?:^|(?<=[\s,=]))(?P<user>[^\s,=/@]+)@(?=[^\s,@]+)")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_CHANGE = re.compile(r"[a-zA-Z](?=\d)|\d(?=[a-zA-Z])")
 _WORD_BREAKS = re.compile(r"[\s;,&\"'{}()\[\]]+")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{8,}={0,2}")
 
@@ -47,9 +49,40 @@ def parts_of(text: str) -> Iterator[str]:
             yield from _pair(part)
 
 
+def address_secrets(value: str) -> Iterator[str]:
+    """The secrets of a variable that contains addresses, also of one without a scheme.
+
+    A segment of a path is secret if it looks like a token: some indexes document addresses with one.
+    """
+    yield from url_secrets(NO_SCHEME.sub(r"any://\g<user>@", value))
+    if "@" in value and len(value.split()) == 1 and value.count("://") < 2:
+        # One address, whose password may contain any character.
+        yield from _userinfo(value.partition("://")[2] or value)
+    for match in URL.finditer(value):
+        if not match[0].startswith("file:"):
+            yield from token_segments(match[0])
+
+
+def token_segments(url: str) -> Iterator[str]:
+    """The segments of the path of `url` that look like tokens: digits and letters in frequent change."""
+    for segment in re.split(r"[/?#,]", url)[3:]:
+        plain = segment.replace("-", "") if _UUID.fullmatch(segment) else segment
+        if plain.isalnum() and len(plain) >= 16 and len(_CHANGE.findall(plain)) >= 4:
+            yield segment
+
+
+def _userinfo(address: str) -> Iterator[str]:
+    """User name and password before the last `@` of an address, also if they are not encoded."""
+    name, colon, password = address.rpartition("@")[0].partition(":")
+    if colon and not re.match(r"\d{1,5}([/?#]|$)|.*\]", password):
+        yield from (f"{name}:{password}", password, f"{unquote(name)}:{unquote(password)}", unquote(password))
+        # Tools take its first part for a port or a path, and print parts.
+        yield from (part for part in re.split(r"[/?#@:,]", password) if _looks_random(part))
+
+
 def url_secrets(text: str) -> Iterator[str]:
     """User names, passwords, and the values of queries and fragments in the URLs of `text`."""
-    for match in _URL.finditer(NO_SCHEME.sub(r"any://\g<user>@", text)):
+    for match in URL.finditer(text):
         for url in (match[0], *match[0].split(",")):
             yield from _secrets_of_url(url)
 
@@ -60,6 +93,8 @@ def _secrets_of_url(url: str) -> Iterator[str]:
     except ValueError:
         return
     name, colon, password = parts.netloc.rpartition("@")[0].partition(":")
+    if ":" in parts.netloc and "@" in url.partition(parts.netloc)[2] and url.count("://") == 1:
+        yield from _userinfo(url.partition("://")[2])
     if name:
         yield f"{unquote(name)}:{unquote(password)}"
     for part in (*(() if name.lower() in PUBLIC_USERS else (name,)), password if colon else ""):

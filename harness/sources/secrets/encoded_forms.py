@@ -37,18 +37,13 @@ def _forms(secret: str) -> Iterator[str]:
         html.escape(secret),
         html.escape(secret, quote=False),
     )
-    for percent in (
-        quote(secret),
-        quote(secret, safe=""),
-        quote_plus(secret),
-        quote(secret, safe="!$&'()*+,;=:@"),
-    ):
+    data = secret.encode("utf-8", "surrogateescape")
+    for percent in (quote(data), quote(data, safe=""), quote_plus(data), quote(data, safe="!$&'()*+,;=:@")):
         yield percent
         yield re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), percent)
         yield percent.replace("%", "%25")
     yield from (shlex.quote(secret).strip("'"), secret.replace("'", "'\\''"), _SPECIAL.sub(r"\\\1", secret))
-    data = secret.encode("utf-8", "surrogateescape")
-    yield from (data.hex(), data.hex().upper(), repr(data)[2:-1])
+    yield from (data.hex(), data.hex().upper(), repr(data)[2:-1], data.decode("utf-8", "replace"))
     # As part of a longer text (`user:password`), a secret starts at one of three positions in a group.
     for skipped, first in ((0, 0), (1, 2), (2, 3)):
         whole = base64.b64encode(b"\0" * skipped + data).decode()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from harness.sources.secrets.credential_files import file_secrets
-from harness.sources.secrets.credential_text import MINIMUM_SECRET, PUBLIC_USERS, secrets_in, url_secrets
+from harness.sources.secrets.credential_text import MINIMUM_SECRET, PUBLIC_USERS, address_secrets, secrets_in
 from harness.sources.secrets.stored_variables import Storage, is_credential_name, storage_of
 
 #: A variable that nobody has listed may hold anything; a short value of it is rather a word or a number.
@@ -27,7 +27,7 @@ def secret_values(environ: Mapping[str, str], public: str = "") -> frozenset[str
     for name, value in environ.items():
         storage = storage_of(name)
         if storage is Storage.URLS:
-            found.update(url_secrets(value))
+            found.update(address_secrets(value))
         elif storage is Storage.NAME and (
             is_credential_name(name) or not _is_ordinary(value.strip(), f"{known}\n{public}")
         ):

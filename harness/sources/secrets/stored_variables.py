@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from harness.sources.redact import MASK, redact_text, redact_url
-from harness.sources.secrets.credential_text import NO_SCHEME
+from harness.sources.secrets.credential_text import NO_SCHEME, token_segments
 
 
 class Storage(enum.Enum):
@@ -45,9 +45,9 @@ STORED = (
         r"|IOENCODING|UTF8|NOUSERSITE|OPTIMIZE|STARTUP|BREAKPOINT|SAFEPATH)|VIRTUAL_ENV(_PROMPT)?"
         r"|PYENV_(ROOT|VERSION|SHELL|DIR)|CONDA_(PREFIX(_\d+)?|DEFAULT_ENV|EXE|SHLVL|PYTHON_EXE"
         r"|PROMPT_MODIFIER)|NOX_(CURRENT_SESSION|DEFAULT_VENV_BACKEND)|TOX_(ENV_NAME|ENV_DIR|WORK_DIR)"
-        r"|PYTEST_(CURRENT_TEST|VERSION|ADDOPTS|XDIST_(WORKER|WORKER_COUNT|TESTRUNUID))|COVERAGE_(FILE|RCFILE)"
+        r"|PYTEST_(CURRENT_TEST|VERSION|XDIST_(WORKER|WORKER_COUNT|TESTRUNUID))|COVERAGE_(FILE|RCFILE)"
         r"|LD_(LIBRARY_PATH|PRELOAD)|DYLD_LIBRARY_PATH|CC|CXX|CPP|CFLAGS|CXXFLAGS|LDFLAGS|CPPFLAGS|MAX_JOBS"
-        r"|CMAKE_(GENERATOR|PREFIX_PATH|BUILD_PARALLEL_LEVEL|ARGS)|PKG_CONFIG_PATH"
+        r"|CMAKE_(GENERATOR|PREFIX_PATH|BUILD_PARALLEL_LEVEL)|PKG_CONFIG_PATH"
         r"|(OMP|MKL|OPENBLAS|NUMEXPR|RAYON)_NUM_THREADS",
         storage=Storage.VALUE,
         reason="folders and switches of Python, its environments and compilers",
@@ -78,24 +78,24 @@ STORED = (
         reason="settings of this program that may be addresses",
     ),
     StoredVariables(
-        names=r"PIP_(CERT|CONFIG_FILE|CACHE_DIR|TIMEOUT|DEFAULT_TIMEOUT|RETRIES|NO_INDEX|TRUSTED_HOST"
+        names=r"PIP_(CERT|CONFIG_FILE|CACHE_DIR|TIMEOUT|DEFAULT_TIMEOUT|RETRIES|NO_INDEX"
         r"|DISABLE_PIP_VERSION_CHECK|NO_CACHE_DIR|NO_INPUT|REQUIRE_VIRTUALENV|PREFER_BINARY|ONLY_BINARY"
         r"|NO_BINARY|PRE|QUIET|VERBOSE|PROGRESS_BAR|USE_FEATURE|KEYRING_PROVIDER|ROOT_USER_ACTION"
         r"|BREAK_SYSTEM_PACKAGES|NO_DEPS|REQUIRE_HASHES|CONSTRAINT|NO_COLOR|NO_WARN_SCRIPT_LOCATION)",
         storage=Storage.VALUE,
-        reason="numbers, switches, host names and paths; the content of the files is not stored",
+        reason="numbers, switches and paths; the content of the files is not stored",
     ),
     StoredVariables(
         names=r"UV_(CACHE_DIR|CONCURRENT_[A-Z]+|CREDENTIALS_DIR|HTTP_(TIMEOUT|RETRIES|CONNECT_TIMEOUT)"
-        r"|INDEX_STRATEGY|INSECURE_HOST|KEYRING_PROVIDER|LINK_MODE|NATIVE_TLS|OFFLINE|PYTHON"
+        r"|INDEX_STRATEGY|KEYRING_PROVIDER|LINK_MODE|NATIVE_TLS|OFFLINE|PYTHON"
         r"|PYTHON_(INSTALL_DIR|DOWNLOADS|PREFERENCE)|SYSTEM_CERTS|NO_CONFIG|NO_PROGRESS|NO_CACHE|NO_INDEX"
         r"|CONFIG_FILE|COMPILE_BYTECODE|PROJECT_ENVIRONMENT|EXCLUDE_NEWER|RESOLUTION|PRERELEASE)",
         storage=Storage.VALUE,
-        reason="numbers, switches, host names and folders of uv",
+        reason="numbers, switches and folders of uv",
     ),
     StoredVariables(
-        names=r"PIP_(INDEX_URL|EXTRA_INDEX_URL|PYPI_URL|FIND_LINKS|PROXY|INDEX)"
-        r"|UV_(DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|PUBLISH_URL|PYTHON_INSTALL_MIRROR"
+        names=r"PIP_(INDEX_URL|EXTRA_INDEX_URL|PYPI_URL|FIND_LINKS|PROXY|INDEX|TRUSTED_HOST)"
+        r"|UV_(DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|INSECURE_HOST|PUBLISH_URL|PYTHON_INSTALL_MIRROR"
         r"|PYPY_INSTALL_MIRROR)|(HTTPS?|ALL|FTP|NO)_PROXY|(https?|all|ftp|no)_proxy|HF_ENDPOINT"
         r"|DOCKER_HOST|CONTAINER_HOST|RAY_ADDRESS|KUBERNETES_(SERVICE|PORT)[A-Z0-9_]*",
         storage=Storage.URLS,
@@ -159,6 +159,10 @@ def stored_value(name: str, value: str) -> str | None:
 
 def redact_addresses(value: str) -> str:
     """A list of addresses, separated by spaces or commas, without credentials, queries and fragments."""
+    if "@" in value and len(value.split()) == 1 and value.count("://") < 2:
+        # One address, whose password may contain any character.
+        start, scheme, rest = value.rpartition("://")
+        value = f"{start}{scheme}{MASK}@{rest.rpartition('@')[2]}" if "@" in rest else value
     without_users = NO_SCHEME.sub(f"{MASK}@", redact_text(value))
     return re.sub(r"[^\s,]*://[^\s,]+", lambda match: _redacted_entry(match[0]), without_users)
 
@@ -166,4 +170,7 @@ def redact_addresses(value: str) -> str:
 def _redacted_entry(entry: str) -> str:
     """An address, which may have a name in front of it: `name=https://...`."""
     name, equals, url = entry.partition("=") if re.match(r"[\w.-]+=", entry) else ("", "", entry)
-    return f"{name}{equals}{redact_url(url)}"
+    redacted = redact_url(url)
+    for token in () if url.startswith("file:") else token_segments(redacted):
+        redacted = redacted.replace(token, MASK)
+    return f"{name}{equals}{redacted}"

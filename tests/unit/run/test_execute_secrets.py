@@ -44,8 +44,9 @@ print("\nit is done")
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> JobSite:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobSite:
     environ = plant(tmp_path / "home", "index.example")
+    monkeypatch.chdir(tmp_path / "home")
     return JobSite(
         root=tmp_path,
         state=tmp_path / "state",
