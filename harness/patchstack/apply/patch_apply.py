@@ -12,7 +12,8 @@ rejected by these rules is `unsupported`, like binary changes and submodules: it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 from harness.patchstack.format.diff import ChangeKind, FilePatch, Hunk, Patch
 from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK, OverlayTree, Tree, TreeFile, link_above
@@ -119,44 +120,104 @@ class NotApplied:
 
 
 def apply_patch(patch: Patch, tree: Tree, *, every_reason: bool = True) -> Applied | NotApplied:
-    """Apply a whole patch. Later file patches see the changes of earlier ones; `tree` itself is not changed.
+    """Apply a whole patch to a tree, which itself is not changed.
+
+    As in git, a file patch sees what earlier ones wrote, except that renames and copies read the unpatched
+    tree, and all files are removed before any is written.
 
     Without `every_reason`, after the first hunk that does not match, the remaining files are only checked for
     more severe problems: unsafe or missing files.
     """
-    files: dict[str, TreeFile | None] = {}
+    state = _Patched(tree=tree, pending=frozenset(path for file in patch.files if (path := _removed(file))))
     changes: list[FileChange] = []
     rejections: list[Rejection] = []
-    moved: set[str] = set()
     for file in patch.files:
-        now = OverlayTree(base=tree, changes=files) if files else tree
         if rejections and not every_reason:
-            refusal = _refusal(file, now)
+            refusal = _refusal(file, state)
             rejections += [refusal] if refusal else []
             continue
-        applied = _apply_file(file, now)
-        paths = {path for path in (file.old_path, file.new_path) if path}
+        applied = _apply_file(file, state)
         if isinstance(applied, Rejection):
-            # git changes a file several times by rules that are not followed here.
-            rejections.append(replace(applied, unsupported=applied.unsupported or bool(paths & moved)))
+            rejections.append(applied)
             continue
-        if file.change is not ChangeKind.MODIFY:
-            moved |= paths
         changes.append(applied)
-        if file.change in {ChangeKind.RENAME, ChangeKind.DELETE} and file.old_path:
-            files[file.old_path] = None
-        if file.new_path and file.change is not ChangeKind.DELETE:
-            files[file.new_path] = applied.after
+        state.add(file, applied.after)
     if rejections:
         return NotApplied(rejections=tuple(rejections))
-    return Applied(changes=tuple(changes), files=files)
+    return Applied(changes=tuple(changes), files=state.files)
 
 
-def _apply_file(file: FilePatch, tree: Tree) -> FileChange | Rejection:
-    refusal = _refusal(file, tree)
+@dataclass(kw_only=True)
+class _Patched:
+    """A tree and what the file patches so far made of it, by the rules of git's apply.c (2.39).
+
+    pending: all paths that a file patch removes. latest: path -> its file after the last file patch that
+    names it, None if that removed it. written: path -> the last file that was written there. swapped: the
+    paths to which a file was renamed.
+    """
+
+    tree: Tree
+    pending: frozenset[str]
+    latest: dict[str, TreeFile | None] = field(default_factory=dict)
+    written: dict[str, TreeFile] = field(default_factory=dict)
+    swapped: set[str] = field(default_factory=set)
+
+    @property
+    def files(self) -> dict[str, TreeFile | None]:
+        """Every changed path: all files are removed before any is written."""
+        return self.latest | self.written
+
+    @property
+    def now(self) -> Tree:
+        """The tree after the file patches so far."""
+        return OverlayTree(base=self.tree, changes=self.latest) if self.latest else self.tree
+
+    def source(self, file: FilePatch) -> Tree:
+        """Where a file patch reads its old file: renames and copies do not depend on the order."""
+        return self.tree if file.change in {ChangeKind.RENAME, ChangeKind.COPY} else self.now
+
+    def is_free(self, path: str) -> bool:
+        """Whether git creates this file: it is not in the unpatched tree, or the patch removes it."""
+        removed = self.latest[path] is None if path in self.latest else path in self.pending
+        return removed or self.tree.mode(path) is None
+
+    def stays(self, file: FilePatch) -> bool:
+        """Whether git leaves a file that the patch removes, because an earlier file patch wrote it.
+
+        Two files that a patch renames to each other were not written before.
+        """
+        path = _removed(file)
+        return path in self.written and not (file.change is ChangeKind.RENAME and path in self.swapped)
+
+    def add(self, file: FilePatch, after: TreeFile | None) -> None:
+        """Record an applied file patch."""
+        if file.new_path and after is not None:
+            self.latest[file.new_path] = self.written[file.new_path] = after
+            self.swapped |= {file.new_path} if file.change is ChangeKind.RENAME else set()
+        removed = _removed(file)
+        if removed:
+            self.latest[removed] = None
+
+
+def _removed(file: FilePatch) -> str | None:
+    """The path that a file patch removes, if any."""
+    return file.old_path if file.change in {ChangeKind.DELETE, ChangeKind.RENAME} else None
+
+
+def _obstruction(tree: Tree, path: str) -> str:
+    """Why a new file cannot be written unless the patch first removes what is there, or ""."""
+    parents = [parent.as_posix() for parent in PurePosixPath(path).parents]
+    file = next((parent for parent in parents if tree.mode(parent)), "")
+    if file:
+        return f"{file} is a file"
+    return "it is a folder" if tree.is_folder(path) else ""
+
+
+def _apply_file(file: FilePatch, state: _Patched) -> FileChange | Rejection:
+    refusal = _refusal(file, state)
     if refusal:
         return refusal
-    before = None
+    before, tree = None, state.source(file)
     if file.change is not ChangeKind.CREATE:
         mode = tree.mode(file.source) or REGULAR
         before = TreeFile(data=tree.read(file.source), mode=mode)
@@ -179,9 +240,10 @@ def _apply_file(file: FilePatch, tree: Tree) -> FileChange | Rejection:
     )
 
 
-def _refusal(file: FilePatch, tree: Tree) -> Rejection | None:
+def _refusal(file: FilePatch, state: _Patched) -> Rejection | None:
+    tree = state.source(file)
     for path in (file.old_path, file.new_path):
-        link = link_above(tree, path) if path else None
+        link = link_above(state.now, path) if path else None
         if link:
             return Rejection(
                 path=path or "", file_reason=f"it is behind the symbolic link {link}", unsafe=True
@@ -191,7 +253,13 @@ def _refusal(file: FilePatch, tree: Tree) -> Rejection | None:
     if file.change is not ChangeKind.CREATE:
         mode = tree.mode(file.source)
         if mode is None:
-            return Rejection(path=file.source, file_reason="this file does not exist", missing=True)
+            # Without a stated mode, git takes a folder for a submodule and ignores the change.
+            folder = file.old_mode is None and tree.is_folder(file.source)
+            why = "it is a folder" if folder else "this file does not exist"
+            return Rejection(path=file.source, file_reason=why, missing=not folder, unsupported=folder)
+        if state.stays(file):
+            why = "the patch removes it after it changed it, where git keeps it; use one patch per commit"
+            return Rejection(path=file.source, file_reason=why, unsupported=True)
         stated = file.old_mode is not None or file.hunks
         if stated and (mode == SYMLINK) != file.is_symlink:
             kinds = ("a symbolic link", "a plain file")
@@ -200,15 +268,14 @@ def _refusal(file: FilePatch, tree: Tree) -> Rejection | None:
                 path=file.source, file_reason=f"it is {found}, the patch expects {expected}", unsafe=True
             )
     new = file.new_path
-    if (
-        new
-        and file.change in {ChangeKind.CREATE, ChangeKind.RENAME, ChangeKind.COPY}
-        and new != file.old_path
-    ):
-        if tree.mode(new) is not None:
+    creates = file.change in {ChangeKind.CREATE, ChangeKind.RENAME, ChangeKind.COPY}
+    if new and creates and new != file.old_path:
+        if not state.is_free(new):
             return Rejection(path=new, file_reason="it exists already")
-        if tree.is_folder(new):
-            return Rejection(path=new, file_reason="it is a folder")
+        obstruction = _obstruction(state.tree, new)
+        if obstruction:
+            # git removes and writes files in an order that is not followed here.
+            return Rejection(path=new, file_reason=obstruction, unsupported=True)
     if file.new_mode and file.new_mode[:3] == "120" and not file.hunks and file.change is ChangeKind.CREATE:
         return Rejection(
             path=file.path, file_reason="it would be a symbolic link without a target", unsafe=True

@@ -13,7 +13,7 @@ import pytest
 from gitcorpus import git
 from memory_tree import MemoryTree
 
-from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK, TreeFile
+from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK, DirectoryTree, TreeFile
 
 SUBMODULE = "160000"
 NAMES = [
@@ -26,6 +26,8 @@ NAMES = [
     "back\\slash",
     "data.bin",
     "new\nline",
+    "pkg",
+    "a.py/inner.py",
 ]
 WORDS = ["a = 1", "b = 2", "", "    return a", "def f():", "class G:", "    pass", "x = é"]
 OPTIONS = [
@@ -87,15 +89,26 @@ def _edited(rng: random.Random, file: TreeFile) -> bytes:
     return b"".join(lines)
 
 
+def with_file(files: Files, name: str, file: TreeFile) -> dict[str, TreeFile]:
+    """The files with another one, without those that exclude it: a file cannot also be a folder."""
+    kept = {
+        other: there
+        for other, there in files.items()
+        if not name.startswith(f"{other}/") and not other.startswith(f"{name}/")
+    }
+    return {**kept, name: file}
+
+
 def random_tree(rng: random.Random) -> dict[str, TreeFile]:
-    files = {}
+    files: dict[str, TreeFile] = {}
     for name in rng.sample(NAMES, rng.randint(1, 5)):
         kind = rng.random()
         if kind < 0.12:
-            files[name] = TreeFile(data=rng.choice([b"a.py", b"../out", b"no where"]), mode=SYMLINK)
+            file = TreeFile(data=rng.choice([b"a.py", b"../out", b"no where"]), mode=SYMLINK)
         else:
             mode = EXECUTABLE if kind < 0.25 else REGULAR
-            files[name] = TreeFile(data=random_content(rng), mode=mode)
+            file = TreeFile(data=random_content(rng), mode=mode)
+        files = with_file(files, name, file)
     return files
 
 
@@ -107,19 +120,21 @@ def changed_tree(rng: random.Random, files: Files) -> dict[str, TreeFile]:
         file = new.get(name, TreeFile(data=random_content(rng)))
         match rng.randrange(9):
             case 0 | 1 | 2:
-                new[name] = edited(rng, file)
+                new = with_file(new, name, edited(rng, file))
             case 3:
                 flipped = REGULAR if file.mode == EXECUTABLE else EXECUTABLE
-                new[name] = TreeFile(data=file.data, mode=flipped if file.mode != SYMLINK else SYMLINK)
+                mode = flipped if file.mode != SYMLINK else SYMLINK
+                new = with_file(new, name, TreeFile(data=file.data, mode=mode))
             case 4:
                 new.pop(name, None)
             case 5:
-                new[target] = TreeFile(data=random_content(rng), mode=rng.choice([REGULAR, EXECUTABLE]))
+                added = TreeFile(data=random_content(rng), mode=rng.choice([REGULAR, EXECUTABLE]))
+                new = with_file(new, target, added)
             case 6:
                 new.pop(name, None)
-                new[target] = file if rng.random() < 0.5 else edited(rng, file)
+                new = with_file(new, target, file if rng.random() < 0.5 else edited(rng, file))
             case 7:
-                new[target] = file
+                new = with_file(new, target, file)
             case 8:
                 data, mode = rng.choice(
                     [
@@ -129,7 +144,7 @@ def changed_tree(rng: random.Random, files: Files) -> dict[str, TreeFile]:
                         (bytes(40), SUBMODULE),
                     ]
                 )
-                new[name] = TreeFile(data=data, mode=mode)
+                new = with_file(new, name, TreeFile(data=data, mode=mode))
     return new
 
 
@@ -170,8 +185,37 @@ class GitDiffs:
         assert made.returncode == 0, made.stderr
         return made.stdout
 
+    def series(self, seed: int) -> GitDiff | None:
+        """Two or three diffs in one patch, as of `git format-patch --stdout`; None if it is empty."""
+        rng = random.Random(seed)
+        trees = [random_tree(rng)]
+        patch = b""
+        for _commit in range(rng.randint(2, 3)):
+            trees.append(changed_tree(rng, trees[-1]))
+            patch += self.between(trees[-2], trees[-1], options := rng.choice(OPTIONS))
+        if not patch:
+            return None
+        target = rng.choice([trees[0], trees[0], trees[0], trees[-1], changed_tree(rng, trees[0])])
+        plain = {name: file for name, file in target.items() if file.mode != SUBMODULE}
+        return GitDiff(patch, MemoryTree(files=plain), options)
+
     def accepts(self, diff: GitDiff, *options: str) -> tuple[bool, str]:
         """Whether `git apply --check` accepts the diff, and its message."""
+        here = self._folder(diff)
+        done = git("apply", "--check", "--whitespace=nowarn", *options, "-", cwd=here, data=diff.patch)
+        shutil.rmtree(here)
+        return done.returncode == 0, done.stderr.decode("utf-8", "replace")
+
+    def applied(self, diff: GitDiff) -> dict[str, TreeFile] | None:
+        """The files after `git apply`; None if it refuses the diff."""
+        here = self._folder(diff)
+        done = git("apply", "--whitespace=nowarn", "-", cwd=here, data=diff.patch)
+        tree = DirectoryTree(root=here)
+        files = {path: TreeFile(data=tree.read(path), mode=tree.mode(path) or "") for path in tree.paths()}
+        shutil.rmtree(here)
+        return files if done.returncode == 0 else None
+
+    def _folder(self, diff: GitDiff) -> Path:
         self.count += 1
         here = self.folder / str(self.count)
         here.mkdir()
@@ -183,9 +227,7 @@ class GitDiffs:
             else:
                 place.write_bytes(file.data)
                 place.chmod(0o755 if file.mode == EXECUTABLE else 0o644)
-        done = git("apply", "--check", "--whitespace=nowarn", *options, "-", cwd=here, data=diff.patch)
-        shutil.rmtree(here)
-        return done.returncode == 0, done.stderr.decode("utf-8", "replace")
+        return here
 
     def _tree(self, files: Files) -> str:
         index = pygit2.Index()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Iterator
 
@@ -20,6 +21,8 @@ from harness.patchstack.checks import judge
 from harness.patchstack.patch_measurements import PatchesMeasured
 from harness.sources.tree import SYMLINK, TreeFile
 
+#: The verdicts on patches that git may apply: by its own rules, or to another place than they were written for.
+BY_GIT_ONLY = {PatchVerdict.UNSUPPORTED, PatchVerdict.MISPLACED}
 STRICT = {PatchVerdict.UNSUPPORTED, PatchVerdict.CORRUPT, PatchVerdict.UNSAFE}
 
 
@@ -64,6 +67,63 @@ def test_no_damaged_diff_is_called_applicable_upstream_or_conflicting_against_gi
         return
     damaged = dataclasses.replace(diff, patch=mutated(random.Random(seed), diff.patch))
     assert not contradiction(diffs, damaged, damaged=True)
+
+
+def different_files(diffs: GitDiffs, diff: GitDiff) -> str:
+    """What differs between the files here and those that git writes, or ""."""
+    found = verdict_on(diff)
+    expected = diffs.applied(diff)
+    if not found.verdict.applies:
+        return "" if expected is None or found.verdict in BY_GIT_ONLY else f"git applies it: {found}"
+    files = {**diff.target.files, **found.files}
+    here = {path: file for path, file in files.items() if file is not None}
+    return "" if here == expected else f"{found.verdict}: {sorted(here)}, git has {sorted(expected or {})}"
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 1 << 32))
+def test_a_series_in_one_patch_has_the_files_of_git_or_is_unsupported(diffs: GitDiffs, seed: int) -> None:
+    diff = diffs.series(seed)
+    assert diff is None or not different_files(diffs, diff), diff.patch
+
+
+TEXT = b"".join(b"line %d of this file\n" % number for number in range(30))
+ONE, TWO = TreeFile(data=TEXT), TreeFile(data=TEXT.replace(b"line 5 ", b"another "))
+SERIES: dict[str, tuple[list[dict[str, TreeFile]], PatchVerdict]] = {
+    "created, then changed": ([{}, {"a": ONE}, {"a": TWO}], PatchVerdict.CLEAN),
+    "changed, then deleted": ([{"a": ONE}, {"a": TWO}, {}], PatchVerdict.UNSUPPORTED),
+    "created, then deleted": ([{}, {"a": ONE}, {}], PatchVerdict.UNSUPPORTED),
+    "changed, then renamed": ([{"a": ONE}, {"a": TWO}, {"b": TWO}], PatchVerdict.UNSUPPORTED),
+    "renamed twice": ([{"a": ONE}, {"b": ONE}, {"c": ONE}], PatchVerdict.MISSING_TARGET),
+    "a file becomes a folder": ([{"a": ONE}, {"a/b": TWO}], PatchVerdict.UNSUPPORTED),
+    "a folder becomes a file": ([{"a/b": ONE}, {"a": TWO}], PatchVerdict.UNSUPPORTED),
+}
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_files_that_a_patch_changes_several_times(diffs: GitDiffs, name: str) -> None:
+    trees, verdict = SERIES[name]
+    patch = b"".join(diffs.between(old, new, ["-M"]) for old, new in itertools.pairwise(trees))
+    diff = GitDiff(patch, MemoryTree(files=trees[0]), [])
+    assert verdict_on(diff).verdict is verdict
+    assert not different_files(diffs, diff)
+
+
+def test_copies_are_made_of_the_file_before_the_patch(diffs: GitDiffs) -> None:
+    patch = diffs.between({"a": ONE}, {"a": TWO, "b": ONE}, ["-C"])
+    assert b"copy from a" in patch
+    diff = GitDiff(patch, MemoryTree(files={"a": ONE}), [])
+    assert verdict_on(diff).verdict is PatchVerdict.CLEAN
+    assert not different_files(diffs, diff)
+
+
+def test_files_can_change_places(diffs: GitDiffs) -> None:
+    other = TreeFile(data=TEXT[::-1])
+    patch = diffs.between({"a": ONE, "b": other}, {"a": other, "b": ONE}, ["-B", "-M"])
+    assert patch.count(b"rename from") == 2
+    diff = GitDiff(patch, MemoryTree(files={"a": ONE, "b": other}), [])
+    assert verdict_on(diff).verdict is PatchVerdict.CLEAN
+    assert not different_files(diffs, diff)
 
 
 OLD, NEW = bytes(range(256)), bytes(range(255, -1, -1)) * 2
