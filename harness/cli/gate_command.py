@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,7 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
     from harness.workspace.execution.base_run import run_base
     from harness.workspace.execution.rerun_tasks import rerun_tasks
     from harness.workspace.open_ledger import ledger_file, open_ledger
+    from harness.workspace.results.base_runners import runners_of_base
     from harness.workspace.results.gate_comparison import GateOptions, gate_inputs, open_gate_plan
 
     wanted = GateOptions(
@@ -113,7 +115,7 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
         awaiting=_names(options["awaiting"]),
         accept_removed=_names(options["accept_removed"]),
     )
-    with open_ledger(settings) as ledger:
+    with open_ledger(settings, partial(runners_of_base, settings, base)) as ledger:
         for shard in options["shards"]:
             merged = ledger.merge(ledger_file(Path(shard)))
             if merged.claimed or merged.damaged:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 
 from harness.errors import HarnessError, InputError, Location
+from harness.ledger.attestation.belief import Signers
 from harness.ledger.attestation.ssh_keygen import Signer
 from harness.ledger.store import FILE_NAME, Ledger
 from harness.matrix.reading.load_matrix import load_matrix
@@ -37,12 +39,14 @@ def runner_signers(settings: Settings) -> Mapping[str, Signer]:
     }
 
 
-def open_ledger(settings: Settings) -> Ledger:
+def open_ledger(settings: Settings, signers: Signers | None = None) -> Ledger:
     """Open the ledger of the state folder; log a warning if it was damaged.
 
-    The runners that matrix.yaml names with keys can vouch for hardware outcomes of other machines.
+    signers: the runners that can vouch for hardware outcomes of other machines, by default those that
+    matrix.yaml names with keys.
     """
-    return _with_warnings(Ledger.open(settings.path("state"), signers=lambda: runner_signers(settings)))
+    believed = functools.cache(signers or functools.partial(runner_signers, settings))
+    return _with_warnings(Ledger.open(settings.path("state"), signers=believed))
 
 
 def read_ledger(settings: Settings, file: Path) -> Ledger:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from harness.ledger.plan_record import PlanRecord
+from harness.matrix.model.definitions import Runner
 from harness.matrix.version_matrix import Matrix
 from harness.package import PACKAGE_ROOT
 from harness.patchstack.format.patch_header import FILE_NAME as PATCH_HEADER
@@ -98,7 +99,7 @@ def missing_origins(settings: Settings) -> tuple[str, ...]:
 
 
 def matrix_changes(here: Matrix, base: Matrix, profile: str) -> tuple[str, ...]:
-    """Sentences about changes of the matrix that no key shows: other profiles, and expected failures."""
+    """Sentences about changes of the matrix that no key shows: profiles, expected failures and runners."""
     profiles = _changes(base.profiles, here.profiles)
     expected = _changes(base.expectations, here.expectations)
     return (
@@ -108,7 +109,15 @@ def matrix_changes(here: Matrix, base: Matrix, profile: str) -> tuple[str, ...]:
             if name != profile
         ),
         *(f"the change {verb} the expected failure {name}" for name, verb in expected.items()),
+        *(
+            f"the change {verb} the runner {name}: the outcomes that it signed do not count here"
+            for name, verb in _changes(_with_keys(base), _with_keys(here)).items()
+        ),
     )
+
+
+def _with_keys(matrix: Matrix) -> dict[str, Runner]:
+    return {name: runner for name, runner in matrix.runners.items() if runner.keys}
 
 
 def plan_changes(here: PlanRecord, base: PlanRecord) -> tuple[str, ...]:
