@@ -32,7 +32,8 @@ def read_attempts(plan: Plan, ledger: Ledger) -> RecordedAttempts:
     """The attempts in the ledger. Of a key, the last decided attempt is judged, else the last attempt.
 
     An attempt on a machine that could not run the check, for example without the sources, decides nothing,
-    and neither does one whose hardware evidence is not believed.
+    and neither does one whose hardware evidence is not believed. Attempts of this machine come before merged
+    ones: another machine cannot replace them, whatever times it states.
     """
     outcomes: dict[str, Outcome] = {}
     attempts: dict[str, tuple[Outcome, ...]] = {}
@@ -40,14 +41,19 @@ def read_attempts(plan: Plan, ledger: Ledger) -> RecordedAttempts:
         recorded = ledger.history(key=key, limit=HISTORY_LIMIT)
         if recorded:
             attempts[key] = recorded
-            decided = (
+            decided = [
                 outcome
                 for outcome in recorded
                 if outcome.state in DECIDED_STATES
                 and judge_stored(task, outcome)[0].status not in {Status.NOT_RUN, Status.CLAIMED}
-            )
-            outcomes[key] = next(decided, recorded[0])
+            ]
+            outcomes[key] = next(iter(_own_or_all(decided)), recorded[0])
     return RecordedAttempts(outcomes=outcomes, attempts=attempts)
+
+
+def _own_or_all(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """The outcomes of this machine; all, if there are none."""
+    return [outcome for outcome in outcomes if not outcome.trust.foreign] or outcomes
 
 
 def outdated_attempts(plan: Plan, recorded: RecordedAttempts) -> dict[str, str]:
@@ -179,11 +185,8 @@ def _attempts(
     task = plan.tasks.get(entry.key)
     if task is None:
         return []
-    judged = [
-        (judge_stored(task, outcome)[0].status, outcome)
-        for outcome in reversed(outcomes)
-        if outcome.state in DECIDED_STATES
-    ]
+    decided = [outcome for outcome in reversed(outcomes) if outcome.state in DECIDED_STATES]
+    judged = [(judge_stored(task, outcome)[0].status, outcome) for outcome in _own_or_all(decided)]
     return [
         Attempt(passed=status is Status.PASS, time=outcome.finished, position=positions[outcome.attempt])
         for status, outcome in judged

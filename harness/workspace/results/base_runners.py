@@ -1,4 +1,4 @@
-"""The runners whose signatures a gate believes: those that the base names, and that the change leaves alone."""
+"""The runners whose signatures a gate believes: those that the base names with the same keys."""
 
 from __future__ import annotations
 

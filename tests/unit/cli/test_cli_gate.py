@@ -275,6 +275,17 @@ def test_logs_of_shards_come_along_and_explain_what_failed_there(repository, tmp
         assert any("patch-crlf" in reason for reason in item["reasons"])
 
 
+def test_a_merged_pass_that_ended_later_does_not_replace_a_failure_of_this_machine(repository, tmp_path):
+    repository.answer(GOOD)
+    repository.write(value=2)
+    repository.answer(BAD)
+    for attempt in range(1, 5):
+        repository.answer(GOOD, folder=tmp_path / "far", age=-attempt)
+    classes, report = repository.classes("--merge", tmp_path / "far", code=1)
+    assert set(classes.values()) == {"new"}
+    assert {item["status"] for item in report["items"]} == {"fail"}
+
+
 def test_the_history_of_a_flake_comes_along_with_merged_ledgers(repository, tmp_path):
     for measurements in (GOOD, BAD, GOOD, GOOD):
         repository.answer(measurements, age=1000, folder=tmp_path / "base")
