@@ -6,6 +6,8 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 
+from packaging.specifiers import SpecifierSet
+
 from harness.matrix.model.cell import Cell, Pin
 from harness.matrix.model.definitions import Axis, PinRule
 from harness.matrix.model.environment_facets import PinnedOverride, PinnedSource, PinsFacet
@@ -28,6 +30,13 @@ def required_package(requirement: str) -> str:
     """The normalised name of the package in a requirement."""
     match = re.match(r"[A-Za-z0-9._-]+", requirement)
     return normal_package(match[0]) if match else ""
+
+
+def permits(requirement: str, version: Version) -> bool:
+    """Whether a requirement allows a version of its package, compared as installers do."""
+    match = _REQUIREMENT.fullmatch(requirement)
+    allowed = SpecifierSet(match["comparisons"] if match else "")
+    return allowed.contains(version.nominal, prereleases=True)
 
 
 def placeholders(template: str) -> tuple[str, ...]:

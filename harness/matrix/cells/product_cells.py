@@ -145,7 +145,8 @@ def _json_member(axis: str, text: str) -> str:
 
 
 def _axes_of_rules(rules: Sequence[PinRule]) -> set[str]:
-    return {axis for rule in rules for axis in (*rule.axes, *(condition.axis for condition in rule.when))}
+    read = {axis for rule in rules for condition in rule.when for axis in condition.axes}
+    return read.union(*(rule.axes for rule in rules))
 
 
 def _title(axes: Mapping[str, str]) -> str:

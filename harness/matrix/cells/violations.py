@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.errors import Location
-from harness.matrix.cells.pins import normal_package, required_package
+from harness.matrix.cells.pins import normal_package, permits, required_package
 from harness.matrix.model.cell import KnownInconsistency, Pin
 from harness.matrix.model.constraints import (
     Constraint,
@@ -81,12 +81,12 @@ class Violations:
             if what:
                 yield Violation(
                     rule=constraint.id,
-                    kind=constraint.kind,
+                    kind=_kind(constraint, versions),
                     what=what,
                     reason=constraint.reason,
                     source=constraint.source,
                     axes=constraint.axes,
-                    override=self._override(constraint, overrides),
+                    override=self._override(constraint, versions, overrides),
                     where=constraint.where,
                 )
 
@@ -167,16 +167,29 @@ class Violations:
             )
         return found
 
-    def _override(self, constraint: Constraint, overrides: Sequence[Pin]) -> Pin | None:
-        """The override of the requirement that the constraint is about, if there is one for this package."""
+    def _override(self, constraint: Constraint, versions: Versions, overrides: Sequence[Pin]) -> Pin | None:
+        """The override of the requirement that the constraint is about, if it allows this version."""
         if constraint.kind is not ViolationKind.REQUIREMENT:
             return None
-        pairs = {
-            (normal_package(self.axes[rule.key].package), normal_package(self.axes[rule.axis].package))
+        packages = {name: normal_package(axis.package) for name, axis in self.axes.items()}
+        replacing = [
+            (pin, versions[rule.axis])
             for rule in constraint.require
             if isinstance(rule, TableRequirement)
-        }
-        return next((pin for pin in overrides if (pin.of, required_package(pin.requirement)) in pairs), None)
+            for pin in overrides
+            if (pin.of, required_package(pin.requirement)) == (packages[rule.key], packages[rule.axis])
+        ]
+        # Several overrides of one requirement apply together, as in the check `resolve`.
+        permitted = all(permits(pin.requirement, version) for pin, version in replacing)
+        return replacing[0][0] if replacing and permitted else None
+
+
+def _kind(constraint: Constraint, versions: Versions) -> ViolationKind:
+    """The kind of a violation. The metadata of a release says nothing certain about a commit before it."""
+    keys = {rule.key for rule in constraint.require if isinstance(rule, TableRequirement)}
+    if constraint.kind is ViolationKind.REQUIREMENT and any(versions[key].ref for key in keys):
+        return ViolationKind.UNLISTED
+    return constraint.kind
 
 
 def _row(rows: Mapping[Version, tuple[ListedVersion, ...]], key: Version) -> tuple[ListedVersion, ...]:

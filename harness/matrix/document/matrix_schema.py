@@ -244,7 +244,11 @@ class PinEntry(MatrixEntry):
 class OverrideEntry(MatrixEntry):
     """A requirement that replaces those of one package; `{axis}` is replaced by the cell's value."""
 
-    when: When = {}
+    when: dict[AxisName, Requirement] = Field(
+        {},
+        description="Mapping of axis to the versions of the cells this entry applies to, or to the published "
+        "table that must list the cell's version. Empty: all cells",
+    )
     of: Text | list[Text] = Field(
         description="The package whose requirement is replaced, or several. Requirements of all other "
         "packages stay in force"

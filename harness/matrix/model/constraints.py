@@ -247,10 +247,16 @@ def _any_of_minor(scheme: Scheme, specifier: Specifier) -> Specifier:
 
 
 def allows(specifier: Specifier, version: Version) -> bool | None:
-    """Whether a published specifier allows a version, compared as installers do."""
+    """Whether a published specifier allows a version, compared as installers do.
+
+    Builds of one version that differ in their local label, mostly by platform, are the same version.
+    """
     if version.scheme is not Scheme.PEP440 or (published := _specifier_set(specifier)) is None:
         return specifier.contains(version)
-    return published.contains(version.nominal, prereleases=True)
+    if published.contains(version.nominal, prereleases=True):
+        return True
+    listed = (clause.version for clause in specifier.clauses if clause.operator == "==" and clause.version)
+    return any("+" in one.nominal and one.public.is_same(version.public) for one in listed)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from harness.errors import Location
 from harness.matrix.model.cell import Cell, KnownInconsistency
-from harness.matrix.model.constraints import Condition
+from harness.matrix.model.constraints import Condition, Requirement
 from harness.matrix.model.versions import Scheme, Version, parse_version
 
 Scalar = str | int | bool | None
@@ -98,7 +98,7 @@ class PinRule:
     of: the packages whose requirements an override replaces, as normalised names; empty for a pin.
     """
 
-    when: tuple[Condition, ...]
+    when: tuple[Requirement, ...]
     template: str
     reason: str
     source: str

@@ -86,9 +86,12 @@ class _MatrixLoader(NameResolver):
                 name: read_constraint(self, self.tables, name, entry)
                 for name, entry in data.get("constraints", {}).items()
             },
-            pin_rules=tuple(read_pin_rule(self, ("pins", index), entry) for index, entry in enumerate(pins)),
+            pin_rules=tuple(
+                read_pin_rule(self, self.tables, ("pins", index), entry) for index, entry in enumerate(pins)
+            ),
             override_rules=tuple(
-                read_pin_rule(self, ("overrides", index), entry) for index, entry in enumerate(overrides)
+                read_pin_rule(self, self.tables, ("overrides", index), entry)
+                for index, entry in enumerate(overrides)
             ),
             recipes={name: self._recipe(name, recipes) for name in recipes},
             profiles={

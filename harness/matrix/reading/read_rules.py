@@ -92,15 +92,21 @@ def read_constraint(
         id=name,
         kind=ViolationKind(entry.get("kind", ViolationKind.INCOMPATIBLE.value)),
         when=resolver.conditions((*path, "when"), entry.get("when")),
-        require=tuple(
-            rule
-            for axis, rule_entry in entry.get("require", {}).items()
-            for rule in _requirement(resolver, tables, (*path, "require"), axis, rule_entry)
-        ),
+        require=_requirements(resolver, tables, (*path, "require"), entry.get("require")),
         forbid=resolver.conditions((*path, "forbid"), entry.get("forbid")),
         reason=text(entry["reason"]),
         source=text(entry["source"]),
         where=resolver.document.where(path, key=True),
+    )
+
+
+def _requirements(
+    resolver: NameResolver, tables: Mapping[str, PublishedTable], path: NodePath, entries: Entry | None
+) -> tuple[Requirement, ...]:
+    return tuple(
+        rule
+        for axis, entry in (entries or {}).items()
+        for rule in _requirement(resolver, tables, path, axis, entry)
     )
 
 
@@ -138,8 +144,10 @@ def _listing(
     return [listing] if listing else []
 
 
-def read_pin_rule(resolver: NameResolver, path: NodePath, entry: Entry) -> PinRule:
-    """The pin or override in `entry`."""
+def read_pin_rule(
+    resolver: NameResolver, tables: Mapping[str, PublishedTable], path: NodePath, entry: Entry
+) -> PinRule:
+    """The pin or override in `entry`; its conditions may refer to `tables`."""
     field = "require" if "require" in entry else "override"
     template = text(entry[field])
     axes = resolver.attempt((*path, field), lambda: placeholders(template))
@@ -148,7 +156,7 @@ def read_pin_rule(resolver: NameResolver, path: NodePath, entry: Entry) -> PinRu
     if axes is not None:
         resolver.attempt((*path, field), lambda: check_template(template, axes))
     return PinRule(
-        when=resolver.conditions((*path, "when"), entry.get("when")),
+        when=_requirements(resolver, tables, (*path, "when"), entry.get("when")),
         template=template,
         reason=text(entry["reason"]),
         source=text(entry["source"]),

@@ -35,10 +35,11 @@ published:
     source: https://example.org/pairs
     date: 2026-01-01
     key: plugin
-    columns: [plugin, engine, cann, torch_npu]
+    columns: [plugin, engine, cann, torch_npu, torch]
     rows:
-      - [0.11.0rc1, 0.11.0, 8.3.RC1, "2.7.1 (or later)"]
-      - [0.12.0, 0.12.1 / 0.12.2, 8.5.0, latest release]
+      - [0.11.0rc1, 0.11.0, 8.3.RC1, "2.7.1 (or later)", 2.7.1.post1]
+      - [0.12.0, 0.12.1 / 0.12.2, 8.5.0, latest release, null]
+      - [0.13.0, 0.13.0, 8.5.0, 2.9.0.post1+git4c901a4, null]
 constraints:
   abi: {require: {torch_npu: {same_as: torch, part: release}}, reason: symbols, source: s}
   plugin-torch:
@@ -50,6 +51,8 @@ constraints:
 overrides:
   - {when: {cann: 8.5.0}, of: Engine_Plugin, override: "torch=={torch}", reason: a guide installs it last, source: g}
   - {of: engine, override: torch-npu, reason: r, source: s}
+  - {when: {torch: {table: pairs}}, of: engine_plugin, override: "torch=={torch}", reason: listed, source: g}
+  - {when: {cann: 8.2.RC1}, of: engine_plugin, override: torch~=2.9, reason: r, source: s}
 profiles:
   default: {title: t, select: [{stacks: all}]}
 """
@@ -80,6 +83,31 @@ def test_an_override_counts_only_for_the_package_and_requirement_it_was_written_
     assert torch is not None
     assert torch.reason == "a guide installs it last"
     assert violated["plugin-torch-npu"].override is None
+
+
+def test_an_override_permits_only_the_versions_that_it_allows() -> None:
+    violated = found(plugin="0.11.0rc1", torch="2.8.0", cann="8.2.RC1")
+    assert violated["plugin-torch"].override is None
+    violated = found(plugin="0.11.0rc1", torch="2.10.0", cann="8.2.RC1")
+    assert violated["plugin-torch"].override is not None
+
+
+def test_builds_for_other_platforms_are_the_version_that_a_table_lists() -> None:
+    assert "pairs" in found(plugin="0.13.0", torch_npu="2.9.0.post2")
+    for label in ("", "+git4c901a4", "+gitdc51c2d"):
+        assert "pairs" not in found(plugin="0.13.0", torch_npu=f"2.9.0.post1{label}")
+
+
+def test_an_override_can_apply_to_what_a_published_table_lists() -> None:
+    permitting = found(plugin="0.11.0rc1", torch="2.7.1.post1")["plugin-torch"].override
+    assert permitting is not None
+    assert permitting.reason == "listed"
+    assert found(plugin="0.11.0rc1", torch="2.7.1.post2")["plugin-torch"].override is None
+
+
+def test_the_metadata_of_a_release_does_not_make_a_commit_fail() -> None:
+    violated = found(plugin="0.11.0rc1@54879467c417", torch="2.8.0")
+    assert violated["plugin-torch"].kind is ViolationKind.UNLISTED
 
 
 def test_a_published_table_lists_other_versions_in_one_finding() -> None:
