@@ -41,6 +41,7 @@ BENCHMARKS = (
     "known_releases",
     "package_names",
     "static_checks",
+    "ledger_damage",
     "ray_cluster",
     "device_faults",
     "main_job",

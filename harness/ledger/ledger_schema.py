@@ -96,6 +96,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         "UPDATE OR IGNORE plans SET digest = text_digest(body) WHERE length(digest) != 64",
         "DELETE FROM plans WHERE length(digest) != 64",
+        # The highest row id that was ever given, so that lost rows at the end of a table are noticed.
+        """
+        CREATE TABLE row_counters (
+            id      INTEGER PRIMARY KEY,
+            counted TEXT NOT NULL,
+            highest INTEGER NOT NULL,
+            seal    TEXT NOT NULL DEFAULT ''
+        )
+        """,
+        """
+        INSERT INTO row_counters (id, counted, highest)
+        SELECT 1, 'outcomes', coalesce(max(rowid), 0) FROM outcomes
+        UNION ALL SELECT 2, 'runs', coalesce(max(rowid), 0) FROM runs
+        """,
     ),
 )
 
@@ -122,9 +136,9 @@ def versions_by_schema() -> dict[frozenset[tuple[str, ...]], int]:
     """The tables and indexes of each schema version -> the version."""
     found = {}
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    # No row is converted here, so these functions are never called.
+    # Only the tables matter here, not what is in them.
     for name in ("text_digest", "row_seal", "is_outcome_row"):
-        connection.create_function(name, -1, lambda *_values: None)
+        connection.create_function(name, -1, lambda *_values: "")
     for version in range(LATEST):
         _apply(connection, version)
         found[schema_objects(connection)] = version + 1

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass
+from functools import cached_property
 
 from harness.ledger.salvage import LostRow
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LostRows:
     """All lost rows of a ledger. Most ledgers have none."""
 
@@ -29,13 +30,16 @@ class LostRows:
 
     def hide(self, key: str, check: str, position: int) -> bool:
         """Whether an outcome was lost that is newer than `position`, and may be of the same key."""
-        return any(
-            row.table == "outcomes"
-            and row.row_id > position
-            and row.key in ("", key)
-            and row.check in ("", check)
-            for row in self.rows
-        )
+        named = ((key, check), (key, ""), ("", check), ("", ""))
+        return any(self._newest_outcomes.get(name, 0) > position for name in named)
+
+    @cached_property
+    def _newest_outcomes(self) -> dict[tuple[str, str], int]:
+        newest: dict[tuple[str, str], int] = {}
+        for row in self.rows:
+            if row.table == "outcomes":
+                newest[row.key, row.check] = max(newest.get((row.key, row.check), 0), row.row_id)
+        return newest
 
     def outcome_of_run(self, run_id: str, key: str) -> bool:
         """Whether the outcome that a run recorded for a key was lost."""

@@ -43,6 +43,13 @@ def scan_rows(file: Path) -> Iterator[FoundRow]:
         yield from _rows_of_page(page, _HEADER_BYTES if number == 1 else 0, size, current)
 
 
+def is_cut_off(file: Path) -> bool:
+    """Whether the header of a database file names more pages than the file has."""
+    with file.open("rb") as stream:
+        header = stream.read(_HEADER_BYTES)
+    return file.stat().st_size < max(1, int.from_bytes(header[28:32], "big")) * _page_size(header)
+
+
 def _page_size(data: bytes) -> int:
     size = int.from_bytes(data[16:18], "big")
     size = 65536 if size == 1 else size

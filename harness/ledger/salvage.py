@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.ledger.ledger_schema import migrate
-from harness.ledger.page_scan import FoundRow, Value, scan_rows
+from harness.ledger.page_scan import FoundRow, Value, is_cut_off, scan_rows
 from harness.ledger.run_record import read_plan
-from harness.ledger.sealed_rows import SEAL_COLUMN, install_seals, row_seal, sealed_tables
+from harness.ledger.sealed_rows import COUNTED_TABLES, SEAL_COLUMN, install_seals, row_seal, sealed_tables
 from harness.ledger.sql_functions import (
     is_attestation_row,
     is_disposition_row,
@@ -36,7 +36,7 @@ UNSEALED: dict[str, Believes] = {
 class LostRow:
     """A row that cannot be believed. What its indexes and the plans still say of it; "" if they do not.
 
-    table: the table that held it. row_id: its position there.
+    table: the table that held it. row_id: its position there. and_later: whether later rows may be lost too.
     """
 
     table: str
@@ -45,6 +45,7 @@ class LostRow:
     check: str = ""
     run_id: str = ""
     cells: tuple[str, ...] = ()
+    and_later: bool = False
 
     def __str__(self) -> str:
         what = {"outcomes": "the outcome", "runs": "the record", "plans": "the plan"}.get(self.table, "a row")
@@ -54,7 +55,8 @@ class LostRow:
             f"with key {self.key[:12]}" if self.key else "",
             f"of run {self.run_id}" if self.run_id else "",
         ]
-        return " ".join([what, *filter(None, parts), f"(row {self.row_id} of {self.table})"])
+        later = " and possibly later ones" if self.and_later else ""
+        return " ".join([what, *filter(None, parts), f"(row {self.row_id} of {self.table}{later})"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,7 @@ def salvage(damaged: Path, into: Path) -> Salvage:
         register_functions(connection)
         migrate(connection)
         connection.execute("BEGIN IMMEDIATE")
+        connection.execute("DELETE FROM row_counters")
         tables = [_Table.of(connection, name, columns) for name, columns in sealed_tables(connection).items()]
         for found in scan_rows(damaged):
             for table in tables:
@@ -81,6 +84,7 @@ def salvage(damaged: Path, into: Path) -> Salvage:
                     connection.execute(table.insert, (found.row_id, *row))
         install_seals(connection)
         lost = tuple(_lost_rows(connection, damaged))
+        _count_rows(connection, lost)
         connection.executemany(
             "INSERT INTO lost_rows (lost_table, row_id, key, check_name, run_id) VALUES (?, ?, ?, ?, ?)",
             [(row.table, row.row_id, row.key, row.check, row.run_id) for row in lost],
@@ -155,11 +159,18 @@ def _lost_rows(connection: sqlite3.Connection, damaged: Path) -> Iterator[LostRo
             cells.setdefault(entry.key, {})[entry.cell_id] = None
     indexed = _IndexedNames.read(damaged)
     known = set(connection.execute("SELECT lost_table, row_id FROM lost_rows"))
-    for table in ("outcomes", "runs"):
+    counters = dict(connection.execute("SELECT counted, highest FROM row_counters"))
+    is_end_known = counters.keys() == set(COUNTED_TABLES) or not is_cut_off(damaged)
+    for table in COUNTED_TABLES:
         present = {row_id for (row_id,) in connection.execute(f"SELECT rowid FROM {table}")}  # noqa: S608
         named = indexed.names[table]
-        for row_id in sorted({*range(1, max(present, default=0)), *named} - present):
-            if row_id > 0 and (table, row_id) not in known:
+        end = max(present, default=0)
+        # Without the counter, an index can name later rows; a row id that is too large is damaged itself.
+        end = counters.get(table, max((one for one in named if one <= end + len(named)), default=end))
+        if not is_end_known:
+            yield LostRow(table=table, row_id=end + 1, and_later=True)
+        for row_id in range(1, end + 1):
+            if row_id not in present and (table, row_id) not in known:
                 key, check, run_id = (named.get(row_id, {}).get(name, "") for name in _NAMES)
                 yield LostRow(
                     table=table,
@@ -182,6 +193,20 @@ def _lost_rows(connection: sqlite3.Connection, damaged: Path) -> Iterator[LostRo
     for row_id, run_id in connection.execute(without_plan).fetchall():
         if ("plans", row_id) not in known:
             yield LostRow(table="plans", row_id=row_id, run_id=run_id)
+
+
+def _count_rows(connection: sqlite3.Connection, lost: tuple[LostRow, ...]) -> None:
+    """Make the row ids of new rows larger than all earlier ones."""
+    for number, table in enumerate(COUNTED_TABLES, 1):
+        (highest,) = connection.execute(f"SELECT coalesce(max(rowid), 0) FROM {table}").fetchone()  # noqa: S608
+        counted = connection.execute(
+            "SELECT highest FROM row_counters WHERE counted = ?", (table,)
+        ).fetchone()
+        largest = max([highest, *(counted or ()), *(row.row_id for row in lost if row.table == table)])
+        connection.execute(
+            "INSERT OR REPLACE INTO row_counters (id, counted, highest) VALUES (?, ?, ?)",
+            (number, table, largest),
+        )
 
 
 _NAMES = ("key", "check_name", "run_id")

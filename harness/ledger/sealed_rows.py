@@ -13,6 +13,8 @@ import sqlite3
 from collections.abc import Iterator
 
 SEAL_COLUMN = "seal"
+#: Tables whose row ids are given in ascending order and never again.
+COUNTED_TABLES = ("outcomes", "runs")
 _HEX_DIGITS = 32
 
 
@@ -46,7 +48,7 @@ def sealed_tables(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
 
 
 def install_seals(connection: sqlite3.Connection) -> None:
-    """Make this connection seal every row that it inserts or updates; it needs `sql_functions`."""
+    """Make this connection seal and count every row that it inserts or updates; it needs `sql_functions`."""
     for table, columns in sealed_tables(connection).items():
         listed = ", ".join(columns)
         new = ", ".join(f"NEW.{column}" for column in columns)
@@ -58,6 +60,16 @@ def install_seals(connection: sqlite3.Connection) -> None:
                 f"UPDATE {table} SET {SEAL_COLUMN} = row_seal('{table}', NEW.rowid, {new}) "
                 "WHERE rowid = NEW.rowid; END"
             )
+    for table in COUNTED_TABLES:
+        connection.execute(
+            f"CREATE TEMP TRIGGER IF NOT EXISTS count_{table} AFTER INSERT ON main.{table} BEGIN "  # noqa: S608
+            f"UPDATE row_counters SET highest = max(highest, NEW.rowid) WHERE counted = '{table}'; END"
+        )
+
+
+def next_row_id(table: str) -> str:
+    """SQL for the row id of a new row: SQLite would give the id of a lost row again."""
+    return f"(SELECT highest + 1 FROM row_counters WHERE counted = '{table}')"  # noqa: S608
 
 
 def broken_seals(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:

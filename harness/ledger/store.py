@@ -29,6 +29,7 @@ from harness.ledger.outcome_record import outcome_body, outcome_uid, readable
 from harness.ledger.outcome_row import OUTCOME_COLUMNS, OutcomeRow, read_attestations
 from harness.ledger.plan_record import PlanRecord
 from harness.ledger.run_record import RUN_COLUMNS, Disposition, RunRecord, read_plan, read_run, read_runs
+from harness.ledger.sealed_rows import next_row_id
 from harness.outcome import ArtifactRef, Evidence, Origin, Outcome, State, Status
 
 FILE_NAME = "ledger.sqlite3"
@@ -98,7 +99,9 @@ class Ledger:
         ledger = cls._open(file, read_only=True, signers=signers, host=None)
         if ledger.notices and not ledger.runs(1) and not ledger.history(limit=1):
             ledger.close()
-            raise InputError("this is not a ledger", where=Location(file), why=ledger.notices[0].why)
+            raise InputError(
+                "nothing in this file is a ledger", where=Location(file), why=ledger.notices[0].why
+            )
         return ledger
 
     @classmethod
@@ -246,7 +249,8 @@ class Ledger:
             # Storing a known plan again repairs it, should its text have changed.
             self._db.execute(PUT_PLAN, (digest, body))
             self._db.execute(
-                "INSERT INTO runs (run_id, started, argv, host, plan) VALUES (?, ?, ?, ?, ?)",
+                "INSERT INTO runs (rowid, run_id, started, argv, host, plan) "  # noqa: S608
+                f"VALUES ({next_row_id('runs')}, ?, ?, ?, ?, ?)",
                 (run_id, started, canonical_json(readable(argv)), canonical_json(readable(host)), digest),
             )
         return run_id
@@ -374,8 +378,8 @@ class Ledger:
         for run, digest, body in read_runs(other):
             self._db.execute("INSERT OR IGNORE INTO plans (digest, body) VALUES (?, ?)", (digest, body))
             self._db.execute(
-                f"INSERT OR IGNORE INTO runs ({RUN_COLUMNS}, plan, merged) "  # noqa: S608
-                "VALUES (?, ?, ?, ?, ?, ?, ?, 1)",
+                f"INSERT OR IGNORE INTO runs (rowid, {RUN_COLUMNS}, plan, merged) "  # noqa: S608
+                f"VALUES ({next_row_id('runs')}, ?, ?, ?, ?, ?, ?, ?, 1)",
                 (*run, digest),
             )
 
@@ -383,9 +387,9 @@ class Ledger:
         numbered = replace(outcome, attempt=self._next_attempt(outcome.key))
         body = outcome_body(numbered)
         inserted = self._db.execute(
-            "INSERT OR IGNORE INTO outcomes "
-            "(uid, key, check_name, state, attempt, run_id, merged, started, finished, body) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR IGNORE INTO outcomes "  # noqa: S608
+            "(id, uid, key, check_name, state, attempt, run_id, merged, started, finished, body) "
+            f"VALUES ({next_row_id('outcomes')}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 outcome_uid(body),
                 numbered.key,

@@ -193,10 +193,12 @@ def holds(measurements: ResolveMeasured, outcome: Outcome) -> str:
     """Why the stored outcome should be replaced: an index may respond now, or a mirror has a commit now.
 
     An index that did not respond is tried again after a day. Its state is not part of the key, so repeated
-    runs reuse the outcome until then.
+    runs reuse the outcome until then. An outcome from the future is not reused: the clock was set back.
     """
-    if measurements.unreachable and time.time() - outcome.finished > RETRY_INDEX_AFTER_S:
-        return f"{', '.join(measurements.unreachable)} did not respond, and that was more than a day ago"
+    age = time.time() - outcome.finished
+    if measurements.unreachable and abs(age) > RETRY_INDEX_AFTER_S:
+        when = "more than a day ago" if age > 0 else "in the future, by the clock of this machine"
+        return f"{', '.join(measurements.unreachable)} did not respond, and that was {when}"
     return newly_available_sources(measurements, mirrors_folder())
 
 

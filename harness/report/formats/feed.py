@@ -69,7 +69,10 @@ def atom(model: ReportModel, by_row: Iterable[Sequence[FeedItem]] | None = None)
     for event in (event for found in by_row for event in found):
         times.setdefault(event.run_id, event.when)
         events[event.run_id].append(event)
-    runs = sorted(events, key=lambda run_id: times[run_id], reverse=True)[:MAX_ENTRIES]
+    # Newest first by the order of the ledger, because clocks can be set back. A run that the ledger does not
+    # have comes last.
+    order = [model.inputs.run.run_id, *(run.run_id for run in model.inputs.runs), *events]
+    runs = [run_id for run_id in dict.fromkeys(order) if run_id in events][:MAX_ENTRIES]
     updated = iso(times[runs[0]]) if runs else iso(model.inputs.generated)
     entries = "".join(_entry(run_id, times[run_id], events[run_id]) for run_id in runs)
     return (
