@@ -13,6 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
+from harness.builds.cell.interpreter_files import (
+    CACHE_FOLDER,
+    ask_interpreter,
+    compile_library,
+    interpreter_folders,
+    require_no_other_paths,
+)
 from harness.builds.installed.file_manifest import (
     FileManifest,
     ManifestError,
@@ -26,39 +33,12 @@ from harness.builds.installed.file_manifest import (
 )
 from harness.builds.installed.installed_records import COMPILED, record_problems
 from harness.cell_program.built_environment import EnvironmentBuilt, VerifiedFiles
+from harness.check import TaskContext
 from harness.errors import InfrastructureError
 
-# Folders next to the modules of the standard library that do not belong to it, and its own tests.
-NOT_OF_THE_INTERPRETER = frozenset({"site-packages", "dist-packages", "test"})
 TOOLKIT = "toolkit"
 FINISHED = "finished.json"
 DIGEST_CHARACTERS = 32
-
-
-def watched_folders(prefix: Path, minor: str) -> tuple[WatchedFolder, ...]:
-    """The folders of a virtual environment and of its interpreter.
-
-    Any program may store further compiled modules next to the standard library, so only those that exist now
-    are watched.
-    """
-    interpreter = (prefix / "bin" / "python").resolve()
-    home = interpreter.parent.parent
-    library = home / "lib" / f"python{minor}"
-    # The interpreter also imports from this archive, if it exists.
-    libraries = [f"python{minor.replace('.', '')}.zip"]
-    libraries += [path.name for path in sorted(home.glob(f"lib/libpython{minor}*.so*"))]
-    compiled = [
-        path.relative_to(library).as_posix()
-        for path in sorted(library.rglob(f"__pycache__/*{COMPILED}"))
-        if NOT_OF_THE_INTERPRETER.isdisjoint(path.relative_to(library).parts)
-    ]
-    return (
-        WatchedFolder(path=str(prefix)),
-        WatchedFolder(path=str(interpreter.parent), only=(interpreter.name,)),
-        WatchedFolder(path=str(home / "lib"), only=tuple(libraries)),
-        WatchedFolder(path=str(library), without=("__pycache__", *sorted(NOT_OF_THE_INTERPRETER))),
-        *([WatchedFolder(path=str(library), only=tuple(compiled))] if compiled else []),
-    )
 
 
 def runtime_folders(runtime: str, cann: str) -> tuple[WatchedFolder, ...]:
@@ -72,14 +52,20 @@ def runtime_folders(runtime: str, cann: str) -> tuple[WatchedFolder, ...]:
 
 
 def verify_installed(
-    spec: EnvironmentSpec, prefix: Path, site_packages: Path, own: Collection[str]
+    ctx: TaskContext, spec: EnvironmentSpec, prefix: Path, site_packages: Path, own: Collection[str]
 ) -> FileManifest:
     """The manifest of an environment whose packages are installed and patched.
 
     own: the files that the virtual environment consisted of before. BuildStepError if a file is not the one
-    that the RECORD of its distribution or a patch says, or belongs to nothing.
+    that the RECORD of its distribution or a patch says, or belongs to nothing, or if the environment imports
+    from other places.
     """
-    manifest = make_manifest(watched_folders(prefix, spec.minor))
+    python = prefix / "bin" / "python"
+    interpreter = ask_interpreter(ctx, python)
+    require_no_other_paths(interpreter, prefix)
+    compile_library(ctx, python, interpreter)
+    folders = (WatchedFolder(path=str(prefix)), *interpreter_folders(python, interpreter, prefix))
+    manifest = make_manifest(folders)
     inside = f"{prefix}/"
     installed = replace(
         manifest,
@@ -109,10 +95,12 @@ def compiled_since(manifest: FileManifest) -> FileManifest:
 
 
 def _is_compiled(path: str, manifest: FileManifest) -> bool:
-    """Whether the path is where Python stores the compiled form of a module of this environment."""
+    """Whether Python stores compiled modules of this environment there, or this one."""
     file = Path(path)
+    if file.name == CACHE_FOLDER:
+        return True
     source = file.parent.parent / f"{file.name.split('.')[0]}.py"
-    return file.parent.name == "__pycache__" and file.suffix == COMPILED and str(source) in manifest.entries
+    return file.parent.name == CACHE_FOLDER and file.suffix == COMPILED and str(source) in manifest.entries
 
 
 def with_folders(manifest: FileManifest, added: Iterable[WatchedFolder]) -> FileManifest:

@@ -122,7 +122,7 @@ def _build_locked(
         with build.step("patch"):
             _patch(spec, site_packages)
         with build.step("verify"):
-            manifest = verify_installed(spec, prefix, site_packages, own)
+            manifest = verify_installed(ctx, spec, prefix, site_packages, own)
     if spec.device.kind == "sim":
         with build.step("runtime"):
             build.runtime = build.runtime or str(make_runtime(spec, site_packages, home))

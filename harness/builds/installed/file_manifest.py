@@ -8,6 +8,7 @@ time (`st_ctime`, which the kernel sets).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -19,6 +20,7 @@ from typing import NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from harness.digest import digest_bytes, digest_file
+from harness.gc_pause import gc_paused
 
 SHOWN_PATHS = 5
 
@@ -51,9 +53,9 @@ class ManifestError(Exception):
 class WatchedFolder:
     """A folder whose files belong to an environment.
 
-    without: names of folders that are left out at any depth; then the metadata of folders is left out too,
-    because it shows what others do there. only: the files that belong to it, relative to `path`, whether they
-    exist or not; empty for all.
+    without: names of folders that are left out at any depth; then the size and times of all folders are left
+    out too, because they show what others do there. only: the files that belong to it, relative to `path`,
+    whether they exist or not; empty for all.
     """
 
     path: str
@@ -100,6 +102,7 @@ def path_list(paths: Collection[str]) -> str:
     return shown + (f" and {len(paths) - SHOWN_PATHS} more" if len(paths) > SHOWN_PATHS else "")
 
 
+@gc_paused()
 def read_states(folders: Iterable[WatchedFolder]) -> dict[str, FileState]:
     """The metadata of everything in these folders; a missing folder has no files."""
     states: dict[str, FileState] = {}
@@ -107,7 +110,7 @@ def read_states(folders: Iterable[WatchedFolder]) -> dict[str, FileState]:
         if folder.only:
             for name in folder.only:
                 path = os.path.join(folder.path, name)  # noqa: PTH118 - 40,000 paths in a fraction of a second
-                if os.path.lexists(path):
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                     states[path] = _state(os.lstat(path))
         else:
             states.update(_walk(folder.path, frozenset(folder.without)))
@@ -126,14 +129,15 @@ def _walk(top: str, without: Collection[str]) -> Iterator[tuple[str, FileState]]
                 is_folder = entry.is_dir(follow_symlinks=False)
                 if is_folder and entry.name in without:
                     continue
+                try:
+                    state = _state(entry.stat(follow_symlinks=False))
+                except FileNotFoundError:
+                    continue
                 if is_folder:
                     pending.append(entry.path)
                     if without:
-                        continue
-                try:
-                    yield entry.path, _state(entry.stat(follow_symlinks=False))
-                except FileNotFoundError:
-                    continue
+                        state = state._replace(size=0, mtime_ns=0, ctime_ns=0)
+                yield entry.path, state
 
 
 def _state(status: os.stat_result) -> FileState:
@@ -182,7 +186,7 @@ def find_changes(manifest: FileManifest, *, full: bool = False) -> FileChanges:
 def classify_changes(manifest: FileManifest, states: States, *, full: bool = False) -> FileChanges:
     """Compare present metadata with the manifest, reading the files whose metadata differs."""
     entries = manifest.entries
-    added = [path for path, state in states.items() if path not in entries and not stat.S_ISDIR(state.mode)]
+    added = [path for path in states if path not in entries]
     removed = [path for path in entries if path not in states]
     suspects = {
         path: state
@@ -221,6 +225,7 @@ def write_manifest(manifest: FileManifest, path: Path) -> str:
     return digest_bytes(data)
 
 
+@gc_paused()
 def read_manifest(path: Path, digest: str) -> FileManifest:
     """The manifest in a file with this digest; ManifestError if there is no such file."""
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 import py_compile
 import shutil
@@ -25,7 +26,7 @@ from harness.builds.cell.environment_files import (
     why_changed,
     with_folders,
 )
-from harness.builds.installed.file_manifest import FileManifest
+from harness.builds.installed.file_manifest import FileManifest, read_manifest
 from harness.cell_program.built_environment import EnvironmentBuilt
 from harness.outcome import Status
 
@@ -77,6 +78,11 @@ def add_path_file(site: Path) -> None:
 
 def add_sitecustomize(site: Path) -> None:
     (site / "sitecustomize.py").write_bytes(FORGED)
+
+
+def add_empty_package(site: Path) -> None:
+    """Then `import flash_attn` works."""
+    (site / "flash_attn").mkdir()
 
 
 def remove_module(site: Path) -> None:
@@ -151,6 +157,7 @@ ATTACKS: tuple[Callable[[Path], None], ...] = (
     add_module,
     add_path_file,
     add_sitecustomize,
+    add_empty_package,
     remove_module,
     swap_symlink,
     swap_folder,
@@ -285,6 +292,23 @@ def test_a_package_that_changes_another_one_when_it_is_imported_fails(
     found, judgement = Cell(context, tmp_path, *packages).fail()
     assert (found.step, judgement.status) == ("verify", Status.FAIL)
     assert "ray/__init__.py" in judgement.reasons[0]
+
+
+def test_a_package_that_lets_python_import_from_elsewhere_fails(
+    wheels: Any, context: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    wheel = wheels.add("verl", "0.9.1", files={"verl/core.py": "", "verl.pth": f"{tmp_path}/elsewhere\n"})
+    found, judgement = Cell(context, tmp_path, wheel).fail()
+    assert (found.step, judgement.status) == ("verify", Status.FAIL)
+    assert f"{tmp_path}/elsewhere" in judgement.reasons[0]
+
+
+def test_the_interpreter_and_its_standard_library_are_among_the_files(cell: Cell) -> None:
+    found, _ = cell.build()
+    assert found.files is not None
+    listed = set(read_manifest(Path(found.files.manifest), found.files.digest).entries)
+    assert {str(Path(found.python).resolve()), json.__file__, json.__cached__} <= listed
 
 
 def test_the_count_of_verified_files_is_a_reason(cell: Cell) -> None:

@@ -165,6 +165,7 @@ def test_a_task_whose_environment_was_built_again_has_no_outcome(
 def test_what_others_store_next_to_the_standard_library_does_not_matter(tmp_path: Path) -> None:
     package = tmp_path / "json"
     (package / "__pycache__").mkdir(parents=True)
+    (tmp_path / "xml").mkdir()
     (package / "decoder.py").write_text("")
     (package / "__pycache__/decoder.pyc").write_text("")
     folders = (
@@ -172,7 +173,7 @@ def test_what_others_store_next_to_the_standard_library_does_not_matter(tmp_path
         WatchedFolder(path=str(tmp_path), only=("json/__pycache__/decoder.pyc", "python311.zip")),
     )
     before = read_states(folders)
-    (tmp_path / "xml/__pycache__").mkdir(parents=True)
+    (tmp_path / "xml/__pycache__").mkdir()
     (package / "__pycache__/encoder.pyc").write_text("")
     (tmp_path / "site-packages").mkdir()
     assert read_states(folders) == before

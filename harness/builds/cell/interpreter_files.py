@@ -1,0 +1,152 @@
+"""The files of an environment's interpreter: the program, the links to it, and its standard library."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.builds.cell.environment_spec import BuildStepError
+from harness.builds.installed.file_manifest import WatchedFolder
+from harness.builds.installed.installed_records import COMPILED
+from harness.check import TaskContext
+
+# Folders next to the modules of the standard library that do not belong to it, and its own tests.
+NOT_OF_THE_INTERPRETER = frozenset({"site-packages", "dist-packages", "test", "tests"})
+_NAMES = "|".join(sorted(NOT_OF_THE_INTERPRETER))
+CACHE_FOLDER = "__pycache__"
+# Python takes its standard library from elsewhere if this file is next to the program.
+BUILD_FOLDER = "pybuilddir.txt"
+SECONDS_TO_ASK = 60.0
+SECONDS_TO_COMPILE = 300.0
+_QUESTION = """
+import json, site, sys
+base = list(sys.path)
+site.main()
+print(json.dumps({"base": base, "paths": sys.path, "tag": sys.implementation.cache_tag}))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterpreterFiles:
+    """What an environment imports.
+
+    base: the folders and archives of the standard library. paths: all of `sys.path`. tag: the name of the
+    interpreter in the names of compiled modules.
+    """
+
+    base: tuple[str, ...]
+    paths: tuple[str, ...]
+    tag: str
+
+
+def ask_interpreter(ctx: TaskContext, python: Path) -> InterpreterFiles:
+    """Ask the Python of an environment what it imports from; BuildStepError if it does not start."""
+    argv = [str(python), "-I", "-S", "-c", _QUESTION]
+    done = ctx.command(argv, cwd=ctx.workdir, timeout=SECONDS_TO_ASK)
+    try:
+        # Path files of packages may print something before.
+        answer = json.loads(done.tail.splitlines()[-1])
+        return InterpreterFiles(
+            base=tuple(answer["base"]), paths=tuple(answer["paths"]), tag=str(answer["tag"])
+        )
+    except (LookupError, TypeError, ValueError) as error:
+        what = "The Python of the environment does not start."
+        raise BuildStepError("verify", what, tail=done.tail) from error
+
+
+def require_no_other_paths(found: InterpreterFiles, prefix: Path) -> None:
+    """BuildStepError if the environment imports from a place that neither its lock nor Python describes."""
+    own = (str(prefix), *found.base)
+    others = [path for path in found.paths if not _is_within(path, own) and os.path.lexists(path)]
+    if others:
+        raise BuildStepError(
+            "verify",
+            f"Python also imports from {', '.join(others)}, which a path file of an installed package names. "
+            "No lock describes what is there.",
+        )
+
+
+def compile_library(ctx: TaskContext, python: Path, found: InterpreterFiles) -> None:
+    """Compile the modules of the standard library that are not compiled yet.
+
+    Otherwise any program that uses this interpreter stores compiled modules there later, and those cannot be
+    told from forged ones. What this user may not write, only an administrator of this host can change.
+    """
+    folders = [
+        folder
+        for folder in _library_folders(found)
+        if os.access(folder, os.W_OK)
+        and not all((folder / name).exists() for name in _compiled_names(folder, found.tag))
+    ]
+    if not folders:
+        return
+    left_out = f"^({'|'.join(re.escape(str(folder)) for folder in folders)})/(.*/)?({_NAMES})/"
+    argv = [str(python), "-I", "-S", "-m", "compileall", "-qq", "-x", left_out]
+    # Some files of the standard library are wrong on purpose, so that the exit code means nothing.
+    ctx.command([*argv, *map(str, folders)], cwd=ctx.workdir, timeout=SECONDS_TO_COMPILE)
+
+
+def interpreter_folders(python: Path, found: InterpreterFiles, prefix: Path) -> tuple[WatchedFolder, ...]:
+    """What belongs to the interpreter `python` of the environment in `prefix`, outside this environment."""
+    program = python.resolve()
+    links = [link for link in _links(python) if not link.is_relative_to(prefix)]
+    files = [*links, program, program.parent / BUILD_FOLDER]
+    folders = _library_folders(found)
+    files += [Path(path) for path in found.base if not Path(path).is_dir()]
+    files += sorted({library for folder in folders for library in folder.parent.glob("libpython*.so*")})
+    return (
+        *(WatchedFolder(path=str(file.parent), only=(file.name,)) for file in dict.fromkeys(files)),
+        *(
+            watched
+            for folder in folders
+            for watched in (
+                WatchedFolder(path=str(folder), without=(CACHE_FOLDER, *sorted(NOT_OF_THE_INTERPRETER))),
+                WatchedFolder(path=str(folder), only=tuple(_compiled_names(folder, found.tag))),
+            )
+        ),
+    )
+
+
+def _library_folders(found: InterpreterFiles) -> list[Path]:
+    """The folders of the standard library that are in no other one of them."""
+    folders = [path for path in dict.fromkeys(found.base) if Path(path).is_dir()]
+    return [
+        Path(path) for path in folders if not _is_within(path, [other for other in folders if other != path])
+    ]
+
+
+def _compiled_names(folder: Path, tag: str) -> Iterator[str]:
+    """Where Python stores the compiled form of each module of this folder, whether it exists or not."""
+    for parent, names, files in os.walk(folder):
+        names[:] = sorted(name for name in names if name not in {*NOT_OF_THE_INTERPRETER, CACHE_FOLDER})
+        cache = (Path(parent) / CACHE_FOLDER).relative_to(folder)
+        for name in sorted(files):
+            if name.endswith(".py"):
+                yield f"{cache}/{name.removesuffix('.py')}.{tag}{COMPILED}"
+
+
+def _links(path: Path) -> Iterator[Path]:
+    """Every symbolic link that the system follows to open `path`, which exists and is absolute."""
+    pending = list(reversed(path.parts[1:]))
+    place = Path(path.anchor)
+    while pending:
+        part = pending.pop()
+        if part == "..":
+            place = place.parent
+            continue
+        step = place / part
+        if not step.is_symlink():
+            place = step
+            continue
+        yield step
+        target = step.readlink()
+        place = Path(target.anchor) if target.is_absolute() else place
+        pending += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+
+
+def _is_within(path: str, folders: tuple[str, ...] | list[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}{os.sep}") for folder in folders)
