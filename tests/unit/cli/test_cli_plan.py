@@ -361,7 +361,7 @@ def test_code_counts_as_far_as_it_is_read(checkout):
     changed = ask_clone(checkout)
     assert behind <= set(changed)
     assert set(changed.values()) == {"code"}
-    assert "patches" not in changed
+    assert "constraints" not in changed
     git(checkout, "commit", "-qam", "a word")
     facets = checkout / "harness" / "plan" / "keys" / "facets.py"
     facets.write_text(facets.read_text().replace("arch=inputs.host_arch", 'arch=inputs.host_arch + "-other"'))
@@ -506,13 +506,15 @@ def test_two_cells_between_which_nothing_is_known(command):
     assert "the same versions" in err
 
 
-def test_the_guilty_change_is_found_and_what_is_known_is_not_run_again(command, tmp_path):
-    """A launcher that cannot work before verl 0.7: the job is guilty, not the versions that differ as well."""
-    arguments = ("--state", str(tmp_path / "state"), "bisect", "gspo-async", "one-step-off-2card")
-    code, out, _ = command(*arguments, "--check", "lint", root=REPOSITORY)
+def test_the_guilty_change_is_found_and_what_is_known_is_not_run_again(command, checkout):
+    """torch_npu without its torch is guilty, not verl, which differs as well."""
+    odd = "  odd: {title: o, source: s, axes: {verl: 0.6.1, torch: 2.7.1, torch_npu: 2.6.0, device: sim}}\n"
+    file = checkout / "matrix.yaml"
+    file.write_text(MATRIX.replace("stacks:\n", "stacks:\n" + odd, 1))
+    code, out, _ = command("bisect", "steady", "odd", "--check", "constraints")
     assert code == 0
-    assert "found: recipe gspo-async -> one-step-off-2card" in out
-    report = json.loads(command(*arguments, "--check", "lint", "--json", root=REPOSITORY)[1])
+    assert "found: torch_npu 2.7.1 -> 2.6.0" in out
+    report = json.loads(command("bisect", "steady", "odd", "--check", "constraints", "--json")[1])
     assert report["found"]
     assert {one["how"] for one in report["observations"]} == {"known"}
 

@@ -9,7 +9,7 @@ from harness.compat.lint.lint_check import lint_script
 from harness.compat.lint.lint_format import FORMATS
 from harness.compat.lint.lint_measurements import LintResult
 
-SCRIPT = "for i in 1; do\npython -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\\n  actor_rollout_ref.rollout.n=1\ndone\n"
+SCRIPT = "source missing.sh; for i in 1; do\npython -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\\n  actor_rollout_ref.rollout.n=1\ndone\n"
 
 
 @pytest.fixture
