@@ -81,7 +81,7 @@ def test_the_reproduce_command_names_the_profile_it_is_of(checkout):
     output = checkout.run("--profile", "nightly", "run", "--check", "patches", code=1)
     [command] = re.findall(r"reproduce: npu-matrix (.*)", output)
     assert "--profile nightly run --only verl-0-9-1" in command
-    assert "1 executed, 0 reused" in checkout.run(*command.split(), code=1)
+    assert "1 executed, 1 reused" in checkout.run(*command.split(), code=1)
 
 
 def test_pins_that_contradict_each_other_are_red_with_the_chain_of_causes(checkout):
