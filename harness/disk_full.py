@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 #: What to do, wherever it happens.
 FIX = (
@@ -54,6 +55,16 @@ def _is_disk_full(error: BaseException) -> bool:
     if _NO_TEMPORARY_FOLDER in str(error):
         return any(_has_no_space(folder) for folder in (os.environ.get("TMPDIR"), "/tmp") if folder)  # noqa: S108
     return error.errno in _CODES
+
+
+def without_space(paths: Iterable[str]) -> list[str]:
+    """Those of the paths that are on a full disk, each as its nearest folder that exists."""
+    found = [_nearest_folder(path) for path in paths if path]
+    return [folder for folder in dict.fromkeys(found) if _has_no_space(folder)]
+
+
+def _nearest_folder(path: str) -> str:
+    return next((str(folder) for folder in (Path(path), *Path(path).parents) if os.path.isdir(folder)), ".")  # noqa: PTH112 - False for any text
 
 
 def _has_no_space(folder: str) -> bool:

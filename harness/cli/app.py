@@ -8,7 +8,9 @@ import io
 import logging
 import os
 import sys
+import tempfile
 import traceback
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +21,7 @@ from click.shell_completion import CompletionItem
 
 from harness import __version__
 from harness.cli.stated_exit import StatedExit
+from harness.disk_full import is_disk_full, without_space
 from harness.errors import (
     EXIT_BAD_INPUT,
     EXIT_CODES,
@@ -27,7 +30,7 @@ from harness.errors import (
     HarnessError,
     InfrastructureError,
 )
-from harness.settings import OPTIONS, Settings, load_settings
+from harness.settings import ENVIRONMENT_PREFIX, OPTIONS, Settings, load_settings
 from harness.sources.redact import redact_text
 
 #: Command -> (module of this package, one-line help). A module is imported when its command is used.
@@ -214,8 +217,7 @@ def main(argv: list[str] | None = None) -> Any:
     except HarnessError as error:
         if debug:
             raise
-        for problem in error.problems:
-            _complain(f"error: {problem}")
+        _print_error(error, arguments)
         sys.exit(error.exit_code)
     except click.exceptions.Abort:
         click.echo("interrupted; the same command resumes", err=True)
@@ -237,7 +239,7 @@ def main(argv: list[str] | None = None) -> Any:
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
         shown = InfrastructureError(what, fix="check the path and its permissions; --debug shows a traceback")
         with contextlib.suppress(OSError):
-            _complain(f"error: {shown}")
+            _print_error(shown, arguments)
         try:
             sys.stdout.flush()
         except OSError:
@@ -256,6 +258,9 @@ def main(argv: list[str] | None = None) -> Any:
         if _caused_by_interrupt(error):
             click.echo("interrupted; the same command resumes", err=True)
             sys.exit(EXIT_INTERRUPTED)
+        if is_disk_full(error):
+            _print_error(InfrastructureError(str(error)), arguments)
+            sys.exit(EXIT_INCOMPLETE)
         _complain(f"error: internal error: {type(error).__name__}: {error}")
         click.echo("  do:  run the command again with --debug and report the traceback", err=True)
         sys.exit(EXIT_INCOMPLETE)
@@ -274,6 +279,17 @@ def _complain(text: str) -> None:
 def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Like Python's `sys.excepthook`, without the secrets of this machine."""
     _complain("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"))
+
+
+def _print_error(error: HarnessError, arguments: Sequence[str]) -> None:
+    """Print the problems. The system does not say which disk is full; then the folders are named that are."""
+    for problem in error.problems:
+        _complain(f"error: {problem}")
+    if error.disk_full and not any(problem.where for problem in error.problems):
+        named = [path for argument in arguments for path in (argument, argument.partition("=")[2])]
+        set_paths = [os.environ[name] for name in os.environ if name.startswith(ENVIRONMENT_PREFIX)]
+        for folder in without_space([*named, *set_paths, tempfile.gettempdir(), "."]):
+            _complain(f"  full: {folder}")
 
 
 def _caused_by_interrupt(error: BaseException | None) -> bool:

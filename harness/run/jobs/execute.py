@@ -174,10 +174,10 @@ def _failure(error: BaseException) -> Failure:
         why = f" ({problem.why})" if problem.why else ""
         where = f"{problem.where}: " if problem.where else ""
         return Failure(kind=kind, message=readable(f"{where}{problem.what}{why}"), fix=readable(problem.fix))
+    if is_disk_full(error):
+        return _failure(InfrastructureError("the disk is full", why=_error_text(error)))
     if isinstance(error, OSError):
         # The disk, a daemon or the network failed, not the packages of the cell.
-        if is_disk_full(error):
-            return _failure(InfrastructureError("the disk is full", why=str(error)))
         fix = DISK_FIXES.get(error.errno or 0, "see the log")
         return Failure(kind=INFRASTRUCTURE, message=readable(f"{type(error).__name__}: {error}"), fix=fix)
     return Failure(kind=type(error).__name__, message=_error_text(error), fix="see the traceback in the log")

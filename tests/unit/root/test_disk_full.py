@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pygit2
 import pytest
 
 from harness.cli.app import app, main
@@ -153,3 +154,19 @@ def test_an_unexpected_error_of_the_system_is_called_by_its_name(
     assert "/x/lock.txt" in said
     assert "the disk is full" in said
     assert "free space" in said
+
+
+def test_a_library_that_finds_a_full_disk_is_no_internal_error_and_the_disk_is_named(
+    full: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**_more: object) -> None:
+        raise pygit2.GitError("failed to write index: No space left on device")
+
+    monkeypatch.setattr(app, "main", fail)
+    with pytest.raises(SystemExit) as stop:
+        main(["patches", "rebase", f"--out={full}/new/folder"])
+    assert stop.value.code == 4
+    said = capsys.readouterr().err
+    assert "internal" not in said
+    assert "free space" in said
+    assert f"full: {full}\n" in said

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 import sys
 import threading
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from harness.check import TaskContext
 from harness.errors import InfrastructureError, InputError, InterruptedRunError
 from harness.outcome import Evidence, Measured, Outcome, State, Tier
 from harness.run.executors.executor import LocalExecutor
-from harness.run.jobs.execute import execute
+from harness.run.jobs.execute import INFRASTRUCTURE, execute
 from harness.run.jobs.job import Job, JobHandle, JobSite
 
 
@@ -121,6 +122,14 @@ def test_what_a_disk_refuses_says_what_to_do(site: JobSite, code: int, fix: str)
     outcome = execute(job(raises(OSError(code, "refused"))), site)
     assert outcome.failure is not None
     assert fix in outcome.failure.fix
+
+
+def test_a_library_that_finds_a_full_disk_is_an_infrastructure_error(site: JobSite) -> None:
+    error = sqlite3.OperationalError("database or disk is full")
+    outcome = execute(job(raises(error)), site)
+    assert outcome.failure is not None
+    assert outcome.failure.kind == INFRASTRUCTURE
+    assert "free space on that disk" in outcome.failure.fix
 
 
 @pytest.mark.parametrize(
