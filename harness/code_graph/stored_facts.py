@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.cache_seal import sealed, unsealed
 from harness.code_graph.module_facts import ModuleFacts, facts_from_json, facts_to_json
 from harness.code_graph.reachable_code import CodeGraph, ReachedCode, is_code
 from harness.gc_pause import gc_paused
@@ -149,23 +150,24 @@ def _files(folder: str) -> list[str]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if there is none or it cannot be read."""
+    """The JSON object in a file that `write_json` wrote for this user; empty if there is none."""
     try:
-        data = json.loads(file.read_bytes())
+        text = unsealed(file.name, file.read_text("utf-8"))
+        data = None if text is None else json.loads(text)
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}
 
 
 def write_json(file: Path, data: Mapping[str, Any]) -> None:
-    """Replace a file atomically. A file that cannot be written is not an error."""
+    """Replace a file atomically, with a seal. A file that cannot be written is not an error."""
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=".new-")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
                 # Unlike `json.dump`, `json.dumps` uses the encoder that is written in C.
-                stream.write(json.dumps(data, separators=(",", ":")))
+                stream.write(sealed(file.name, json.dumps(data, separators=(",", ":"))))
             Path(name).replace(file)
         except OSError:
             Path(name).unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from typing import Self, TypeVar
 
 from pydantic import TypeAdapter
 
+from harness.cache_seal import sealed, unsealed
 from harness.code_graph.stored_facts import code_digest
 from harness.digest import digest_json
 
@@ -26,8 +27,8 @@ T = TypeVar("T")
 class SqliteCache:
     """A context manager for texts by key in a SQLite file.
 
-    code: digest of the code that computes the texts; texts of other code are not returned. A file that cannot
-    be read or written behaves like an empty cache.
+    code: digest of the code that computes the texts; texts of other code are not returned, and neither are
+    texts without the seal of this user. A file that cannot be read or written behaves like an empty cache.
     """
 
     def __init__(self, file: Path, code: str) -> None:
@@ -77,7 +78,10 @@ class SqliteCache:
                     f"SELECT key, value FROM results WHERE code = ? AND key IN ({marks})",  # noqa: S608
                     [self._code, *batch],
                 )
-                found |= dict(rows)
+                for key, stored in rows:
+                    text = unsealed(self._name(key), stored) if isinstance(stored, str) else None
+                    if text is not None:
+                        found[key] = text
         except sqlite3.Error:
             self._close()
             return {}
@@ -85,13 +89,16 @@ class SqliteCache:
 
     def put(self, texts: Mapping[str, str]) -> None:
         """Store texts; existing texts of the same keys are replaced."""
-        rows = [(self._code, key, text) for key, text in texts.items()]
+        rows = [(self._code, key, sealed(self._name(key), text)) for key, text in texts.items()]
         if self._database is None or not rows:
             return
         with contextlib.suppress(sqlite3.Error):
             self._database.execute("BEGIN IMMEDIATE")
             self._database.executemany("INSERT OR REPLACE INTO results VALUES (?, ?, ?)", rows)
             self._database.execute("COMMIT")
+
+    def _name(self, key: str) -> str:
+        return f"{self._code} {key}"
 
 
 @dataclass(frozen=True, kw_only=True)
