@@ -45,10 +45,11 @@ class InterpreterFiles:
 
 def ask_interpreter(ctx: TaskContext, python: Path) -> InterpreterFiles:
     """Ask the Python of an environment what it imports from; BuildStepError if it does not start."""
-    argv = [str(python), "-I", "-S", "-c", _QUESTION]
+    # Path files of packages import modules, which must not be compiled yet: what no RECORD lists is refused.
+    argv = [str(python), "-I", "-B", "-S", "-c", _QUESTION]
     done = ctx.command(argv, cwd=ctx.workdir, timeout=SECONDS_TO_ASK)
     try:
-        # Path files of packages may print something before.
+        # They may also print something.
         answer = json.loads(done.tail.splitlines()[-1])
         return InterpreterFiles(
             base=tuple(answer["base"]), paths=tuple(answer["paths"]), tag=str(answer["tag"])

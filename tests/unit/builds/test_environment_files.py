@@ -304,6 +304,14 @@ def test_a_package_that_lets_python_import_from_elsewhere_fails(
     assert f"{tmp_path}/elsewhere" in judgement.reasons[0]
 
 
+def test_a_package_with_a_path_file_that_imports_and_prints_is_built(
+    wheels: Any, context: Any, tmp_path: Path
+) -> None:
+    files = {"hook.py": "print('hello')\n", "hook.pth": "import hook\n", "verl/core.py": ""}
+    found, judgement = Cell(context, tmp_path, wheels.add("verl", "0.9.1", files=files)).build()
+    assert (judgement.status, altered(found)) == (Status.PASS, "")
+
+
 def test_the_interpreter_and_its_standard_library_are_among_the_files(cell: Cell) -> None:
     found, _ = cell.build()
     assert found.files is not None
