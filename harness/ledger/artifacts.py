@@ -22,6 +22,7 @@ class ArtifactStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._intact: dict[str, tuple[int, int, int, int]] = {}
 
     def put(
         self, source: Path | bytes, name: str, media_type: str = "application/octet-stream"
@@ -48,11 +49,11 @@ class ArtifactStore:
             return
         for ref in refs:
             with contextlib.suppress(ValueError):
-                if not self.has(ref) and other.is_intact(ref):
+                if not self.is_intact(ref) and other.is_intact(ref):
                     self.put(other.path(ref.digest), ref.name, ref.media_type)
 
     def get(self, ref: ArtifactRef) -> Path:
-        """Path of the stored file, which is read-only; InfrastructureError if it is missing or truncated."""
+        """Path of the stored, read-only file; InfrastructureError if it is missing or was changed."""
         path = self.path(ref.digest)
         try:
             size = path.stat().st_size
@@ -60,18 +61,24 @@ class ArtifactStore:
             raise _missing(ref, path, error.strerror or str(error)) from error
         if size != ref.size:
             raise _missing(ref, path, f"it has {size} bytes instead of {ref.size}")
+        if not self.is_intact(ref):
+            raise _missing(ref, path, "its content was changed: it does not match its digest")
         return path
 
-    def has(self, ref: ArtifactRef) -> bool:
-        """Whether `get` would find the file."""
+    def is_intact(self, ref: ArtifactRef) -> bool:
+        """Whether the stored content matches the digest. Reads the file once, until its status changes."""
+        path = self.path(ref.digest)
         try:
-            return self.path(ref.digest).stat().st_size == ref.size
+            status = path.stat()
+            # ctime cannot be set by a program, so an edited file is noticed even if it has the old mtime.
+            identity = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+            if self._intact.get(ref.digest) != identity:
+                if status.st_size != ref.size or digest_file(path) != ref.digest:
+                    return False
+                self._intact[ref.digest] = identity
         except OSError:
             return False
-
-    def is_intact(self, ref: ArtifactRef) -> bool:
-        """Whether the stored content matches the digest. Reads the whole file."""
-        return self.has(ref) and digest_file(self.path(ref.digest)) == ref.digest
+        return status.st_size == ref.size
 
     def clear_unfinished(self, before: float) -> None:
         """Remove incomplete files of killed writers that are older than `before` (Unix seconds)."""

@@ -360,7 +360,7 @@ class Ledger:
             signed=signed,
             claimed=tuple(claimed),
             damaged=tuple(source.damaged),
-            missing_files=tuple(ref.name for ref in refs.values() if not self.artifacts.has(ref)),
+            missing_files=tuple(ref.name for ref in refs.values() if not self.artifacts.is_intact(ref)),
         )
 
     def _stored(self, uid: str) -> Outcome | None:

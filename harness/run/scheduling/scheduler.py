@@ -180,9 +180,9 @@ class _Run:
 
     def _unusable_reason(self, outcome: Outcome) -> str:
         """Why an outcome cannot be an input of a task, or ""."""
-        missing = [ref.name for ref in outcome.artifacts if not self._ledger.artifacts.has(ref)]
+        missing = [ref.name for ref in outcome.artifacts if not self._ledger.artifacts.is_intact(ref)]
         if missing:
-            return f"its artifact {missing[0]} no longer exists"
+            return f"its artifact {missing[0]} no longer exists or was changed"
         return why_not_usable(self._plan.tasks[outcome.key].check, outcome)
 
     def _start(self, task: Task) -> None:

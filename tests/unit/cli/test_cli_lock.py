@@ -87,6 +87,21 @@ def test_a_folder_gets_a_whole_build_context(checkout: Path, tmp_path: Path) -> 
     assert (tmp_path / "context" / "Dockerfile").is_file()
 
 
+def test_a_lock_that_was_edited_in_the_store_is_not_exported(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resolved(checkout, LOCK)
+    [file] = [
+        path for path in (checkout / ".npu-matrix" / "artifacts" / "sha256").rglob("*") if path.is_file()
+    ]
+    file.chmod(0o644)
+    file.write_text(LOCK.replace("0.9.1", "0.9.2"))
+    assert lock(checkout) == 4
+    seen = capsys.readouterr()
+    assert "its content was changed" in seen.err
+    assert "0.9.2" not in seen.out
+
+
 def test_a_cell_that_was_not_resolved_says_which_command_does_it(
     checkout: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

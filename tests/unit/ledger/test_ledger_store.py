@@ -238,11 +238,11 @@ def test_merge_brings_logs_and_artifacts_that_are_still_what_they_were(tmp_path:
         assert a.merge(b.path).added == 1
         assert a.artifacts.get(log).read_text() == "log"
         assert a.artifacts.is_intact(good)
-        assert not a.artifacts.has(bad)
-        assert not a.artifacts.has(gone)
+        assert not a.artifacts.is_intact(bad)
+        assert not a.artifacts.is_intact(gone)
         a.artifacts.path(log.digest).unlink()
         assert a.merge(b.path).added == 0
-        assert a.artifacts.has(log), "a later merge brings what was missing before"
+        assert a.artifacts.is_intact(log), "a later merge brings what was missing before"
 
 
 def test_merge_brings_runs_and_their_plans_and_the_latest_stays_ones_own(tmp_path: Path) -> None:

@@ -322,6 +322,17 @@ def test_a_need_whose_artifact_is_gone_runs_again(ledger: Ledger) -> None:
     assert names(executor).count("resolve") == 1
 
 
+def test_a_need_whose_artifact_was_edited_runs_again(ledger: Ledger) -> None:
+    ref = ledger.artifacts.put(b"torch==2.8.0", "lock.txt")
+    ledger.record(outcome_of(resolve, artifacts=(ref,)))
+    file = ledger.artifacts.get(ref)
+    file.chmod(0o644)
+    file.write_bytes(b"torch==2.8.1")
+    executor = FakeExecutor()
+    go(CELL, ledger, executor)
+    assert names(executor).count("resolve") == 1
+
+
 def test_a_need_that_cannot_be_looked_at_is_made_again(ledger: Ledger) -> None:
     odd = replace(environment, check=replace(ENVIRONMENT, holds=lambda one: str(one.environment["folder"])))
     ledger.record(outcome_of(odd))
