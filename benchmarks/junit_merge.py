@@ -9,6 +9,7 @@ file in memory, and writes no output.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from benchmarks.figures import Figure, peak_mb, timed
 from harness.ledger.junit.junit_merge import merge_junit
+from harness.sources.secrets.masking import Masker
 
 MEGABYTES, FILES = 100, 4
 #: One of each ten cases: passed, failed, skipped, gtest's disabled one, two kinds of reruns, a long output.
@@ -52,7 +54,7 @@ def write(path: Path, megabytes: int) -> int:
 
 def merge(folder: str, sources: list[Path]) -> tuple[dict[str, int], list[str | None], float, float]:
     with timed() as took:
-        merged = merge_junit(Path(folder) / "out.xml", sources)
+        merged = merge_junit(Path(folder) / "out.xml", sources, mask=Masker.of_command(os.environ))
     return asdict(merged.counts), [file.problem for file in merged.files], took.seconds, peak_mb()
 
 

@@ -273,7 +273,7 @@ def _complain(text: str) -> None:
     """
     from harness.sources.secrets.masking import Masker
 
-    click.echo(Masker.of_host(os.environ).text(text), err=True)
+    click.echo(Masker.of_command(os.environ).text(text), err=True)
 
 
 def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

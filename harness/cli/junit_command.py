@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -52,14 +53,20 @@ def merge(
     """Merge JUnit files of any test runner into OUT.
 
     Files of pytest, surefire, gtest, ctest, nextest, jest and others can be mixed. FILE may be a folder: then
-    every *.xml below it is merged. Elements are copied unchanged, including reruns and properties; only the
-    evidence `hardware` becomes `claimed`, because JUnit cannot prove it. For a file
-    that is truncated or has fewer tests than it declares, a test with an error is added, so that the merged
-    result does not pass.
+    every *.xml below it is merged. Elements are copied unchanged, including reruns and properties, except
+    that credentials are masked and the evidence `hardware` becomes `claimed`, because JUnit cannot prove it.
+    For a file that is truncated or has fewer tests than it declares, a test with an error is added, so that
+    the merged result does not pass.
     """
     from harness.ledger.junit.junit_merge import merge_junit
+    from harness.sources.secrets.masking import Masker
 
-    merged = merge_junit(target, _files(target, sources), properties=_properties(settings, cell))
+    merged = merge_junit(
+        target,
+        _files(target, sources),
+        properties=_properties(settings, cell),
+        mask=Masker.of_command(os.environ),
+    )
     if as_json:
         schema = {"name": "npu-matrix.junit-merge", "version": 1}
         click.echo(json.dumps({"schema": schema, "out": str(target), **asdict(merged)}, indent=2))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError
+from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError, Location
 from harness.settings import Settings
 
 if TYPE_CHECKING:
+    from harness.sources.secrets.masking import Masker
     from harness.verdict.triage.catalogue import Catalogue
     from harness.verdict.triage.diagnosis import ComparedRuns, Diagnosis
 
@@ -70,6 +72,7 @@ def command(
     by their stack traces. The file signatures.yaml next to matrix.yaml extends the catalogue. Training
     metrics are compared with the limits of the catalogue; most limits need --reference.
     """
+    from harness.sources.secrets.masking import Masker
     from harness.verdict.triage.catalogue import LOCAL_NAME, catalogue_with
     from harness.verdict.triage.diagnosis import ComparedRuns, read_series
     from harness.workspace.results.run_triage import triage_run
@@ -88,13 +91,14 @@ def command(
     diagnoses = {log: _diagnose(log, catalogue, compared) for log in dict.fromkeys(logs)}
     if run_id:
         diagnoses |= triage_run(settings, run_id, catalogue)
+    mask = Masker.of_command(os.environ)
     if learns:
-        _learn(diagnoses, catalogue, local, described)
+        _learn(diagnoses, catalogue, local, described, mask)
         return EXIT_OK
     if as_json:
-        _print_json(diagnoses, as_list=run_id is not None)
+        _print_json(diagnoses, mask, as_list=run_id is not None)
     else:
-        _print_text(diagnoses)
+        _print_text(diagnoses, mask)
     return EXIT_UNEXPECTED if any(found.root and not found.known for found in diagnoses.values()) else EXIT_OK
 
 
@@ -109,22 +113,22 @@ def _diagnose(log: str, catalogue: Catalogue, compared: ComparedRuns) -> Diagnos
     return triage_file(Path(log), catalogue, compared=compared)
 
 
-def _print_json(diagnoses: dict[str, Diagnosis], *, as_list: bool) -> None:
+def _print_json(diagnoses: dict[str, Diagnosis], mask: Masker, *, as_list: bool) -> None:
     from harness.verdict.triage.diagnosis import SCHEMA, cluster
 
     if len(diagnoses) == 1 and not as_list:
         log, found = next(iter(diagnoses.items()))
-        click.echo(json.dumps({**found.to_json(), "log": log}, indent=2))
+        click.echo(json.dumps(mask.json({**found.to_json(), "log": log}), indent=2))
         return
     clusters = [
         {"id": one.id, "text": one.text, "stack": list(one.stack), "logs": list(one.places)}
         for one in cluster(diagnoses)
     ]
     results = [{**found.to_json(), "log": log} for log, found in diagnoses.items()]
-    click.echo(json.dumps({"schema": SCHEMA, "logs": results, "clusters": clusters}, indent=2))
+    click.echo(json.dumps(mask.json({"schema": SCHEMA, "logs": results, "clusters": clusters}), indent=2))
 
 
-def _print_text(diagnoses: dict[str, Diagnosis]) -> None:
+def _print_text(diagnoses: dict[str, Diagnosis], mask: Masker) -> None:
     from harness.verdict.triage.diagnosis import cluster
     from harness.verdict.triage.diagnosis_text import describe
 
@@ -134,7 +138,7 @@ def _print_text(diagnoses: dict[str, Diagnosis]) -> None:
         if len(diagnoses) > 1:
             click.echo(f"\n{log}")
         for line in describe(found):
-            click.echo(line)
+            click.echo(mask.text(line))
     shared = [one for one in cluster(diagnoses) if len(one.places) > 1]
     if shared:
         click.echo("\nthe same unknown failure in several logs:")
@@ -143,7 +147,11 @@ def _print_text(diagnoses: dict[str, Diagnosis]) -> None:
 
 
 def _learn(
-    diagnoses: dict[str, Diagnosis], catalogue: Catalogue, local: Path, described: dict[str, str | None]
+    diagnoses: dict[str, Diagnosis],
+    catalogue: Catalogue,
+    local: Path,
+    described: dict[str, str | None],
+    mask: Masker,
 ) -> None:
     from harness.verdict.triage.learn_signature import Description, append_entry, learn
 
@@ -153,6 +161,12 @@ def _learn(
     if len(diagnoses) != 1:
         raise click.UsageError("--learn takes one log")
     root = next(iter(diagnoses.values())).root
+    if root is not None and mask.text(root.text) != root.text:
+        raise InputError(
+            "the line that would be learned contains a credential of this machine",
+            where=Location(next(iter(diagnoses))),
+            fix="remove it from the log, and revoke it if others have the log",
+        )
     if root is None:
         raise InputError("no failure was found in this log", fix="name the log of a job that failed")
     text = {name: value or "" for name, value in described.items()}

@@ -14,6 +14,13 @@ SECRET_SHAPES = re.compile(
     r"|\beyJ[\w-]{8,200}\.[\w-]{8,4000}\.[\w-]*"
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^-]*(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
 )
+# The header of a request, and assignments in a shell whose variable says that it is secret. A value that is
+# itself a variable or a placeholder is none.
+_NAMED_SECRET = re.compile(
+    r"""(?P<name>\b[Aa]uthorization["']?\s*[:=]\s*["']?(?:[Bb]asic|[Bb]earer|[Tt]oken)\s+"""
+    r"""|\b[A-Z][A-Z0-9_]{0,60}(?:TOKEN|PASSWORD|PASSWD|SECRET|(?:API|ACCESS|SECRET|PRIVATE)_KEY)=["']?)"""
+    r"""[^\s"';&|,)$*<{][^\s"';&|,)]{7,4000}"""
+)
 # User name and password at the start of a URL in text; a URL ends at white space or one of '"`,()<>. What
 # follows a colon and is no port is a password, which may contain characters that should have been encoded.
 _CREDENTIALS = re.compile(
@@ -36,8 +43,8 @@ ESCAPES = re.compile(
 
 
 def mask_secrets(text: str) -> str:
-    """`text` without tokens and keys of a known form."""
-    return SECRET_SHAPES.sub(MASK, text)
+    """`text` without tokens and keys of a known form, and without values that their name calls secret."""
+    return _NAMED_SECRET.sub(lambda match: f"{match['name']}{MASK}", SECRET_SHAPES.sub(MASK, text))
 
 
 def redact_url(url: str) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 from xml.sax.saxutils import escape, quoteattr
 
 from harness.errors import InfrastructureError, Location
@@ -84,13 +84,37 @@ class MergedReport:
     flaky: tuple[str, ...] = ()
 
 
+class TextStream(Protocol):
+    """Masks a text that arrives in parts."""
+
+    def feed(self, text: str, /) -> str:
+        """What can be written now."""
+
+    def finish(self) -> str:
+        """The rest."""
+
+
+class Mask(Protocol):
+    """Removes secrets from text, such as `harness.sources.secrets.masking.Masker`."""
+
+    def text(self, text: str, /) -> str:
+        """`text` without secrets."""
+
+    def setting(self, name: str, value: str, /) -> str:
+        """The value of the property `name` without secrets."""
+
+    def stream(self) -> TextStream:
+        """For a text that arrives in parts."""
+
+
 def merge_junit(
-    target: Path, sources: Iterable[Path], *, properties: Mapping[str, str] | None = None
+    target: Path, sources: Iterable[Path], *, properties: Mapping[str, str] | None = None, mask: Mask
 ) -> MergedReport:
     """Write every suite of every source into `target`, which is replaced as a whole or stays unchanged.
 
-    Elements are copied unchanged, including reruns and properties, except that a property `evidence` with the
-    value `hardware` becomes `claimed`: only a ledger can prove it. The counts of suites are computed from
+    Elements are copied unchanged, including reruns and properties, except that `mask` removes secrets, for
+    example from the environment in properties, and that a property `evidence` with the value `hardware`
+    becomes `claimed`: only a ledger can prove it. The counts of suites are computed from
     their test cases. A case whose attributes say that it did not run or failed gets the corresponding
     element. For a source that cannot be read to its end, or that has fewer cases than it declares, a case
     with an error is added. properties: added to every outermost suite. The memory needed does not depend on
@@ -100,7 +124,7 @@ def merge_junit(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("w+b") as stream:
-            merged = _merge(stream, sources, properties or {})
+            merged = _merge(stream, sources, properties or {}, mask)
         temporary.replace(target)
     except OSError as error:
         raise InfrastructureError(
@@ -115,7 +139,9 @@ def merge_junit(
     return merged
 
 
-def _merge(stream: BinaryIO, sources: Iterable[Path], properties: Mapping[str, str]) -> MergedReport:
+def _merge(
+    stream: BinaryIO, sources: Iterable[Path], properties: Mapping[str, str], mask: Mask
+) -> MergedReport:
     writer, names = _Writer(stream), _NamedCases()
     files: list[MergedFile] = []
     total = CaseCounts()
@@ -123,7 +149,7 @@ def _merge(stream: BinaryIO, sources: Iterable[Path], properties: Mapping[str, s
     offset = writer.open_counted("testsuites", {"name": "npu-matrix"})
     for source in sources:
         copy = _Copy(writer, names, properties)
-        problem = copy.finish(parse(source, copy))
+        problem = copy.finish(parse(source, _MaskedCopy(copy, mask)))
         if problem:
             copy.add_error_case(source, problem)
         files.append(MergedFile(path=str(source), counts=copy.counts, problem=problem))
@@ -441,3 +467,31 @@ def _contradiction(element: _OpenElement, counts: CaseCounts) -> str:
 
 def _number(text: str) -> int:
     return int(text) if _NUMBER.fullmatch(text.strip()) else 0
+
+
+class _MaskedCopy:
+    """Passes the elements of one file on without secrets."""
+
+    def __init__(self, copy: _Copy, mask: Mask) -> None:
+        self._copy = copy
+        self._mask = mask
+        self._text = mask.stream()
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        self._finish_text()
+        masked = {key: self._mask.text(value) for key, value in attributes.items()}
+        if name == "property" and "value" in attributes:
+            masked["value"] = self._mask.setting(attributes.get("name", ""), attributes["value"])
+        self._copy.start(name, masked)
+
+    def text(self, data: str) -> None:
+        if masked := self._text.feed(data):
+            self._copy.text(masked)
+
+    def end(self, name: str) -> None:
+        self._finish_text()
+        self._copy.end(name)
+
+    def _finish_text(self) -> None:
+        if rest := self._text.finish():
+            self._copy.text(rest)

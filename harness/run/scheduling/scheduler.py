@@ -78,7 +78,7 @@ def run_plan(
     """
     policy = policy or RunPolicy()
     ledger.artifacts.clear_unfinished(before=time.time() - UNFINISHED_SECONDS)
-    masker = Masker.of_host(os.environ)
+    masker = Masker.of_command(os.environ)
     run_id = ledger.begin_run(
         plan.record(), masker.json(tuple(argv)), masker.json(dict(host or {})), now=clock()
     )

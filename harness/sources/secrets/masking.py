@@ -7,6 +7,7 @@ import gzip
 import io
 import os
 import re
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +17,7 @@ from typing import TypeVar
 from harness.sources.redact import MASK, mask_secrets, redact_text
 from harness.sources.secrets.encoded_forms import PIECE, encoded_forms, without_space
 from harness.sources.secrets.secret_values import secret_values
+from harness.sources.secrets.stored_variables import is_credential_name
 
 J = TypeVar("J")
 _END = ""
@@ -46,10 +48,23 @@ class Masker:
         """A masker for all secrets that programs with `environ` can know; see `secret_values`."""
         return _masker(secret_values(environ, public))
 
+    @classmethod
+    def of_command(cls, environ: Mapping[str, str]) -> Masker:
+        """A masker for what this command prints; a value that is among its arguments is public."""
+        return cls.of_host(environ, redact_text("\n".join(sys.argv)))
+
     def text(self, text: str) -> str:
         """`text` without secrets, with the same lines."""
         # The values come first: a password with a slash is no part of a URL for the other two.
         return mask_secrets(redact_text(self._without_values(text)))
+
+    def setting(self, name: str, value: str) -> str:
+        """The value of a setting or variable: masked as a whole if its name says that it is a credential."""
+        return MASK if is_credential_name(name) else self.text(value)
+
+    def stream(self) -> MaskedStream:
+        """Masks a text that arrives in parts."""
+        return MaskedStream(self)
 
     def json(self, value: J) -> J:
         """A JSON value in which all texts and names are masked."""

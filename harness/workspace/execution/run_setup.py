@@ -35,7 +35,7 @@ def exclusive_run(settings: Settings) -> Iterator[Callable[[], bool]]:
     InfrastructureError if another run uses this state folder and the setting `wait` is off.
     """
     # The command is stored in the lock file, for whoever waits for this run.
-    command = ["npu-matrix", *Masker.of_host(os.environ).json(sys.argv[1:])]
+    command = ["npu-matrix", *Masker.of_command(os.environ).json(sys.argv[1:])]
     with (
         Interruption() as stopped,
         run_lock(

@@ -12,6 +12,7 @@ from harness.cli.app import main
 from harness.cli.junit_command import command
 from harness.ledger.junit.junit_merge import merge_junit
 from harness.settings import load_settings
+from harness.sources.secrets.masking import Masker
 
 ROOT = Path(__file__).parents[3]
 GOOD = '<testsuite name="s"><testcase name="x"/></testsuite>'
@@ -75,7 +76,7 @@ def test_a_cell_gives_its_axes_to_what_its_own_tests_wrote(merge, file, tmp_path
     text = merge.out.read_text()
     assert '<property name="cell" value="gspo-qwen25-3b-' in text
     assert '<property name="verl" value="0.7.0.dev0' in text
-    assert merge_junit(tmp_path / "again.xml", [merge.out]).files[0].problem == ""
+    assert merge_junit(tmp_path / "again.xml", [merge.out], mask=Masker(())).files[0].problem == ""
 
 
 @pytest.mark.parametrize(

@@ -138,3 +138,12 @@ def test_a_missing_log_is_bad_input_without_a_traceback(capsys):
         main(["triage", "/nonexistent.log"])
     assert stop.value.code == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_credential_of_this_machine_is_neither_printed_nor_learned(triage, log, monkeypatch):
+    monkeypatch.setenv("TEAM_SETTINGS", "canary-0123456789")
+    file = log("a.log", UNKNOWN.replace("17", "17 canary-0123456789"))
+    assert "canary" not in triage(file, code=1) + triage(file, "--json", code=1)
+    described = ["--id", "odd-tile", "--cause", "x", "--remedy", "y", "--source", "z"]
+    with pytest.raises(Exception, match="contains a credential"):
+        triage(file, "--learn", *described)

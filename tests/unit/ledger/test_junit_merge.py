@@ -19,6 +19,7 @@ from harness.ledger.junit import junit_stream
 from harness.ledger.junit.junit_merge import MergedReport, merge_junit
 from harness.ledger.junit.junit_stream import MAX_DEPTH
 from harness.outcome import Status
+from harness.sources.secrets.masking import Masker
 
 SAMPLES = Path(__file__).parent / "junit"
 PRODUCERS = sorted(file.stem for file in SAMPLES.glob("*.xml"))
@@ -39,7 +40,7 @@ def merge(folder: Path, *contents: str | bytes, **more: object) -> tuple[MergedR
         source = folder / f"in-{number}.xml"
         source.write_bytes(content.encode() if isinstance(content, str) else content)
         sources.append(source)
-    merged = merge_junit(folder / "out.xml", sources, **more)  # type: ignore[arg-type]
+    merged = merge_junit(folder / "out.xml", sources, mask=Masker(()), **more)  # type: ignore[arg-type]
     return merged, ET.parse(folder / "out.xml").getroot()
 
 
@@ -50,7 +51,7 @@ def suite(*cases: str, **said: object) -> str:
 
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_each_producer_is_read_as_it_meant_it(producer: str, tmp_path: Path) -> None:
-    merged = merge_junit(tmp_path / "out.xml", [SAMPLES / f"{producer}.xml"])
+    merged = merge_junit(tmp_path / "out.xml", [SAMPLES / f"{producer}.xml"], mask=Masker(()))
     assert merged.files[0].problem == ""
     counts = merged.counts
     assert (counts.tests, counts.failures, counts.errors, counts.skipped, counts.flaky) == TRUTH[producer]
@@ -58,7 +59,7 @@ def test_each_producer_is_read_as_it_meant_it(producer: str, tmp_path: Path) -> 
 
 def test_all_producers_merge_into_what_other_programs_count_alike(tmp_path: Path) -> None:
     files = [SAMPLES / f"{producer}.xml" for producer in PRODUCERS]
-    merged = merge_junit(tmp_path / "out.xml", files)
+    merged = merge_junit(tmp_path / "out.xml", files, mask=Masker(()))
     document = junitparser.JUnitXml.fromfile(str(tmp_path / "out.xml"))
     said = (document.tests, document.failures, document.errors, document.skipped)
     assert said == tuple(map(sum, zip(*(TRUTH[one][:4] for one in PRODUCERS), strict=True)))
@@ -73,14 +74,14 @@ def test_all_producers_merge_into_what_other_programs_count_alike(tmp_path: Path
 
 def test_merging_the_merged_file_changes_nothing(tmp_path: Path) -> None:
     files = [SAMPLES / f"{producer}.xml" for producer in PRODUCERS]
-    first = merge_junit(tmp_path / "one.xml", files)
-    second = merge_junit(tmp_path / "two.xml", [tmp_path / "one.xml"])
+    first = merge_junit(tmp_path / "one.xml", files, mask=Masker(()))
+    second = merge_junit(tmp_path / "two.xml", [tmp_path / "one.xml"], mask=Masker(()))
     assert second.counts == first.counts
     assert (tmp_path / "two.xml").read_bytes() == (tmp_path / "one.xml").read_bytes()
 
 
 def test_attempts_of_reruns_and_properties_stay_what_they_were(tmp_path: Path) -> None:
-    merge_junit(tmp_path / "out.xml", [SAMPLES / "surefire.xml", SAMPLES / "nextest.xml"])
+    merge_junit(tmp_path / "out.xml", [SAMPLES / "surefire.xml", SAMPLES / "nextest.xml"], mask=Masker(()))
     root = ET.parse(tmp_path / "out.xml").getroot()
     (attempt,) = root.iter("flakyError")
     assert attempt.findtext("stackTrace", "").startswith("java.lang.IllegalStateException: first")
@@ -141,7 +142,9 @@ def test_a_case_without_marks_is_no_pass_when_its_attributes_say_otherwise(
     case: str, status: Status, tmp_path: Path
 ) -> None:
     merged, root = merge(tmp_path, suite(case))
-    assert merge_junit(tmp_path / "again.xml", [tmp_path / "out.xml"]).counts == merged.counts
+    assert (
+        merge_junit(tmp_path / "again.xml", [tmp_path / "out.xml"], mask=Masker(())).counts == merged.counts
+    )
     counts = merged.counts
     assert (counts.failures, counts.errors, counts.skipped) == (
         status is Status.FAIL,
@@ -275,7 +278,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
                 stream.write(f'<testcase name="case {number}"><failure>{"long " * 60}</failure></testcase>')
             stream.write("</testsuite>")
         tracemalloc.start()
-        merge_junit(tmp_path / "out.xml", [source])
+        merge_junit(tmp_path / "out.xml", [source], mask=Masker(()))
         top = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return top
@@ -323,7 +326,7 @@ def test_whatever_is_in_it_the_merged_file_is_sound_and_its_counts_are_those_of_
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         merged, root = merge(folder, content)
-        again = merge_junit(folder / "again.xml", [folder / "out.xml"])
+        again = merge_junit(folder / "again.xml", [folder / "out.xml"], mask=Masker(()))
     assert (again.counts, again.files[0].problem) == (merged.counts, "")
     marks = {"failure", "error", "skipped"}
     green = sum(marks.isdisjoint(child.tag for child in case) for case in root.iter("testcase"))
@@ -391,7 +394,7 @@ def test_a_failure_counts_in_any_namespace_at_any_depth_and_in_any_order(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         merged, root = merge(folder, content)
-        again = merge_junit(folder / "again.xml", [folder / "out.xml"])
+        again = merge_junit(folder / "again.xml", [folder / "out.xml"], mask=Masker(()))
     bad = bool(merged.counts.failures + merged.counts.errors or merged.files[0].problem)
     assert bad == failed
     if bad:
@@ -434,11 +437,11 @@ def test_rubbish_is_told_and_nothing_breaks(data: bytes, head: bytes) -> None:
 
 def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     with pytest.raises(InputError):
-        merge_junit(tmp_path / "out.xml", [tmp_path / "absent.xml"])
+        merge_junit(tmp_path / "out.xml", [tmp_path / "absent.xml"], mask=Masker(()))
     assert not list(tmp_path.iterdir()), "nothing half-written is left"
     (tmp_path / "file").write_text("")
     with pytest.raises(InfrastructureError):
-        merge_junit(tmp_path / "file" / "out.xml", [SAMPLES / "ctest.xml"])
+        merge_junit(tmp_path / "file" / "out.xml", [SAMPLES / "ctest.xml"], mask=Masker(()))
 
 
 @pytest.mark.parametrize(
@@ -457,7 +460,25 @@ def test_a_junit_file_cannot_claim_hardware_evidence(tmp_path: Path, claim: str)
         f'<testsuite name="s"><properties>{claim}</properties><testcase name="c">'
         f'<properties>{claim}<property name="device" value="hardware"/></properties></testcase></testsuite>'
     )
-    merge_junit(target, [source])
+    merge_junit(target, [source], mask=Masker(()))
     text = target.read_text("utf-8")
     assert text.count("claimed") == 2
     assert text.lower().count("hardware") == 1, "other properties are copied unchanged"
+
+
+def test_credentials_in_the_files_of_others_are_not_copied(tmp_path: Path) -> None:
+    mask = Masker(["canary-of-this-machine"])
+    (tmp_path / "in.xml").write_text(
+        '<testsuite name="s"><properties><property name="env.WANDB_API_KEY" value="canary1"/>'
+        '<property name="index" value="https://u:canary2@h/simple"/><property name="os" value="linux"/>'
+        '</properties><testcase name="a" classname="canary-of-this-machine">'
+        '<failure message="https://u:canary3@h">export API_TOKEN=canary4-0123</failure>'
+        "<system-out>canary-of-\nthis-machine &amp; Authorization: Basic dTpjYW5hcnk1\nkept</system-out>"
+        "</testcase></testsuite>"
+    )
+    merge_junit(tmp_path / "out.xml", [tmp_path / "in.xml"], mask=mask)
+    merged = (tmp_path / "out.xml").read_text()
+    for secret in ("canary", "this-machine", "dTpjYW5hcnk1"):
+        assert secret not in merged
+    for kept in ('name="env.WANDB_API_KEY"', "https://***@h/simple", "linux", "export API_TOKEN=***", "kept"):
+        assert kept in merged

@@ -21,6 +21,7 @@ from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.junit.junit_merge import merge_junit
 from harness.ledger.store import Ledger
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
+from harness.sources.secrets.masking import Masker
 
 TOOLS = [
     "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
@@ -123,7 +124,7 @@ def test_every_store_on_a_full_disk_says_so(full: Path, tmp_path: Path) -> None:
     attempts = {
         "ledger": ledger,
         "artifacts": lambda: ArtifactStore(full / "store").put(tmp_path / "artifact", "a", "text/plain"),
-        "junit": lambda: merge_junit(full / "out.xml", [full / "junit.xml"] * 99),
+        "junit": lambda: merge_junit(full / "out.xml", [full / "junit.xml"] * 99, mask=Masker(())),
     }
     for name, attempt in attempts.items():
         with pytest.raises(InfrastructureError) as caught:

@@ -6,6 +6,7 @@ import base64
 import gzip
 import html
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -143,3 +144,34 @@ def test_text_files_are_masked_and_other_files_with_a_secret_are_removed(tmp_pat
 def test_short_forms_do_not_garble_ordinary_text() -> None:
     assert MINIMUM_FORM >= 6
     assert Masker(["ab", "true"]).text("a table is true") == "a table is true"
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("export WANDB_API_KEY=0123456789ab", "export WANDB_API_KEY=***"),
+        ("Authorization: Basic dXNlcjpwYXNz", "Authorization: Basic ***"),
+        ("http://us:p/a#s@s@index.example/simple", "http://***@index.example/simple"),
+        ("API_TOKEN=$OTHER EOS_TOKEN=<|endoftext|>", "API_TOKEN=$OTHER EOS_TOKEN=<|endoftext|>"),
+        (
+            "max_tokens=10000000 http://h:8080/a@b c://h:1/@x",
+            "max_tokens=10000000 http://h:8080/a@b c://h:1/@x",
+        ),
+    ],
+)
+def test_credentials_that_nobody_knew_are_recognised_by_their_name(text: str, masked: str) -> None:
+    assert Masker(()).text(text) == masked
+
+
+def test_a_value_that_is_an_argument_of_the_command_is_public(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["npu-matrix", "lock", "verl-0-9-1-sim-8cf4dedcbb81"])
+    environ = {"CELL": "verl-0-9-1-sim-8cf4dedcbb81", "MY_TOKEN": "verl-0-9-1", "HOME": "/nonexistent"}
+    assert "8cf4dedcbb81" in Masker.of_command(environ).text("no cell verl-0-9-1-sim-8cf4dedcbb81")
+
+
+def test_a_variable_that_is_no_valid_text_is_masked(tmp_path: Path) -> None:
+    secret = os.fsdecode(b"canary-\xff-0123456789")
+    masker = Masker.of_host({"BYTES": secret, "HOME": str(tmp_path)})
+    assert "canary" not in masker.text(
+        f"{secret} {secret.encode(errors='surrogateescape').decode(errors='replace')}"
+    )
