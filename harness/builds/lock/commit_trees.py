@@ -99,6 +99,8 @@ def _fetch_commit(source: LockedSource, environ: Mapping[str, str]) -> tuple[Loc
         if done.returncode:
             return source, _why(done)
         commit, tree = done.stdout.split()
+        if source.abbreviated and not commit.startswith(source.commit):
+            return source, "a branch or tag has the name of this commit"
     return replace(source, tree=tree, commit=commit if source.abbreviated else source.commit), ""
 
 

@@ -5,6 +5,8 @@ pygit2 is imported in the functions that use it, because planning imports this m
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +20,7 @@ _MODES = {0o100644: REGULAR, 0o100755: EXECUTABLE, 0o120000: SYMLINK, 0o100664: 
 #: git itself does not write shorter abbreviations; they would often be ambiguous.
 MIN_ABBREVIATION = 7
 FULL_ID = 40
+_ID = re.compile(rf"[0-9a-f]{{{MIN_ABBREVIATION},{FULL_ID}}}")
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,14 @@ class Repository:
             ) from error
 
     def commit(self, revision: str) -> str:
-        """The full id of a commit; InputError if the revision is unknown or ambiguous."""
+        """The full id of a commit; InputError if the revision is unknown or ambiguous.
+
+        A full or abbreviated id is that of an object, also if a branch or tag has the same name.
+        """
         import pygit2
 
         try:
-            commit = self.objects.revparse_single(revision).peel(pygit2.Commit)
+            commit = self._object(revision).peel(pygit2.Commit)
         except (KeyError, ValueError, pygit2.GitError) as error:
             raise InputError(
                 f"revision {revision!r} is not in this repository",
@@ -55,6 +61,13 @@ class Repository:
                 fix="fetch it into the mirror, or check the spelling",
             ) from error
         return str(commit.id)
+
+    def _object(self, revision: str) -> Any:
+        # git prefers a branch or tag, so that whoever can push one could replace a commit that is pinned.
+        if _ID.fullmatch(revision):
+            with contextlib.suppress(KeyError):
+                return self.objects[revision]
+        return self.objects.revparse_single(revision)
 
     def has(self, commit: str) -> bool:
         """Whether the repository has a commit with this full or abbreviated id."""

@@ -107,3 +107,11 @@ def test_a_repository_that_does_not_answer_is_told(tmp_path: Path) -> None:
     found, told = asked(source)
     assert found == source
     assert f"file://{tmp_path}/nothing does not provide v1" in told[0]
+
+
+def test_a_branch_with_the_name_of_an_abbreviated_commit_does_not_replace_it(upstream: Upstream) -> None:
+    first, second = upstream.commits
+    upstream.git("branch", first[:10], second)
+    completed, (notice,) = asked(upstream.source(first[:10]))
+    assert completed.tree == ""
+    assert "a branch or tag has the name of this commit" in notice

@@ -136,6 +136,25 @@ def test_a_commit_by_content(tmp_path: Path) -> None:
         tree.read("pkg")
 
 
+@pytest.mark.parametrize("kind", ["heads", "tags"])
+@pytest.mark.parametrize("length", [7, 12, 40])
+def test_a_branch_or_tag_with_the_name_of_a_commit_does_not_replace_it(
+    tmp_path: Path, kind: str, length: int
+) -> None:
+    store, commit = repository(tmp_path)
+    who = pygit2.Signature("a", "a@example.org", 2, 0)
+    tree = store.objects[commit].tree.id
+    other = store.objects.create_commit(None, who, who, "other", tree, [])
+    (tmp_path / "refs" / kind / commit[:length]).write_text(f"{other}\n")
+    assert store.commit(commit[:length]) == commit
+
+
+def test_a_tag_that_looks_like_an_abbreviated_commit_is_found(tmp_path: Path) -> None:
+    store, commit = repository(tmp_path)
+    store.objects.references.create("refs/tags/20260101", commit)
+    assert store.commit("20260101") == commit
+
+
 def test_old_contents_by_blob_id(tmp_path: Path) -> None:
     store, commit = repository(tmp_path)
     assert store.blob(blob_id(b"a\r\n")) == b"a\r\n"
