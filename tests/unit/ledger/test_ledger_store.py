@@ -305,6 +305,22 @@ def test_a_clock_that_was_set_back_hides_no_later_outcome_and_no_later_run(tmp_p
         assert [one.measurements["good"] for one in ledger.history(key="k1")] == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("started", "said"), [(100.0, True), (9009.0, True), (9009.5, False), (9011.0, False)]
+)
+def test_a_run_whose_clock_is_earlier_than_its_predecessors_says_so(
+    tmp_path: Path, started: float, said: bool
+) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        before = ledger.begin_run(PlanRecord(), ["run"], {}, now=9000.0)
+        ledger.finish_run(before, 0, now=9011.25)
+        later = ledger.begin_run(PlanRecord(), ["run"], {}, now=started)
+        notice = ledger.clock_notice(later)
+        assert (notice is not None) == said
+        assert notice is None or before in notice.what
+        assert ledger.clock_notice(before) is None
+
+
 def test_merging_what_is_no_ledger_says_so(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello" * 200)
     with Ledger.open(tmp_path / "a") as ledger:

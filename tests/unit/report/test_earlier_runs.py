@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from report_runs import Runs, key_of
 
 from harness.outcome import Evidence, Status
 from harness.report.formats.badge import evidence_badge
+from harness.report.formats.feed import atom
 from harness.report.model.changes import RunChangeKind, compare, run_change_kind
 from harness.report.model.report_model import build_model
 from harness.report.model.streak import EarlierVerdict, HistoryEntry, streak_of
@@ -68,6 +70,60 @@ def test_a_run_without_an_outcome_does_not_hide_a_change(runs: Runs) -> None:
     runs.go({"cell": "torch 2"}, left={"cell": (NOT_RUN, "no NPU")})
     last = runs.go({"cell": "torch 3"}, {"cell": False})
     assert build_model(runs.inputs({"cell": "torch 3"}, last)).rows[0].results["probe"].change == "broken"
+
+
+DAY = 86400.0
+
+
+def test_with_a_clock_set_back_a_second_failure_is_not_newly_broken(runs: Runs) -> None:
+    runs.go({"cell": "torch 1"}, {"cell": True})
+    broken = runs.go({"cell": "torch 2"}, {"cell": False})
+    runs.now -= DAY
+    last = runs.go({"cell": "torch 3"}, {"cell": False})
+    model = build_model(runs.inputs({"cell": "torch 3"}, last))
+    result = model.rows[0].results["probe"]
+    assert result.change == ""
+    streak = model.streak(result)
+    assert streak
+    assert (streak.runs, streak.since_run) == (1, broken)
+    assert any(f"run {last} started" in note for note in model.inputs.notes), "the clock is reported"
+
+
+def test_with_a_clock_set_back_a_fix_does_not_pass_since_a_run_before_the_failure(runs: Runs) -> None:
+    passed = runs.go({"cell": "torch 1"}, {"cell": True})
+    broken = runs.go({"cell": "torch 2"}, {"cell": False})
+    runs.now -= DAY
+    last = runs.go({"cell": "torch 3"}, {"cell": True})
+    model = build_model(runs.inputs({"cell": "torch 3"}, last))
+    result = model.rows[0].results["probe"]
+    assert [past.run_id for past in result.history] == [passed, broken]
+    assert result.change == "fixed"
+    streak = model.streak(result)
+    assert streak
+    assert (streak.runs, streak.since_run, streak.until_run) == (0, last, broken)
+    entries = ET.fromstring(atom(model)).findall("{*}entry/{*}title")
+    assert [title.text for title in entries] == [f"1 fixed (run {last})", f"1 newly broken (run {broken})"]
+
+
+def test_with_a_clock_set_back_an_earlier_run_does_not_show_what_a_later_one_recorded(runs: Runs) -> None:
+    first = runs.go({"cell": "torch 1"}, left={"cell": (NOT_RUN, "no NPU")})
+    reused = runs.go({"cell": "torch 1"})
+    runs.now -= DAY
+    last = runs.go({"cell": "torch 1"}, {"cell": True})
+    history = runs.inputs({"cell": "torch 1"}, last).results[0].history
+    assert [(past.run_id, past.verdict.status) for past in history] == [(first, NOT_RUN), (reused, NOT_RUN)]
+    assert runs.inputs({"cell": "torch 1"}, reused).results[0].verdict.outcome is None
+
+
+def test_a_report_since_a_run_compares_with_that_run_whatever_the_clock_said(runs: Runs) -> None:
+    first = runs.go({"cell": "torch 1"}, {"cell": True})
+    runs.now -= DAY
+    last = runs.go({"cell": "torch 2"}, {"cell": False})
+    earlier = runs.inputs({"cell": "torch 2"}, last, first).earlier
+    assert earlier
+    assert earlier.run_id == first
+    changes = build_model(runs.inputs({"cell": "torch 2"}, last, first)).changes
+    assert [change.turn for change in changes] == [RunChangeKind.BROKEN]
 
 
 def test_outcomes_merged_from_another_machine_are_history_too(runs: Runs) -> None:
