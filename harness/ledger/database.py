@@ -105,13 +105,18 @@ def open_database(path: Path, *, had_content: bool, read_only: bool = False) -> 
     Of a damaged file the believable rows are copied to a new one, and the damaged file is kept under a name
     with the date. A ledger that this process cannot write is copied to a temporary folder and read there,
     with its journal, so that nothing that was committed is missing. had_content: whether outcomes were stored
-    here before, so that an empty file is a damaged one. read_only: change nothing here in any case.
+    here before, so that an empty file is a damaged one. read_only: change nothing here in any case, and raise
+    InputError if nothing in the file can be believed.
     """
     with database_errors(path, "open"):
         if path.is_file() and (read_only or not _is_writable(path)):
             copy = Path(tempfile.mkdtemp(prefix="npu-matrix-ledger-"))
             try:
                 opened = _open_writable(_copy_to(path, copy), had_content=had_content)
+                if read_only and opened.damage and opened.damage.salvaged.is_empty:
+                    raise InputError(
+                        "this file cannot be read as a ledger", where=Location(path), why=opened.damage.why
+                    )
                 opened.connection.execute("PRAGMA query_only = ON")
             except BaseException:
                 shutil.rmtree(copy, ignore_errors=True)

@@ -1,54 +1,71 @@
-"""Reads the outcomes of another ledger, which is not changed, to merge them."""
+"""Reads another ledger, which is not changed, to merge it."""
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
+from typing import Self
 
-from harness.errors import InputError, Location
+from harness.digest import digest_bytes
 from harness.ledger.attestation.statement import Attestation
+from harness.ledger.database import open_database
 from harness.ledger.outcome_row import OUTCOME_COLUMNS, OutcomeRow, read_attestations
+from harness.ledger.run_record import RUN_COLUMNS, read_plan, read_run
 from harness.outcome import Outcome
 
 
 class OtherLedger:
-    """Another ledger's file. `damaged` names the rows that could not be read, after `outcomes` was used."""
+    """A repaired copy of another ledger's file, with its journal, as a context manager.
+
+    `damaged` names the rows that were lost. InputError if nothing in the file can be believed.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self.damaged: list[str] = []
+        opened = open_database(path, had_content=False, read_only=True)
+        self._copy = opened.copy
+        self._database: sqlite3.Connection = opened.connection
+        self.damaged = [str(row) for row in opened.damage.salvaged.lost] if opened.damage else []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close and remove the copy."""
+        self._database.close()
+        if self._copy is not None:
+            shutil.rmtree(self._copy, ignore_errors=True)
 
     def outcomes(self) -> Iterator[tuple[OutcomeRow, Outcome]]:
-        """Every intact outcome with its row, in the order of that ledger.
-
-        InputError if nothing can be read.
-        """
-        read = 0
-        with closing(self._connect()) as source:
-            try:
-                for columns in source.execute(
-                    f"SELECT {OUTCOME_COLUMNS} FROM outcomes ORDER BY id"  # noqa: S608
-                ):
-                    read += 1
-                    row = OutcomeRow(*columns)
-                    outcome = row.outcome()
-                    if outcome is None:
-                        self.damaged.append(f"the outcome {str(row.uid)[:12]} of {row.check_name!s:.40}")
-                    else:
-                        yield row, outcome
-            except sqlite3.DatabaseError as error:
-                if not read:
-                    raise InputError(
-                        "this file cannot be read as a ledger", where=Location(self._path), why=str(error)
-                    ) from error
-                self.damaged.append(f"the rest of the file: {error}")
+        """Every intact outcome with its row, in the order of that ledger."""
+        for columns in self._database.execute(
+            f"SELECT {OUTCOME_COLUMNS} FROM outcomes ORDER BY id"  # noqa: S608
+        ):
+            row = OutcomeRow(*columns)
+            outcome = row.outcome()
+            if outcome is None:
+                self.damaged.append(f"the outcome {str(row.uid)[:12]} of {row.check_name!s:.40}")
+            else:
+                yield row, outcome
 
     def attestations(self, uid: str) -> tuple[Attestation, ...]:
         """The signed statements about one outcome."""
-        with closing(self._connect()) as source:
-            return read_attestations(source, uid)
+        return read_attestations(self._database, uid)
 
-    def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
+    def runs(self) -> Iterator[tuple[tuple[object, ...], str, str]]:
+        """For each run: its row of `RUN_COLUMNS`, the digest of its plan, and the plan's JSON.
+
+        Runs whose plan is lost, or in another format, are left out.
+        """
+        rows = self._database.execute(
+            f"SELECT {RUN_COLUMNS}, digest, body FROM runs "  # noqa: S608
+            "JOIN plans ON plan = digest ORDER BY runs.rowid"
+        )
+        for *run, digest, body in rows:
+            plan = read_plan(str(body)) if digest_bytes(str(body).encode()) == digest else None
+            if plan is not None and read_run(run, plan):
+                yield tuple(run), str(digest), str(body)

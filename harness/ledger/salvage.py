@@ -66,6 +66,11 @@ class Salvage:
     copied: dict[str, int] = field(default_factory=dict)
     lost: tuple[LostRow, ...] = ()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no sign that the file ever was a ledger."""
+        return not any(self.copied.values()) and all(row.and_later for row in self.lost)
+
 
 def salvage(damaged: Path, into: Path) -> Salvage:
     """Create the ledger `into` with the believable rows of `damaged`; sqlite3.Error if that fails."""

@@ -28,7 +28,7 @@ from harness.ledger.other_ledger import OtherLedger
 from harness.ledger.outcome_record import outcome_body, outcome_uid, readable
 from harness.ledger.outcome_row import OUTCOME_COLUMNS, OutcomeRow, read_attestations
 from harness.ledger.plan_record import PlanRecord
-from harness.ledger.run_record import RUN_COLUMNS, Disposition, RunRecord, read_plan, read_run, read_runs
+from harness.ledger.run_record import RUN_COLUMNS, Disposition, RunRecord, read_plan, read_run
 from harness.ledger.sealed_rows import next_row_id
 from harness.outcome import ArtifactRef, Evidence, Origin, Outcome, State, Status
 
@@ -96,13 +96,7 @@ class Ledger:
 
         InputError if nothing in it can be believed.
         """
-        ledger = cls._open(file, read_only=True, signers=signers, host=None)
-        if ledger.notices and not ledger.runs(1) and not ledger.history(limit=1):
-            ledger.close()
-            raise InputError(
-                "nothing in this file is a ledger", where=Location(file), why=ledger.notices[0].why
-            )
-        return ledger
+        return cls._open(file, read_only=True, signers=signers, host=None)
 
     @classmethod
     def _open(cls, path: Path, *, read_only: bool, signers: Signers, host: str | None) -> Ledger:
@@ -338,8 +332,7 @@ class Ledger:
         read, added, signed = 0, 0, 0
         claimed: list[ClaimedOutcome] = []
         refs: dict[str, ArtifactRef] = {}
-        source = OtherLedger(other)
-        with self._transaction("merge into"):
+        with OtherLedger(other) as source, self._transaction("merge into"):
             for row, outcome in source.outcomes():
                 read += 1
                 added += self._append(outcome, merged=True) is not None
@@ -351,7 +344,7 @@ class Ledger:
                     signed += believed is not None and bool(believed.trust.signer)
                     if believed is not None and believed.trust.claimed:
                         claimed.append(claimed_outcome(believed))
-            self._merge_runs(other)
+            self._merge_runs(source)
         self.artifacts.copy_from(ArtifactStore(other.parent / "artifacts"), refs.values())
         self.damaged_rows += len(source.damaged)
         return MergeReport(
@@ -374,8 +367,8 @@ class Ledger:
             [(uid, one.statement, one.signature) for one in attestations],
         )
 
-    def _merge_runs(self, other: Path) -> None:
-        for run, digest, body in read_runs(other):
+    def _merge_runs(self, other: OtherLedger) -> None:
+        for run, digest, body in other.runs():
             self._db.execute("INSERT OR IGNORE INTO plans (digest, body) VALUES (?, ?)", (digest, body))
             self._db.execute(
                 f"INSERT OR IGNORE INTO runs (rowid, {RUN_COLUMNS}, plan, merged) "  # noqa: S608

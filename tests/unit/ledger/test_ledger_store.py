@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from edit_ledger import NEW_PLAN_DIGESTS, edit_ledger
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_outcome import make_outcome
@@ -27,7 +28,7 @@ from harness.ledger.database import open_database
 from harness.ledger.ledger_schema import APPLICATION_ID, LATEST, MIGRATIONS
 from harness.ledger.outcome_record import outcome_body, outcome_uid
 from harness.ledger.plan_record import PlanRecord, TaskRecord
-from harness.ledger.run_record import PLANS_SCHEMA_VERSION, Disposition
+from harness.ledger.run_record import Disposition
 from harness.ledger.store import FILE_NAME, Ledger
 from harness.outcome import ArtifactRef, Evidence, Failure, Outcome, State, Status, Tier
 from harness.serialisation import as_object, dumps, load
@@ -197,7 +198,7 @@ def test_a_ledger_of_any_older_schema_is_brought_up_to_date(tmp_path: Path) -> N
         old.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         old.execute(f"PRAGMA user_version = {version}")
         plan = '{"entries":[]}'
-        if version >= PLANS_SCHEMA_VERSION:
+        if version >= 2:
             old.execute("INSERT INTO plans (digest, body) VALUES (?, ?)", (digest_bytes(plan.encode()), plan))
             plan = digest_bytes(plan.encode())
         old.execute(
@@ -426,11 +427,13 @@ def odd_ledger(folder: Path, bodies: list[str]) -> Path:
     with Ledger.open(folder) as ledger:
         for number in range(len(bodies)):
             ledger.record(outcome(f"k{number}"))
-    with sqlite3.connect(folder / FILE_NAME) as database:
-        for number, body in enumerate(bodies, 1):
-            uid = outcome_uid(body) if body.startswith("{") else "0"
-            database.execute("UPDATE outcomes SET body = ?, uid = ? WHERE id = ?", (body, uid, number))
-    database.close()
+    for number, body in enumerate(bodies, 1):
+        uid = outcome_uid(body) if body.startswith("{") else "0"
+        edit_ledger(
+            folder / FILE_NAME,
+            "UPDATE outcomes SET body = ?, uid = ? WHERE id = ?",
+            values=(body, uid, number),
+        )
     return folder / FILE_NAME
 
 
@@ -493,14 +496,11 @@ def test_a_run_that_no_command_could_read_stays_where_it_is(
     with Ledger.open(tmp_path / "a") as a:
         a.record(outcome())
         a.begin_run(PlanRecord(tasks=(TASK,)), ["run"], {}, now=1.0)
-    with sqlite3.connect(tmp_path / "a" / FILE_NAME) as database:
-        if column == "plan":
-            body = dumps(value)
-            database.execute("UPDATE plans SET digest = ?, body = ?", (digest_bytes(body.encode()), body))
-            database.execute("UPDATE runs SET plan = ?", (digest_bytes(body.encode()),))
-        else:
-            database.execute(f"UPDATE runs SET {column} = ?", (value,))
-    database.close()
+    file = tmp_path / "a" / FILE_NAME
+    if column == "plan":
+        edit_ledger(file, "UPDATE plans SET body = ?", *NEW_PLAN_DIGESTS, values=(dumps(value),))
+    else:
+        edit_ledger(file, f"UPDATE runs SET {column} = ?", values=(value,))
     with Ledger.open(tmp_path / "b") as b:
         assert b.merge(tmp_path / "a" / FILE_NAME).added == 1
         assert b.runs() == ()
