@@ -270,8 +270,11 @@ def test_the_text_of_an_outcome_cannot_say_that_it_is_trusted(bench):
     body = json.loads(outcome_body(outcome))
     body["trust"] = {"foreign": False, "signer": "a2-host", "claimed": ""}
     text = json.dumps(body)
-    with sqlite3.connect(bench.folder / "far" / FILE_NAME) as database:
-        database.execute("UPDATE outcomes SET body = ?, uid = ?", (text, outcome_uid(text)))
+    edit_ledger(
+        bench.folder / "far" / FILE_NAME,
+        "UPDATE outcomes SET body = ?, uid = ?",
+        values=(text, outcome_uid(text)),
+    )
     assert bench.merged().trust.claimed
 
 
