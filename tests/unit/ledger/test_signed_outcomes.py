@@ -363,12 +363,12 @@ def test_any_edit_of_a_signed_outcome_with_its_digest_recomputed_is_not_believed
     body[name] = data.draw(edits[name])
     text = json.dumps(body)
     uid = outcome_uid(text)
-    with sqlite3.connect(folder / FILE_NAME) as database:
-        database.execute(
-            "UPDATE outcomes SET body = ?, uid = ?, key = ?, check_name = ?, state = ?, run_id = ?",
-            (text, uid, body["key"], body["check"], body["state"], body["run_id"]),
-        )
-        database.execute("UPDATE attestations SET uid = ?", (uid,))
+    edit_ledger(
+        folder / FILE_NAME,
+        "UPDATE outcomes SET body = ?, uid = ?, key = ?, check_name = ?, state = ?, run_id = ?",
+        values=(text, uid, body["key"], body["check"], body["state"], body["run_id"]),
+    )
+    edit_ledger(folder / FILE_NAME, "UPDATE attestations SET uid = ?", values=(uid,))
     with Ledger.open(folder / "merged", signers=lambda: bench.signers, host=HERE) as ledger:
         ledger.merge(folder / FILE_NAME)
         found = ledger.history()
