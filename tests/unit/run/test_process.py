@@ -253,6 +253,12 @@ def test_the_environment_is_scrubbed() -> None:
         "PYTHONPATH": "/evil",
         "LD_PRELOAD": "/evil.so",
         "MY_PATH": "/x",
+        "PYTHONHOME": "/evil",
+        "NPU_SIM_FAULTS": "[]",
+        "NPU_MATRIX_DEVICE_FACTS": '{"soc": "Ascend910_9391", "count": 8}',
+        "NPU_MATRIX_CELL__LD_PRELOAD": "/evil.so",
+        "NPU_MATRIX_TRAINER_SEED": "7",
+        "NPU_MATRIX_LEASES": "/leases",
     }
     env = scrubbed_environment(environ, {"PYTHONPATH": "/bundle"})
     assert set(env) - {"TERM", "NO_COLOR", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"} == {
@@ -261,6 +267,7 @@ def test_the_environment_is_scrubbed() -> None:
         "https_proxy",
         "PIP_INDEX_URL",
         "UV_INDEX",
+        "NPU_MATRIX_LEASES",
         "PYTHONPATH",
     }
     assert env["PYTHONPATH"] == "/bundle"
