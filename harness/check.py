@@ -96,6 +96,7 @@ class Check(Generic[M]):
     timeout_s, expected_s: time limit, and estimated duration of a check that never ran, in seconds.
     applies: returns why the check does not apply to a cell, given its facet values, or "".
     holds: returns why a stored outcome can no longer be an input (its environment was deleted), or "".
+    holds_fully: like `holds`, but reads everything, which takes longer; None: `holds` does.
     altered: returns why a stored outcome no longer describes what exists (a file of its environment was
         edited), or "". If that was deleted, the outcome is still right, and the result is "". None: never.
     """
@@ -116,6 +117,7 @@ class Check(Generic[M]):
     expected_s: float = 1.0
     applies: Callable[[Mapping[str, Any]], str] = lambda _facets: ""
     holds: Callable[[M, Outcome], str] = lambda _measurements, _outcome: ""
+    holds_fully: Callable[[M, Outcome], str] | None = None
     altered: Callable[[M, Outcome], str] | None = None
 
     @property
@@ -129,9 +131,10 @@ class Check(Generic[M]):
             return cast("M", outcome.measurements)
         return self.measurements.read(outcome.measurements)
 
-    def outdated(self, outcome: Outcome) -> str:
+    def outdated(self, outcome: Outcome, *, full: bool = False) -> str:
         """Why a stored outcome can no longer be used (its environment was deleted), or ""."""
-        return self.holds(self.read(outcome), outcome)
+        holds = (self.holds_fully if full else None) or self.holds
+        return holds(self.read(outcome), outcome)
 
 
 def why_not_reusable(check: Check, outcome: Outcome, judgement: Judgement) -> str:
@@ -142,9 +145,12 @@ def why_not_reusable(check: Check, outcome: Outcome, judgement: Judgement) -> st
     return why_not_usable(check, outcome) if judgement.status is Status.NOT_RUN else ""
 
 
-def why_not_usable(check: Check, outcome: Outcome) -> str:
-    """Why `outcome` cannot be used any more, or "". If the check raises, its exception is the reason."""
-    return _examined(lambda: check.outdated(outcome))
+def why_not_usable(check: Check, outcome: Outcome, *, full: bool = False) -> str:
+    """Why `outcome` cannot be used any more, or "". If the check raises, its exception is the reason.
+
+    full: read everything that the outcome describes.
+    """
+    return _examined(lambda: check.outdated(outcome, full=full))
 
 
 def why_altered(check: Check, outcome: Outcome) -> str:

@@ -23,15 +23,23 @@ def _run_environment(ctx: TaskContext) -> Measured[EnvironmentBuilt | Environmen
 
 
 def _environment_holds(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _outcome: Outcome) -> str:
+    return _why_changed(measurements, full=False)
+
+
+def _environment_holds_fully(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _outcome: Outcome) -> str:
+    return _why_changed(measurements, full=True)
+
+
+def _why_changed(measurements: EnvironmentBuilt | EnvironmentNotBuilt, *, full: bool) -> str:
     if isinstance(measurements, EnvironmentNotBuilt):
         return ""
     if measurements.container is not None:
         from harness.builds.cell import container_environment
 
-        return container_environment.holds(measurements, measurements.container)
+        return container_environment.holds(measurements, measurements.container, full=full)
     from harness.builds.cell import venv_environment
 
-    return venv_environment.holds(measurements)
+    return venv_environment.holds(measurements, full=full)
 
 
 def _environment_altered(measurements: EnvironmentBuilt | EnvironmentNotBuilt, outcome: Outcome) -> str:
@@ -54,6 +62,7 @@ CHECKS: tuple[Check, ...] = (
         run=_run_environment,
         judge=judge,
         holds=_environment_holds,
+        holds_fully=_environment_holds_fully,
         altered=_environment_altered,
         timeout_s=1800.0,
         expected_s=30.0,

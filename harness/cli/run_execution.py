@@ -58,6 +58,7 @@ def execute_plan(
         policy = RunPolicy(
             keep_going=keep_going,
             rerun={key for key, task in context.plan.tasks.items() if task.check.name in rerun},
+            full=bool(rerun),
             outdated=outdated_by_index(context.plan, ledger),
             failure_rate=failure_rate,
             cards=cards_by_cell(context),

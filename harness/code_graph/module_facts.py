@@ -21,7 +21,7 @@ DATA_HELPERS = ("data_folder", "data_file")
 DATA_HELPER_MODULE = f"{PACKAGE}.package"
 CHECK_CLASS = f"{PACKAGE}.check:Check"
 #: Arguments of `Check` with functions that planning does not call. It calls only `applies`.
-RUN_LATER = ("run", "judge", "holds")
+RUN_LATER = ("run", "judge", "holds", "holds_fully", "altered")
 #: Decorators that neither call nor register the function they decorate, by the last part of their name. A
 #: function with any other decorator is counted as reached as soon as its module is imported.
 PURE_DECORATORS = frozenset(

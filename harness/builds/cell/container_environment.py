@@ -71,11 +71,12 @@ def run(ctx: TaskContext) -> Measured[EnvironmentBuilt | EnvironmentNotBuilt]:
     return Measured(measurements=measured, evidence=environment_evidence(measured), artifacts=artifacts)
 
 
-def holds(measurements: EnvironmentBuilt, container: CellImage) -> str:
+def holds(measurements: EnvironmentBuilt, container: CellImage, *, full: bool = False) -> str:
     """Why an image can no longer be used, or "".
 
     The id of an image is the digest of its content, which the engine verified when it stored the layers. The
     compiled modules and the simulated runtime are on this host and are verified here.
+    full: read every file, as always for a real device.
     """
     engine = open_engine(container.engine)
     try:
@@ -85,7 +86,7 @@ def holds(measurements: EnvironmentBuilt, container: CellImage) -> str:
         engine.close()
     if measurements.files is None:
         return "the environment was built without a list of its files"
-    return why_changed(measurements.files, full=measurements.requested_device.kind == "npu")
+    return why_changed(measurements.files, full=full or measurements.requested_device.kind == "npu")
 
 
 def _remove_orphaned_containers(engine: Engine, ctx: TaskContext) -> None:

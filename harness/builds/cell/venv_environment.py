@@ -73,17 +73,17 @@ def run(ctx: TaskContext) -> Measured[EnvironmentBuilt | EnvironmentNotBuilt]:
     return Measured(measurements=measured, evidence=environment_evidence(measured))
 
 
-def holds(measurements: EnvironmentBuilt) -> str:
+def holds(measurements: EnvironmentBuilt, *, full: bool = False) -> str:
     """Why a virtual environment can no longer be used, or "".
 
-    For a real device every file is read. Otherwise only files whose metadata changed are read.
+    full: read every file, as always for a real device. Otherwise only files whose metadata changed are read.
     """
     home = Path(measurements.prefix).parent
     if not (home / FINISHED).is_file():
         return f"the environment in {home} is gone"
     if measurements.files is None:
         return f"the environment in {home} was built without a list of its files"
-    return why_changed(measurements.files, full=measurements.requested_device.kind == "npu")
+    return why_changed(measurements.files, full=full or measurements.requested_device.kind == "npu")
 
 
 def _build(ctx: TaskContext, spec: EnvironmentSpec, build: EnvironmentBuild) -> EnvironmentBuilt:

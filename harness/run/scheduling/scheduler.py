@@ -45,13 +45,15 @@ class RunPolicy:
 
     keep_going: run the more expensive tiers of a cell even if it fails a tier. retries: how often a task runs
     again after an infrastructure error; other failures are never retried. rerun: keys whose stored outcomes
-    are not reused. outdated: key -> why its stored outcome is not reused. failure_rate: check -> fraction of
-    its tasks that fail. cards: cell -> number of cards that its recipe needs.
+    are not reused. full: before tasks use a reused outcome, read everything that it describes.
+    outdated: key -> why its stored outcome is not reused. failure_rate: check -> fraction of its tasks that
+    fail. cards: cell -> number of cards that its recipe needs.
     """
 
     keep_going: bool = False
     retries: int = 1
     rerun: Collection[str] = frozenset()
+    full: bool = False
     outdated: Mapping[str, str] = field(default_factory=dict)
     failure_rate: Mapping[str, float] = field(default_factory=dict)
     cards: Mapping[str, int] = field(default_factory=dict)
@@ -183,7 +185,7 @@ class _Run:
         missing = [ref.name for ref in outcome.artifacts if not self._ledger.artifacts.is_intact(ref)]
         if missing:
             return f"its artifact {missing[0]} no longer exists or was changed"
-        return why_not_usable(self._plan.tasks[outcome.key].check, outcome)
+        return why_not_usable(self._plan.tasks[outcome.key].check, outcome, full=self._policy.full)
 
     def _start(self, task: Task) -> None:
         attempt = self._ledger.next_attempt(task.key)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.check import Check
+from harness.code_graph.module_facts import RUN_LATER
 from harness.code_graph.reachable_code import CodeGraph
 from harness.code_graph.stored_facts import StoredFacts, reached_code, tree_digest
 from harness.package import PACKAGE_ROOT
@@ -372,3 +375,8 @@ def test_files_of_this_package_are_found_by_the_data_helpers_alone():
     # The schema of matrix.yaml, which no check reads.
     found.pop("harness.matrix.document.form", None)
     assert found == {}, "use harness.package.data_folder with a literal: then the files are in the keys"
+
+
+def test_planning_does_not_contain_what_only_a_run_calls() -> None:
+    functions = {field.name for field in fields(Check) if "Callable" in str(field.type)}
+    assert set(RUN_LATER) == functions - {"applies"}

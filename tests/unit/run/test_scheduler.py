@@ -255,6 +255,17 @@ def test_an_environment_that_is_gone_is_made_again_only_when_something_needs_it(
     assert not unfinished(result)
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_on_request_everything_that_an_input_describes_is_read(ledger: Ledger, full: bool) -> None:
+    check = replace(ENVIRONMENT, holds_fully=lambda _measured, _outcome: "core.py was edited")
+    env = replace(environment, check=check)
+    plan = make_plan([entry("c", one) for one in (resolve, env, loss)], [resolve, env, loss])
+    go(plan, ledger)
+    executor = FakeExecutor()
+    go(plan, ledger, executor, policy=RunPolicy(rerun={loss.key}, full=full))
+    assert names(executor) == (["environment", "loss"] if full else ["loss"])
+
+
 def test_one_that_is_gone_is_made_once_for_all_that_need_it(ledger: Ledger) -> None:
     gone = replace(environment, check=replace(ENVIRONMENT, holds=lambda _measured, _outcome: "gone"))
     ledger.record(outcome_of(resolve))
