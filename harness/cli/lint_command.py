@@ -38,11 +38,11 @@ def command(
 ) -> int:
     """Find settings in a launch script that fail, have no effect, or change the objective, each with a fix.
 
-    Overrides are compared with the configuration of the released verl. Exits with 1 when there is an error,
-    and with 4 when settings were not compared or not read.
+    Hydra composes the configuration of that verl (a release, or a commit that NPU_MATRIX_MIRRORS has) with
+    the overrides. Exits with 1 if there is an error, and with 4 if settings were not compared or not read.
     """
     from harness.compat.lint import lint_format as printing
-    from harness.compat.lint.lint_check import lint_file, verl_wheel
+    from harness.compat.lint.lint_check import lint_file, verl_tree
     from harness.sources.packages.release_fetcher import ReleaseFetcher
     from harness.workspace.downloads import run_quietly
     from harness.workspace.planning.open_plan import open_matrix
@@ -53,8 +53,8 @@ def command(
         known = find_cell(open_matrix(settings), settings["profile"], cell).axes
     given = {name: value for name, value in versions.items() if value}
     versions_used = {**known, **given}
-    wheel = verl_wheel(versions_used, ReleaseFetcher(cache=settings.cache, command=run_quietly))
-    result = lint_file(file, versions_used, wheel[0] if wheel else None)
+    verl = verl_tree(versions_used, ReleaseFetcher(cache=settings.cache, command=run_quietly))
+    result = lint_file(file, versions_used, verl[0] if verl else None)
     render = {
         "text": printing.as_text,
         "json": printing.as_json,

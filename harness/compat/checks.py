@@ -66,6 +66,12 @@ def _judge_lint(measurements: LintMeasured, params: Mapping[str, object]) -> Jud
     return lint_check.judge(measurements, params)
 
 
+def _lint_holds(measurements: LintMeasured, _outcome: Outcome) -> str:
+    from harness.compat.lint import lint_check
+
+    return lint_check.holds(measurements)
+
+
 def _run_npu_ops(ctx: TaskContext) -> Measured[OperatorsMeasured]:
     from harness.compat.operators import operator_check
 
@@ -159,6 +165,7 @@ CHECKS: tuple[Check, ...] = (
         run=_run_lint,
         judge=_judge_lint,
         applies=_lint_applies,
+        holds=_lint_holds,
         timeout_s=60.0,
         expected_s=0.2,
     ),

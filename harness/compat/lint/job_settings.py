@@ -18,6 +18,7 @@ SPECIAL_WORDS = {"true": True, "false": False, "null": None, "none": None}
 class JobSettings:
     """One job: Hydra overrides by dotted key, environment variables, entry module, nodes and cards.
 
+    arguments: the overrides in the order in which Hydra gets them. options: `--config-name` and others.
     cards: per node; 0 when not known. added: keys set with Hydra's `+`. removed: keys removed with `~`.
     has_unread_arguments: whether further overrides may be in arguments that were not read.
     missing_values: keys with nothing after `=`, because a space separates them from their value by mistake.
@@ -29,6 +30,8 @@ class JobSettings:
     overrides: Mapping[str, ScriptValue]
     env: Mapping[str, ScriptValue]
     entry: str = ""
+    arguments: tuple[ScriptValue, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
     device: str = "npu"
     nodes: int = 0
     cards: int = 0
@@ -50,14 +53,15 @@ class JobSettings:
     def from_facet(cls, facet: Mapping[str, Any], device: str = "npu") -> JobSettings:
         """Read the facet `recipe`. The location of every value is the recipe."""
         where = Location(f"recipe {facet['name']}")
-        overrides, added = {}, set()
+        overrides, added, arguments = {}, set(), []
         for key, value in facet.get("overrides", {}).items():
             bare = key.lstrip("+")
             if bare != key:
                 added.add(bare)
-            overrides[bare] = ScriptValue(
-                text=hydra_text(value), where=where, unknown=_unresolved_variable(hydra_text(value))
-            )
+            text, unknown = hydra_text(value), _unresolved_variable(hydra_text(value))
+            overrides[bare] = ScriptValue(text=text, where=where, unknown=unknown)
+            arguments.append(ScriptValue(text=f"{key}={text}", where=where, unknown=unknown))
+        config = str(facet.get("config") or _default_config(overrides))
         return cls(
             name=str(facet["name"]),
             where=where,
@@ -66,10 +70,12 @@ class JobSettings:
                 name: ScriptValue(text=str(text), where=where) for name, text in facet.get("env", {}).items()
             },
             entry=str(facet.get("entry", "")),
+            arguments=tuple(arguments),
+            options={"--config-name": config} if config else {},
             device=device,
             nodes=int(facet.get("nodes") or 0),
             cards=int(facet.get("cards") or 0),
-            config=str(facet.get("config") or _default_config(overrides)),
+            config=config,
             model=str(facet.get("model", "")),
             added=frozenset(added),
             facts=facet.get("facts", {}),

@@ -18,6 +18,8 @@ OVERRIDE = re.compile(r"(?P<prefix>\+{0,2}|~)(?P<key>[A-Za-z_][\w./@-]*)(?P<equa
 OVERRIDE_START = re.compile(r"(?:\+{0,2}[\w./@-]+=|~)")
 PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun)")
 
+CONFIG_OPTIONS = ("--config-name", "--config-path", "--config-dir", "-cn", "-cp", "-cd")
+
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchScript:
@@ -108,7 +110,7 @@ def _read_launch(command: Command, file: str, notes: list[ScriptNote]) -> JobSet
         text = f"the overrides in {word.text} are given from outside" if outside else ""
         text = text or f"the overrides in {word.text} are not read"
         notes.append(ScriptNote(line=word.where.line, text=text, unread=not outside))
-    if not overrides and not unread:
+    if not (overrides or removed or unread):
         return None
     device = overrides["trainer.device"].text if "trainer.device" in overrides else "npu"
     model = overrides.get("actor_rollout_ref.model.path")
@@ -118,6 +120,8 @@ def _read_launch(command: Command, file: str, notes: list[ScriptNote]) -> JobSet
         overrides=overrides,
         env=command.environment,
         entry=entry,
+        arguments=_override_words(rest),
+        options={name: value for name in CONFIG_OPTIONS if (value := _option(rest, name))},
         device=device,
         nodes=_count(overrides.get("trainer.nnodes")),
         cards=_count(overrides.get("trainer.n_gpus_per_node")),
@@ -127,6 +131,17 @@ def _read_launch(command: Command, file: str, notes: list[ScriptNote]) -> JobSet
         removed=frozenset(removed),
         has_unread_arguments=any(not word.unknown.isidentifier() for word in unread),
         missing_values=missing_values,
+    )
+
+
+def _override_words(words: Sequence[ScriptValue]) -> tuple[ScriptValue, ...]:
+    """The words that Hydra reads as overrides: all but options, their values, and unknown words."""
+    return tuple(
+        word
+        for position, word in enumerate(words)
+        if not word.text.startswith("-")
+        and not word.whole
+        and not (position and words[position - 1].text in CONFIG_OPTIONS)
     )
 
 

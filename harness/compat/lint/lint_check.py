@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.check import TaskContext
-from harness.compat.lint.hydra_config import (
-    CONFIG_FOLDER,
-    ENTRY_MODULES,
-    config_name,
-    find_unknown_keys,
-    read_config,
-)
+from harness.compat.lint.config_findings import compose_job, config_findings
+from harness.compat.lint.hydra_compose import Composition, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings, parsed_value
 from harness.compat.lint.launch_script import LaunchScript, read_script
 from harness.compat.lint.lint_measurements import (
-    CONFIG_RULE,
     LintFinding,
     LintMeasured,
     LintResult,
@@ -30,10 +24,13 @@ from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError
 from harness.matrix.model.versions import Version, parse_version
 from harness.outcome import Evidence, Judgement, Measured, Status
+from harness.sources.git.mirrors import find_mirror, mirrors_folder
+from harness.sources.packages.archive import open_archive
 from harness.sources.packages.index_lookup import ReleaseNotFoundError
 from harness.sources.packages.locked_releases import releases_of_task
 from harness.sources.packages.release_archive import ReleaseArchive
 from harness.sources.packages.release_fetcher import ReleaseFetcher
+from harness.sources.tree import Tree
 
 NOT_A_VERL_JOB = "this is not a verl job, and the rules are only about verl"
 MISSING_VALUE_RULE = "TORN-OVERRIDE"
@@ -43,8 +40,15 @@ SEVERITIES = ("error", "warning", "note")
 class JobFacts:
     """The values of the names in conditions, for one job and one set of versions."""
 
-    def __init__(self, job: JobSettings, versions: Mapping[str, str], rules: Ruleset) -> None:
+    def __init__(
+        self,
+        job: JobSettings,
+        versions: Mapping[str, str],
+        rules: Ruleset,
+        composition: Composition | None = None,
+    ) -> None:
         self._job = job
+        self._composition = composition
         self._rules = rules
         self._versions = _parsed_versions(versions)
         self._model = rules.model_facts(job.model)
@@ -83,6 +87,9 @@ class JobFacts:
             return parsed_value(setting)
         if self._job.has_unread_arguments:
             return UNKNOWN
+        if self._composition is not None and self._composition.has(key):
+            value = self._composition.value(key)
+            return UNSET if value is None else value
         verl = self._versions.get("verl")
         for default in self._rules.defaults:
             if default.key != key:
@@ -95,21 +102,26 @@ class JobFacts:
 
 
 def lint_job(
-    job: JobSettings, versions: Mapping[str, str], rules: Ruleset | None = None, wheel: Path | None = None
+    job: JobSettings,
+    versions: Mapping[str, str],
+    rules: Ruleset | None = None,
+    configuration: VerlConfiguration | None = None,
 ) -> LintResult:
     """Apply every rule to a job.
 
-    versions: axis -> version; other versions are UNKNOWN in conditions.
-    wheel: the wheel of the job's verl version. Every override is looked up in its configuration.
+    versions: axis -> version; other versions are UNKNOWN in conditions. configuration: the unpacked files of
+    the job's verl, with which Hydra composes the job's configuration.
     """
     rules = rules or load_ruleset()
     if not job.is_verl:
         return LintResult(
             findings=(), undecided=(), notes=(ScriptNote(line=job.where.line, text=NOT_A_VERL_JOB),)
         )
-    facts = JobFacts(job, versions, rules)
+    composed = compose_job(job, configuration)
+    composition = composed[1] if composed and not composed[1].problem else None
+    facts = JobFacts(job, versions, rules, composition)
     findings, undecided = [], []
-    for rule in rules.rules:
+    for rule in rules.rules if _trains_a_policy(job, composition) else ():
         truth = evaluate(rule.condition, facts)
         if truth is True:
             findings.append(_finding(rule, job, facts))
@@ -118,7 +130,7 @@ def lint_job(
             undecided.append(UndecidedRule(rule=rule.id, unknown=tuple(unknown), recipe=job.name))
     findings += _missing_value_findings(job)
     reported = {finding.rule for finding in findings}
-    for item in _config_findings(job, versions, wheel):
+    for item in config_findings(job, versions, configuration, composed):
         if isinstance(item, UndecidedRule):
             undecided.append(item)
         elif "FILTER-GROUPS" not in reported or "filter_groups" not in item.message:
@@ -126,9 +138,18 @@ def lint_job(
     return LintResult(findings=_sorted_findings(findings), undecided=tuple(undecided))
 
 
-def lint_script(script: LaunchScript, versions: Mapping[str, str], wheel: Path | None = None) -> LintResult:
+def _trains_a_policy(job: JobSettings, composition: Composition | None) -> bool:
+    """Whether the rules are about this job: they know the configuration of reinforcement learning only."""
+    if composition is not None:
+        return composition.has("actor_rollout_ref")
+    return any(key.startswith(("actor_rollout_ref.", "algorithm.")) for key in job.overrides)
+
+
+def lint_script(
+    script: LaunchScript, versions: Mapping[str, str], configuration: VerlConfiguration | None = None
+) -> LintResult:
     """Lint every job of a script."""
-    results = [lint_job(job, versions, wheel=wheel) for job in script.jobs]
+    results = [lint_job(job, versions, configuration=configuration) for job in script.jobs]
     return LintResult(
         findings=_sorted_findings([finding for result in results for finding in result.findings]),
         undecided=tuple(item for result in results for item in result.undecided),
@@ -136,20 +157,34 @@ def lint_script(script: LaunchScript, versions: Mapping[str, str], wheel: Path |
     )
 
 
-def lint_file(path: Path, versions: Mapping[str, str], wheel: Path | None = None) -> LintResult:
-    """Lint a launch script. InputError when it cannot be read, starts no job, or a version is not valid."""
-    return lint_script(read_script(path), versions, wheel)
+def lint_file(path: Path, versions: Mapping[str, str], verl: Tree | None = None) -> LintResult:
+    """Lint a launch script. InputError when it cannot be read, starts no job, or a version is not valid.
+
+    verl: the files of this verl, from its wheel or commit.
+    """
+    script = read_script(path)
+    if verl is None:
+        return lint_script(script, versions)
+    with VerlConfiguration(verl).unpacked() as configuration:
+        return lint_script(script, versions, configuration)
 
 
-def verl_wheel(versions: Mapping[str, str], releases: ReleaseFetcher) -> tuple[Path, ReleaseArchive] | None:
-    """The wheel of the verl release in `versions`; None for a commit or without a version of verl.
+def verl_tree(
+    versions: Mapping[str, str], releases: ReleaseFetcher
+) -> tuple[Tree, ReleaseArchive | None] | None:
+    """The files of the verl in `versions`; None without a version, or for a commit that no mirror has.
 
     ReleaseNotFoundError if the package index has no such release.
     """
-    verl = versions.get("verl", "")
-    if not verl or "@" in verl:
+    commit = versions.get("verl", "").partition("@")[2]
+    if commit:
+        mirrors = mirrors_folder()
+        repository = find_mirror(mirrors, commit) if mirrors else None
+        return (repository.tree(commit), None) if repository else None
+    if not versions.get("verl"):
         return None
-    return releases.archive("verl", verl)
+    wheel, archive = releases.archive("verl", versions["verl"])
+    return open_archive(wheel), archive
 
 
 def run(ctx: TaskContext) -> Measured[LintMeasured]:
@@ -164,8 +199,12 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
         for name, version in ctx.facets["versions"].items()
     }
     job = JobSettings.from_facet(facet)
-    wheel = _wheel_if_published(versions, releases) if job.entry in ENTRY_MODULES else None
-    result = lint_job(job, versions, wheel=wheel[0] if wheel else None)
+    verl = _published_verl(versions, releases) if job.is_verl else None
+    if verl is None:
+        result = lint_job(job, versions)
+    else:
+        with VerlConfiguration(verl[0]).unpacked() as configuration:
+            result = lint_job(job, versions, configuration=configuration)
     for finding in result.findings:
         ctx.log(f"{finding}\n  why: {finding.why}\n  do:  {finding.fix}\n  see: {finding.source}")
     return Measured(
@@ -175,19 +214,24 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
             findings=result.findings,
             undecided=result.undecided,
             notes=result.notes,
-            archives_read=(wheel[1],) if wheel else (),
+            archives_read=(verl[1],) if verl and verl[1] else (),
         ),
         evidence=Evidence.STATIC,
     )
 
 
-def _wheel_if_published(
+def _published_verl(
     versions: Mapping[str, str], releases: ReleaseFetcher
-) -> tuple[Path, ReleaseArchive] | None:
+) -> tuple[Tree, ReleaseArchive | None] | None:
     try:
-        return verl_wheel(versions, releases)
+        return verl_tree(versions, releases)
     except ReleaseNotFoundError:
         return None
+
+
+def holds(measurements: LintMeasured) -> str:
+    """Why the stored outcome should be replaced: mirrors may have the configuration it lacked."""
+    return "a folder with mirrors is available now" if measurements.unchecked and mirrors_folder() else ""
 
 
 def judge(measurements: LintMeasured, _params: Mapping[str, object]) -> Judgement:
@@ -260,38 +304,6 @@ def _missing_value_findings(job: JobSettings) -> list[LintFinding]:
         )
         for key, setting in job.missing_values.items()
     ]
-
-
-def _config_findings(
-    job: JobSettings, versions: Mapping[str, str], wheel: Path | None
-) -> Iterator[LintFinding | UndecidedRule]:
-    """Findings of the rule CONFIG-KEY: overrides that verl's configuration does not have in this version."""
-    if job.entry not in ENTRY_MODULES:
-        missing = f"the configuration of {job.entry or 'the program that the job starts'}"
-        yield UndecidedRule(rule=CONFIG_RULE, unknown=(missing,), recipe=job.name)
-        return
-    config = read_config(wheel, config_name(job)) if wheel else None
-    if config is None:
-        missing = f"the configuration {config_name(job)} of verl {versions.get('verl', '')}".rstrip()
-        yield UndecidedRule(rule=CONFIG_RULE, unknown=(missing,), recipe=job.name)
-        return
-    for unknown in find_unknown_keys(job, config):
-        setting = job.overrides.get(unknown.key)
-        where = setting.where if setting else job.where
-        similar = f"did you mean {' or '.join(unknown.similar)}?" if unknown.similar else "remove it"
-        yield LintFinding(
-            rule=CONFIG_RULE,
-            severity="error",
-            file=str(where.file),
-            line=where.line,
-            column=where.column,
-            message=f"{unknown.key} does not exist in verl {versions['verl']} ({config_name(job)})",
-            why=f"Hydra stops with: Could not override '{unknown.key}'",
-            fix=f"{similar} (`+{unknown.key}=...` adds a key that verl does not read)",
-            source=f"{CONFIG_FOLDER}/_generated_{config_name(job)}.yaml "
-            f"in the wheel of verl {versions['verl']}",
-            recipe=job.name,
-        )
 
 
 def _value_text(value: object) -> str:

@@ -1,92 +1,191 @@
+"""Overrides of a job, compared with the configuration that Hydra itself composes."""
+
 from __future__ import annotations
 
 import json
-import zipfile
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_tree import MemoryTree
 
-from harness.compat.lint.hydra_config import config_name, read_config
+from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.launch_script import parse_script
 from harness.compat.lint.lint_check import lint_script
 from harness.compat.lint.lint_format import as_github, as_json, as_text
-from harness.errors import InputError
+from harness.compat.lint.lint_measurements import LintResult
+from harness.compat.lint.shell.values import ScriptValue
+from harness.errors import Location
+from harness.sources.tree import REGULAR, TreeFile
 
-PPO = {
-    "actor_rollout_ref": {"actor": {"strategy": "fsdp", "optim": {"lr": 1e-6}}, "rollout": {"n": 1}},
-    "trainer": {"nnodes": 1, "use_old_workers": None},
-    "model_engine": "dp",
+MAIN = """\
+import hydra
+@hydra.main(config_path="config", config_name="{name}", version_base=None)
+def main(config):
+    print("composed")
+if __name__ == "__main__":
+    main()
+"""
+FILES = {
+    "verl/trainer/main_ppo.py": MAIN.format(name="ppo_trainer"),
+    "verl/trainer/sft_trainer.py": MAIN.format(name="sft_trainer"),
+    "verl/experimental/off_policy/main.py": MAIN.format(name="off_policy_trainer"),
+    "verl/trainer/no_hydra.py": "print(1)\n",
+    "verl/trainer/config/ppo_trainer.yaml": """\
+defaults:
+  - model_engine: dp
+  - actor@actor_rollout_ref.actor: ${model_engine}_actor
+  - _self_
+actor_rollout_ref:
+  rollout: {n: 1, calculate_log_probs: false, name: vllm}
+algorithm: {adv_estimator: gae}
+data: {train_batch_size: 8, train_files: ~}
+trainer: {nnodes: 1, n_gpus_per_node: 8, logger: [console], use_old_workers: null, save_freq: -1}
+""",
+    "verl/trainer/config/model_engine/dp.yaml": "# FSDP\n",
+    "verl/trainer/config/model_engine/megatron.yaml": "# Megatron\n",
+    "verl/trainer/config/actor/dp_actor.yaml": """\
+_target_: verl.workers.config.ActorConfig
+strategy: fsdp
+use_dynamic_bsz: true
+optim: {lr: 1e-6}
+clip_ratio: 0.2
+warmup: 3
+""",
+    "verl/trainer/config/actor/megatron_actor.yaml": """\
+strategy: megatron
+megatron: {tensor_model_parallel_size: 1}
+""",
+    "verl/trainer/config/sft_trainer.yaml": "optim: {lr: 1e-5}\ntrainer: {total_epochs: 4}\n",
+    "verl/experimental/off_policy/config/off_policy_trainer.yaml": """\
+hydra:
+  searchpath: [file://verl/trainer/config]
+defaults: [ppo_trainer, _self_]
+staleness: 1
+""",
+    "verl/workers/config/actor.py": """\
+class Base:
+    strategy: str = "fsdp"
+class ActorConfig(Base):
+    clip_ratio: float = 0.2
+    warmup: int | str = 3
+""",
 }
-MEGATRON = {"actor_rollout_ref": {"actor": {"megatron": {"tensor_model_parallel_size": 1}}}}
 
 
-@pytest.fixture
-def wheel(tmp_path: Path) -> Path:
-    path = tmp_path / "verl-0.9.1-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, config in (("ppo_trainer", PPO), ("ppo_megatron_trainer", MEGATRON)):
-            archive.writestr(f"verl/trainer/config/_generated_{name}.yaml", yaml.safe_dump(config))
-    return path
-
-
-def config_findings(wheel: Path | None, arguments: str, entry: str = "verl.trainer.main_ppo") -> list[str]:
-    script = parse_script(f"python -m {entry} {arguments}")
-    result = lint_script(script, {"verl": "0.9.1"}, wheel)
-    return [finding.message.split()[0] for finding in result.findings if finding.rule == "CONFIG-KEY"]
-
-
-def test_unknown_keys_are_found(wheel: Path) -> None:
-    assert config_findings(wheel, "actor_rollout_ref.rollout.n=8 trainer.nnodes=2 model_engine=dp") == []
-    assert config_findings(wheel, "actor_rollout_ref.rollout.n=8 algorithm.filter.enable=True") == [
-        "algorithm.filter.enable"
-    ]
-    assert set(config_findings(wheel, "trainer.nnodes.deeper=1 ~trainer.gone")) == {
-        "trainer.gone",
-        "trainer.nnodes.deeper",
-    }
-
-
-def test_keys_added_with_a_plus_are_not_reported(wheel: Path) -> None:
-    assert config_findings(wheel, "+actor_rollout_ref.actor.new=1 ++trainer.more=2 trainer.nnodes=1") == []
-
-
-def test_the_new_location_of_a_moved_key_is_suggested(wheel: Path) -> None:
-    script = parse_script("python -m verl.trainer.main_ppo actor_rollout_ref.actor.lr=1", "run.sh")
-    [finding] = [f for f in lint_script(script, {"verl": "0.9.1"}, wheel).findings if f.rule == "CONFIG-KEY"]
-    assert "actor_rollout_ref.actor.optim.lr" in finding.fix
-    assert (finding.file, finding.line, finding.column) == ("run.sh", 1, 33)
-
-
-def test_megatron_jobs_are_compared_with_megatrons_configuration(wheel: Path) -> None:
-    key = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4"
-    assert config_findings(wheel, f"--config-name=ppo_megatron_trainer.yaml {key}") == []
-    assert config_findings(wheel, key) == ["actor_rollout_ref.actor.megatron.tensor_model_parallel_size"]
-    [recipe] = parse_script(f"python -m verl.trainer.main_ppo model_engine=megatron {key}").jobs
-    assert config_name(recipe) == "ppo_megatron_trainer"
-
-
-def test_without_the_wheel_the_rule_is_undecided(wheel: Path) -> None:
-    result = lint_script(parse_script("python -m verl.trainer.main_ppo a.b=1"), {"verl": "0.9.1"})
-    assert "CONFIG-KEY" in {item.rule for item in result.undecided}
-    other = lint_script(
-        parse_script("python -m verl.trainer.main_ppo --config-name mine a.b=1"), {"verl": "0.9.1"}, wheel
+@pytest.fixture(scope="module")
+def configuration() -> Iterator[VerlConfiguration]:
+    tree = MemoryTree(
+        files={path: TreeFile(mode=REGULAR, data=text.encode()) for path, text in FILES.items()}
     )
-    assert ("the configuration mine of verl 0.9.1",) in {item.unknown for item in other.undecided}
+    with VerlConfiguration(tree).unpacked() as unpacked:
+        yield unpacked
 
 
-def test_programs_with_their_own_configuration_are_not_checked(wheel: Path) -> None:
-    assert config_findings(wheel, "a.b=1", entry="recipe.dapo.main_dapo") == []
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("verl")
+    for path, text in FILES.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    return folder
+
+
+def lint(
+    configuration: VerlConfiguration | None, arguments: str, entry: str = "verl.trainer.main_ppo"
+) -> LintResult:
+    script = parse_script(f"python -m {entry} {arguments}", "run.sh")
+    return lint_script(script, {"verl": "0.9.1"}, configuration)
+
+
+def found(
+    configuration: VerlConfiguration, arguments: str, entry: str = "verl.trainer.main_ppo"
+) -> Mapping[str, str]:
+    """The findings about the configuration: rule -> reason."""
+    findings = lint(configuration, arguments, entry).findings
+    return {one.rule: one.why for one in findings if one.rule.startswith("CONFIG-")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("actor_rollout_ref.rollout.n=8 trainer.nnodes=2 model_engine=dp", ""),
+        ("+actor_rollout_ref.actor.new=1 ++trainer.more=2 ++trainer.nnodes=3 ~trainer.save_freq", ""),
+        ("trainer.logger=[console,wandb] data.train_files=[$HOME/a.parquet,$HOME/b.parquet]", ""),
+        ("trainer.nnodes=$NNODES data.train_files='${oc.env:X}/y' hydra.run.dir=x", ""),
+        ("algorithm.filter.enable=True", "Could not override 'algorithm.filter.enable'"),
+        ("trainer.nnodes.deeper=1", "trainer.nnodes"),
+        ("~trainer.gone", "Could not delete from config. 'trainer.gone' does not exist"),
+        ("+trainer.nnodes=2", "An item is already at 'trainer.nnodes'"),
+        ("actor@x.y=z", "Could not override 'actor@x.y'"),
+        ("model_engine=nothing", "Could not find 'model_engine/nothing'"),
+        ("trainer.nnodes trainer.save_freq=2", "missing EQUAL"),
+        ("trainer.logger=[console", "no viable alternative"),
+        ("model_engine=megatron actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4", ""),
+        ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4", "actor_rollout_ref.actor.megatron"),
+        ("trainer.nnodes=two", "the default is 1"),
+        ("actor_rollout_ref.rollout.calculate_log_probs=yes", "the default is False"),
+        ("actor_rollout_ref.actor.optim.lr=fast", "the default is 1e-06"),
+        ("actor_rollout_ref.actor.clip_ratio=[1]", "the default is 0.2"),
+        ("actor_rollout_ref.actor.warmup=auto actor_rollout_ref.actor.strategy=fsdp2", ""),
+        ("trainer.use_old_workers=disable trainer.nnodes='${trainer.n_gpus_per_node}'", ""),
+    ],
+)
+def test_what_hydra_refuses_is_an_error_with_its_message(
+    configuration: VerlConfiguration, arguments: str, message: str
+) -> None:
+    reasons = found(configuration, arguments)
+    assert bool(reasons) == bool(message), reasons
+    assert message in " ".join(reasons.values())
+
+
+def test_each_wrong_override_has_its_place_and_a_suggestion(configuration: VerlConfiguration) -> None:
+    script = (
+        "A=(\n  trainer.nodes=1\n  actor_rollout_ref.actor.lr=1\n)\npython -m verl.trainer.main_ppo ${A[@]}"
+    )
+    result = lint_script(parse_script(script, "run.sh"), {"verl": "0.9.1"}, configuration)
+    first, second = (one for one in result.findings if one.rule == "CONFIG-KEY")
+    assert (first.line, first.column) == (2, 3)
+    assert (second.line, second.column) == (3, 3)
+    assert "trainer.nnodes" in first.fix
+    assert "actor_rollout_ref.actor.optim.lr" in second.fix
+
+
+def test_each_program_has_its_own_configuration(configuration: VerlConfiguration) -> None:
+    sft = "verl.trainer.sft_trainer"
+    assert found(configuration, "optim.lr=1e-4", sft) == {}
+    assert "CONFIG-KEY" in found(configuration, "actor_rollout_ref.rollout.n=1", sft)
+    assert not [one for one in lint(configuration, "optim.lr=1", sft).findings if "CONFIG" not in one.rule]
+    other = "verl.experimental.off_policy.main"
+    assert found(configuration, "staleness=2 trainer.nnodes=2", other) == {}
+    assert found(configuration, "trainer.nnodes=2", "${HOME}/verl/verl/trainer/main_ppo.py") == {}
+    named = "--config-name=off_policy_trainer --config-path=${DIR}/verl/experimental/off_policy/config staleness=1"
+    assert found(configuration, named) == {}
+
+
+def test_rules_see_the_defaults_of_this_very_verl(configuration: VerlConfiguration) -> None:
+    grouped = lint(configuration, "algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=1")
+    assert "GROUP-1" in {one.rule for one in grouped.findings}
+    # `use_dynamic_bsz` is true by default in this configuration.
+    assert "DYNBSZ" not in {one.rule for one in grouped.findings}
 
 
 @pytest.mark.parametrize(
     ("script", "unchecked"),
     [
         ("python -m verl.trainer.main_ppo trainer.nnodes=1", ()),
-        ('python -m verl.trainer.main_ppo trainer.nnodes=1 "$@"', ()),
+        ('python -m verl.trainer.main_ppo trainer.nnodes=1 "$@" $EXTRA', ()),
         (
             "python -m recipe.dapo.main_dapo trainer.nnodes=1",
-            ("overrides were not compared with the configuration of recipe.dapo.main_dapo",),
+            ("overrides were not compared with the configuration of recipe.dapo.main_dapo in verl 0.9.1",),
+        ),
+        (
+            "python -m verl.trainer.no_hydra trainer.nnodes=1",
+            ("overrides were not compared with the configuration of verl.trainer.no_hydra in verl 0.9.1",),
         ),
         (
             'mapfile ARGS < overrides\npython -m verl.trainer.main_ppo "${ARGS[@]}" trainer.nnodes=1',
@@ -99,26 +198,61 @@ def test_programs_with_their_own_configuration_are_not_checked(wheel: Path) -> N
     ],
 )
 def test_what_was_not_compared_is_told_in_every_format(
-    wheel: Path, script: str, unchecked: tuple[str, ...]
+    configuration: VerlConfiguration, script: str, unchecked: tuple[str, ...]
 ) -> None:
-    result = lint_script(parse_script(script), {"verl": "0.9.1"}, wheel)
+    result = lint_script(parse_script(script), {"verl": "0.9.1"}, configuration)
     assert result.unchecked == unchecked
     assert ("incomplete" in as_text(result)) == bool(unchecked)
     assert json.loads(as_json(result))["unchecked"] == list(unchecked)
     assert as_github(result).count("was not checked") == len(unchecked)
 
 
-def test_a_rule_about_a_setting_that_is_not_set_is_open_where_overrides_were_not_read(wheel: Path) -> None:
-    result = lint_script(
-        parse_script("python -m verl.trainer.main_ppo $(cat overrides.txt)"), {"verl": "0.9.1"}, wheel
+def test_without_a_verl_nothing_is_compared() -> None:
+    assert lint(None, "trainer.nnodes=1").unchecked == (
+        "overrides were not compared with the configuration of verl.trainer.main_ppo in verl 0.9.1",
     )
-    assert "DYNBSZ" not in {finding.rule for finding in result.findings}
-    assert "DYNBSZ" in {item.rule for item in result.undecided}
 
 
-def test_a_damaged_wheel_is_an_input_error(tmp_path: Path) -> None:
-    path = tmp_path / "verl-0.9.1-py3-none-any.whl"
-    path.write_bytes(b"PK\x03\x04 truncated")
-    with pytest.raises(InputError) as caught:
-        read_config(path)
-    assert str(path) in str(caught.value)
+def test_a_rule_about_a_setting_that_is_not_set_is_open_where_overrides_were_not_read(
+    configuration: VerlConfiguration,
+) -> None:
+    result = lint(configuration, "$(cat overrides.txt)")
+    assert "GROUP-1" in {item.rule for item in result.undecided}
+
+
+keys = st.sampled_from(
+    [
+        "trainer.nnodes",
+        "trainer.nope",
+        "model_engine",
+        "actor_rollout_ref.actor.optim.lr",
+        "actor_rollout_ref.actor",
+        "actor@actor_rollout_ref.actor",
+        "trainer",
+        "data.train_files",
+        "x",
+    ]
+)
+values = st.sampled_from(
+    ["=1", "=", "=[a,b]", "={a:1}", "=megatron_actor", "=megatron", "='q w'", "=null", "", "=[", "=a,b"]
+)
+
+
+@settings(max_examples=12, deadline=None)
+@given(overrides=st.lists(st.tuples(st.sampled_from(["", "", "+", "++", "~"]), keys, values), max_size=3))
+def test_hydra_takes_what_lint_takes(
+    configuration: VerlConfiguration, checkout: Path, overrides: list[tuple[str, str, str]]
+) -> None:
+    words = ["".join(parts) for parts in overrides]
+    program = configuration.program("verl.trainer.main_ppo", {})
+    assert program is not None
+    arguments = [ScriptValue(text=word, where=Location("x")) for word in words]
+    composition = configuration.compose(program, arguments)
+    real = subprocess.run(
+        [sys.executable, "verl/trainer/main_ppo.py", *words, "hydra.run.dir=."],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ("composed" in real.stdout) == (not composition.refused and not composition.problem), real.stderr

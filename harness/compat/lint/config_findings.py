@@ -1,0 +1,151 @@
+"""Findings about a job's overrides: what Hydra refuses, and values of the wrong type."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from harness.compat.lint.hydra_compose import Composition, Program, VerlConfiguration
+from harness.compat.lint.job_settings import JobSettings
+from harness.compat.lint.lint_measurements import CONFIG_RULE, LintFinding, UndecidedRule
+from harness.compat.lint.shell.values import ScriptValue
+
+TYPE_RULE = "CONFIG-TYPE"
+
+
+def compose_job(
+    job: JobSettings, configuration: VerlConfiguration | None
+) -> tuple[Program, Composition] | None:
+    """The job's program and its composed configuration; None if this verl or its program is not known."""
+    program = configuration.program(job.entry, job.options) if configuration else None
+    if configuration is None or program is None:
+        return None
+    return program, configuration.compose(program, job.arguments)
+
+
+def config_findings(
+    job: JobSettings,
+    versions: Mapping[str, str],
+    configuration: VerlConfiguration | None,
+    composed: tuple[Program, Composition] | None,
+) -> Iterator[LintFinding | UndecidedRule]:
+    """Findings of the rules CONFIG-KEY and CONFIG-TYPE; an undecided rule if nothing could be composed."""
+    if configuration is None or composed is None:
+        entry = job.entry or "the program that the job starts"
+        verl = f"verl {versions['verl']}" if versions.get("verl") else "verl, whose version is not given"
+        yield UndecidedRule(
+            rule=CONFIG_RULE, unknown=(f"the configuration of {entry} in {verl}",), recipe=job.name
+        )
+        return
+    program, composition = composed
+    source = f"{program.folder}/{program.name}.yaml in {configuration.label}, composed by Hydra"
+    if composition.problem:
+        yield _finding(
+            job,
+            None,
+            rule=CONFIG_RULE,
+            message=f"Hydra cannot compose {program.name}",
+            why=composition.problem,
+            fix="correct the overrides of configuration groups, or the files of the configuration",
+            source=source,
+        )
+        return
+    known = sorted(_keys(composition.values))
+    for refused in composition.refused:
+        yield _finding(
+            job,
+            refused.override,
+            rule=CONFIG_RULE,
+            message=f"Hydra refuses `{refused.override.text[:120]}` ({program.name} of {_verl(versions)})",
+            why=refused.message,
+            fix=_fix(refused.key, known),
+            source=source,
+        )
+    yield from _type_findings(job, configuration, program, composition, source)
+
+
+def _type_findings(
+    job: JobSettings,
+    configuration: VerlConfiguration,
+    program: Program,
+    composition: Composition,
+    source: str,
+) -> Iterator[LintFinding]:
+    """Texts where the configuration of this verl has a number or a truth value."""
+    plain = configuration.defaults(program)
+    for key, setting in job.overrides.items():
+        if setting.unknown or not plain.has(key) or not composition.has(key):
+            continue
+        default, value = plain.value(key), composition.value(key)
+        if not isinstance(default, (bool, int, float)) or not isinstance(value, (str, list, dict)):
+            continue
+        if isinstance(value, str) and ("${" in value or configuration.takes_text(composition, key)):
+            continue
+        kind = "a truth value" if isinstance(default, bool) else "a number"
+        example = str(default).lower() if isinstance(default, bool) else default
+        yield _finding(
+            job,
+            setting,
+            rule=TYPE_RULE,
+            message=f"{key} is {value!r}, where verl has {kind}",
+            why=f"the default is {default!r}; Hydra takes any value, and verl computes with it later",
+            fix=f"give {kind}, for example {key}={example}",
+            source=source,
+        )
+
+
+def _finding(
+    job: JobSettings,
+    setting: ScriptValue | None,
+    *,
+    rule: str,
+    message: str,
+    why: str,
+    fix: str,
+    source: str,
+) -> LintFinding:
+    where = setting.where if setting is not None else job.where
+    return LintFinding(
+        rule=rule,
+        severity="error",
+        file=str(where.file),
+        line=where.line,
+        column=where.column,
+        message=message,
+        why=why,
+        fix=fix,
+        source=source,
+        recipe=job.name,
+    )
+
+
+def _fix(key: str, known: list[str]) -> str:
+    similar = _similar(key, known)
+    if not similar:
+        return "correct or remove the override"
+    return f"did you mean {' or '.join(similar)}? (`+{key}=...` adds a key that verl does not read)"
+
+
+def _verl(versions: Mapping[str, str]) -> str:
+    return f"verl {versions['verl']}" if versions.get("verl") else "verl"
+
+
+def _keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in node.items():
+        path = f"{prefix}{name}"
+        yield path
+        if isinstance(value, dict):
+            yield from _keys(value, f"{path}.")
+
+
+def _similar(key: str, known: list[str]) -> tuple[str, ...]:
+    """Up to two existing keys that are similar to `key`, but not the key itself.
+
+    Keys with the same last part come first, because settings are moved more often than renamed.
+    """
+    others = [other for other in known if other != key]
+    last = key.rsplit(".", 1)[-1]
+    same_name = [other for other in others if other.rsplit(".", 1)[-1] == last]
+    near = difflib.get_close_matches(key, others, n=2, cutoff=0.85)
+    return tuple(dict.fromkeys([*difflib.get_close_matches(key, same_name, n=2, cutoff=0.0), *near]))[:2]

@@ -1,0 +1,317 @@
+"""Composes the configuration that a program of verl gets, by Hydra itself, from the files of that very verl.
+
+Nothing of verl is imported: its YAML files are copied into a temporary folder, and the source of the started
+module says which of them it uses.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.compat.lint.shell.values import ScriptValue
+from harness.errors import InputError
+from harness.sources.python_syntax import parse_source
+from harness.sources.tree import Tree, path_problem
+
+MAX_CONFIG_FILES = 2000
+MAX_CONFIG_BYTES = 4 << 20
+# A script with more wrong overrides has another problem, and each costs one composition.
+MAX_REFUSED = 20
+# Stands for a value that only a run can know. Hydra takes any text.
+UNKNOWN_VALUE = "value_of_the_run"
+_SEARCH_PATH = re.compile(r"(?P<scheme>file|pkg)://(?P<path>[\w./-]+)")
+_KEY = re.compile(r"'([^']+)'")
+_FOLDER_OPTIONS = ("--config-path", "-cp", "--config-dir", "-cd")
+# Hydra keeps plugins and interpolation functions in global objects.
+_HYDRA = threading.Lock()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A program that Hydra starts.
+
+    module: its file in verl's tree. folder, name: where its configuration is in the tree.
+    """
+
+    module: str
+    folder: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedOverride:
+    """An override that Hydra refuses, with Hydra's message."""
+
+    override: ScriptValue
+    key: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composition:
+    """A composed configuration without the refused overrides.
+
+    problem: why nothing could be composed, or "".
+    """
+
+    values: Mapping[str, Any]
+    refused: tuple[RefusedOverride, ...]
+    problem: str = ""
+
+    def has(self, key: str) -> bool:
+        """Whether the configuration has this dotted key."""
+        return self._find(key)[0]
+
+    def value(self, key: str) -> Any:
+        """The value of a dotted key; None if there is no such key."""
+        return self._find(key)[1]
+
+    def _find(self, key: str) -> tuple[bool, Any]:
+        node: Any = self.values
+        for part in key.split("."):
+            if not isinstance(node, Mapping) or part not in node:
+                return False, None
+            node = node[part]
+        return True, node
+
+
+class VerlConfiguration:
+    """The configuration files of one verl, in a temporary folder. Use it as a context manager."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._paths = frozenset(tree.paths())
+        self._folder: Path | None = None
+        self._defaults: dict[Program, Composition] = {}
+
+    @property
+    def label(self) -> str:
+        """Where the files come from."""
+        return self._tree.label
+
+    @contextmanager
+    def unpacked(self) -> Iterator[VerlConfiguration]:
+        """Copy the configuration files of the tree to a temporary folder, and remove it at the end."""
+        self._folder = Path(tempfile.mkdtemp(prefix="npu-matrix-config-"))
+        try:
+            for path in self._config_files():
+                self._copy(path, self._folder)
+            yield self
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def program(self, entry: str, options: Mapping[str, str]) -> Program | None:
+        """The program that `python -m entry` or `python entry.py` starts; None if Hydra does not start it.
+
+        options: the values of `--config-path`, `--config-name` and `--config-dir`.
+        """
+        module = self._module_file(entry)
+        found = self._decorator(module) if module else None
+        if module is None or found is None:
+            return None
+        path, name = found
+        chosen = next((options[name] for name in _FOLDER_OPTIONS if options.get(name)), "")
+        folder = posixpath.normpath(posixpath.join(posixpath.dirname(module), path))
+        if chosen:
+            folder = self._known_folder(chosen, posixpath.dirname(module))
+        name = (options.get("--config-name") or options.get("-cn") or name).removesuffix(".yaml")
+        if f"{folder}/{name}.yaml" not in self._paths:
+            return None
+        return Program(module=module, folder=folder, name=name)
+
+    def compose(self, program: Program, overrides: Sequence[ScriptValue]) -> Composition:
+        """Compose a program's configuration with the overrides that Hydra takes."""
+        refused, taken = _parsed(overrides)
+        for _ in range(MAX_REFUSED):
+            values, problem = self._load(program, taken)
+            if not problem:
+                return Composition(values=values, refused=tuple(refused))
+            guilty = self._guilty(program, taken, problem)
+            if guilty is None:
+                break
+            refused.append(guilty)
+            taken.remove(guilty.override)
+        return Composition(values={}, refused=tuple(refused), problem=problem)
+
+    def defaults(self, program: Program) -> Composition:
+        """The program's configuration without any override."""
+        if program not in self._defaults:
+            self._defaults[program] = self.compose(program, ())
+        return self._defaults[program]
+
+    def takes_text(self, composition: Composition, key: str) -> bool:
+        """Whether the dataclass that verl makes of this part of the configuration takes a text there."""
+        parent, _, name = key.rpartition(".")
+        target = composition.value(f"{parent}._target_") if parent else None
+        if not isinstance(target, str):
+            return False
+        class_name = target.rpartition(".")[2]
+        annotation = self._annotations(class_name).get(name, "")
+        return any(word in annotation for word in ("str", "Any", "Literal", "dict"))
+
+    def _annotations(self, class_name: str, seen: frozenset[str] = frozenset()) -> Mapping[str, str]:
+        """The annotations of the fields of a class of verl's configuration, and of its bases."""
+        found: dict[str, str] = {}
+        if class_name in seen:
+            return found
+        sources = [path for path in sorted(self._paths) if path.endswith(".py") and "config" in path]
+        for path in sources:
+            if f"class {class_name}" not in self._tree.read(path).decode("utf-8", "replace"):
+                continue
+            for node in self._nodes(path):
+                if isinstance(node, ast.ClassDef) and node.name == class_name:
+                    for base in node.bases:
+                        found |= self._annotations(ast.unparse(base).rpartition(".")[2], seen | {class_name})
+                    found |= {
+                        item.target.id: ast.unparse(item.annotation)
+                        for item in node.body
+                        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+                    }
+        return found
+
+    def _nodes(self, path: str) -> Iterator[ast.AST]:
+        """All nodes of a module; none if it is not valid."""
+        parsed = parse_source(self._tree.read(path))
+        return ast.walk(parsed) if parsed is not None else iter(())
+
+    def _guilty(self, program: Program, taken: Sequence[ScriptValue], problem: str) -> RefusedOverride | None:
+        """The override that the message names, or the first that Hydra refuses alone."""
+        named = _KEY.search(problem)
+        for override in reversed(taken):
+            if named and named[1].split("=")[0].lstrip("+~") == _key(override.text):
+                return RefusedOverride(override=override, key=_key(override.text), message=problem)
+        for override in taken:
+            _, alone = self._load(program, [override])
+            if alone:
+                return RefusedOverride(override=override, key=_key(override.text), message=alone)
+        return None
+
+    def _load(self, program: Program, overrides: Sequence[ScriptValue]) -> tuple[Mapping[str, Any], str]:
+        """The composed configuration, and Hydra's message if it refuses the overrides."""
+        from hydra._internal.config_loader_impl import ConfigLoaderImpl
+        from hydra._internal.utils import create_config_search_path
+        from hydra.errors import HydraException
+        from hydra.types import RunMode
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+
+        assert self._folder is not None
+        words = [_text(override) for override in overrides]
+        with _HYDRA:
+            loader = ConfigLoaderImpl(create_config_search_path(str(self._folder / program.folder)))
+            try:
+                config = loader.load_configuration(program.name, words, run_mode=RunMode.RUN)
+            except (HydraException, OmegaConfBaseException) as error:
+                return {}, _message(error)
+            try:
+                plain = OmegaConf.to_container(config, resolve=True)
+            except OmegaConfBaseException:
+                plain = OmegaConf.to_container(config, resolve=False)
+        return (plain if isinstance(plain, dict) else {}), ""
+
+    def _config_files(self) -> Iterator[str]:
+        count = 0
+        for path in sorted(self._paths):
+            if not path.endswith(".yaml") or path_problem(path) or "/" not in path:
+                continue
+            count += 1
+            if count > MAX_CONFIG_FILES:
+                raise InputError(f"{self.label} has more than {MAX_CONFIG_FILES} YAML files")
+            yield path
+
+    def _copy(self, path: str, folder: Path) -> None:
+        data = self._tree.read(path)
+        if len(data) > MAX_CONFIG_BYTES:
+            return
+        # Search paths are relative to the folder in which verl is started, or name a package.
+        text = _SEARCH_PATH.sub(
+            lambda found: f"file://{folder}/{_as_folder(found)}", data.decode("utf-8", "replace")
+        )
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, "utf-8")
+
+    def _module_file(self, entry: str) -> str | None:
+        candidates = [entry.replace(".", "/") + ".py", entry.replace(".", "/") + "/__main__.py"]
+        if entry.endswith(".py"):
+            # The path begins with a folder that is given from outside, such as ${HOME}/verl.
+            parts = entry.split("/")
+            candidates = ["/".join(parts[index:]) for index in range(len(parts))]
+        return next((path for path in candidates if path in self._paths), None)
+
+    def _known_folder(self, given: str, base: str) -> str:
+        """A folder of the tree: below the module's folder, or a path that begins outside of the tree."""
+        relative = posixpath.normpath(posixpath.join(base, given))
+        parts = given.strip("/").split("/")
+        candidates = [relative, *("/".join(parts[index:]) for index in range(len(parts)))]
+        return next((path for path in candidates if self._tree.is_folder(path)), relative)
+
+    def _decorator(self, module: str) -> tuple[str, str] | None:
+        """`config_path` and `config_name` of the decorator `hydra.main` in a module."""
+        for node in self._nodes(module):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            for decorator in node.decorator_list:
+                if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith("hydra.main"):
+                    given = {
+                        one.arg: one.value.value
+                        for one in decorator.keywords
+                        if isinstance(one.value, ast.Constant)
+                    }
+                    return str(given.get("config_path") or "."), str(given.get("config_name") or "")
+        return None
+
+
+def _parsed(overrides: Sequence[ScriptValue]) -> tuple[list[RefusedOverride], list[ScriptValue]]:
+    """The overrides that are not valid, and the others."""
+    refused, taken = [], []
+    for override in overrides:
+        problem = _syntax_problem(_text(override))
+        if problem:
+            refused.append(RefusedOverride(override=override, key=_key(override.text), message=problem))
+        else:
+            taken.append(override)
+    return refused, taken
+
+
+def _syntax_problem(text: str) -> str:
+    """Hydra's message for an override that its grammar does not have; "" for a valid one."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        return _message(error)
+    return ""
+
+
+def _message(error: Exception) -> str:
+    """The text of an exception in one line, without the address of Hydra's manual and the search path."""
+    return " ".join(re.split(r"See https|Config search path", str(error))[0].split())
+
+
+def _text(override: ScriptValue) -> str:
+    """The override as Hydra gets it; a value that is not known is replaced by a text."""
+    if not override.unknown:
+        return override.text
+    return f"{override.text.partition('=')[0]}={UNKNOWN_VALUE}"
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
+
+
+def _as_folder(found: re.Match[str]) -> str:
+    return found["path"].replace(".", "/") if found["scheme"] == "pkg" else found["path"].lstrip("/")
