@@ -70,7 +70,10 @@ class Problem:
 
 def is_too_long(error: BaseException | None) -> bool:
     """Whether the error says that a file name is too long: bad usage, since the user chose it."""
-    return isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG
+    # pygit2 and others have only the text.
+    return isinstance(error, Exception) and (
+        getattr(error, "errno", None) == errno.ENAMETOOLONG or "File name too long" in str(error)
+    )
 
 
 class HarnessError(Exception):

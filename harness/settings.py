@@ -28,7 +28,8 @@ class Option:
     """A setting that users can change: its default and its help text.
 
     exported: "path" or "text" if checks and cells receive the setting as an environment variable, because
-    they cannot read settings; a path is made absolute. is_path: whether it names a file or folder.
+    they cannot read settings; a path is made absolute. is_path: whether it names a file or folder. pattern,
+    meaning: the values that the setting can have, as a regular expression and in words.
     """
 
     name: str
@@ -36,6 +37,8 @@ class Option:
     help: str
     exported: Literal["", "path", "text"] = ""
     is_path: bool = False
+    pattern: str = ".*"
+    meaning: str = ""
 
 
 #: NAME_MAX and PATH_MAX of Linux's limits.h, in bytes. No setting needs a longer value.
@@ -47,7 +50,8 @@ SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "
 #: The engines that can build cells. The first needs no container engine.
 ENGINES = ("venv", "docker", "podman")
 #: The reference of an image: a name with registry and tag or digest, or an image id.
-IMAGE = re.compile(r"[A-Za-z0-9][\w.:/-]*(@sha256:[0-9a-f]{64})?")
+IMAGE = r"[A-Za-z0-9][\w.:/-]*(@sha256:[0-9a-f]{64})?"
+SIZE = r"(?i:[0-9]{1,15}[kmgt]?b?)"
 #: The profile that `npu-matrix run` uses without options.
 DEFAULT_PROFILE = "default"
 
@@ -62,7 +66,13 @@ OPTIONS = (
     ),
     Option(name="reports", default="reports", help="folder for reports", is_path=True),
     Option(name="profile", default=DEFAULT_PROFILE, help="profile of the matrix to plan and run"),
-    Option(name="jobs", default="0", help="number of tasks at a time; 0 means one per CPU"),
+    Option(
+        name="jobs",
+        default="0",
+        help="number of tasks at a time; 0 means one per CPU",
+        pattern="[0-9]{1,9}",
+        meaning="a whole number from 0 to 999999999",
+    ),
     Option(
         name="mirrors",
         default="",
@@ -76,28 +86,56 @@ OPTIONS = (
         exported="path",
     ),
     Option(name="leases", default="", help="folder with the card leases of this host", exported="path"),
-    Option(name="cell_memory", default="", help="memory limit of a cell, such as 16g", exported="text"),
     Option(
-        name="cell_shm", default="", help="shared memory of a container cell, such as 8g", exported="text"
+        name="cell_memory",
+        default="",
+        help="memory limit of a cell, such as 16g",
+        exported="text",
+        pattern=f"({SIZE})?",
+        meaning="a size such as 512m or 8g; 0 means no limit",
     ),
-    Option(name="engine", default="venv", help="what builds cells: venv, docker or podman"),
+    Option(
+        name="cell_shm",
+        default="",
+        help="shared memory of a container cell, such as 8g",
+        exported="text",
+        pattern=f"({SIZE})?",
+        meaning="a size such as 512m or 8g; 0 means no limit",
+    ),
+    Option(
+        name="engine",
+        default="venv",
+        help="what builds cells: venv, docker or podman",
+        pattern="|".join(ENGINES),
+        meaning="venv, docker or podman",
+    ),
     Option(
         name="base_image",
         default="",
         help="base image of container cells; empty means the image that the lock names",
+        pattern=f"({IMAGE})?",
+        meaning="an image name: NAME:TAG, or NAME@sha256: followed by 64 hex digits",
     ),
     Option(
         name="wait",
         default="true",
         help="wait while another run uses this checkout, instead of stopping at once",
+        pattern=f"(?i:{'|'.join(SWITCHES)})",
+        meaning="true or false",
     ),
     Option(
-        name="executor", default="local", help="where tasks run: local, or ray for an existing Ray cluster"
+        name="executor",
+        default="local",
+        help="where tasks run: local, or ray for an existing Ray cluster",
+        pattern="local|ray",
+        meaning="local or ray",
     ),
     Option(
         name="ray_address",
         default="auto",
         help="address of the Ray cluster; auto means the cluster that this machine belongs to",
+        pattern=r"[\w\[][^\s]*",
+        meaning="auto, or an address such as HOST:PORT",
     ),
     Option(
         name="runner",
@@ -139,6 +177,9 @@ class Settings:
             for name, value in flags.items()
             if value is not None
         }
+        for option in OPTIONS:
+            if option.name in changed:
+                _require_usable(option, changed[option.name].value, why=f"set by {flag_of(option.name)}")
         return Settings({**self.values, **changed}, self.root)
 
     def is_explicit(self, name: str) -> bool:
@@ -166,50 +207,20 @@ class Settings:
 
     @property
     def jobs(self) -> int:
-        """The number of tasks at a time; InputError if the setting is not a whole number."""
-        setting = self.values["jobs"]
-        if not re.fullmatch(r"[0-9]{1,9}", setting.value):
-            raise InputError(
-                f"jobs is {setting.value!r}, not a whole number",
-                why=f"set by {setting.origin}",
-                fix="use a whole number from 0 to 999999999",
-            )
-        return int(setting.value) or os.cpu_count() or 1
+        """The number of tasks at a time."""
+        return int(self["jobs"]) or os.cpu_count() or 1
 
     @property
     def wait(self) -> bool:
-        """Whether to wait for another run; InputError if the setting is neither true nor false."""
-        setting = self.values["wait"]
-        if setting.value.lower() not in SWITCHES:
-            raise InputError(
-                f"wait is {setting.value!r}, neither true nor false", why=f"set by {setting.origin}"
-            )
-        return SWITCHES[setting.value.lower()]
+        """Whether to wait for another run."""
+        return SWITCHES[self["wait"].lower()]
 
     @property
     def engine(self) -> Mapping[str, str]:
-        """Container engine and base image, empty for venv; InputError if either is invalid."""
-        setting = self.values["engine"]
-        if setting.value not in ENGINES:
-            raise InputError(
-                f"unknown engine {setting.value!r}",
-                why=f"set by {setting.origin}",
-                fix=f"use {', '.join(ENGINES[:-1])} or {ENGINES[-1]}",
-            )
-        if setting.value == ENGINES[0]:
+        """Container engine and base image, empty for venv."""
+        if self["engine"] == ENGINES[0]:
             return {}
-        return {"engine": setting.value, "base_image": self._base_image}
-
-    @property
-    def _base_image(self) -> str:
-        setting = self.values["base_image"]
-        if setting.value and not IMAGE.fullmatch(setting.value):
-            raise InputError(
-                f"base_image is {setting.value!r}, which is not a valid image name",
-                why=f"set by {setting.origin}",
-                fix="write NAME:TAG, or NAME@sha256: followed by 64 hex digits",
-            )
-        return setting.value
+        return {"engine": self["engine"], "base_image": self["base_image"]}
 
     @property
     def cache(self) -> Path:
@@ -222,7 +233,8 @@ class Settings:
 
 
 def load_settings(flags: Mapping[str, str | None], environ: Mapping[str, str], root: Path) -> Settings:
-    """Resolve every setting; InputError for a settings file that cannot be read or has unknown names."""
+    """Resolve every setting; InputError for values that a setting cannot have, with who set them, and for a
+    settings file that cannot be read or has unknown names."""
     file = root / FILE_NAME
     from_file = _read_file(file)
     values: dict[str, SettingValue] = {}
@@ -246,7 +258,7 @@ def load_settings(flags: Mapping[str, str | None], environ: Mapping[str, str], r
 
 
 def _require_usable(option: Option, value: str, where: Location | None = None, why: str = "") -> None:
-    """InputError if no setting can have this value, because it is too long or not on one line."""
+    """InputError if the setting cannot have this value, or no setting can: too long or not on one line."""
     if CONTROL.search(value):
         raise InputError(
             f"{option.name} is {value[:200]!r}, which is not a single value on one line",
@@ -264,6 +276,11 @@ def _require_usable(option: Option, value: str, where: Location | None = None, w
             why=why
             or f"a value has less than {LONGEST_VALUE} bytes, a name in a path at most {LONGEST_NAME}",
             fix="use a shorter value",
+        )
+
+    if not re.fullmatch(option.pattern, value):
+        raise InputError(
+            f"invalid value for {option.name}: {value!r}", where=where, why=why, fix=f"use {option.meaning}"
         )
 
 

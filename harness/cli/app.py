@@ -12,6 +12,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,7 +31,7 @@ from harness.errors import (
     HarnessError,
     InfrastructureError,
 )
-from harness.settings import ENVIRONMENT_PREFIX, OPTIONS, Settings, load_settings
+from harness.settings import ENVIRONMENT_PREFIX, OPTIONS, Settings, flag_of, load_settings
 from harness.sources.redact import redact_text
 
 #: Command -> (module of this package, one-line help). A module is imported when its command is used.
@@ -125,6 +126,26 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_module, text) in COMMANDS.items()])
 
 
+#: Options whose value may be empty: settings that have no value by default, and a filter that selects all.
+MAY_BE_EMPTY = frozenset({flag_of(option.name) for option in OPTIONS if not option.default} | {"--filter"})
+
+
+def _refuse_empty_values(arguments: Sequence[str]) -> None:
+    """UsageError for an empty argument, for example of an unset variable of a shell.
+
+    Otherwise it would mean the same as leaving the option out, which selects something else.
+    """
+    for previous, argument in pairwise(["", *arguments]):
+        name, equals, value = argument.partition("=")
+        if not argument:
+            name = previous
+        elif not (name.startswith("--") and equals and not value):
+            continue
+        if name not in MAY_BE_EMPTY:
+            after = f" after {name!r}" if name.startswith("-") else ""
+            raise click.UsageError(f"the argument{after} is empty: give a value, or leave the option out")
+
+
 def _find_root(start: Path) -> Path:
     """The nearest of `start` and its parents with a matrix.yaml, else `start`."""
     for folder in (start, *start.parents):
@@ -209,6 +230,7 @@ def main(argv: list[str] | None = None) -> Any:
     if debug:
         sys.excepthook = _print_traceback
     try:
+        _refuse_empty_values(arguments)
         code = app.main(args=arguments, prog_name="npu-matrix", standalone_mode=False)
         if isinstance(code, StatedExit):
             click.echo(code.line)

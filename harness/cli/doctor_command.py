@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.errors import EXIT_INCOMPLETE
+from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE
 from harness.serialisation import dumps
 from harness.settings import Settings
 
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str, ...]) -> int:
     """Show what this host can run, how to fix what it cannot, and who uses its cards or waits for them.
 
-    Exits with 4 when this host cannot run the default profile, or a topic of --need is not ok.
+    Exits with 4 when this host cannot run the default profile, or a topic of --need is not ok, and with 2
+    when there is no such topic.
     """
     from harness.devices.cards.card_leases import CardLeases
     from harness.devices.host.card_network import inspect_card_network
@@ -74,6 +75,7 @@ def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str,
         click.echo(
             f"  do:  use one of these topics: {', '.join(finding.topic for finding in findings)}", err=True
         )
+        return EXIT_BAD_INPUT
     broken = any(finding.health is Health.BROKEN for finding in findings)
     return EXIT_INCOMPLETE if broken or missing else 0
 

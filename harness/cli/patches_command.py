@@ -93,6 +93,8 @@ def check(settings: Settings, /, names: tuple[str, ...], as_json: bool, **tree: 
 
     selection = TreeSelection(**tree)
     patches = selection.patches(settings)
+    if names and not selection.has_tree:
+        raise click.UsageError("to check single patches, give a tree with --version, --tree or --repo")
     if not selection.has_tree:
         return _lint(settings, patches, selection.upstream, as_json=as_json)
     target, package = resolve_target(settings, selection)

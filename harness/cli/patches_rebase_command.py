@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -166,7 +166,7 @@ def _finish(kit: Path, out: Path | None, *, as_json: bool) -> int:
 @click.option(
     "--repo",
     "repos",
-    type=DIRECTORY,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
     multiple=True,
     help="A clone of the upstream: apply each patch to the commit it is pinned to; may be repeated.",
 )
@@ -204,13 +204,14 @@ def import_command(
 
     if out and not owner:
         raise click.UsageError("--out also needs --owner: who maintains these patches from now on")
+    ranges = _ranges(spans)
     imported = import_patches(folder, layout or "")
     verdicts, found = check_imported(
         imported, [Repository(repo) for repo in repos], progress_logger("import, patches")
     )
     written: Sequence[Path] = ()
     if out:
-        written = write_imported(imported, out, _spans(spans, verdicts), owner, today())
+        written = write_imported(imported, out, _spans(ranges, verdicts), owner, today())
     problems = [*imported.problems, *found]
     if as_json:
         facts = {
@@ -229,8 +230,8 @@ def import_command(
     return EXIT_UNEXPECTED if problems or failing else EXIT_OK
 
 
-def _spans(given: Sequence[str], verdicts: Sequence[ImportedVerdict]) -> dict[str, str]:
-    """Pin, or name of a patch without a pin -> its versions: as given with --for, else the pinned commit."""
+def _ranges(given: Sequence[str]) -> dict[str, str]:
+    """Pin ("" for all) -> version range, of the option --for."""
     spans: dict[str, str] = {}
     for text in given:
         found = re.fullmatch(r"([^\s<>=!~]*?)\s*((?:[<>=!~]|commit:).*)", text)
@@ -239,6 +240,11 @@ def _spans(given: Sequence[str], verdicts: Sequence[ImportedVerdict]) -> dict[st
                 f"{text!r} is not a pin with a version range", fix="for example d62da4950==0.6.1"
             )
         spans[found[1]] = found[2]
+    return spans
+
+
+def _spans(spans: Mapping[str, str], verdicts: Sequence[ImportedVerdict]) -> dict[str, str]:
+    """Pin, or name of a patch without a pin -> its versions: as given with --for, else the pinned commit."""
     chosen = {}
     for one in verdicts:
         pin = one.patch.pin

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from harness.cell_program.built_environment import (
     CellDevice,
@@ -101,7 +101,7 @@ def package_reasons(
 def _same_version(left: str, right: str) -> bool:
     try:
         return Version(left) == Version(right)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number with thousands of digits
         return left == right
 
 

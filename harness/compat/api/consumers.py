@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 
 def _vllm_target(version: str) -> Mapping[str, str]:
@@ -15,7 +15,7 @@ def _vllm_target(version: str) -> Mapping[str, str]:
     """
     try:
         return {"vllm": Version(version).base_version}
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number with thousands of digits
         return {}
 
 

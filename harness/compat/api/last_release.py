@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from harness.compat.surface.api_surface import ApiSurface, Presence
 from harness.sources.packages.pip_program import pip_command, pip_environment
@@ -66,7 +66,7 @@ def earlier_releases(package: str, before: str, source: ReleaseFetcher) -> list[
     for text in listed["versions"].split(","):
         try:
             version = Version(text.strip())
-        except InvalidVersion:
+        except ValueError:  # InvalidVersion, or a number with thousands of digits
             continue
         if version < limit and not version.is_prerelease:
             found.append(version)

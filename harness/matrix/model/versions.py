@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from packaging.version import InvalidVersion
 from packaging.version import Version as Pep440
 
 # The interpreter that runs npu-matrix. Its version is not known when the matrix is read.
@@ -140,7 +139,7 @@ def _check_ref(ref: str) -> None:
 def _parse_pep440(text: str) -> tuple[str, tuple[Any, ...] | None]:
     try:
         version = Pep440(text)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number with thousands of digits
         raise ValueError(
             f"{text!r} is not a version (PEP 440), such as 2.7.1, 2.8.0.post2 or 0.11.0rc1"
         ) from None

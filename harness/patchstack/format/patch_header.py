@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from harness.errors import InputError, Location, Problem
 
@@ -67,7 +67,7 @@ def in_range(versions: str, version: str) -> bool:
         return bool(commit) and (commit.startswith(pinned[1]) or pinned[1].startswith(commit))
     try:
         at = Version(release)
-    except InvalidVersion as error:
+    except ValueError as error:  # InvalidVersion, or a number with thousands of digits
         raise InputError(
             f"{version!r} is not a version, so it cannot be compared with version ranges",
             fix="write the version before the commit, e.g. 0.7.0.dev0@<commit>",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import InputError, Location
@@ -129,5 +129,5 @@ def registry_differences(
 def _order(version: str) -> tuple[bool, object, str]:
     try:
         return True, Version(version), version
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number with thousands of digits
         return False, Version("0"), version

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote
 
 import tomllib
+from packaging.version import Version
 
 from harness.check import Completed
 from harness.errors import HarnessError, InfrastructureError, InputError
@@ -128,10 +129,15 @@ class PackageIndex:
 
 
 def require_release_name(package: str, version: str) -> None:
-    """InputError unless the names can be part of a path and of a command line."""
-    if not _NAME.fullmatch(package) or not _VERSION.fullmatch(version):
+    """InputError unless the names can be part of a path and a command line, and an index can have them."""
+    try:
+        valid = bool(_NAME.fullmatch(package) and _VERSION.fullmatch(version) and Version(version))
+    except ValueError:  # also for numbers with thousands of digits
+        valid = False
+    if not valid:
         raise InputError(
-            f"{package}=={version} is not a valid release", fix="give a package name and a version"
+            f"{package}=={version} is not a valid release",
+            fix="give a package name and a version such as 0.9.1",
         )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from harness.digest import digest_bytes, digest_file
 from harness.errors import InfrastructureError, InputError, Location
@@ -292,7 +292,7 @@ def _is_version(locked: str, wanted: str) -> bool:
     """Whether the locked version is the wanted one; a local part (`2.8.0+cpu`) is one of the locked only."""
     try:
         found, requested = Version(locked), Version(wanted)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number with thousands of digits
         return locked == wanted
     return found == requested or (requested.local is None and found.public == requested.public)
 

@@ -53,6 +53,10 @@ class TreeSelection:
     repo: Path | None = None
     ref: str = "HEAD"
 
+    def __post_init__(self) -> None:
+        if self.repo is None and self.ref != "HEAD":
+            raise InputError("--ref needs --repo", fix="name the clone or bare mirror that has this commit")
+
     @property
     def has_tree(self) -> bool:
         """Whether any option names a tree."""

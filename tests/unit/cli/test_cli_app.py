@@ -7,6 +7,7 @@ import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -36,6 +37,7 @@ HEAVY = (
 #: Makes the help of every command and sub-command; fails on the first command that loads one of HEAVY.
 LOAD_ALL = f"""
 import sys
+from collections.abc import Iterator
 import click
 from harness.cli.app import COMMANDS, app
 
@@ -182,3 +184,82 @@ def test_the_list_of_subcommands_shows_whole_sentences():
         for subcommand in command.commands.values() if isinstance(command, click.Group) else ():
             short = subcommand.get_short_help_str(limit=62)
             assert not short.endswith("..."), f"{name} {subcommand.name}: {short}"
+
+
+def options_with_values() -> Iterator[tuple[tuple[str, ...], click.Option]]:
+    """(path of the command, option) for every option of every command that takes a value."""
+
+    def walk(path: tuple[str, ...], command: click.Command) -> Iterator[tuple[tuple[str, ...], click.Option]]:
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.is_flag:
+                yield path, option
+        if isinstance(command, click.Group):
+            for name in command.list_commands(click.Context(command)):
+                below = command.get_command(click.Context(command), name)
+                assert below is not None
+                yield from walk((*path, name), below)
+
+    yield from walk((), group.app)
+
+
+def arguments_of(path: tuple[str, ...]) -> list[str]:
+    """Something for each required argument of a command, which click reports before the values of options."""
+    command: click.Command = group.app
+    for name in path:
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), name)
+        assert found is not None
+        command = found
+    return ["." for one in command.params if isinstance(one, click.Argument) and one.required]
+
+
+@pytest.mark.parametrize(
+    ("path", "option"),
+    [pytest.param(*found, id=" ".join([*found[0], found[1].opts[0]])) for found in options_with_values()],
+)
+def test_every_option_refuses_what_it_cannot_mean(
+    path: tuple[str, ...], option: click.Option, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = option.opts[0]
+    assert option.type not in {click.INT, click.FLOAT}, (
+        "a number needs a range: click.IntRange, click.FloatRange"
+    )
+    values = [""] if name not in group.MAY_BE_EMPTY else []
+    if isinstance(option.type, (click.IntRange, click.FloatRange)):
+        values += ["nan", "-1", "9" * 5000, "1e999", "\N{SUPERSCRIPT TWO}", "0x1", "one"]
+    if isinstance(option.type, click.Choice):
+        values += ["no such choice"]
+    for value in values:
+        with pytest.raises(SystemExit) as stop:
+            group.main([*path, f"{name}={value}", *arguments_of(path)])
+        assert stop.value.code == EXIT_BAD_INPUT, value
+        said = capsys.readouterr().err
+        assert name in said, said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["patches", "check", "no-such-patch"],
+        ["patches", "check", "--ref=main"],
+        ["patches", "check", "--version=nope"],
+        ["patches", "check", f"--version={'9' * 5000}"],
+        ["patches", "apply", "--tree=.", f"--version={'9' * 5000}"],
+        ["patches", "forecast", f"--repo={'x' * 300}"],
+        ["patches", "import", ".", "--repo=no-such-clone"],
+        ["patches", "import", ".", "--for=nope"],
+        ["lint", "README.md", "--verl=nope"],
+        ["doctor", "--need=nope"],
+        ["run", "--base-image=-rm", "--only=nope"],
+        ["explain", ""],
+    ],
+    ids=lambda arguments: " ".join(arguments)[:50],
+)
+def test_a_name_or_number_that_cannot_be_is_bad_usage(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        group.main(["--root", str(ROOT), *arguments])
+    said = capsys.readouterr().err
+    assert stop.value.code == EXIT_BAD_INPUT, said
+    assert "internal error" not in said

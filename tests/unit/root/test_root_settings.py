@@ -98,22 +98,48 @@ def test_a_switch_is_on_or_off(tmp_path, said, meant):
 
 
 def test_a_switch_that_is_neither_says_who_set_it(tmp_path):
-    with pytest.raises(InputError, match="neither true nor false") as caught:
-        _ = settings(tmp_path, environ={"NPU_MATRIX_WAIT": "maybe"}).wait
+    with pytest.raises(InputError, match="use true or false") as caught:
+        settings(tmp_path, environ={"NPU_MATRIX_WAIT": "maybe"})
     assert "NPU_MATRIX_WAIT" in str(caught.value)
 
 
 @pytest.mark.parametrize("jobs", ["many", "-1", "1.5", "\N{SUPERSCRIPT TWO}", "", "9" * 5000])
 def test_jobs_that_is_no_number_says_who_set_it(tmp_path, jobs):
     with pytest.raises(InputError, match="NPU_MATRIX_JOBS"):
-        _ = settings(tmp_path, environ={"NPU_MATRIX_JOBS": jobs}).jobs
+        settings(tmp_path, environ={"NPU_MATRIX_JOBS": jobs})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(
+            ("jobs", "-1"),
+            ("cell_memory", "much"),
+            ("cell_shm", "8 gigabytes"),
+            ("engine", "lxc"),
+            ("engine", ""),
+        ),
+        *(("wait", ""), ("executor", "slurm"), ("ray_address", ""), ("ray_address", "--head")),
+        ("base_image", "-rm"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_whoever_sets_it_and_whatever_uses_it(tmp_path, name, value):
+    for found in (
+        lambda: settings(tmp_path, {name: value}),
+        lambda: settings(tmp_path, environ={f"NPU_MATRIX_{name.upper()}": value}),
+        lambda: settings(tmp_path).overridden({name: value}),
+        lambda: settings(tmp_path, file=f'{name} = "{value}"'),
+    ):
+        (tmp_path / "npu-matrix.toml").unlink(missing_ok=True)
+        with pytest.raises(InputError, match=f"invalid value for {name}: ") as caught:
+            found()
+        assert "set by" in str(caught.value) or "npu-matrix.toml: " in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["cann@sha256:12", "cann@latest", "two words", "-rm", "cann:1@sha256:"])
 def test_a_base_image_that_is_no_name_says_who_set_it(tmp_path, name):
-    environ = {"NPU_MATRIX_ENGINE": "docker", "NPU_MATRIX_BASE_IMAGE": name}
-    with pytest.raises(InputError, match="not a valid image name") as caught:
-        _ = settings(tmp_path, environ=environ).engine
+    with pytest.raises(InputError, match="use an image name") as caught:
+        settings(tmp_path, environ={"NPU_MATRIX_BASE_IMAGE": name})
     assert "NPU_MATRIX_BASE_IMAGE" in str(caught.value)
 
 
