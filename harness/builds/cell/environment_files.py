@@ -26,6 +26,7 @@ from harness.builds.installed.file_manifest import (
     WatchedFolder,
     extend_manifest,
     find_changes,
+    has_same_states,
     make_manifest,
     path_list,
     read_manifest,
@@ -165,8 +166,11 @@ def why_changed(files: VerifiedFiles, *, full: bool = False) -> str:
 
     full: read every file. Otherwise only files whose metadata differs are read.
     """
+    path = Path(files.manifest)
     try:
-        changes = find_changes(read_manifest(Path(files.manifest), files.digest), full=full)
+        if not full and has_same_states(path, files.digest):
+            return ""
+        changes = find_changes(read_manifest(path, files.digest), full=full)
     except ManifestError as error:
         return f"the environment cannot be verified: {error}"
     except OSError as error:
