@@ -105,6 +105,7 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
     from harness.workspace.execution.rerun_tasks import rerun_tasks
     from harness.workspace.open_ledger import ledger_file, open_ledger
     from harness.workspace.results.base_runners import runners_of_base
+    from harness.workspace.results.foreign_secrets import ForeignSecrets
     from harness.workspace.results.gate_comparison import GateOptions, gate_inputs, open_gate_plan
 
     wanted = GateOptions(
@@ -116,9 +117,10 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
         accept_removed=_names(options["accept_removed"]),
     )
     with open_ledger(settings, partial(runners_of_base, settings, base)) as ledger:
+        screen = ForeignSecrets()
         for shard in options["shards"]:
-            merged = ledger.merge(ledger_file(Path(shard)))
-            if merged.claimed or merged.damaged:
+            merged = ledger.merge(ledger_file(Path(shard)), screen)
+            if merged.claimed or merged.damaged or merged.secret:
                 click.echo("\n".join(merge_lines(shard, merged)), err=True)
         planned = open_gate_plan(settings, ledger, wanted)
         report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))

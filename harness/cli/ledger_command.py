@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST_LISTED = 20
 MERGE_CODES = {
     EXIT_OK: "merged; claimed outcomes are listed, they count for nothing",
-    EXIT_INCOMPLETE: "merged, but rows of a ledger are damaged and were left out",
+    EXIT_INCOMPLETE: "merged, but damaged rows or outcomes with credentials were left out",
 }
 SIGN_CODES = {
     EXIT_OK: "every hardware outcome of this machine has a valid signature",
@@ -50,14 +50,15 @@ def merge(settings: Settings, ledgers: tuple[Path, ...], as_json: bool) -> None:
 
     Hardware outcomes count only if a runner that matrix.yaml names signed them; others are shown as claimed.
     Other outcomes are believed, because any machine can measure them again: merge only ledgers of machines
-    and jobs that you trust.
+    and jobs that you trust. Outcomes that contain credentials are left out.
     """
     from harness.serialisation import dumps
     from harness.workspace.open_ledger import ledger_file, open_ledger
+    from harness.workspace.results.foreign_secrets import ForeignSecrets
 
-    files = [ledger_file(path) for path in ledgers]
+    files, screen = [ledger_file(path) for path in ledgers], ForeignSecrets()
     with open_ledger(settings) as ledger:
-        reports = {str(path): ledger.merge(file) for path, file in zip(ledgers, files, strict=True)}
+        reports = {str(path): ledger.merge(file, screen) for path, file in zip(ledgers, files, strict=True)}
     if as_json:
         document = {
             "schema": {"name": "npu-matrix.ledger-merge", "version": 1},
@@ -68,12 +69,14 @@ def merge(settings: Settings, ledgers: tuple[Path, ...], as_json: bool) -> None:
     else:
         for name, report in reports.items():
             click.echo("\n".join(merge_lines(name, report)))
-    sys.exit(EXIT_INCOMPLETE if any(report.damaged for report in reports.values()) else EXIT_OK)
+    left_out = any(report.damaged or report.secret for report in reports.values())
+    sys.exit(EXIT_INCOMPLETE if left_out else EXIT_OK)
 
 
 def merge_lines(name: str, report: MergeReport) -> list[str]:
     """What was taken from one ledger, and what is not believed, as lines of text."""
-    lines = [f"{name}: {report.added} outcomes added, {report.read - report.added} were here before"]
+    before = report.read - report.added - len(report.secret)
+    lines = [f"{name}: {report.added} outcomes added, {before} were here before"]
     if report.signed:
         lines.append(
             f"  {report.signed} hardware outcomes believed: signed by a runner that matrix.yaml names"
@@ -86,6 +89,7 @@ def merge_lines(name: str, report: MergeReport) -> list[str]:
             for one in report.claimed
         ],
     )
+    lines += _listed("outcomes with credentials left out (rotate them, and run again there)", report.secret)
     lines += _listed("damaged rows left out", report.damaged)
     lines += _listed("files that this ledger lacks or that do not match their digests", report.missing_files)
     return lines

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
+from harness.ledger.artifacts import ArtifactStore
 from harness.outcome import Outcome
+
+
+class Screen(Protocol):
+    """Finds credentials in outcomes of other machines, which must not be copied."""
+
+    def problem(self, outcome: Outcome, files: ArtifactStore, /) -> str:
+        """Where an outcome or one of its files contains a credential, or ""."""
+
+    def text(self, text: str, /) -> str:
+        """`text` without credentials."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +35,9 @@ class MergeReport:
     """One merged ledger.
 
     read: its intact outcomes. added: those that are new here. signed: its outcomes whose hardware evidence is
-    believed, because a runner signed them. claimed: those whose hardware evidence is not. damaged: its rows
-    that were left out, and an error that ended the reading. missing_files: names of artifacts that it lacks
+    believed, because a runner signed them. claimed: those whose hardware evidence is not. secret: those that
+    contain credentials and were left out. damaged: its rows that were left out, and an error that ended the
+    reading. missing_files: names of artifacts that it lacks
     or that do not match their digests.
     """
 
@@ -32,13 +45,14 @@ class MergeReport:
     added: int = 0
     signed: int = 0
     claimed: tuple[ClaimedOutcome, ...] = ()
+    secret: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
     missing_files: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
         """Whether everything in the other ledger could be read and copied."""
-        return not self.damaged and not self.missing_files
+        return not self.damaged and not self.missing_files and not self.secret
 
 
 def claimed_outcome(outcome: Outcome) -> ClaimedOutcome:

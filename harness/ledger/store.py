@@ -23,7 +23,7 @@ from harness.ledger.attestation.statement import Attestation, subject_digest
 from harness.ledger.database import database_errors, file_identity, open_database
 from harness.ledger.ledger_notice import Notice, clock_notice, damage_notice
 from harness.ledger.lost_rows import LostRows
-from harness.ledger.merge_report import ClaimedOutcome, MergeReport, claimed_outcome
+from harness.ledger.merge_report import ClaimedOutcome, MergeReport, Screen, claimed_outcome
 from harness.ledger.other_ledger import OtherLedger
 from harness.ledger.outcome_record import outcome_body, outcome_uid, readable
 from harness.ledger.outcome_row import OUTCOME_COLUMNS, OutcomeRow, read_attestations
@@ -321,20 +321,25 @@ class Ledger:
             ).fetchone()
         return clock_notice(run_id, *row) if row and row[1] > CLOCK_TOLERANCE_S else None
 
-    def merge(self, other: Path) -> MergeReport:
+    def merge(self, other: Path, screen: Screen | None = None) -> MergeReport:
         """Add the outcomes, signed statements and runs of another ledger.
 
         The artifacts in the same folder are copied if they match their digests. Rows that are damaged are
-        skipped. InputError if the file is not a ledger.
+        skipped, and outcomes in which `screen` finds credentials. InputError if the file is not a ledger.
         """
         if not other.is_file():
             raise InputError("there is no ledger to merge", where=Location(other), fix=f"pass a {FILE_NAME}")
         read, added, signed = 0, 0, 0
         claimed: list[ClaimedOutcome] = []
         refs: dict[str, ArtifactRef] = {}
+        secret: list[str] = []
+        files = ArtifactStore(other.parent / "artifacts")
         with OtherLedger(other) as source, self._transaction("merge into"):
             for row, outcome in source.outcomes():
                 read += 1
+                if screen and (problem := screen.problem(outcome, files)):
+                    secret.append(f"{outcome.check} (key {outcome.key[:12]}): {problem}")
+                    continue
                 added += self._append(outcome, merged=True) is not None
                 refs.update((ref.digest, ref) for ref in outcome.files)
                 attestations = source.attestations(row.uid)
@@ -344,14 +349,15 @@ class Ledger:
                     signed += believed is not None and bool(believed.trust.signer)
                     if believed is not None and believed.trust.claimed:
                         claimed.append(claimed_outcome(believed))
-            self._merge_runs(source)
-        self.artifacts.copy_from(ArtifactStore(other.parent / "artifacts"), refs.values())
+            self._merge_runs(source, screen)
+        self.artifacts.copy_from(files, refs.values())
         self.damaged_rows += len(source.damaged)
         return MergeReport(
             read=read,
             added=added,
             signed=signed,
             claimed=tuple(claimed),
+            secret=tuple(secret),
             damaged=tuple(source.damaged),
             missing_files=tuple(ref.name for ref in refs.values() if not self.artifacts.is_intact(ref)),
         )
@@ -367,13 +373,15 @@ class Ledger:
             [(uid, one.statement, one.signature) for one in attestations],
         )
 
-    def _merge_runs(self, other: OtherLedger) -> None:
+    def _merge_runs(self, other: OtherLedger, screen: Screen | None) -> None:
         for run, digest, body in other.runs():
+            # The last columns are the command and the machine.
+            told = run[-2:] if screen is None else [screen.text(str(one)) for one in run[-2:]]
             self._db.execute("INSERT OR IGNORE INTO plans (digest, body) VALUES (?, ?)", (digest, body))
             self._db.execute(
                 f"INSERT OR IGNORE INTO runs (rowid, {RUN_COLUMNS}, plan, merged) "  # noqa: S608
                 f"VALUES ({next_row_id('runs')}, ?, ?, ?, ?, ?, ?, ?, 1)",
-                (*run, digest),
+                (*run[:-2], *told, digest),
             )
 
     def _append(self, outcome: Outcome, *, merged: bool) -> Outcome | None:

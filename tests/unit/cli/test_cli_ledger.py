@@ -21,7 +21,7 @@ from harness.errors import (
 )
 from harness.ledger.plan_record import PlanRecord, TaskRecord
 from harness.ledger.store import Ledger
-from harness.outcome import Evidence, Outcome, State, Tier
+from harness.outcome import Evidence, Failure, Outcome, State, Tier
 
 
 def shard(folder: Path, key: str) -> Path:
@@ -42,6 +42,38 @@ def shard(folder: Path, key: str) -> Path:
             )
         )
     return folder
+
+
+SECRET_OUTCOMES = {
+    "UV_INDEX_TEAM_PASSWORD": {"environment": {"index": {"uv": {"UV_INDEX_TEAM_PASSWORD": "canary"}}}},
+    "measurements.index": {"measurements": {"index": "https://me:canary@index.example/simple"}},
+    "failure.message": {"failure": Failure(kind="x", message="Authorization: Basic Y2FuYXJ5Y2FuYXJ5")},
+    "measurements.text": {"measurements": {"text": "the canary-of-this-machine"}},
+    "lock.txt": {},
+}
+
+
+@pytest.mark.parametrize("where", SECRET_OUTCOMES)
+def test_outcomes_with_credentials_are_left_out_and_named(tmp_path, capsys, monkeypatch, where):
+    monkeypatch.setenv("TEAM_TOKEN", "canary-of-this-machine")
+    monkeypatch.setenv("ORDINARY", "resolved-as-the-others")
+    other = shard(tmp_path / "a", "a")
+    with Ledger.open(other) as ledger:
+        text = (
+            "--index-url https://me:canary@index.example" if where == "lock.txt" else "resolved-as-the-others"
+        )
+        ref = ledger.artifacts.put(text.encode(), "lock.txt")
+        intact = ledger.latest(["a" * 64])["a" * 64]
+        changed = {"measurements": {"resolved": "resolved-as-the-others"}, **SECRET_OUTCOMES[where]}
+        ledger.record(replace(intact, key="b" * 64, artifacts=(ref,), **changed))
+    code, out, err = call(capsys, tmp_path, str(other))
+    assert code == EXIT_INCOMPLETE
+    assert "1 outcomes added, 0 were here before" in out
+    assert "outcomes with credentials left out" in out
+    assert where in out
+    assert "canary" not in out + err
+    stored = [path.read_bytes() for path in (tmp_path / ".npu-matrix").rglob("*") if path.is_file()]
+    assert not [data for data in stored if b"canary" in data or b"Y2FuYXJ5" in data]
 
 
 def call(capsys: pytest.CaptureFixture[str], root: Path, *arguments: str) -> tuple[int, str, str]:

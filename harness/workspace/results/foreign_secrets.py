@@ -1,0 +1,86 @@
+"""Finds credentials in outcomes of other machines before they are merged.
+
+This program masks credentials before it stores an outcome. Other versions of it may not have done so, and the
+files can have been edited.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.ledger.artifacts import ArtifactStore
+from harness.ledger.outcome_record import outcome_body
+from harness.outcome import Outcome
+from harness.sources.redact import MASK
+from harness.sources.secrets.masking import MAX_BYTES, Masker
+from harness.sources.secrets.stored_variables import Storage, is_credential_name, storage_of
+
+
+class ForeignSecrets:
+    """Recognises credentials of this machine, those of known form, and variables that name them."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        self._environ = environ
+        self._all = Masker.of_host(environ)
+
+    def problem(self, outcome: Outcome, files: ArtifactStore) -> str:
+        """Where an outcome or one of its files contains a credential, or ""."""
+        body = outcome_body(outcome)
+        if self._differs(body, body):
+            for path, text in _texts(json.loads(body), ""):
+                if self._differs(text, body):
+                    return f"{path} contains a credential"
+        for name, value in _variables(outcome.environment):
+            if value != MASK and is_credential_name(name) and storage_of(name) is Storage.NAME:
+                return f"the environment has the value of {name}"
+        for ref in outcome.files:
+            if self._in_file(files.path(ref.digest)):
+                return f"the file {ref.name} contains a credential"
+        return ""
+
+    def text(self, text: str) -> str:
+        """`text` without credentials."""
+        return self._all.text(text)
+
+    def _in_file(self, path: Path) -> bool:
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:
+            return False
+        data = path.read_bytes()
+        try:
+            text = None if b"\0" in data else data.decode()
+        except UnicodeDecodeError:
+            text = None
+        return self._all.occurs_in(data) if text is None else self._differs(text, text)
+
+    def _differs(self, text: str, public: str) -> bool:
+        """Whether `text` has a credential; the value of an unlisted variable may be ordinary text here."""
+        return self._all.text(text) != text and Masker.of_host(self._environ, public).text(text) != text
+
+
+def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """(path, text) for all names and texts of a JSON value."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield path, name
+            yield from _texts(item, f"{path}.{name}" if path else name)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item, path)
+
+
+def _variables(value: Any) -> Iterator[tuple[str, str]]:
+    """(name, value) for everything in a JSON value that has the name of an environment variable."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            if isinstance(item, str) and name.isupper():
+                yield name, item
+            yield from _variables(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _variables(item)
