@@ -151,7 +151,8 @@ def _apply_our_patches(facets: Mapping[str, Any], files: Mapping[str, Path], roo
 def pinned_versions(pins: PinsFacet) -> dict[str, str]:
     """Package -> the exact version that `pins` requires; overrides replace requirements."""
     found = {}
-    for text in (*pins.requirements, *(override.requirement for override in pins.overrides)):
+    overrides = (override.requirement for override in pins.overrides if override.requirement)
+    for text in (*pins.requirements, *overrides):
         requirement = Requirement(text)
         if version := exact_version(requirement):
             found[normal_name(requirement.name)] = version

@@ -15,6 +15,7 @@ from packaging.markers import default_environment
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 EXTRA = re.compile(r"\bextra\s*==\s*['\"]([^'\"]+)['\"]")
 
@@ -107,6 +108,40 @@ def violated_requirements(
         for requirement in _active(requires, environment, extras)
         if not _satisfied(requirement, installed.get(canonicalize_name(requirement.name)))
     )
+
+
+def contradicting_requirements(
+    earlier: Iterable[str], later: Iterable[str], environment: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The names of packages of which no version satisfies both requirements, in alphabetical order."""
+    required = [_specifiers(requires, environment) for requires in (earlier, later)]
+    shared = sorted(required[0].keys() & required[1].keys())
+    return tuple(name for name in shared if not _intersect(required[0][name], required[1][name]))
+
+
+def _specifiers(requires: Iterable[str], environment: Mapping[str, str]) -> dict[str, SpecifierSet]:
+    found: dict[str, SpecifierSet] = {}
+    for requirement in _active(requires, environment, ()):
+        name = canonicalize_name(requirement.name)
+        found[name] = found.get(name, SpecifierSet()) & requirement.specifier
+    return found
+
+
+def _intersect(left: SpecifierSet, right: SpecifierSet) -> bool:
+    """Whether a version satisfies both: if any does, one at or next to a version that they name does."""
+    both = left & right
+    named = [clause.version.removesuffix(".*") for clause in both]
+    tried = ["0", *named, *(f"{one}.post1" for one in named), *(f"{one}.1" for one in named)]
+    tried += [f"{one}.dev0" for one in named]
+    return any(both.contains(version, prereleases=True) for version in tried if _is_version(version))
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
 
 
 def required_extras(requirements: Sequence[str]) -> dict[str, frozenset[str]]:

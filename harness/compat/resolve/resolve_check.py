@@ -20,7 +20,7 @@ from harness.compat.resolve.replaced_requirements import ReleaseMetadata
 from harness.compat.resolve.resolve_problems import resolve_problem
 from harness.compat.resolve.resolve_request import ResolveRequest, pinned_releases, requirement_names
 from harness.errors import HarnessError, InfrastructureError
-from harness.matrix.model.environment_facets import PinsFacet
+from harness.matrix.model.environment_facets import PinnedOverride, PinsFacet
 from harness.measurements import read_shape
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.sources.git.mirrors import find_mirror, mirrors_folder
@@ -91,6 +91,7 @@ def run(ctx: TaskContext) -> Measured[ResolveMeasured]:
     request = ResolveRequest.from_facets(pins, ctx.facets["platform"])
     request = request.with_sources(mirrors_folder())
     published = _overridden_metadata(ctx, request)
+    request = request.with_yielded_requirements(published)
     settings = index_environment(os.environ)
     for notice in settings.notices:
         ctx.log(notice)
@@ -122,7 +123,7 @@ def _overridden_metadata(ctx: TaskContext, request: ResolveRequest) -> list[Rele
     releases = _releases(ctx, request)
     found = []
     for name, version in pinned_releases(request.requirements).items():
-        if not request.replacements(name):
+        if not request.reads_metadata_of(name):
             continue
         try:
             file = releases.sources(name, version).file
@@ -364,7 +365,7 @@ def _measured(
             from_source=request.from_source,
             source_requirements=request.source_requirements,
             from_sdist=state.from_sdist,
-            overrides=tuple(RequirementOverride(**vars(override)) for override in request.overrides),
+            overrides=tuple(map(_applied, request.overrides)),
             hidden=hidden,
             archives=tuple(remark for archive in archives for remark in archive.remarks()),
             refusals=tuple(reason for archive in archives for reason in archive.refusals(request.python)),
@@ -373,6 +374,15 @@ def _measured(
             seconds=round(seconds, 3),
         ),
         environment={"index": state.settings.redacted()},
+    )
+
+
+def _applied(override: PinnedOverride) -> RequirementOverride:
+    return RequirementOverride(
+        of=override.of,
+        requirement=override.requirement,
+        reason=override.reason,
+        source=override.source,
     )
 
 

@@ -9,7 +9,12 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
-from harness.compat.resolve.replaced_requirements import replaced_requirement
+from harness.compat.resolve.replaced_requirements import (
+    ReleaseMetadata,
+    contradicting_requirements,
+    replaced_requirement,
+    target_environment,
+)
 from harness.errors import InputError
 from harness.matrix.model.environment_facets import PinnedOverride, PinsFacet
 from harness.sources.git.mirrors import find_mirror
@@ -48,7 +53,7 @@ class ResolveRequest:
             # packages of third parties in front, it would select releases of the stack that are years old.
             requirements=tuple(text for text in pins.requirements if _name(text) not in built),
             overrides=tuple(
-                override for override in pins.overrides if _name(override.requirement) not in built
+                one for one in pins.overrides if one.yields_to or _name(one.requirement) not in built
             ),
             from_source=tuple(SourcePackage(**vars(item)) for item in pins.from_source),
             indexes=pins.index,
@@ -81,11 +86,36 @@ class ResolveRequest:
         """
         found: dict[str, SpecifierSet] = {}
         for override in self.overrides:
-            if override.of == normal_name(package):
+            if override.of == normal_name(package) and override.requirement:
                 requirement = Requirement(override.requirement)
                 name = normal_name(requirement.name)
                 found[name] = found.get(name, SpecifierSet()) & requirement.specifier
         return found
+
+    def reads_metadata_of(self, package: str) -> bool:
+        """Whether an override concerns the requirements of a package."""
+        return any(normal_name(package) in (override.of, override.yields_to) for override in self.overrides)
+
+    def with_yielded_requirements(self, published: Sequence[ReleaseMetadata]) -> ResolveRequest:
+        """This request with overrides of single requirements instead of those with `yields_to`.
+
+        Of the package `of`, the requirements are replaced that contradict those of the package that is
+        installed after it, according to the metadata of both releases.
+        """
+        releases = {release.name: release for release in published}
+        environment = target_environment(self.python, self.arch, host=self.host)
+        found: list[PinnedOverride] = []
+        for override in self.overrides:
+            earlier, later = releases.get(override.of), releases.get(override.yields_to)
+            if not override.yields_to:
+                found.append(override)
+            elif earlier and later:
+                found += (
+                    replace(override, requirement=name, yields_to="")
+                    for name in contradicting_requirements(earlier.requires, later.requires, environment)
+                    if name not in self.replacements(override.of)
+                )
+        return replace(self, overrides=tuple(found))
 
     @property
     def target(self) -> str:

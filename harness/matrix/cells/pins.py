@@ -68,7 +68,7 @@ def resolve_rules(rules: Sequence[PinRule], versions: Mapping[str, Version]) -> 
 
     An override gives one pin for each package whose requirement it replaces.
     """
-    pins: dict[tuple[str, str], Pin] = {}
+    pins: dict[tuple[str, str, str], Pin] = {}
     for rule in rules:
         if not all(condition.holds(versions) for condition in rule.when):
             continue
@@ -76,8 +76,15 @@ def resolve_rules(rules: Sequence[PinRule], versions: Mapping[str, Version]) -> 
             continue
         text = rule.template.format_map({axis: versions[axis].nominal for axis in rule.axes})
         for of in rule.of or ("",):
-            pin = Pin(requirement=text, reason=rule.reason, source=rule.source, of=of, where=rule.where)
-            pins.setdefault((text, of), pin)
+            pin = Pin(
+                requirement=text,
+                reason=rule.reason,
+                source=rule.source,
+                of=of,
+                yields_to=rule.yields_to,
+                where=rule.where,
+            )
+            pins.setdefault((text, of, rule.yields_to), pin)
     return tuple(pins.values())
 
 
@@ -99,7 +106,13 @@ def pins_facet(cell: Cell, axes: Mapping[str, Axis]) -> PinsFacet:
     return PinsFacet(
         requirements=(*requirements, *(pin.requirement for pin in cell.pins)),
         overrides=tuple(
-            PinnedOverride(of=pin.of, requirement=pin.requirement, reason=pin.reason, source=pin.source)
+            PinnedOverride(
+                of=pin.of,
+                requirement=pin.requirement,
+                reason=pin.reason,
+                source=pin.source,
+                yields_to=pin.yields_to,
+            )
             for pin in cell.overrides
         ),
         from_source=tuple(from_source),

@@ -254,8 +254,14 @@ class OverrideEntry(MatrixEntry):
         "packages stay in force"
     )
     override: Text = Field(
+        "",
         description="A requirement in pip syntax, used instead of what the package `of` requires of the "
-        "same package. A bare name such as `torch` allows every version"
+        "same package. A bare name such as `torch` allows every version",
+    )
+    yields_to: Text = Field(
+        "",
+        description="Instead of `override`: a package that is installed after `of`. Its requirements replace "
+        "those of `of` that contradict them",
     )
     reason: Reason
     source: Source

@@ -20,12 +20,14 @@ class Pin:
     """A package requirement or override of a cell, with its reason, source and position in matrix.yaml.
 
     of: the package whose requirement an override replaces, as a normalised name; "" for a pin.
+    yields_to: the package whose requirements replace contradicting ones of `of`; then `requirement` is "".
     """
 
     requirement: str
     reason: str
     source: str
     of: str = ""
+    yields_to: str = ""
     where: Location = field(compare=False)
 
 

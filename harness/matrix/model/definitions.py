@@ -96,6 +96,7 @@ class PinRule:
     """A pin or override of the cells that meet `when`. template: a requirement with placeholders `{axis}`.
 
     of: the packages whose requirements an override replaces, as normalised names; empty for a pin.
+    yields_to: the package whose requirements replace contradicting ones of `of`; then the template is empty.
     """
 
     when: tuple[Requirement, ...]
@@ -104,6 +105,7 @@ class PinRule:
     source: str
     axes: tuple[str, ...]
     of: tuple[str, ...] = ()
+    yields_to: str = ""
     where: Location = field(compare=False)
 
 

@@ -18,14 +18,20 @@ class PinnedSource:
 
 @dataclass(frozen=True, kw_only=True)
 class PinnedOverride:
-    """A requirement that replaces what one package (`of`) requires of another one, and why."""
+    """A requirement that replaces what one package (`of`) requires of another one, and why.
+
+    yields_to: instead of `requirement`, the package whose requirements replace contradicting ones of `of`.
+    """
 
     of: str
     requirement: str
     reason: str = ""
     source: str = ""
+    yields_to: str = ""
 
     def __str__(self) -> str:
+        if self.yields_to:
+            return f"requirements of {self.yields_to} instead of contradicting ones of {self.of}"
         return f"{self.requirement} instead of what {self.of} requires"
 
 

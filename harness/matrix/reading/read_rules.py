@@ -149,11 +149,14 @@ def read_pin_rule(
 ) -> PinRule:
     """The pin or override in `entry`; its conditions may refer to `tables`."""
     field = "require" if "require" in entry else "override"
-    template = text(entry[field])
+    yields_to = text(entry.get("yields_to", ""))
+    if (field not in entry and not yields_to) or (field in entry and yields_to):
+        resolver.problem(path, "an override needs either 'override' or 'yields_to'", fix="write one of them")
+    template = text(entry.get(field, ""))
     axes = resolver.attempt((*path, field), lambda: placeholders(template))
     for axis in axes or ():
         resolver.axis((*path, field), axis)
-    if axes is not None:
+    if axes is not None and template:
         resolver.attempt((*path, field), lambda: check_template(template, axes))
     return PinRule(
         when=_requirements(resolver, tables, (*path, "when"), entry.get("when")),
@@ -162,6 +165,7 @@ def read_pin_rule(
         source=text(entry["source"]),
         axes=axes or (),
         of=_requirers(entry.get("of")),
+        yields_to=normal_package(yields_to),
         where=resolver.document.where(path),
     )
 

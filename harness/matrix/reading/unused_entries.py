@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from harness.errors import Problem
 from harness.matrix.cells.pins import resolve_rules
 from harness.matrix.cells.product_expansion import expand_product
-from harness.matrix.model.constraints import Constraint, ExcludedCombinations
+from harness.matrix.model.constraints import Constraint, ExcludedCombinations, plain_version
 from harness.matrix.model.versions import Version
 from harness.matrix.version_matrix import Matrix
 
@@ -35,10 +35,16 @@ def find_unused_entries(matrix: Matrix) -> Iterator[Problem]:
 
 
 def _published(matrix: Matrix) -> Iterator[dict[str, Version]]:
-    """Each release that a published table lists, alone: users add stacks with them."""
+    """The releases that published tables list, alone and with the others of their row: users add these."""
     for axis in matrix.axes.values():
         for value in axis.published:
             yield matrix.versions({axis.name: value})
+    for table in matrix.published.values():
+        for row in table.rows:
+            fields = dict(zip(table.columns, map(plain_version, map(str, row)), strict=True))
+            axes = {name: matrix.axes[name] for name in fields if name in matrix.axes}
+            listed = [name for name, axis in axes.items() if fields[name] in axis.published]
+            yield matrix.versions({name: fields[name] for name in listed})
 
 
 def _values(matrix: Matrix) -> Iterator[Problem]:

@@ -258,7 +258,7 @@ def _requirements(pins: Sequence[tuple[Pin, ...]], *, with_reasons: bool = False
 
     def line(pin: Pin) -> str:
         reasons = (pin.reason, pin.source) if with_reasons else ()
-        return json.dumps((pin.of, pin.requirement, *reasons))
+        return json.dumps((pin.of, pin.requirement, pin.yields_to, *reasons))
 
     identities = list(map(id, pins))
     known = dict(zip(identities, pins, strict=True))

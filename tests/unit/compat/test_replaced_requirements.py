@@ -13,6 +13,7 @@ from packaging.specifiers import SpecifierSet
 
 from harness.compat.resolve.replaced_requirements import (
     ReleaseMetadata,
+    contradicting_requirements,
     replaced_requirement,
     required_extras,
     target_environment,
@@ -160,3 +161,27 @@ def test_violations_are_those_of_uv_pip_check(
 def test_an_override_without_a_version_removes_every_violation(requirement: str) -> None:
     free = replaced_requirement(requirement, {"torch": SpecifierSet()})
     assert not any(violated_requirements([free], {"torch": version}, ASCEND, {"x"}) for version in VERSIONS)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "contradicts"),
+    [
+        ("x==0.1.27", "x>=0.1.30", True),
+        ("x>=0.133", "x<0.124", True),
+        ("x>=0.133", "x<0.134", False),
+        ("x>1.0", "x<1.1", False),
+        ("x>1.0", "x<=1.0", True),
+        ("x==1.*", "x<1.0", True),
+        ("x==1.*", "x>=1.5", False),
+        ("x~=1.4", "x<1.5,!=1.4", False),
+        ("x", "x==1", False),
+        ("x==2", "y==1", False),
+        ("x==2; python_version < '3'", "x==1", False),
+        ("x==2; extra == 'all'", "x==1", False),
+    ],
+)
+def test_requirements_contradict_if_no_version_satisfies_both(
+    earlier: str, later: str, contradicts: bool
+) -> None:
+    environment = target_environment("3.11", "aarch64", host=False)
+    assert contradicting_requirements([earlier], [later], environment) == (("x",) if contradicts else ())

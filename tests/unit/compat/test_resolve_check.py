@@ -123,6 +123,33 @@ def test_overrides_apply_in_the_checkout_of_another_project(wheels: Any, context
     assert [one.requirement for one in measured.hidden] == ["torch==2.8.0"]
 
 
+def test_contradicting_requirements_yield_to_the_package_that_is_installed_later(
+    wheels: Any, context: Any
+) -> None:
+    wheels.add("vllm", "0.13.0", "xgrammar==0.1.27", "fastapi>=0.115", "ray==2.40.0")
+    wheels.add("vllm-ascend", "0.13.0", "xgrammar>=0.1.30", "fastapi<0.124")
+    wheels.add("verl", "0.7.0", "ray>=2.41")
+    for name, versions in {
+        "xgrammar": ("0.1.27", "0.1.33"),
+        "fastapi": ("0.120.0", "0.130.0"),
+        "ray": ("2.40.0", "2.41.0"),
+    }.items():
+        for version in versions:
+            wheels.add(name, version)
+    later = {**override("vllm", ""), "yields_to": "vllm-ascend"}
+    found, judgement, _ = measure(context, pins("vllm==0.13.0", "vllm-ascend==0.13.0", overrides=[later]))
+    assert judgement.status is Status.PASS
+    assert [one.requirement for one in found.hidden] == ["xgrammar==0.1.27"]
+    locked = {one.name: one.version for one in found.packages}
+    assert (locked["xgrammar"], locked["fastapi"]) == ("0.1.33", "0.120.0")
+    assert [one.requirement for one in found.overrides] == ["xgrammar"]
+
+    stack = ("vllm==0.13.0", "vllm-ascend==0.13.0", "verl==0.7.0")
+    _found, judgement, _ = measure(context, pins(*stack, overrides=[later]))
+    assert judgement.status is Status.FAIL, "it was not written for verl"
+    assert "ray" in judgement.reasons[0]
+
+
 def test_an_override_hides_no_requirement_of_another_package(wheels: Any, context: Any) -> None:
     wheels.add("vllm", "0.11.0", "torch==2.8.0")
     wheels.add("vllm-ascend", "0.11.0rc1", "torch==2.7.1", "torch-npu==2.7.1")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from harness.errors import InputError
 from harness.matrix.cells.pins import check_template, pins_facet, placeholders
 from harness.matrix.model.environment_facets import PinnedSource, PinsFacet
 from harness.matrix.reading.load_matrix import parse_matrix
@@ -125,3 +126,16 @@ def test_placeholders_are_plain_names() -> None:
     for text in ("{}", "{0}", "{a.b}", "{a[0]}", "{a!r}", "{a:>9}", "{", "}"):
         with pytest.raises(ValueError, match=r"."):
             placeholders(text)
+
+
+def test_an_override_replaces_one_requirement_or_yields_to_a_package() -> None:
+    own = 'override: "torch=={torch}"'
+    loaded = matrix(TEXT.replace(own, "yields_to: Other_Package", 1))
+    facet = pins_facet(loaded.stack_cell("row"), loaded.axes)
+    assert [(one.of, one.requirement, one.yields_to) for one in facet.overrides] == [
+        ("vllm", "", "other-package"),
+        ("other-package", "", "other-package"),
+    ]
+    for text in (f"{own}, yields_to: x", "yields_to: null"):
+        with pytest.raises(InputError, match=r"override|yields_to"):
+            matrix(TEXT.replace(own, text, 1))

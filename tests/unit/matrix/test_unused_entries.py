@@ -76,3 +76,11 @@ def test_a_rule_for_a_release_that_a_table_lists_has_an_effect() -> None:
     table = "published: {p: {title: t, source: s, date: 2026-01-01, key: verl, columns: [verl, x], rows: [[9.1, 1]]}}\n"
     text = USED.replace(rule, 'when: {verl: ">=9"}').replace(old, table + old, 1)
     assert list(find_unused_entries(parse_matrix(text, "m.yaml"))) == []
+
+
+def test_a_rule_for_a_pair_that_a_row_lists_has_an_effect() -> None:
+    old, rule = "constraints:\n", 'when: {verl: "<2"}'
+    table = "published: {p: {title: t, source: s, date: 2026-01-01, key: verl, columns: [verl, soc], rows: [[9.1, a3]]}}\n"
+    text = USED.replace(rule, 'when: {verl: ">=9", soc: a3}').replace(old, table + old, 1)
+    assert list(find_unused_entries(parse_matrix(text, "m.yaml"))) == []
+    assert list(find_unused_entries(parse_matrix(text.replace("[9.1, a3]", "[9.1, a2]"), "m.yaml")))
