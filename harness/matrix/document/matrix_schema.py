@@ -186,8 +186,10 @@ class SameAsEntry(MatrixEntry):
     """The value must be equal to the value of another axis."""
 
     same_as: AxisName = Field(description="The axis to compare with")
-    part: Literal["release", "nominal"] = Field(
-        "nominal", description="What is compared: the release (2.7.1 of 2.7.1.post1) or the whole version"
+    part: Literal["minor", "release", "nominal"] = Field(
+        "nominal",
+        description="What is compared: the minor release (2.7 of 2.7.1.post1), the release (2.7.1) or the "
+        "whole version",
     )
 
 

@@ -57,7 +57,7 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class AxisAgreement:
-    """Two axes must have the same release or, if `part` is `nominal`, the same nominal version."""
+    """Two axes must have the same `part`: minor release (2.7), release (2.7.1) or nominal version."""
 
     axis: str
     other: str
@@ -78,6 +78,8 @@ class AxisAgreement:
             return None
         if self.part == "nominal":
             return left.is_same(right)
+        if self.part == "minor":
+            return left.release.split(".")[:2] == right.release.split(".")[:2]
         # 2.8 and 2.8.0 are the same release.
         return left.release_version.is_same(right.release_version)
 

@@ -77,6 +77,9 @@ def test_agreement_of_releases_and_of_whole_versions() -> None:
         violation(release, torch="2.8.0", torch_npu="2.7.1")
         == "torch_npu 2.7.1 and torch 2.8.0 differ in release"
     )
+    minor = "require: {torch_npu: {same_as: torch, part: minor}}"
+    assert not violation(minor, torch="2.7.0", torch_npu="2.7.1.post2")
+    assert violation(minor, torch="2.8.0", torch_npu="2.7.1")
     whole = "require: {torch_npu: {same_as: torch}}"
     assert violation(whole, torch="2.7.1", torch_npu="2.7.1.post2")
     assert not violation(whole, torch="2.7.1", torch_npu="2.7.1")
