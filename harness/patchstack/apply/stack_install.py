@@ -13,7 +13,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.digest import digest_bytes, digest_file
+from harness.digest import digest_bytes, digest_file, digest_json
 from harness.errors import InfrastructureError, InputError, Location
 from harness.patchstack.apply.stack_apply import StackResult
 from harness.sources.tree import EXECUTABLE, SYMLINK, DirectoryTree, TreeFile, link_above, path_problem
@@ -59,10 +59,13 @@ def finish_install(folder: Path) -> bool:
     """Finish an installation that stopped after its journal was written; True if there was one."""
     journal = folder / JOURNAL
     try:
-        digests: Mapping[str, str | None] = json.loads(journal.read_text(encoding="utf-8"))
+        stored = json.loads(journal.read_text(encoding="utf-8"))
+        digests: Mapping[str, str | None] = stored["files"]
+        if stored["digest"] != digest_json(digests):
+            raise ValueError("its content does not match its digest")
     except FileNotFoundError:
         return False
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise InfrastructureError(
             f"{journal} is damaged", why=str(error), fix="create this environment again"
         ) from error
@@ -125,7 +128,7 @@ def _write_new(target: Path, file: TreeFile) -> Path:
 def _write_journal(folder: Path, digests: Mapping[str, str | None]) -> None:
     temporary = folder / f"{JOURNAL}.new"
     with temporary.open("w", encoding="utf-8") as stream:
-        json.dump(digests, stream)
+        json.dump({"files": digests, "digest": digest_json(digests)}, stream)
         stream.flush()
         os.fsync(stream.fileno())
     temporary.replace(folder / JOURNAL)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.cache_seal import sealed, unsealed
 from harness.cell_program.built_environment import is_built
 from harness.check import CellCommand, Completed
 from harness.convergence.decision.reference_set import write
@@ -122,7 +124,8 @@ def _trainer_set(one: Recording, folder: Path, enter: CellCommand, run: RunProgr
     runs = []
     for seed in REFERENCE_SEEDS:
         finished, out, task = (work / f"{seed}{end}" for end in (".json", ".new", "-task"))
-        if not finished.is_file():
+        run_of_seed = _finished_run(finished)
+        if run_of_seed is None:
             shutil.rmtree(task, ignore_errors=True)
             task.mkdir()
             arguments = [
@@ -130,13 +133,24 @@ def _trainer_set(one: Recording, folder: Path, enter: CellCommand, run: RunProgr
                 *("--seed", str(seed), "--folder", str(task), "--out", str(out)),
             ]
             _last_line(one, enter(one.environment, TRAINER_PROGRAM, arguments), SECONDS_PER_TRAINER, run)
-            require_complete(read_shape(TrainerRun, out))
+            run_of_seed = read_shape(TrainerRun, out)
+            require_complete(run_of_seed)
             shutil.rmtree(task, ignore_errors=True)
+            out.write_text(sealed(finished.name, out.read_text("utf-8")), "utf-8")
             out.rename(finished)
-        runs.append(read_shape(TrainerRun, finished))
+        runs.append(run_of_seed)
     path = write(folder, reference_set_content(runs, name=one.check))
     shutil.rmtree(work)
     return str(path)
+
+
+def _finished_run(file: Path) -> TrainerRun | None:
+    """The run of an interrupted recording; None if there is none, or it is not what was written."""
+    try:
+        text = unsealed(file.name, file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return None if text is None else read_shape(TrainerRun, json.loads(text))
 
 
 def _last_line(

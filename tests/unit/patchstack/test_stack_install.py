@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.digest import digest_json
 from harness.errors import InfrastructureError, InputError
 from harness.patchstack.apply.classify import read_patch
 from harness.patchstack.apply.patch_verdict import PatchVerdict
@@ -135,7 +136,19 @@ def test_an_installation_that_stopped_after_the_journal_is_finished(
     assert finish_install(root) is False
 
 
-@pytest.mark.parametrize("text", ["{", '{"../../x": null}'])
+OUTSIDE = {"../../x": None}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"a.py": null}',
+        json.dumps({"files": {"a.py": None}, "digest": digest_json({"b.py": None})}),
+        json.dumps({"files": OUTSIDE, "digest": digest_json(OUTSIDE)}),
+    ],
+)
 def test_a_damaged_journal_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / JOURNAL).write_text(text)
     with pytest.raises(InfrastructureError, match="damaged"):
