@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.check import why_altered
-from harness.outcome import Outcome
+from harness.outcome import Outcome, State
 from harness.plan.tasks.task import Task
 
 
 def altered_outcomes(tasks: Mapping[str, Task], outcomes: Mapping[str, Outcome]) -> dict[str, str]:
     """Key -> reason, for outcomes that describe something that was altered since, and those made from them.
 
-    This reads the metadata of all files of the environments that the outcomes describe.
+    A task that timed out or failed has no measurements, so its outcome describes nothing. This reads the
+    metadata of all files of the environments that the outcomes describe.
     """
     found = {
         key: reason
         for key, outcome in outcomes.items()
-        if key in tasks and (reason := why_altered(tasks[key].check, outcome))
+        if key in tasks
+        and outcome.state is State.COMPLETED
+        and (reason := why_altered(tasks[key].check, outcome))
     }
     dependents: dict[str, list[str]] = {}
     for key in outcomes.keys() & tasks.keys():

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from run_fakes import make_check, make_task, outcome_of
 
-from harness.outcome import Tier
+from harness.outcome import State, Tier
 from harness.plan.tasks.task import Task
 from harness.run.scheduling.altered_outcomes import altered_outcomes
 
@@ -33,6 +34,12 @@ def test_everything_that_was_measured_in_an_altered_environment_is_named_with_th
 
 def test_an_environment_that_was_never_built_was_not_altered() -> None:
     assert altered(RESOLVE, LOSS) == {}
+
+
+@pytest.mark.parametrize("state", sorted(set(State) - {State.COMPLETED}))
+def test_an_outcome_without_measurements_describes_nothing_that_could_be_altered(state: State) -> None:
+    without = replace(outcome_of(BUILT), state=state, measurements={})
+    assert altered_outcomes(TASKS, {BUILT.key: without}) == {}
 
 
 def test_outcomes_of_checks_that_are_not_planned_are_ignored() -> None:
