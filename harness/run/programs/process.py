@@ -31,11 +31,12 @@ HARD_SECONDS = supervise.SWEEP_SECONDS + 5.0
 
 # The variables of the user's environment that programs may see: search paths, locale, network, caches. Of our
 # own, only settings: the others are what our programs tell each other, for example facts about the device.
+# uv gets its variables from `IndexSettings`: others, such as UV_OVERRIDE, change what a cell resolves to.
 ALLOWED = re.compile(
     r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_.*|TZ|TMPDIR|TEMP|TMP|XDG_.*"
     r"|(HTTP|HTTPS|FTP|ALL|NO)_PROXY|(http|https|ftp|all|no)_proxy"
     r"|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|GIT_SSL_.*"
-    r"|PIP_.*|UV_.*|HF_.*|CC|CXX|OMP_NUM_THREADS|ASCEND_.*"
+    r"|PIP_.*|HF_.*|CC|CXX|OMP_NUM_THREADS|ASCEND_.*"
     r"|NPU_MATRIX_(CACHE|LEASES|MIRRORS|NODES|RAY_ADDRESS|REFERENCES)"
 )
 # Of these, the variables that programs in a cell do not see: they install nothing and connect to no cluster.

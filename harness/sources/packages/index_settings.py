@@ -22,6 +22,8 @@ import uv
 from harness.errors import InfrastructureError, InputError
 from harness.serialisation import JsonValue
 from harness.sources.packages.pip_config import merged_settings
+from harness.sources.packages.uv_config import uv_config_variables
+from harness.sources.packages.uv_settings import SETTINGS_NAME
 from harness.sources.redact import MASK, redact_text, redact_url
 from harness.sources.secrets.stored_variables import stored_value
 
@@ -116,8 +118,11 @@ class IndexSettings:
         return replace(self, added_index_urls=(*self.added_index_urls, *more))
 
     def uv_environment(self) -> dict[str, str]:
-        """Environment variables that make uv fetch what pip would. The user's UV_* settings have priority."""
-        variables = dict(self.inherited)
+        """Environment variables that make uv fetch what pip would. The user's UV_* settings have priority.
+
+        uv reads the settings file of its working folder (`write_uv_settings`), and no other one.
+        """
+        variables = {**self.inherited, "UV_CONFIG_FILE": SETTINGS_NAME}
 
         def offer(name: str, value: str, *rivals: str) -> None:
             if value and not any(rival in self.inherited for rival in (name, *rivals)):
@@ -239,7 +244,7 @@ def index_environment(
         for name, origin in sorted(ignored.items())
     ]
     pip_values = _PipValues(
-        values=values, origins=origins, notices=notices, environ=environ, cwd=cwd or Path.cwd()
+        values=values, origins=origins, notices=notices, environ=environ, etc=etc, cwd=cwd or Path.cwd()
     )
     return pip_values.settings()
 
@@ -279,6 +284,7 @@ class _PipValues:
     origins: Mapping[str, str]
     notices: list[str]
     environ: Mapping[str, str]
+    etc: Path
     cwd: Path
 
     def settings(self) -> IndexSettings:
@@ -306,7 +312,7 @@ class _PipValues:
             retries=self._number("retries"),
             proxy=proxy if not proxy or "://" in proxy else f"http://{proxy}",
             keyring=keyring if keyring == "subprocess" else "",
-            inherited=_inherited(self.environ),
+            inherited=_inherited(self.environ, self.etc),
             origins=dict(self.origins),
             notices=tuple(self.notices),
         )
@@ -372,10 +378,11 @@ class _PipValues:
             ) from error
 
 
-def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
+def _inherited(environ: Mapping[str, str], etc: Path) -> dict[str, str]:
     names = [*INHERITED, *PROXIES, *(name.lower() for name in PROXIES)]
     credentials = [name for name in environ if name.startswith("UV_INDEX_") and name != "UV_INDEX_STRATEGY"]
-    return {name: environ[name] for name in dict.fromkeys([*names, *credentials]) if environ.get(name)}
+    own = {name: environ[name] for name in dict.fromkeys([*names, *credentials]) if environ.get(name)}
+    return {**uv_config_variables(environ, etc), **own}
 
 
 def _has_system_certificates() -> bool:

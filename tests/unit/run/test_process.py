@@ -249,6 +249,7 @@ def test_the_environment_is_scrubbed() -> None:
         "https_proxy": "http://p",
         "PIP_INDEX_URL": "i",
         "UV_INDEX": "u",
+        "UV_OVERRIDE": "/evil.txt",
         "GITHUB_TOKEN": "t",
         "PYTHONPATH": "/evil",
         "LD_PRELOAD": "/evil.so",
@@ -266,7 +267,6 @@ def test_the_environment_is_scrubbed() -> None:
         "LC_ALL",
         "https_proxy",
         "PIP_INDEX_URL",
-        "UV_INDEX",
         "NPU_MATRIX_LEASES",
         "PYTHONPATH",
     }
