@@ -28,9 +28,8 @@ def hidden_requirements(
     environment = target_environment(request.python, request.arch, host=request.host)
     extras = required_extras(request.requirements)
     found = []
-    for release in published:
-        if locked.get(release.name) != release.version:
-            continue
+    releases = [release for release in published if locked.get(release.name) == release.version]
+    for release in (*releases, *(request.source_metadata() if lock else ())):
         overrides = {
             name: override
             for override in request.overrides

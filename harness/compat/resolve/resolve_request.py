@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -32,7 +32,8 @@ class ResolveRequest:
     from_source: packages that are built from a repository; they are not resolved themselves.
     indexes: package -> additional indexes, which are searched if the user's own ones lack it.
     host: whether the target is this machine.
-    source_requirements: package -> its requirements, for packages of `from_source` whose commit a mirror has.
+    declared: package -> what it declares, for packages of `from_source` whose commit a mirror has.
+    source_requirements: the same with what overrides replace.
     """
 
     requirements: tuple[str, ...]
@@ -42,6 +43,7 @@ class ResolveRequest:
     python: str
     arch: str
     host: bool
+    declared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     source_requirements: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
@@ -70,14 +72,26 @@ class ResolveRequest:
         """
         if mirrors is None or not self.host:
             return self
-        found = {}
+        declared = {}
         for item in self.from_source:
             repository = find_mirror(mirrors, item.commit) if item.commit else None
             if repository is not None:
-                declared = declared_requirements(repository.tree(item.commit))
-                replacements = self.replacements(item.package)
-                found[item.package] = tuple(replaced_requirement(text, replacements) for text in declared)
-        return replace(self, source_requirements=found)
+                declared[item.package] = tuple(declared_requirements(repository.tree(item.commit)))
+        used = {
+            package: tuple(replaced_requirement(text, self.replacements(package)) for text in requires)
+            for package, requires in declared.items()
+        }
+        return replace(self, declared=declared, source_requirements=used)
+
+    def source_metadata(self) -> Iterator[ReleaseMetadata]:
+        """What the packages built from source declare, where a mirror has their commit."""
+        for item in self.from_source:
+            if item.package in self.declared:
+                yield ReleaseMetadata(
+                    name=normal_name(item.package),
+                    version=item.commit[:12],
+                    requires=self.declared[item.package],
+                )
 
     def replacements(self, package: str) -> dict[str, SpecifierSet]:
         """Name of a required package -> the versions that overrides allow instead of what `package` requires.

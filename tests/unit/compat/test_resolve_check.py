@@ -304,13 +304,13 @@ def test_requirements_of_a_commit_are_locked_once_a_mirror_has_it(
     wheels.add("ray", "2.50.0")
     clone = tmp_path / "mirrors" / "verl"
     clone.mkdir(parents=True)
-    (clone / "setup.py").write_text('install_requires = ["ray>=2"]\n')
+    (clone / "setup.py").write_text('install_requires = ["ray>=2", "torch<2.13"]\n')
     git = ["git", "-C", str(clone), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
         subprocess.run([*git, *words], check=True, capture_output=True)
     done = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
     source = {"package": "verl", "version": "0.7.0.dev0", "commit": done.stdout.strip(), "repository": "r"}
-    chosen = pins("torch==2.13.0", from_source=[source])
+    chosen = pins("torch==2.13.0", from_source=[source], overrides=[override("verl", "torch")])
 
     monkeypatch.delenv("NPU_MATRIX_MIRRORS", raising=False)
     without, _judgement, _ = measure(context, chosen)
@@ -323,7 +323,9 @@ def test_requirements_of_a_commit_are_locked_once_a_mirror_has_it(
     monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))
     found, judgement, _ = measure(context, chosen)
     assert [package.name for package in found.packages] == ["ray", "torch"]
-    assert "its requirements, not the package itself" in judgement.reasons[0]
+    assert any("its requirements, not the package itself" in reason for reason in judgement.reasons)
+    assert [(one.of, one.requirement) for one in found.hidden] == [("verl", "torch<2.13")]
+    assert any("Override of the requirement torch<2.13 of verl" in reason for reason in judgement.reasons)
     assert resolve_check.newly_available_sources(found, tmp_path / "mirrors") == ""
 
     elsewhere, _judgement, _ = measure(context, chosen, {**HERE, "host": False})
