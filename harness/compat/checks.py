@@ -125,7 +125,8 @@ def _lint_applies(facets: Mapping[str, Any]) -> str:
 
 
 def _api_applies(facets: Mapping[str, Any]) -> str:
-    return "" if facets["verl_tree"]["version"] else "the cell has no verl"
+    has_consumer = facets["verl_tree"]["version"] or facets["vllm_ascend"]["version"]
+    return "" if has_consumer else "the cell has neither verl nor vllm-ascend"
 
 
 CONSTRAINTS_FORMAT = measurement_format(ConstraintsFacet, version=1)

@@ -167,7 +167,7 @@ def cell_versions(pins: PinsFacet, tree: Mapping[str, str], source: ReleaseFetch
     requires an older one.
     """
     versions = {name: archive.version for name, archive in source.locked.items()} or pinned_versions(pins)
-    if "verl" in source.locked:
+    if "verl" in source.locked or not tree["version"]:
         return versions
     sources = source.find("verl", tree["version"], tree.get("commit", ""))
     if sources is None:

@@ -14,6 +14,7 @@ from harness.compat.api.api_analysis import ApiRequest
 from harness.compat.api.api_check import judge, pinned_versions, run
 from harness.compat.api.api_diff import api_changes
 from harness.compat.api.api_measurements import API_FORMAT, ApiMeasured, CheckedPair
+from harness.compat.checks import CHECKS
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.uses.analysis_process import analyse
 from harness.compat.uses.package_pairs import Package
@@ -104,6 +105,28 @@ def test_a_missing_name_that_no_import_needs_is_reported_and_passes(
     _, judgement = run_check(context, "5.5.4")
     assert judgement.status is Status.PASS
     assert any(message in reason for reason in judgement.reasons)
+
+
+@pytest.mark.parametrize(("name", "status"), [("Old", Status.FAIL), ("New", Status.PASS)])
+def test_a_stack_without_verl_is_checked_for_what_vllm_ascend_uses(
+    wheels: Any, context: Any, name: str, status: Status
+) -> None:
+    wheels.add("vllm", "0.14.1", files={"vllm/attention.py": "class New: ...\n"})
+    wheels.add(
+        "vllm-ascend", "0.13.0", files={"vllm_ascend/platform.py": f"from vllm.attention import {name}\n"}
+    )
+    facets = {
+        "pins": {"requirements": ["vllm==0.14.1", "vllm-ascend==0.13.0"], "overrides": []},
+        "platform": PLATFORM,
+        "verl_tree": {"version": ""},
+        "vllm_ascend": {"package": "vllm-ascend", "kind": "release", "version": "0.13.0"},
+        "patches[verl]": [],
+        "patches[vllm_ascend]": [],
+    }
+    [check] = [check for check in CHECKS if check.name == "api"]
+    assert check.applies(facets) == ""
+    assert judge(run(context(facets)).measurements, {}).status is status
+    assert check.applies({**facets, "vllm_ascend": {"version": ""}})
 
 
 def test_a_range_selects_the_newest_release_in_it(stack: Any, context: Any) -> None:
