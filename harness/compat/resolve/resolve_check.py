@@ -223,7 +223,8 @@ def judge(measurements: ResolveMeasured, _params: Mapping[str, object]) -> Judge
             reasons=(*refusals, *_remarks(measurements)),
             remedies=(ARCHIVE_REMEDY,) if refusals else (),
         )
-    problems = measurements.problems
+    # What is certain comes first.
+    problems = sorted(measurements.problems, key=lambda problem: problem.undecided)
     reasons = [problem.text for problem in problems]
     remedies = tuple(dict.fromkeys(problem.remedy for problem in problems if problem.remedy))
     if measurements.timed_out:
