@@ -24,7 +24,7 @@ from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError
 from harness.matrix.model.versions import Version, parse_version
 from harness.outcome import Evidence, Judgement, Measured, Status
-from harness.sources.git.mirrors import find_mirror, mirrors_folder
+from harness.sources.git.mirrors import COMMIT_REMEDY, find_mirror, mirrors_folder
 from harness.sources.packages.archive import open_archive
 from harness.sources.packages.index_lookup import ReleaseNotFoundError
 from harness.sources.packages.locked_releases import releases_of_task
@@ -250,7 +250,10 @@ def judge(measurements: LintMeasured, _params: Mapping[str, object]) -> Judgemen
     return Judgement(
         status=Status.FAIL if errors else Status.NOT_RUN if unchecked else Status.PASS,
         reasons=reasons if errors else (*unchecked, *reasons),
-        remedies=tuple(dict.fromkeys(f"{f.rule}: {f.fix}" for f in reported)),
+        remedies=(
+            *((COMMIT_REMEDY,) if any("@" in text for text in unchecked) else ()),
+            *dict.fromkeys(f"{f.rule}: {f.fix}" for f in reported),
+        ),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.compat.lint import lint_check
-from harness.compat.lint.lint_measurements import LINT_FORMAT, LintMeasured, UndecidedRule
+from harness.compat.lint.lint_measurements import CONFIG_RULE, LINT_FORMAT, LintMeasured, UndecidedRule
 from harness.outcome import Status
 
 pytestmark = pytest.mark.usefixtures("wheels")
@@ -64,6 +64,16 @@ def test_settings_that_were_compared_with_no_configuration_are_not_green(context
     _found, judgement = lint_recipe(context, {**BETTER, "entry": "recipe.dapo.main_dapo"})
     assert judgement.status is Status.NOT_RUN
     assert judgement.reasons[0].startswith("Not checked: overrides were not compared with the configuration")
+
+
+def test_a_commit_without_mirror_gives_not_run_and_says_what_would_answer(context: Any) -> None:
+    found, _judgement = lint_recipe(context, BETTER)
+    unknown = UndecidedRule(
+        rule=CONFIG_RULE, unknown=("the configuration of main_ppo in verl 0.6.1@d62da4950573",)
+    )
+    judgement = lint_check.judge(replace(found, undecided=(unknown,)), {})
+    assert judgement.status is Status.NOT_RUN
+    assert "NPU_MATRIX_MIRRORS" in judgement.remedies[0]
 
 
 def test_without_a_verl_recipe_the_check_is_unsupported(context: Any) -> None:
