@@ -80,6 +80,10 @@ class ArtifactStore:
             return False
         return status.st_size == ref.size
 
+    def is_altered(self, ref: ArtifactRef) -> bool:
+        """Whether there is a file with other content in the place of this one."""
+        return self.path(ref.digest).exists() and not self.is_intact(ref)
+
     def clear_unfinished(self, before: float) -> None:
         """Remove incomplete files of killed writers that are older than `before` (Unix seconds)."""
         for path in (self.folder / "incoming").glob("*"):

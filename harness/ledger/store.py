@@ -41,7 +41,12 @@ REQUESTED_RUNS = """(argv = '[]' OR argv LIKE '%"run"%')"""
 # All orders are those in which rows were added to this ledger, never those of clocks, which can be set back.
 # Merged rows are added when they are merged, in the order of their own ledger.
 # Outcomes recorded here come before merged ones: their files, for example environments, are on this machine.
-LATEST_REUSABLE = f"AND state = '{State.COMPLETED.value}' ORDER BY merged, id DESC"
+# Not after a failure without measurements: what was measured before may not be true any more.
+REUSABLE = """AND id <= :end AND state = 'completed' AND NOT EXISTS (
+    SELECT 1 FROM outcomes AS later WHERE later.key = outcomes.key AND later.id BETWEEN outcomes.id AND :end
+    AND later.merged <= outcomes.merged AND later.state IN ('timeout', 'error')
+) ORDER BY merged, id DESC"""
+LAST_POSITION = 2**63 - 1
 PUT_PLAN = (
     "INSERT INTO plans (digest, body) VALUES (?, ?) "
     "ON CONFLICT (digest) DO UPDATE SET body = excluded.body WHERE body != excluded.body"
@@ -154,15 +159,14 @@ class Ledger:
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Outcome]:
-        """Key -> reusable outcome, for the keys that have one."""
-        return self._newest_known(self._first_intact(keys, LATEST_REUSABLE, claimed=False))
+        """Key -> reusable outcome, for the keys that have one: completed, and not followed by a failure."""
+        return self._newest_known(self._first_intact(keys, REUSABLE, claimed=False))
 
     def reusable_in_run(self, keys: Iterable[str], run_id: str) -> dict[str, Outcome]:
         """Key -> the outcome that a run reused, as far as it is still known: later outcomes are left out."""
         kept = [key for key in keys if not self.lost.outcome_of_run(run_id, key)]
-        end = self.run_ends().get(run_id)
-        limit = "" if end is None else f"AND id <= {end} "
-        return self._newest_known(self._first_intact(kept, limit + LATEST_REUSABLE, claimed=False))
+        end = self.run_ends().get(run_id, LAST_POSITION)
+        return self._newest_known(self._first_intact(kept, REUSABLE, claimed=False, end=end))
 
     def latest(self, keys: Iterable[str]) -> dict[str, Outcome]:
         """Key -> the last recorded outcome in any state, for the keys that have one."""
@@ -410,17 +414,19 @@ class Ledger:
         row = self._db.execute("SELECT coalesce(max(attempt), 0) + 1 FROM outcomes WHERE key = ?", (key,))
         return int(row.fetchone()[0])
 
-    def _first_intact(self, keys: Iterable[str], condition: str, *, claimed: bool) -> dict[str, Outcome]:
+    def _first_intact(
+        self, keys: Iterable[str], condition: str, *, claimed: bool, end: int = LAST_POSITION
+    ) -> dict[str, Outcome]:
         """Key -> the first undamaged outcome under the SQL `condition`, for the keys that have one.
 
-        claimed: whether it may be one that is not believed.
+        claimed: whether it may be one that is not believed. end: the last position that `condition` may use.
         """
         found: dict[str, Outcome] = {}
         with database_errors(self.path, "read"):
             for key in dict.fromkeys(keys):
                 rows = self._db.execute(
-                    f"SELECT {OUTCOME_COLUMNS} FROM outcomes WHERE key = ? {condition}",  # noqa: S608
-                    (key,),
+                    f"SELECT {OUTCOME_COLUMNS} FROM outcomes WHERE key = :key {condition}",  # noqa: S608
+                    {"key": key, "end": end},
                 )
                 usable = (one for one in self._intact_outcomes(rows) if claimed or not one.trust.claimed)
                 outcome = next(usable, None)

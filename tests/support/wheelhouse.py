@@ -77,11 +77,11 @@ class Wheels:
         *requires: str,
         tag: str = "py3-none-any",
         python: str = "",
-        files: Mapping[str, str] | None = None,
+        files: Mapping[str, str | bytes] | None = None,
     ) -> Path:
         module = name.replace("-", "_")
         info = f"{module}-{version}.dist-info"
-        content = {
+        content: dict[str, str | bytes] = {
             f"{module}/__init__.py": f'__version__ = "{version}"\n',
             **(files or {}),
             f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
@@ -91,8 +91,9 @@ class Wheels:
         }
         record = []
         for path, text in content.items():
-            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-            record.append(f"{path},sha256={digest},{len(text.encode())}\n")
+            data = text.encode() if isinstance(text, str) else text
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            record.append(f"{path},sha256={digest},{len(data)}\n")
         record.append(f"{info}/RECORD,,\n")
         content[f"{info}/RECORD"] = "".join(record)
         target = self.folder / f"{module}-{version}-{tag}.whl"

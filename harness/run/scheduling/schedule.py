@@ -82,7 +82,6 @@ class Schedule:
         self._keep_going = keep_going
         self._seconds = seconds or {}
         self._results: dict[str, TaskResult] = {}
-        self._fallback: dict[str, TaskResult] = {}
         self._accepted: set[str] = set()
         self._cells = _by_cell(plan.entries)
         self._cells_of = _cells_of_keys(plan)
@@ -129,8 +128,8 @@ class Schedule:
         self._accepted.difference_update(keys)
 
     def discard(self, key: str) -> None:
-        """Note that the outcome of `key` cannot be an input, so that its task runs again."""
-        self._fallback[key] = self._results.pop(key)
+        """Note that the outcome of `key` is not used, so that its task runs again."""
+        del self._results[key]
         self._mark_undecided(key)
 
     def discard_outdated_dependents(self, key: str) -> dict[str, str]:
@@ -183,8 +182,8 @@ class Schedule:
         self._update_queue([key])
 
     def result(self, key: str) -> TaskResult | None:
-        """The result of a task in this run, or else its discarded result of an earlier run."""
-        return self._results.get(key) or self._fallback.get(key)
+        """The result of a task in this run, or its reused result of an earlier run."""
+        return self._results.get(key)
 
     def decisions(self) -> tuple[EntryDecision, ...]:
         """The decision on every entry of the plan, in its order."""

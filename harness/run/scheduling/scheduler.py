@@ -125,8 +125,8 @@ class _Run:
             if reason:
                 self._why[key] = reason
                 del known[key]
-        outdated = outdated_outcomes(plan.tasks, known) | altered_outcomes(plan.tasks, known)
-        for key, reason in outdated.items():
+        altered = altered_outcomes(plan.tasks, known, ledger.artifacts)
+        for key, reason in (outdated_outcomes(plan.tasks, known) | altered).items():
             self._why[key] = reason
             del known[key]
         self._schedule = Schedule(

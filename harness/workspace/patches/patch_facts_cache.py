@@ -5,9 +5,7 @@ The facts are computed once for each head or tree and cached.
 
 from __future__ import annotations
 
-import json
 import logging
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from harness.settings import Settings
 from harness.sources.git.mirrors import find_clone, mirrors_folder
 from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.workspace.downloads import progress_logger, run_quietly
+from harness.workspace.patches.cached_facts import cached_facts
 from harness.workspace.patches.patch_target import matrix_versions, variants_for_head
 
 LOGGER = logging.getLogger(__name__)
@@ -117,13 +116,4 @@ def _cached_file(
         for one in variants
     ]
     parts: list[Any] = [list(about), texts, code_digest(__name__, cache=settings.cache)]
-    file = settings.cache / FOLDER / f"{digest_json(parts)}.json"
-    if not file.is_file():
-        facts = json.dumps(work_out())
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as beside:
-            beside.write(facts)
-        # A temporary file is private; a cache may be shared between users.
-        Path(beside.name).chmod(0o644)
-        Path(beside.name).replace(file)
-    return file
+    return cached_facts(settings.cache / FOLDER / f"{digest_json(parts)}.json", work_out)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from harness.settings import Settings
 from harness.sources.git.git_repository import Repository
 from harness.sources.git.mirrors import find_clone
 from harness.workspace.downloads import progress_logger
+from harness.workspace.patches.cached_facts import cached_facts
 from harness.workspace.patches.patch_target import matrix_versions
 
 LOGGER = logging.getLogger(__name__)
@@ -73,14 +72,7 @@ def _cached_file(
     start, _dots, head = revisions.partition("..")
     parts: list[Any] = [clone.commit(start), head, texts, groups, code_digest(__name__, cache=settings.cache)]
     file = settings.cache / "survival" / f"{digest_json(parts)}.json"
-    if not file.is_file():
-        found = survival_of_commits(
-            clone, revisions, variants, progress_logger("history of the patches, commits"), logical
-        )
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as beside:
-            json.dump(found.to_json(), beside)
-        # A temporary file is private; a cache may be shared between users.
-        Path(beside.name).chmod(0o644)
-        Path(beside.name).replace(file)
-    return file
+    progress = progress_logger("history of the patches, commits")
+    return cached_facts(
+        file, lambda: survival_of_commits(clone, revisions, variants, progress, logical).to_json()
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.check import Check, why_not_reusable
 from harness.devices.host.inventory import HostReport
+from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.store import FILE_NAME, Ledger
 from harness.outcome import Evidence, Judgement, Outcome, State, Status
 from harness.plan.change.rerun_reasons import outdated_outcomes
@@ -52,7 +53,9 @@ def read_history(context: PlanContext) -> PlanHistory:
     outdated = {
         **{key: one.trust.claimed for key, one in stored.items() if one.trust.claimed},
         **outdated_outcomes(tasks, found.outcomes),
-        **altered_outcomes(tasks, found.outcomes),
+        **altered_outcomes(
+            tasks, found.outcomes, ArtifactStore(context.settings.path("state") / "artifacts")
+        ),
     }
     return replace(
         found,

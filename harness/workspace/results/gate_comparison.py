@@ -130,7 +130,8 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
     expected = expectations(context.matrix, profile)
     base = _base(planned, ledger, options.base)
     changes, places = _blame(context, base.plan)
-    outdated = outdated_attempts(plan, attempts) | altered_outcomes(plan.tasks, attempts.outcomes)
+    altered = altered_outcomes(plan.tasks, attempts.outcomes, ledger.artifacts)
+    outdated = outdated_attempts(plan, attempts) | altered
     head = verdicts_from_ledger(plan, attempts.outcomes, expected, outdated)
     base_entries = base.plan.entries_by_name
     head_entries = {(entry.cell_id, entry.check): entry for entry in plan.entries}

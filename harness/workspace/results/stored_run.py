@@ -61,7 +61,7 @@ def open_run(settings: Settings, ledger: Ledger, run_id: str | None) -> StoredRu
     plan = plan_of_record(run.plan, {check.name: check for check in all_checks()})
     matrix = open_matrix(settings)
     outcomes = outcomes_of_run(ledger, plan.tasks, run.run_id)
-    altered = altered_outcomes(plan.tasks, outcomes) if run.finished is not None else {}
+    altered = altered_outcomes(plan.tasks, outcomes, ledger.artifacts) if run.finished is not None else {}
     believed = {key: outcome for key, outcome in outcomes.items() if key not in altered}
     dispositions = [*ledger.dispositions(run.run_id), *stale_dispositions(plan, altered)]
     return StoredRun(

@@ -113,16 +113,40 @@ def test_not_a_number_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_only_completed_outcomes_are_reused_and_the_last_one_counts(tmp_path: Path) -> None:
     with Ledger.open(tmp_path) as ledger:
-        for n, state in enumerate([State.ERROR, State.COMPLETED, State.COMPLETED, State.TIMEOUT]):
+        for n, state in enumerate([State.ERROR, State.COMPLETED, State.COMPLETED, State.INTERRUPTED]):
             ledger.record(outcome(state=state, measurements={"n": n}))
         reused = ledger.get("k1")
         assert reused is not None
         assert reused.measurements == {"n": 2}
         assert [one.attempt for one in ledger.history(key="k1")] == [4, 3, 2, 1]
-        assert ledger.latest(["k1"])["k1"].state is State.TIMEOUT
+        assert ledger.latest(["k1"])["k1"].state is State.INTERRUPTED
         assert ledger.next_attempt("k1") == 5
         assert ledger.next_attempt("k2") == 1
         assert ledger.get_many(["k2", "k1", "k1"]) == {"k1": reused}
+
+
+@pytest.mark.parametrize("state", [State.TIMEOUT, State.ERROR])
+def test_no_outcome_is_reused_after_a_later_failure_of_its_key(tmp_path: Path, state: State) -> None:
+    with Ledger.open(tmp_path) as ledger:
+        first = ledger.begin_run(PlanRecord(), ["run"], {})
+        passed = ledger.record(outcome(run_id=first))
+        second = ledger.begin_run(PlanRecord(), ["run"], {})
+        # The clock was set back meanwhile.
+        ledger.record(outcome(state=state, measurements={}, started=1.0, finished=2.0, run_id=second))
+        assert ledger.get("k1") is None
+        assert ledger.reusable_in_run(["k1"], first) == {"k1": passed}
+        assert ledger.reusable_in_run(["k1"], second) == {}
+        ledger.record(outcome(finished=3.0))
+        assert ledger.get("k1") is not None
+
+
+def test_a_failure_elsewhere_leaves_an_outcome_of_this_machine(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "other") as other:
+        other.record(outcome(state=State.TIMEOUT, measurements={}))
+    with Ledger.open(tmp_path / "own") as ledger:
+        passed = ledger.record(outcome())
+        ledger.merge(tmp_path / "other" / FILE_NAME)
+        assert ledger.get("k1") == passed
 
 
 def test_history_filters(tmp_path: Path) -> None:

@@ -129,6 +129,18 @@ def test_the_same_lock_again_leaves_what_was_built_on_it(ledger: Ledger, tmp_pat
     assert names(executor) == ["resolve"]
 
 
+def test_what_rests_on_the_old_lock_is_not_shown_if_the_new_environment_cannot_be_built(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    old, new = locks(ledger, tmp_path, "torch==2.7.1", "torch==2.8.0")
+    go(CELL, ledger, FakeExecutor(answers={resolve.key: [old]}))
+    executor = FakeExecutor(answers={resolve.key: [new], environment.key: [fails]})
+    result = go(CELL, ledger, executor, policy=RunPolicy(rerun=frozenset({resolve.key})))
+    assert statuses(result)["environment"] is Status.FAIL
+    assert statuses(result)["loss"] is Status.BLOCKED
+    assert "loss" in {one.check for one in ledger.dispositions(result.run_id)}
+
+
 def test_a_run_that_was_killed_after_the_new_lock_goes_on_with_what_needs_it(
     ledger: Ledger, tmp_path: Path
 ) -> None:

@@ -92,6 +92,10 @@ def test_a_report_has_heads_and_summaries_where_trees_are_at_hand(
     written = [file.stat().st_mtime_ns for file in files]
     assert recorded() == files
     assert [file.stat().st_mtime_ns for file in files] == written
+    texts = [file.read_text() for file in files]
+    files[0].write_text(texts[0].replace("conflict", "clean"))
+    files[1].write_text(texts[1][:40])
+    assert [file.read_text() for file in recorded()] == texts
     upstream.commit("3.0", BASE, "mend it")
     assert recorded() != files
     (tmp_path / "file").write_text("")
