@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from altered_files import ALTERED, OF_THE_HOST
 from conftest import REPOSITORY, BuiltCell, not_built
 
 from harness.builds.cell.cell_command import cell_launcher
@@ -76,6 +77,13 @@ def test_an_edit_of_the_patched_verl_is_found_and_built_again(
     assert not built(again, build).reused
     assert target.read_bytes() == content
     assert altered(again, build) == ""
+
+
+@pytest.mark.parametrize("name", [name for name in ALTERED if name not in OF_THE_HOST])
+def test_every_kind_of_altered_file_is_found(build: Job, environment: Outcome, name: str) -> None:
+    with ALTERED[name].made(built(environment, build)) as path:
+        assert path.name in altered(environment, build)
+    assert altered(environment, build) == ""
 
 
 def test_a_task_that_edits_verl_while_it_runs_has_no_outcome(

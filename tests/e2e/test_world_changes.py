@@ -10,16 +10,16 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from altered_files import ALTERED, edit_unseen, in_packages
 from small_world import TORCH, World, hunted_checks, in_cell, small_world
 
-from harness.cell_program.built_environment import EnvironmentBuilt
 from harness.check import Check
 from harness.ledger.store import Ledger
 from harness.outcome import Failure, Outcome, State, Tier
@@ -128,7 +128,7 @@ def test_every_check_that_describes_files_of_this_host_has_them_altered() -> Non
 def test_every_check_that_waits_for_something_is_asked_again_when_it_is_there() -> None:
     """They are for outcomes that are not green, except that an environment may be gone."""
     waits = {check.name for check in all_checks() if check.holds is not no_reason}
-    assert waits == {"resolve", "patches", "npu-ops", "api", "environment"}
+    assert waits == {"resolve", "lint", "patches", "npu-ops", "api", "environment"}
 
 
 def test_what_a_stand_in_replaces_depends_on_nothing_but_its_key_and_its_environment() -> None:
@@ -221,78 +221,6 @@ def test_changed_code_data_and_simulator_are_not_answered(tmp_path: Path) -> Non
 
 
 # Environments: what commands find in the folders that a stored outcome describes.
-
-
-class Altered:
-    """A change of a file of the environment, which can be undone."""
-
-    def __init__(self, find: Callable[[EnvironmentBuilt], Path], change: Callable[[Path], None]) -> None:
-        self.find, self.change = find, change
-
-    @contextmanager
-    def made(self, built: EnvironmentBuilt) -> Iterator[Path]:
-        path = self.find(built)
-        link = path.readlink() if path.is_symlink() else None
-        status = path.stat() if path.exists() else None
-        data = path.read_bytes() if status and not link else b""
-        self.change(path)
-        yield path
-        if link:
-            path.unlink()
-            path.symlink_to(link)
-        elif status is None:
-            path.unlink()
-        else:
-            path.write_bytes(data)
-            path.chmod(status.st_mode)
-            # With another time, Python compiles a module again.
-            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-def in_packages(name: str) -> Callable[[EnvironmentBuilt], Path]:
-    return lambda built: Path(built.site_packages) / name
-
-
-def edit_unseen(path: Path) -> None:
-    """Keep the size and the times."""
-    status, data = path.stat(), path.read_bytes()
-    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-def compiled(built: EnvironmentBuilt) -> Path:
-    return next(Path(built.site_packages).glob("verl/__pycache__/*.pyc"))
-
-
-def point_elsewhere(path: Path) -> None:
-    target = path.resolve()
-    path.unlink()
-    path.symlink_to(f"{target.parent}/./{target.name}")
-
-
-def manifest_of(built: EnvironmentBuilt) -> Path:
-    assert built.files is not None
-    return Path(built.files.manifest)
-
-
-ALTERED = {
-    "installed file": Altered(in_packages("verl/core.py"), edit_unseen),
-    "added module": Altered(in_packages("torch/extra.py"), Path.touch),
-    "added path file": Altered(in_packages("extra.pth"), lambda path: path.write_text("import os")),
-    "removed module": Altered(in_packages("vllm/__init__.py"), Path.unlink),
-    "compiled module": Altered(compiled, edit_unseen),
-    "installed library": Altered(in_packages("torch_npu/lib/libtorch_npu.so"), edit_unseen),
-    "interpreter": Altered(lambda built: Path(built.prefix) / "bin/python", point_elsewhere),
-    "standard library": Altered(lambda built: standard_library(built) / "random.py", edit_unseen),
-    "device library": Altered(lambda built: Path(built.runtime) / "libascendcl.so", edit_unseen),
-    "CANN": Altered(lambda built: next(Path(built.runtime).glob("toolkit/*/bin/npu-smi")), edit_unseen),
-    "list of files": Altered(manifest_of, edit_unseen),
-}
-
-
-def standard_library(built: EnvironmentBuilt) -> Path:
-    interpreter = (Path(built.prefix) / "bin/python").resolve()
-    return interpreter.parent.parent / "lib" / interpreter.name
 
 
 def in_environment() -> list[str]:

@@ -127,6 +127,15 @@ class npu:
     def get_device_name(_index):
         return "Ascend910B3"
 """
+MAIN = """\
+import hydra
+import torch
+
+
+@hydra.main(config_path="config", config_name="ppo_trainer", version_base=None)
+def main(config):
+    torch.ones(config.trainer.nnodes, "cpu")
+"""
 CONFIG = "trainer: {nnodes: 1}\nactor_rollout_ref: {actor: {use_dynamic_bsz: false}}\n"
 OPERATORS = 'custom:\n- func: "npu_swiglu(Tensor self, int dim=-1) -> Tensor"\n'
 STEADY = "steady"
@@ -245,8 +254,8 @@ class World:
                     "verl/core.py": CORE,
                     "verl/ops.py": use,
                     "verl/trainer/__init__.py": "",
-                    "verl/trainer/main_ppo.py": "import torch\n",
-                    "verl/trainer/config/_generated_ppo_trainer.yaml": CONFIG,
+                    "verl/trainer/main_ppo.py": MAIN,
+                    "verl/trainer/config/ppo_trainer.yaml": CONFIG,
                 },
             ),
             "torch": ("2.13.0", {"torch/__init__.py": TORCH}),
