@@ -33,7 +33,7 @@ def judge_origin(
     """
     is_hardware = outcome.evidence is Evidence.HARDWARE
     foreign = merged or (outcome.origin is not None and outcome.origin.recorder != host)
-    if not foreign and not (is_hardware and outcome.origin is None):
+    if not foreign and outcome.origin is not None:
         return replace(outcome, trust=Trust())
     refusals = [] if outcome.origin else ["it does not say which machine measured it"]
     for attestation in attestations:
@@ -43,7 +43,7 @@ def judge_origin(
         refusals.append(why)
     unsigned = refusals[0] if refusals else "no runner signed it"
     if not is_hardware:
-        return replace(outcome, trust=Trust(foreign=True, unsigned=unsigned))
+        return replace(outcome, trust=Trust(foreign=foreign, unsigned=unsigned))
     trust = Trust(foreign=True, unsigned=unsigned, claimed=unsigned)
     return replace(outcome, evidence=Evidence.STATIC, trust=trust)
 

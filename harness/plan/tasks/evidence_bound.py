@@ -47,12 +47,12 @@ def bounded_outcome(task: Task | TaskRecord | None, outcome: Outcome) -> Bounded
 
     These are the evidence it states, the strongest evidence that the task can give, and the evidence that
     follows from the device in its measurements. If only hardware can give an outcome of the task, an outcome
-    of another machine that no runner signed is claimed, whatever evidence it states.
+    of another or an unnamed machine that no runner signed is claimed, whatever evidence it states.
     """
     strongest = strongest_evidence(task)
     trust = outcome.trust
-    if strongest is Evidence.HARDWARE and trust.foreign and not trust.signer:
-        claimed = replace(trust, claimed=trust.claimed or trust.unsigned)
+    if strongest is Evidence.HARDWARE and trust.unsigned:
+        claimed = replace(trust, claimed=trust.unsigned)
         return BoundedOutcome(outcome=replace(outcome, evidence=Evidence.STATIC, trust=claimed))
     measured = _measured_evidence(outcome)
     weakest = min(outcome.evidence, strongest, measured or outcome.evidence, key=lambda one: one.rank)

@@ -251,8 +251,9 @@ def test_a_ledger_that_was_copied_as_a_whole_is_not_local(bench):
     assert found.trust == Trust(foreign=True, unsigned=why, claimed=why)
 
 
-def test_a_hardware_outcome_that_does_not_name_its_machine_is_claimed(bench):
-    outcome = measured()
+@pytest.mark.parametrize("evidence", [Evidence.HARDWARE, Evidence.CPU])
+def test_an_outcome_that_does_not_name_its_machine_is_unsigned_and_claimed_on_hardware(bench, evidence):
+    outcome = measured(evidence=evidence)
     bench.record(outcome, "here", HERE)
     body = outcome_body(outcome)
     edit_ledger(
@@ -262,7 +263,9 @@ def test_a_hardware_outcome_that_does_not_name_its_machine_is_claimed(bench):
     )
     with bench.here() as ledger:
         (found,) = ledger.history()
-    assert found.trust.claimed == "it does not say which machine measured it"
+    why = "it does not say which machine measured it"
+    assert found.trust.unsigned == why
+    assert found.trust.claimed == (why if evidence is Evidence.HARDWARE else "")
 
 
 def test_the_text_of_an_outcome_cannot_say_that_it_is_trusted(bench):

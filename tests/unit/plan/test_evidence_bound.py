@@ -86,10 +86,11 @@ def test_hardware_evidence_with_measurements_of_a_simulated_device_is_simulated(
     assert bounded_outcome(make_task({"kind": "npu"}), real).outcome is real
 
 
+@pytest.mark.parametrize("foreign", [True, False], ids=["another machine", "an unnamed machine"])
 @pytest.mark.parametrize("evidence", Evidence)
-def test_an_unsigned_outcome_of_another_machine_proves_nothing_about_hardware_whatever_it_states(evidence):
-    foreign = Trust(foreign=True, unsigned="no runner signed it")
-    outcome = make_outcome(evidence=evidence, trust=foreign)
+def test_an_unsigned_outcome_proves_nothing_about_hardware_whatever_it_states(evidence, foreign):
+    unsigned = Trust(foreign=foreign, unsigned="no runner signed it")
+    outcome = make_outcome(evidence=evidence, trust=unsigned)
     on_npu = bounded_outcome(make_task({"kind": "npu"}), outcome).outcome
     assert (on_npu.trust.claimed, on_npu.evidence) == ("no runner signed it", Evidence.STATIC)
     for task in (make_task({"kind": "sim"}), make_task({"kind": "npu"}, Tier.STATIC)):
