@@ -196,21 +196,29 @@ def _leave_write_ahead_log(connection: sqlite3.Connection) -> None:
 
 def _replace_damaged(path: Path, why: str) -> DatabaseDamage:
     kept = _unused_name(path)
-    # The damaged file keeps its name until the new one takes it: a crash in between loses nothing.
-    for suffix in ("", *SIDE_FILES):
-        side = path.with_name(path.name + suffix)
-        if side.exists():
-            shutil.copy2(side, kept.with_name(kept.name + suffix))
-    fresh = path.with_name(f"{path.name}.salvaged-{os.getpid()}")
+    fresh = path.with_name(f"{path.name}.salvaged")
+    # A process that was killed while it repaired the ledger may have left it.
+    _remove(fresh)
     try:
-        fresh.unlink(missing_ok=True)
+        # The damaged file keeps its name until the new one takes it: a crash in between loses nothing.
+        for suffix in ("", *SIDE_FILES):
+            side = path.with_name(path.name + suffix)
+            if side.exists():
+                shutil.copy2(side, kept.with_name(kept.name + suffix))
         salvaged = salvage(kept, fresh)
-        for suffix in SIDE_FILES:
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    except BaseException:
+        _remove(fresh)
+        _remove(kept)
+        raise
+    for suffix in SIDE_FILES:
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    fresh.replace(path)
     return DatabaseDamage(renamed_to=kept, why=why, salvaged=salvaged)
+
+
+def _remove(database: Path) -> None:
+    for suffix in ("", *SIDE_FILES):
+        database.with_name(database.name + suffix).unlink(missing_ok=True)
 
 
 def _unused_name(path: Path) -> Path:

@@ -18,17 +18,26 @@ COUNTED_TABLES = ("outcomes", "runs")
 _HEX_DIGITS = 32
 
 
+class StoredText(bytes):
+    """A text of the database that may no longer be UTF-8. Plain bytes are BLOBs, which no text equals."""
+
+
 def row_seal(table: str, row_id: int, values: tuple[object, ...]) -> str:
-    """The seal of a row. values: all columns except the seal, in the table's order; texts may be bytes."""
+    """The seal of a row. values: all columns except the seal, in the table's order."""
     digest = hashlib.sha256()
     for value in (table, row_id, *values):
         data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
-        kind = b"i" if isinstance(value, int) else b"f" if isinstance(value, float) else b"s"
-        if value is None:
-            kind = b"n"
-        digest.update(b"%s%d:" % (kind, len(data)))
+        digest.update(b"%s%d:" % (_kind(value), len(data)))
         digest.update(data)
     return digest.hexdigest()[:_HEX_DIGITS]
+
+
+def _kind(value: object) -> bytes:
+    if value is None:
+        return b"n"
+    if isinstance(value, int | float):
+        return b"i" if isinstance(value, int) else b"f"
+    return b"s" if isinstance(value, str | StoredText) else b"b"
 
 
 def sealed_tables(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
@@ -74,15 +83,14 @@ def next_row_id(table: str) -> str:
 
 def broken_seals(connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
     """Table and row id of every row that is not what was written."""
-    # Bytes also read texts that are no longer UTF-8.
-    factory, connection.text_factory = connection.text_factory, bytes
+    factory, connection.text_factory = connection.text_factory, StoredText
     try:
         for table, columns in _tables_as_text(connection, factory).items():
             rows = connection.execute(
                 f"SELECT rowid, {SEAL_COLUMN}, {', '.join(columns)} FROM {table} NOT INDEXED"  # noqa: S608
             )
             for row_id, seal, *values in rows:
-                if row_seal(table, row_id, tuple(values)).encode() != seal:
+                if StoredText(row_seal(table, row_id, tuple(values)).encode()) != seal or type(seal) is bytes:
                     yield table, row_id
     finally:
         connection.text_factory = factory
@@ -93,4 +101,4 @@ def _tables_as_text(connection: sqlite3.Connection, factory: object) -> dict[str
     try:
         return sealed_tables(connection)
     finally:
-        connection.text_factory = bytes
+        connection.text_factory = StoredText

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 import sqlite3
@@ -14,6 +15,7 @@ from make_outcome import make_outcome
 
 from benchmarks.ledger_damage import LedgerContent, damage_of, flip_bits
 from harness.errors import InfrastructureError
+from harness.ledger import database
 from harness.ledger.plan_record import PlanEntry, PlanRecord
 from harness.ledger.run_record import Disposition
 from harness.ledger.store import FILE_NAME, Ledger
@@ -150,6 +152,44 @@ def test_a_run_whose_record_was_lost_is_not_replaced_by_an_older_one(
         latest = ledger.latest_run()
         assert latest is not None
         assert latest.run_id == again
+
+
+def test_a_text_that_a_flipped_bit_made_binary_is_noticed_and_hides_nothing(
+    tmp_path: Path, ledger_file: Path
+) -> None:
+    text = b'"good":false,"text":"key-4key-4'
+    folder = damaged(
+        tmp_path / "row", ledger_file.read_bytes().replace(text, text.replace(b"false", b"fals%"))
+    )
+    with Ledger.open(folder) as ledger:
+        last = ledger.latest_run()
+    for change in ("lost_rows SET key = CAST(key AS BLOB)", "runs SET argv = CAST(argv AS BLOB)"):
+        with closing(sqlite3.connect(folder / FILE_NAME, isolation_level=None)) as raw:
+            raw.execute(f"UPDATE {change}")
+        with Ledger.open(folder) as ledger:
+            assert ledger.notices, change
+            assert ledger.get("key-4") is None
+            assert ledger.latest_run() == last
+
+
+def test_a_repair_that_the_disk_stops_leaves_the_damaged_file_and_nothing_else(
+    tmp_path: Path, ledger_file: Path, before: LedgerContent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = ledger_file.read_bytes()[:-PAGE]
+    folder = damaged(tmp_path / "full", data)
+
+    def full(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "salvage", full)
+        with pytest.raises(InfrastructureError, match="ledger"):
+            Ledger.open(folder)
+    left = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".recovery"}
+    assert left == {FILE_NAME: data}
+    damage = damage_of(before, folder)
+    assert not damage.unusable
+    assert not damage.wrong
 
 
 def in_wal_mode(file: Path) -> sqlite3.Connection:
