@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from harness.builds.ownership.temporary_folders import (
     last_change_time,
     list_temporary_folders,
     remove_temporary_folder,
+    temporary_parents,
 )
 from harness.errors import HarnessError
 
@@ -141,10 +141,11 @@ def judge_unfinished_folders(cache: Path, policy: CleanupPolicy) -> tuple[Cleanu
 
 def judge_temporary_folders(view: ProcessView, temporary: Path | None = None) -> tuple[CleanupCandidate, ...]:
     """Decide which temporary folders of this user to remove."""
-    folders = list_temporary_folders(temporary or Path(tempfile.gettempdir()))
+    parents = (temporary,) if temporary else temporary_parents()
     return tuple(
         _folder_candidate("scratch", folder, decision, str(folder))
-        for folder in folders
+        for parent in parents
+        for folder in list_temporary_folders(parent)
         if (decision := is_folder_orphaned(folder, view)) is not None
     )
 

@@ -6,6 +6,7 @@ proxies and git mirrors reach a build. They are below `engine.BUILD_TIME_FOLDER`
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import ssl
@@ -15,6 +16,7 @@ from pathlib import Path
 from harness.builds.engines.engine import BUILD_TIME_FOLDER, BuildTimeFiles, Mount
 from harness.builds.engines.image_layers import INSTALLER
 from harness.builds.lock.cell_lock import LockedSource
+from harness.builds.ownership.temporary_folders import memory_folder, temporary_folder
 from harness.sources.git.mirrors import MIRRORS, find_mirror
 from harness.sources.packages.index_settings import IndexSettings, local_path
 
@@ -85,6 +87,19 @@ def build_time_files(
         f"{name}={shlex.quote(value)}\n" for name, value in sorted(passed.items())
     ).encode()
     return BuildTimeFiles(secrets=secrets, mounts=(*mounts, *_mirrors(sources, environ)))
+
+
+@contextlib.contextmanager
+def secret_files(secrets: Mapping[str, bytes]) -> Iterator[list[Mount]]:
+    """Secrets as files that only this user can read, in memory if possible, removed after the build."""
+    with temporary_folder(memory_folder()) as folder:
+        mounts = []
+        for name, data in secrets.items():
+            path = folder / name
+            path.touch(mode=0o600)
+            path.write_bytes(data)
+            mounts.append(Mount(source=path, target=f"{BUILD_TIME_FOLDER}/{name}"))
+        yield mounts
 
 
 def _paths_in_build(value: str, separator: str | None, first: int) -> tuple[str, list[Mount]]:

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+from harness.builds.engines.build_time_files import secret_files
 from harness.builds.engines.engine import (
     BUILD_TIME_FOLDER,
     BuildError,
@@ -55,7 +56,7 @@ class DockerEngine(SdkEngine):
 
     def _build_with_buildkit(self, request: LayerBuild) -> Image:
         layer, build_files = request.layer, request.build_files
-        with temporary_folder() as folder:
+        with temporary_folder() as folder, secret_files(build_files.secrets) as secrets:
             # A sub-folder, because the file that names the owner must not be part of the build.
             context = folder / "context"
             context.mkdir()
@@ -63,14 +64,8 @@ class DockerEngine(SdkEngine):
             argv += ["--tag", layer_image(layer.key), "--file", str(context / "Dockerfile")]
             for label, value in request.labels.items():
                 argv += ["--label", f"{label}={value}"]
-            for secret, data in build_files.secrets.items():
-                path = context / ".build_files" / secret
-                path.parent.mkdir(mode=0o700, exist_ok=True)
-                path.touch(mode=0o600)
-                path.write_bytes(data)
-                argv += ["--secret", f"id={secret},src={path}"]
-            # The client passes secrets to the build; they must not be part of its context.
-            context.joinpath(".dockerignore").write_text(".build_files\n", "utf-8")
+            for secret in secrets:
+                argv += ["--secret", f"id={PurePosixPath(secret.target).name},src={secret.source}"]
             _write_files(context, layer, build_files)
             context.joinpath("Dockerfile").write_text(
                 _dockerfile(self._name(request.parent), layer, build_files), "utf-8"

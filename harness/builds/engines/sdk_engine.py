@@ -20,6 +20,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.types import LogConfig
 from docker.types import Mount as BindMount
 
+from harness.builds.engines.build_time_files import secret_files
 from harness.builds.engines.engine import (
     ARCHITECTURES,
     BUILD_TIME_FOLDER,
@@ -40,7 +41,6 @@ from harness.builds.engines.engine import (
 )
 from harness.builds.engines.image_layers import Layer
 from harness.builds.ownership.owner_labels import KEY, OWNER, has_owner_labels
-from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.devices.host.container_service import storage_folder
 from harness.errors import InfrastructureError
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
@@ -133,7 +133,7 @@ class SdkEngine:
         """
         layer, build_files = request.layer, request.build_files
         with contextlib.ExitStack() as stack:
-            mounts = [*build_files.mounts, *stack.enter_context(_secret_files(build_files.secrets))]
+            mounts = [*build_files.mounts, *stack.enter_context(secret_files(build_files.secrets))]
             spec = ContainerSpec(
                 name=f"npu-matrix-build-{layer.key[:12]}-{os.getpid()}-{time.monotonic_ns()}",
                 image=request.parent,
@@ -375,19 +375,6 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, APIError) and error.explanation:
         return str(error.explanation)
     return f"{error}" or type(error).__name__
-
-
-@contextlib.contextmanager
-def _secret_files(secrets: Mapping[str, bytes]) -> Iterator[list[Mount]]:
-    """Secrets as files that only this user can read, removed after the build."""
-    with temporary_folder() as folder:
-        mounts = []
-        for name, data in secrets.items():
-            path = folder / name
-            path.touch(mode=0o600)
-            path.write_bytes(data)
-            mounts.append(Mount(source=path, target=f"{BUILD_TIME_FOLDER}/{name}"))
-        yield mounts
 
 
 def _make_archive(files: Mapping[str, bytes]) -> bytes:

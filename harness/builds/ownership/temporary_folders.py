@@ -19,6 +19,19 @@ PREFIX = "npmx-"
 OWNER_FILE = ".owner"
 # Longer than the longest build of a layer, which has a limit of one hour.
 ABANDONED_AFTER_S = 2 * 3600.0
+# A file system in memory: what a killed process leaves there is on no disk.
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the folders in it are made by mkdtemp
+
+
+def memory_folder() -> Path:
+    """The folder for temporary files with credentials, in memory if the system has such a file system."""
+    usable = SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK | os.X_OK)
+    return SHARED_MEMORY if usable else Path(tempfile.gettempdir())
+
+
+def temporary_parents() -> tuple[Path, ...]:
+    """The folders in which this program makes temporary folders."""
+    return tuple(dict.fromkeys((Path(tempfile.gettempdir()), memory_folder())))
 
 
 @contextlib.contextmanager
@@ -35,8 +48,8 @@ def temporary_folder(parent: Path | None = None, prefix: str = PREFIX) -> Iterat
 def make_temporary_folder(parent: Path | None = None, prefix: str = PREFIX) -> Path:
     """A new temporary folder with a file that names its owner; remove it with `remove_temporary_folder`.
 
-    parent: by default the temporary folder of the system. `cleanup` searches only that one, so a caller that
-    uses another parent has to remove leftover folders itself.
+    parent: by default the temporary folder of the system. `cleanup` searches `temporary_parents`, so a caller
+    that uses another parent has to remove leftover folders itself.
     """
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     (folder / OWNER_FILE).write_text(str(this_process()), encoding="utf-8")
@@ -106,7 +119,8 @@ def is_folder_orphaned(folder: Path, view: ProcessView) -> tuple[bool, str] | No
 
 def remove_orphaned_folders(temporary: Path | None = None, prefix: str = PREFIX) -> None:
     """Remove the temporary folders of dead processes; `cleanup` reports those that cannot be removed."""
-    for folder in list_temporary_folders(temporary or Path(tempfile.gettempdir()), prefix):
+    parents = (temporary,) if temporary else temporary_parents()
+    for folder in (folder for parent in parents for folder in list_temporary_folders(parent, prefix)):
         decided = is_folder_orphaned(folder, ProcessView())
         if decided is not None and decided[0]:
             with contextlib.suppress(OSError):

@@ -27,8 +27,10 @@ from harness.builds.cleanup.cleanup_candidates import (
     removal_order,
     remove_candidate,
 )
+from harness.builds.engines.build_time_files import secret_files
 from harness.builds.engines.engine import BuildTimeFiles, ContainerSpec, EngineResource, LayerBuild
 from harness.builds.engines.image_layers import Layer
+from harness.builds.ownership import temporary_folders
 from harness.builds.ownership.cache_use import CacheUse, cache_in_use
 from harness.builds.ownership.owner_labels import OWNER, ProcessView, make_labels, this_process
 from harness.builds.ownership.temporary_folders import (
@@ -227,6 +229,22 @@ def test_temporary_folders_of_the_dead_go_and_no_others(dead_owner: Any, tmp_pat
     remove_orphaned_folders(tmp_path)
     left = {"kept", "npmx-elsewhere", "npmx-link", "npmx-mine", "npmx-nobodys", "npmx-space", "npmy-dead"}
     assert {path.name for path in tmp_path.iterdir()} == left
+
+
+def test_files_with_secrets_are_in_memory_and_what_the_dead_left_of_them_goes(
+    dead_owner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(temporary_folders, "SHARED_MEMORY", tmp_path)
+    with secret_files({"settings": b"UV_INDEX_URL=secret"}) as (mount,):
+        assert mount.source.parent.parent == tmp_path
+        assert mount.source.stat().st_mode & 0o777 == 0o600
+        assert mount.source.parent.stat().st_mode & 0o777 == 0o700
+        assert mount.source.read_bytes() == b"UV_INDEX_URL=secret"
+    assert list(tmp_path.iterdir()) == []
+    scratch(tmp_path, "npmx-dead", dead_owner)
+    assert str(tmp_path / "npmx-dead") in {one.name for one in judge_temporary_folders(ProcessView())}
+    remove_orphaned_folders()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_its_owner_removes_meanwhile_is_nothing_that_was_left(
