@@ -20,8 +20,15 @@ from harness.sources.packages.index_settings import index_environment, uv_binary
 
 # Variables of uv that define the default index; each test uses one way to name it.
 DEFAULT_INDEX = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
-# uv takes the first of these. Links to a page without packages, and a proxy that does not exist, end a run.
-OTHERS = ("UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "PIP_FIND_LINKS", "PIP_PROXY", "~/.config/pip/pip.conf")
+# uv refuses the first of these and takes the second. Links to a page without packages, and a proxy that does not exist, end a run.
+OTHERS = (
+    "PIP_TRUSTED_HOST",
+    "UV_EXTRA_INDEX_URL",
+    "UV_FIND_LINKS",
+    "PIP_FIND_LINKS",
+    "PIP_PROXY",
+    "~/.config/pip/pip.conf",
+)
 FORMATS = ("requirements", "script", "dockerfile", "json")
 
 
