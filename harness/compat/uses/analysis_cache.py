@@ -49,10 +49,7 @@ class SqliteCache:
                 self._close()
                 break
             except sqlite3.DatabaseError:
-                self._close()
-                # The file is damaged. Another process that has it open keeps using the deleted file.
-                with contextlib.suppress(OSError):
-                    self._file.unlink()
+                self._discard()
         return self
 
     def __exit__(
@@ -64,6 +61,12 @@ class SqliteCache:
         if self._database is not None:
             self._database.close()
             self._database = None
+
+    def _discard(self) -> None:
+        """Remove a damaged file. Another process that has it open keeps using the deleted file."""
+        self._close()
+        with contextlib.suppress(OSError):
+            self._file.unlink()
 
     def get(self, keys: Iterable[str]) -> dict[str, str]:
         """The stored texts of these keys."""
@@ -82,8 +85,11 @@ class SqliteCache:
                     text = unsealed(self._name(key), stored) if isinstance(stored, str) else None
                     if text is not None:
                         found[key] = text
-        except sqlite3.Error:
+        except sqlite3.OperationalError:
             self._close()
+            return {}
+        except sqlite3.DatabaseError:
+            self._discard()
             return {}
         return found
 

@@ -93,3 +93,17 @@ def test_results_of_different_code_are_separate(tmp_path: Path) -> None:
         assert cache.get(texts) == texts
     with SqliteCache(tmp_path / "files.sqlite", "two") as cache:
         assert cache.get(texts) == {}
+
+
+def test_a_cache_with_a_damaged_page_is_replaced(tmp_path):
+    file = tmp_path / "files.sqlite"
+    texts = {f"key {number}": "x" * 900 for number in range(40)}
+    with SqliteCache(file, "code") as cache:
+        cache.put(texts)
+    data = file.read_bytes()
+    file.write_bytes(data[:8192] + bytes([255]) * (len(data) - 8192))
+    with SqliteCache(file, "code") as cache:
+        assert cache.get(texts) == {}
+    with SqliteCache(file, "code") as cache:
+        cache.put(texts)
+        assert cache.get(texts) == texts
