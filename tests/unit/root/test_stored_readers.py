@@ -145,6 +145,7 @@ READERS: dict[str, Probe | str] = {
     "builds/cell/interpreter_files.py:ask_interpreter": PROCESS,
     "builds/cell/wheel_store.py:_urls": SAME_TASK,
     "builds/engines/container_run.py:main": PROCESS,
+    "builds/installed/file_manifest.py:_read": "compared with its digest; the probe of read_manifest",
     "builds/installed/file_manifest.py:read_manifest": Probe(
         write_environment, lambda file: earlier_manifest(file.parent)
     ),
@@ -218,9 +219,11 @@ READERS: dict[str, Probe | str] = {
     "sources/packages/index_lookup.py:files": SAME_TASK,
     "sources/packages/source_requirements.py:_of_project": SHIPPED,
     "sources/secrets/credential_text.py:_json_leaves": WRITTEN_BY_USERS,
+    "sources/packages/uv_config.py:_read": HOST,
     "verdict/triage/catalogue.py:_read": WRITTEN_BY_USERS,
     "workspace/execution/reference_recording.py:_trainer_set": SAME_TASK,
     "workspace/execution/reference_recording.py:_finished_run": "sealed: tests/unit/root/test_cache_seal.py",
+    "workspace/results/foreign_secrets.py:problem": IN_MEMORY,
     "workspace/planning/covering_plan.py:_earlier": WRITTEN_BY_USERS,
     "workspace/planning/revision_comparison.py:_planned_there": PROCESS,
 }
