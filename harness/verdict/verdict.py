@@ -166,11 +166,15 @@ def judge_against_expectation(
     """
     found = state or judgement.status.value
     new = _unexpected_reasons(judgement, found, expected)
+    # An expected error is one that a run recorded; no expectation replaces the run.
+    never_ran = judgement.status is Status.ERROR and outcome is None
     return Verdict(
         cell_id=cell_id,
         check=check,
         status=judgement.status,
-        standing=_standing(judgement, found, None if new else expected, blocked_by_known=blocked_by_known),
+        standing=_standing(
+            judgement, found, None if new or never_ran else expected, blocked_by_known=blocked_by_known
+        ),
         reasons=(*judgement.reasons, *new),
         remedies=judgement.remedies,
         evidence=outcome.evidence if outcome and judgement.status.has_evidence else None,

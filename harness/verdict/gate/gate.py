@@ -423,7 +423,7 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
             if head.status is Status.INCONCLUSIVE
             else "the check is planned but has no outcome"
         )
-        return GateClass.INFRA, Blocks.INCOMPLETE, (what,)
+        return GateClass.INFRA, Blocks.INCOMPLETE, (what,) if head.outcome else ()
     flake = inputs.flakes.get(name)
     if flake and flake.stability not in {Stability.PASSES, Stability.FAILS}:
         if flake.stability is Stability.FLAKY:

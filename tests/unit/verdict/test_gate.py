@@ -73,6 +73,18 @@ def test_a_failure_whose_base_was_never_run_is_unknown_and_blocks():
     assert "blocked" in blocked.evidence[0]
 
 
+def test_no_expectation_replaces_an_outcome():
+    for state in ("error", "crash", "timeout", "fail", "inconclusive", "unsupported"):
+        never = judge_against_expectation(
+            "cell", "loss", Judgement(status=Status.ERROR), expected=replace(KNOWN, state=state), key="a" * 64
+        )
+        assert never.standing is Standing.INCOMPLETE
+        assert classified(never, PASS) == (GateClass.INFRA, EXIT_INCOMPLETE)
+        assert classified(never) == (GateClass.INFRA, EXIT_INCOMPLETE)
+    recorded = side(Status.ERROR, expected=replace(KNOWN, state="error"))
+    assert classified(recorded, PASS) == (GateClass.KNOWN, EXIT_OK)
+
+
 def test_a_command_is_printed_once_and_remedies_of_a_run_that_never_was_are_left_out():
     never = judge_against_expectation(
         "cell",
