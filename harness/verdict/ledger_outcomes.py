@@ -58,17 +58,25 @@ def _own_or_all(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
 
 def outdated_attempts(plan: Plan, recorded: RecordedAttempts) -> dict[str, str]:
     """Key -> why the judged outcome proves nothing: a needed check ran again and never had the outcome that
-    it was made from. Runs of other machines are attempts too, so outcomes of merged ledgers stay valid."""
+    it was made from. Runs of other machines are attempts too, so outcomes of merged ledgers stay valid. An
+    outcome of this machine must be made from the last outcome of this machine, as for `run`."""
     found: dict[str, str] = {}
     for key, outcome in recorded.outcomes.items():
         for need in plan.tasks[key].needs:
             attempts = recorded.attempts.get(need, ())
             made_from = outcome.inputs.get(attempts[0].check) if attempts else None
-            if made_from and made_from not in {attempt.content_digest for attempt in attempts}:
+            current = next((one for one in attempts if _is_own_input(one)), None)
+            if made_from and current and not outcome.trust.foreign and made_from != current.content_digest:
+                found[key] = f"{current.check} has a new outcome since then"
+            elif made_from and made_from not in {attempt.content_digest for attempt in attempts}:
                 found[key] = (
                     f"it was made from an outcome of {attempts[0].check} that this ledger does not have"
                 )
     return found
+
+
+def _is_own_input(outcome: Outcome) -> bool:
+    return outcome.state is State.COMPLETED and not outcome.trust.foreign
 
 
 def verdicts_from_ledger(

@@ -1,12 +1,15 @@
 """Verdicts on a plan: an entry that was not run is incomplete, even if a failure of it is expected."""
 
+from dataclasses import replace
+
 from make_outcome import make_outcome
 
 from harness.check import Check
 from harness.ledger.plan_record import PlanEntry, Skip
 from harness.ledger.run_record import Disposition
-from harness.outcome import Evidence, Failure, Judgement, Measured, State, Status, Tier
+from harness.outcome import ArtifactRef, Evidence, Failure, Judgement, Measured, State, Status, Tier, Trust
 from harness.plan.tasks.task import Plan, Task
+from harness.verdict.ledger_outcomes import RecordedAttempts, outdated_attempts
 from harness.verdict.plan_verdicts import judge_plan
 from harness.verdict.verdict import ExpectedFailure, Standing
 
@@ -68,3 +71,35 @@ def test_evidence_that_was_edited_in_the_ledger_is_bounded_by_the_check_and_the_
     assert verdict.outcome is not None
     assert verdict.outcome.evidence is Evidence.STATIC
     assert "states hardware evidence" in verdict.reasons[-1]
+
+
+def outdated(made_from, attempts, *, foreign=False):
+    """Why the outcome of a task proves nothing, that was made from `made_from`; `attempts` on its need, newest first."""
+    resolve = replace(TASK, key="r", check=replace(CHECK, name="resolve"))
+    task = replace(TASK, needs=("r",))
+    plan = Plan(profile="p", matrix_digest="m", cells=(), entries=(), tasks={"k": task, "r": resolve})
+    outcome = make_outcome(
+        "k", "probe", inputs={"resolve": made_from.content_digest}, trust=Trust(foreign=foreign)
+    )
+    recorded = RecordedAttempts(
+        outcomes={"k": outcome, "r": attempts[0]}, attempts={"k": (outcome,), "r": tuple(attempts)}
+    )
+    return outdated_attempts(plan, recorded).get("k", "")
+
+
+def a_lock(text, *, foreign=False):
+    ref = ArtifactRef(name="lock.txt", digest=text * 64, size=1)
+    return make_outcome("r", "resolve", artifacts=(ref,), trust=Trust(foreign=foreign))
+
+
+def test_an_outcome_of_this_machine_must_be_made_from_its_last_lock():
+    old, new = a_lock("a"), a_lock("b")
+    assert outdated(new, [new, old]) == ""
+    assert outdated(old, [new, old]) == "resolve has a new outcome since then"
+    assert outdated(old, [a_lock("b", foreign=True), old]) == ""
+
+
+def test_an_outcome_of_another_machine_must_be_made_from_a_lock_that_the_ledger_has():
+    old, new = a_lock("a", foreign=True), a_lock("b", foreign=True)
+    assert outdated(old, [new, old], foreign=True) == ""
+    assert "does not have" in outdated(old, [new], foreign=True)
