@@ -69,7 +69,7 @@ class Salvage:
     @property
     def is_empty(self) -> bool:
         """Whether there is no sign that the file ever was a ledger."""
-        return not any(self.copied.values()) and all(row.and_later for row in self.lost)
+        return not any(self.copied.values()) and not self.lost
 
 
 def salvage(damaged: Path, into: Path) -> Salvage:
@@ -88,20 +88,21 @@ def salvage(damaged: Path, into: Path) -> Salvage:
                 if row is not None:
                     connection.execute(table.insert, (found.row_id, *row))
         install_seals(connection)
+        copied = {
+            table: int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608
+            for table in UNSEALED
+        }
         lost = tuple(_lost_rows(connection, damaged))
+        if not any(copied.values()) and all(row.and_later for row in lost):
+            # There is nothing that a lost row could hide, and no sign that there ever were rows.
+            lost = ()
         _count_rows(connection, lost)
         connection.executemany(
             "INSERT INTO lost_rows (lost_table, row_id, key, check_name, run_id) VALUES (?, ?, ?, ?, ?)",
             [(row.table, row.row_id, row.key, row.check, row.run_id) for row in lost],
         )
         connection.execute("COMMIT")
-        return Salvage(
-            copied={
-                table: int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608
-                for table in UNSEALED
-            },
-            lost=lost,
-        )
+        return Salvage(copied=copied, lost=lost)
     finally:
         connection.close()
 
