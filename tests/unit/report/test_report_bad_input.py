@@ -129,7 +129,7 @@ def test_a_plan_of_another_version_is_reported_and_later_runs_are_shown(
     assert bench.ask("report") == 0
 
 
-def test_an_incomplete_artifact_is_reported_as_no_longer_stored(bench: Bench) -> None:
+def test_an_incomplete_artifact_makes_the_check_stale_and_is_named(bench: Bench) -> None:
     run_id = bench.go(True, True)
     with Ledger.open(bench.settings.path("state")) as ledger:
         log = ledger.artifacts.put(b"all of the log\n", "log.txt")
@@ -143,7 +143,7 @@ def test_an_incomplete_artifact_is_reported_as_no_longer_stored(bench: Bench) ->
     assert bench.ask("report") == 0
     page = next((bench.root / "reports" / "cells").glob("first-*.html")).read_text(encoding="utf-8")
     assert "patched.json" in page
-    assert "no longer stored" in page
+    assert "its stored file patched.json was altered" in page
     assert "all of" not in page
 
 
