@@ -9,6 +9,7 @@ from harness.builds.export.lock_formats import EXPORTS, FILE_NAMES
 from harness.builds.lock.cell_lock import LockFacets, make_lock
 from harness.errors import HarnessError
 from harness.ledger.store import Ledger
+from harness.measurements import OldMeasurementsError
 from harness.outcome import ArtifactRef, Outcome
 from harness.plan.tasks.task import Plan
 
@@ -42,8 +43,8 @@ def exports_of(
             inconsistencies=[f"{finding.what} ({finding.source})" for finding in cell.findings],
         )
         return {file: EXPORTS[name](lock) for name, file in FILE_NAMES.items()}
-    except HarnessError:
-        # An older version may have stored the outcome, and allowed other values in a lock.
+    except (HarnessError, OldMeasurementsError):
+        # An older version may have stored the plan and the outcome, with other values and facets.
         return {}
 
 
