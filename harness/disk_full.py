@@ -51,7 +51,10 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def _is_disk_full(error: BaseException) -> bool:
     if not isinstance(error, OSError):
         # SQLite, pygit2 and others have only the text.
-        return says_disk_full(str(error))
+        try:
+            return says_disk_full(str(error))
+        except Exception:  # noqa: BLE001 - str() of an exception may itself raise
+            return False
     if _NO_TEMPORARY_FOLDER in str(error):
         return any(_has_no_space(folder) for folder in (os.environ.get("TMPDIR"), "/tmp") if folder)  # noqa: S108
     return error.errno in _CODES
