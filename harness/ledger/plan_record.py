@@ -120,10 +120,14 @@ class CodeRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRecord:
-    """A plan as it was computed; it stays readable after its checks have changed or were removed."""
+    """A plan as it was computed; it stays readable after its checks have changed or were removed.
+
+    selection: the options that selected cells or checks of the profile; "" for the whole profile.
+    """
 
     schema: SchemaVersion = PLAN_SCHEMA
     profile: str = ""
+    selection: str = ""
     matrix_digest: str = ""
     cells: tuple[CellFacts, ...] = ()
     entries: tuple[PlanEntry, ...] = ()

@@ -50,7 +50,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The cells, entries and distinct tasks of a profile."""
+    """The cells, entries and distinct tasks of a profile, or of a part of it; see `PlanRecord.selection`."""
 
     profile: str
     matrix_digest: str
@@ -59,11 +59,13 @@ class Plan:
     tasks: Mapping[str, Task]
     notices: tuple[str, ...] = ()
     code: CodeRecord = field(default_factory=CodeRecord)
+    selection: str = ""
 
     def record(self) -> PlanRecord:
         """The plan as it is stored and printed."""
         return PlanRecord(
             profile=self.profile,
+            selection=self.selection,
             matrix_digest=self.matrix_digest,
             cells=self.cells,
             entries=self.entries,
@@ -105,6 +107,7 @@ def plan_of_record(record: PlanRecord, checks: Mapping[str, Check]) -> Plan:
         },
         notices=(*record.notices, *(f"the check {name!r} of this run no longer exists" for name in gone)),
         code=record.code,
+        selection=record.selection,
     )
 
 

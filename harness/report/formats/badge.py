@@ -67,12 +67,12 @@ def _overall(model: ReportModel) -> Badge:
         return Badge(label="npu-matrix", text="nothing ran", colour=GREY, solid=False)
     kinds = ", ".join(f"{passed[kind]} {style.label}" for kind, style in EVIDENCE.items() if kind in passed)
     idle = sum(one.results for one in model.unanswered)
-    rest = f", {idle} without an answer" if idle else ""
+    part = bool(model.inputs.run.selection)
+    rest = (f", {idle} without an answer" if idle else "") + (", part of the profile" if part else "")
     # Static checks need no device; a pass on the CPU or a simulated device is not one on hardware.
     solid = set(passed) <= {Evidence.HARDWARE, Evidence.STATIC} and Evidence.HARDWARE in passed
-    return Badge(
-        label="npu-matrix", text=f"as expected: {kinds}{rest}", colour=AMBER if idle else GREEN, solid=solid
-    )
+    colour = AMBER if idle or part else GREEN
+    return Badge(label="npu-matrix", text=f"as expected: {kinds}{rest}", colour=colour, solid=solid)
 
 
 def badge_svg(badge: Badge) -> str:

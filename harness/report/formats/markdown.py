@@ -22,7 +22,12 @@ def summary(model: ReportModel) -> str:
     """The summary of a CI job: the headline, what needs attention, and the grid."""
     lines = [f"### {escape(model.headline)}", "", escape(model.proof), ""]
     run = model.inputs.run
-    facts = [("profile", run.profile), ("revision", run.revision), ("run", run.run_id)]
+    facts = [
+        ("profile", run.profile),
+        ("selection", run.selection),
+        ("revision", run.revision),
+        ("run", run.run_id),
+    ]
     details = " · ".join(f"{name} {escape(value)}" for name, value in facts if value)
     lines += [f"{moment(model.inputs.generated)}{' · ' + details if details else ''}", ""]
     if model.attention:

@@ -10,10 +10,12 @@ from harness.report.model.streak import NOT_RUN
 from harness.report.model.unanswered import NO_ANSWER
 
 
-def headline(counts: Mapping[Mark, int], missing: Sequence[tuple[str, str]], known: int) -> str:
+def headline(
+    counts: Mapping[Mark, int], missing: Sequence[tuple[str, str]], known: int, selection: str = ""
+) -> str:
     """The verdicts that need attention, by kind, and whether all planned checks have an answer.
 
-    known: how many of them are expected failures.
+    known: how many of them are expected failures. selection: options that selected a part of the profile.
     """
     bad = [f"{counts[mark]} {_plural(mark, counts[mark])}" for mark in NEEDS_ATTENTION if counts[mark]]
     if missing:
@@ -25,6 +27,8 @@ def headline(counts: Mapping[Mark, int], missing: Sequence[tuple[str, str]], kno
     tail = f", {known} of them expected" if known else ""
     idle = sum(counts[mark] for mark in NO_ANSWER)
     rest = f" {idle} of {sum(counts.values())} planned checks have no answer." if idle else ""
+    if selection:
+        rest += f" This is a part of the profile ({selection}), so nothing is known about the rest."
     return (f"{', '.join(bad)}{tail}." if bad else "Nothing unexpected.") + rest
 
 

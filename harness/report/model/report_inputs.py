@@ -31,7 +31,8 @@ class RunFacts:
     """The run that a report is about.
 
     started: Unix seconds. exit_code: None while the run is in progress. revision: the commit of the checkout,
-    with a `+` if files differed from it. options: command-line options that select this ledger.
+    with a `+` if files differed from it. options: command-line options that select this ledger. selection:
+    the options that selected cells or checks of the profile; "" for the whole profile.
     """
 
     run_id: str = ""
@@ -45,6 +46,7 @@ class RunFacts:
     reused: int = 0
     exit_code: int | None = None
     options: tuple[str, ...] = ()
+    selection: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

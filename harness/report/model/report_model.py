@@ -216,7 +216,9 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         patterns=find_patterns(
             [(row.cell.axes, {name: result.mark for name, result in row.results.items()}) for row in rows]
         ),
-        headline=headline(counts, missing, sum(_is_known(result) for result in results)),
+        headline=headline(
+            counts, missing, sum(_is_known(result) for result in results), inputs.run.selection
+        ),
         proof=proof(counts, passed),
         unanswered=find_unanswered(results),
         strangers=tuple(result for result in inputs.results if result.cell_id not in cell_ids),

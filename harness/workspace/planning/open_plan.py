@@ -34,6 +34,7 @@ from harness.workspace.planning.plan_selection import (
     checks_left_out,
     select_cells,
     select_checks,
+    selection_options,
     split_names,
 )
 
@@ -109,7 +110,8 @@ def open_plan(
         ),
         without={} if checks else checks_left_out(settings, matrix),
     )
-    return PlanContext(settings=settings, matrix=matrix, host=host, plan=plan)
+    selection = selection_options(only, checks)
+    return PlanContext(settings=settings, matrix=matrix, host=host, plan=replace(plan, selection=selection))
 
 
 def _expired(matrix: Matrix) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -52,6 +53,12 @@ def select_checks(names: Sequence[str] = ()) -> tuple[Check, ...]:
         if name not in known:
             raise unknown_name("check", name, sorted(known))
     return with_needed_checks(set(names), registered) if names else registered
+
+
+def selection_options(only: Sequence[str], checks: Sequence[str]) -> str:
+    """The command-line options of a selection; "" if nothing was selected."""
+    named = (("--only", split_names(only)), ("--check", split_names(checks)))
+    return shlex.join([word for option, names in named for name in names for word in (option, name)])
 
 
 def checks_left_out(settings: Settings, matrix: Matrix) -> dict[str, str]:

@@ -55,6 +55,7 @@ def gather_report_inputs(
         reused=len(plan.tasks) - len(stored.executed),
         exit_code=stored.exit_code if exit_code is None else exit_code,
         options=settings.flags(*REPRODUCE_OPTIONS),
+        selection=plan.selection,
     )
     known = plan.profile in matrix.profiles
     excluded = tuple(

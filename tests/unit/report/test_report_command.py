@@ -104,6 +104,17 @@ def test_a_filter_shows_what_it_selects_and_keeps_the_exit_code(bench: Bench, ca
     assert report["counts"] == {"pass": 1, "fail": 1}
 
 
+def test_the_report_of_a_selection_is_not_green(bench: Bench, capsys) -> None:
+    """The bench selects the check `resolve`, and all its outcomes pass."""
+    bench.go(True, True)
+    assert bench.ask("report") == 0
+    folder = bench.root / "reports"
+    stored = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    assert stored["run"]["selection"] == "--check resolve"
+    assert "This is a part of the profile (--check resolve)" in stored["headline"]
+    assert "part of the profile" in (folder / "badges" / "status.svg").read_text(encoding="utf-8")
+
+
 def test_a_bad_query_is_bad_usage(bench: Bench, capsys) -> None:
     bench.go(True, True)
     assert bench.ask("status", "--filter", "verll:0.9") == 2
