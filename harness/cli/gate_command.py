@@ -14,7 +14,8 @@ from harness.settings import Settings
 
 if TYPE_CHECKING:
     from harness.plan.change.revision import Revision
-    from harness.verdict.gate.gate import GateInputs, GateReport
+    from harness.verdict.gate.gate import GateInputs
+    from harness.verdict.gate.gate_report import GateReport
 
 
 @click.command(

@@ -11,7 +11,7 @@ from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status
 from harness.plan.tasks.task import STOPPING, Plan
 from harness.verdict.gate.flake import Attempt, FlakeDecision, decide
-from harness.verdict.gate.gate import CellCheck
+from harness.verdict.gate.gate_report import CellCheck
 from harness.verdict.plan_verdicts import judge_plan, judge_stored
 from harness.verdict.verdict import ExpectedFailure, Verdict
 

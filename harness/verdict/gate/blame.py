@@ -6,7 +6,7 @@ import re
 
 from harness.ledger.plan_record import CellFacts, TaskRecord
 from harness.plan.keys.key import KeyChange
-from harness.verdict.gate.gate import Place
+from harness.verdict.gate.gate_report import Place
 
 _WHERE = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?::\d+)?")
 # Facet -> the axes that determine it, most specific first. Other facets depend on the whole cell.

@@ -2,172 +2,34 @@
 
 from __future__ import annotations
 
-import enum
 import shlex
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
-from harness.outcome import Evidence, Status
+from harness.outcome import State, Status
 from harness.plan.tasks.task import reproduce_command
 from harness.settings import DEFAULT_PROFILE
 from harness.verdict.gate.flake import FlakeDecision, Stability
+from harness.verdict.gate.gate_report import (
+    Blocks,
+    CellCheck,
+    GateClass,
+    GateItem,
+    GateReport,
+    GateScope,
+    Place,
+)
 from harness.verdict.triage.stack_trace import normalised
 from harness.verdict.verdict import UNDECIDED, Standing, Verdict
 
-CellCheck = tuple[str, str]
-#: The statuses that decide something about a cell, so that a change can be compared with them. Every other
-#: status, also one that a later version adds, is a missing outcome.
-COMPARABLE = frozenset({Status.PASS, Status.FAIL, Status.UNSUPPORTED})
-
-
-class GateClass(str, enum.Enum):
-    """The effect of a change on one (cell, check).
-
-    `UNKNOWN`: it fails, and the base has no outcome to compare with. `REMOVED`: only the base plans it.
-    `INFRA`: planned, but without a decided outcome. `AWAITED`: without an outcome, and the user stated that
-    another job provides it.
-    """
-
-    NEW = "new"
-    UNKNOWN = "unknown"
-    REMOVED = "removed"
-    FIXED = "fixed"
-    FLAKY = "flaky"
-    KNOWN = "known"
-    INFRA = "infra"
-    AWAITED = "awaited"
-    NOT_RUN = "not-run"
-    PASSED = "passed"
-
-
-class Blocks(str, enum.Enum):
-    """Whether an item makes the gate fail, and why."""
-
-    NO = "no"
-    UNEXPECTED = "unexpected"
-    INCOMPLETE = "incomplete"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """The line that an annotation points to: a file of the repository, and its line (1 for a whole file)."""
-
-    file: str
-    line: int = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateItem:
-    """One classified entry of the plan. `evidence`: sentences that name keys and runs of the ledger.
-
-    changed: whether the key differs from that of the base, or the base has none. obtained: how the outcome
-    was obtained. changes: the inputs that the change modified. place: the line that sets them. reproduce: the
-    command that runs the check.
-    """
-
-    cell_id: str
-    check: str
-    gate_class: GateClass
-    blocks: Blocks
-    status: Status
-    key: str = ""
-    changed: bool = False
-    obtained: Evidence | None = None
-    reasons: tuple[str, ...] = ()
-    remedies: tuple[str, ...] = ()
-    evidence: tuple[str, ...] = ()
-    changes: tuple[str, ...] = ()
-    place: Place | None = None
-    reproduce: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateScope:
-    """What the gate compared, and what it could not.
-
-    commit: of the base, if it is a git revision. is_head: whether the base is this checkout itself.
-    changed_files: the number of files that differ from it; None if it is not a revision. unread_files: those
-    of them that no key reads. left_out: entries that the profile leaves out here and on the base, and whose
-    key changed. notes: further sentences.
-    """
-
-    profile: str = DEFAULT_PROFILE
-    commit: str = ""
-    is_head: bool = False
-    changed_files: int | None = None
-    unread_files: tuple[str, ...] = ()
-    left_out: tuple[CellCheck, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateReport:
-    """The classified entries, and problems that block the change by themselves.
-
-    untouched: the number of entries that are left out, because they have no outcome and the same key as on
-    the base. awaiting, accept_removed: the patterns of these options.
-    """
-
-    base: str
-    items: tuple[GateItem, ...]
-    untouched: int = 0
-    problems: tuple[str, ...] = ()
-    notices: tuple[str, ...] = ()
-    scope: GateScope = GateScope()
-    awaiting: tuple[str, ...] = ()
-    accept_removed: tuple[str, ...] = ()
-
-    @property
-    def counts(self) -> Mapping[GateClass, int]:
-        """Class -> number of items, in the order of the classes."""
-        counted = Counter(item.gate_class for item in self.items)
-        return {one: counted[one] for one in GateClass}
-
-    @property
-    def gone(self) -> tuple[CellCheck, ...]:
-        """The entries that only the base plans."""
-        return tuple(
-            (item.cell_id, item.check) for item in self.items if item.gate_class is GateClass.REMOVED
-        )
-
-    @property
-    def changed_keys(self) -> frozenset[str]:
-        """The distinct keys that differ from the base."""
-        return frozenset(item.key for item in self.items if item.changed)
-
-    @property
-    def decided_keys(self) -> Mapping[str, Evidence]:
-        """The changed keys with an outcome, and how it was obtained."""
-        return {
-            item.key: item.obtained
-            for item in self.items
-            if item.changed and item.obtained and item.status in {*COMPARABLE, Status.INCONCLUSIVE}
-        }
-
-    @property
-    def exit_code(self) -> int:
-        """1 if an item is unexpected, else 4 if an outcome is missing, else 0; 3 if nothing was compared."""
-        blocking = {item.blocks for item in self.items}
-        if Blocks.UNEXPECTED in blocking or self.problems:
-            return EXIT_UNEXPECTED
-        if Blocks.INCOMPLETE in blocking:
-            return EXIT_INCOMPLETE
-        if self.scope.is_head:
-            return EXIT_NOTHING_SELECTED
-        ran = any(item.gate_class not in _NOTHING_RAN for item in self.items)
-        return EXIT_OK if ran or self.untouched else EXIT_NOTHING_SELECTED
-
-    @property
-    def blocking(self) -> tuple[GateItem, ...]:
-        """The items that block the gate, unexpected ones first."""
-        found = [item for item in self.items if item.blocks is not Blocks.NO]
-        return tuple(sorted(found, key=lambda item: item.blocks is not Blocks.UNEXPECTED))
-
-
-_NOTHING_RAN = frozenset({GateClass.NOT_RUN, GateClass.AWAITED, GateClass.REMOVED})
+#: Patterns for all tasks that need a device which this host does not have, and for all that the user did not
+#: select.
+NPU, UNSELECTED = "npu", "unselected"
+#: The folder of mirrors in commands for users who have none.
+MIRRORS_FOLDER = "mirrors"
+#: Another attempt with the same key may change these decisions.
+_UNDECIDED_STABILITY = frozenset({None, Stability.FAILS, Stability.UNPROVEN})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,10 +46,9 @@ class GateInputs:
     flakes: decisions for entries with several attempts with the same key. changes, places: the inputs of an
     entry that the change modified, and the line that sets them. logs: (reasons, remedies) that triage found
     in the log of an entry. impacted_only: leave out entries without an outcome whose key is the same on the
-    base. options: command-line options to reproduce a check. base_command: the command
-    that runs the base; "" if it cannot be run. base_cells: cell id -> its id on the base, where they differ.
-    mirrors: (cell, check) -> the repository to
-    clone, for entries whose commit is in no mirror.
+    base. options: command-line options to reproduce a check. base_command: the command that runs the base;
+    "" if it cannot be run. base_cells: cell id -> its id on the base, where they differ.
+    mirrors: (cell, check) -> the repository to clone, for entries whose commit is in no mirror.
     """
 
     base_name: str
@@ -207,7 +68,7 @@ class GateInputs:
     logs: Mapping[CellCheck, tuple[Sequence[str], Sequence[str]]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
-    scope: GateScope = GateScope()
+    scope: GateScope = field(default_factory=GateScope)
     impacted_only: bool = False
     profile: str = DEFAULT_PROFILE
     options: tuple[str, ...] = ()
@@ -226,11 +87,6 @@ class GateInputs:
         return bool(key) and key != self.base_keys.get(name)
 
 
-#: Patterns for all tasks that need a device which this host does not have, and for all that the user did not
-#: select.
-NPU, UNSELECTED = "npu", "unselected"
-
-
 def matches(pattern: str, name: CellCheck, inputs: GateInputs) -> bool:
     """Whether a pattern `CELL:CHECK`, `CHECK` (both with globs), `npu` or `unselected` covers an entry."""
     if pattern == NPU:
@@ -239,10 +95,6 @@ def matches(pattern: str, name: CellCheck, inputs: GateInputs) -> bool:
         return inputs.selected is not None and name not in inputs.selected
     cell, colon, check = pattern.rpartition(":")
     return fnmatchcase(name[1], check) and (not colon or fnmatchcase(name[0], cell))
-
-
-#: Another attempt with the same key may change these decisions.
-_UNDECIDED_STABILITY = frozenset({None, Stability.FAILS, Stability.UNPROVEN})
 
 
 def undecided(report: GateReport, flakes: Mapping[CellCheck, FlakeDecision]) -> tuple[str, ...]:
@@ -379,10 +231,6 @@ def _how_to_get(name: CellCheck, gate_class: GateClass, head: Verdict, inputs: G
     return (f"run it: {command}",)
 
 
-#: The folder of mirrors in commands for users who have none.
-MIRRORS_FOLDER = "mirrors"
-
-
 def _run_command(name: CellCheck, inputs: GateInputs) -> str:
     options = inputs.options
     if name in inputs.mirrors and "--mirrors" not in options:
@@ -489,15 +337,12 @@ def _failed(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
         return _without_base(name, inputs)
     if base.status is not head.status:
         return _new(f"verdict of the base: {_described(base)}")
-    if head.state == base.state == TIMEOUT:
+    if head.state == base.state == State.TIMEOUT.value:
         both = f"it timed out here and on the base, so neither shows whether it works: {_described(base)}"
         return GateClass.INFRA, Blocks.INCOMPLETE, (both,)
     if _normalised_reasons(base) != _normalised_reasons(head):
         return _new(f"it fails for other reasons than on the base: {_described(base)}")
     return GateClass.KNOWN, Blocks.NO, (f"it fails for the same reasons on the base: {_described(base)}",)
-
-
-TIMEOUT = "timeout"
 
 
 def _without_base(name: CellCheck, inputs: GateInputs, *evidence: str) -> _Class:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from harness import __version__
 from harness.errors import EXIT_NOTHING_SELECTED, EXIT_OK
 from harness.outcome import Evidence
-from harness.verdict.gate.gate import Blocks, GateClass, GateItem, GateReport
+from harness.verdict.gate.gate_report import Blocks, GateClass, GateItem, GateReport
 from harness.verdict.gate.mention import without_mentions
 from harness.verdict.triage.log_line import masked, shown
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from harness.devices.host.inventory import HostReport
 from harness.errors import InfrastructureError, InputError, Location
@@ -26,7 +25,8 @@ from harness.run.scheduling.altered_outcomes import altered_outcomes
 from harness.settings import DEFAULT_PROFILE, Settings
 from harness.verdict.expectations import survey_expectations
 from harness.verdict.gate.blame import place_to_blame
-from harness.verdict.gate.gate import COMPARABLE, CellCheck, GateInputs, GateScope
+from harness.verdict.gate.gate import GateInputs
+from harness.verdict.gate.gate_report import COMPARABLE, CellCheck, GateScope, Place
 from harness.verdict.ledger_outcomes import (
     flake_decisions,
     outdated_attempts,
@@ -289,6 +289,7 @@ def _base(planned: GatePlan, ledger: Ledger, base: str) -> _Base:
         if run is not None:
             return _base_of_run(planned, f"run {base}", run, ledger)
         if path.is_dir():
+            # Its error says that the folder has no ledger.
             ledger_file(path)
         raise
     if stored:
@@ -308,7 +309,7 @@ def _base(planned: GatePlan, ledger: Ledger, base: str) -> _Base:
     return _Base(
         name=str(revision),
         plan=plan,
-        verdicts=_answered(plan, ledger, None),
+        verdicts=_verdicts_on(plan, ledger, None),
         revision=revision,
         matrix=here.matrix,
         cells=cells,
@@ -350,10 +351,10 @@ def _base_of_run(planned: GatePlan, name: str, run: RunRecord, ledger: Ledger) -
     """A run as the base; InputError if its plan cannot be read."""
     _stored_plan(run.plan)
     plan, cells = _with_cell_ids_of(run.plan, planned.context.plan)
-    return _Base(name=name, plan=plan, verdicts=_answered(plan, ledger, run.run_id), cells=cells)
+    return _Base(name=name, plan=plan, verdicts=_verdicts_on(plan, ledger, run.run_id), cells=cells)
 
 
-def _answered(plan: PlanRecord, ledger: Ledger, run_id: str | None) -> dict[CellCheck, Verdict]:
+def _verdicts_on(plan: PlanRecord, ledger: Ledger, run_id: str | None) -> dict[CellCheck, Verdict]:
     """The verdicts of the entries of a base, by the current checks and without expectations."""
     if not plan.entries:
         return {}
@@ -368,17 +369,20 @@ def _stored_plan(plan: PlanRecord) -> Plan:
     return plan_of_record(plan, {check.name: check for check in all_checks()})
 
 
-def _blame(context: PlanContext, base: PlanRecord) -> tuple[dict[Any, Any], dict[Any, Any]]:
+def _blame(
+    context: PlanContext, base: PlanRecord
+) -> tuple[dict[CellCheck, tuple[str, ...]], dict[CellCheck, Place]]:
+    """By entry: the inputs that the change modified, and the line that sets them."""
     earlier = base.tasks_by_name
     matrix = os.path.relpath(context.settings.path("matrix"), context.settings.root)
     cells = {cell.id: cell for cell in context.plan.cells}
-    changes: dict[CellCheck, Sequence[str]] = {}
-    places: dict[CellCheck, Any] = {}
+    changes: dict[CellCheck, tuple[str, ...]] = {}
+    places: dict[CellCheck, Place] = {}
     for name, task in context.plan.record().tasks_by_name.items():
         before = earlier.get(name)
         differs = before is not None and before.key != task.key
         found = key_changes(before, task, base.code, context.plan.code) if before and differs else ()
-        changes[name] = [str(change) for change in found]
+        changes[name] = tuple(str(change) for change in found)
         places[name] = place_to_blame(found, task, cells[name[0]], matrix)
     return changes, places
 

@@ -11,8 +11,9 @@ from make_outcome import make_outcome
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
 from harness.outcome import Evidence, Judgement, Status, Tier
 from harness.verdict.gate.flake import FlakeDecision, Stability
-from harness.verdict.gate.gate import COMPARABLE, Blocks, GateClass, GateInputs, GateScope, Place, judge_gate
+from harness.verdict.gate.gate import GateInputs, judge_gate
 from harness.verdict.gate.gate_format import COMMENT_MARKER, FORMATS
+from harness.verdict.gate.gate_report import COMPARABLE, Blocks, GateClass, GateScope, Place
 from harness.verdict.verdict import ExpectedFailure, Standing, judge_against_expectation
 
 KNOWN = ExpectedFailure(

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from harness.outcome import Judgement, Status
-from harness.verdict.gate.gate import GateInputs, Place, judge_gate
+from harness.verdict.gate.gate import GateInputs, judge_gate
 from harness.verdict.gate.gate_format import COMMENT_MARKER, FORMATS
+from harness.verdict.gate.gate_report import Place
 from harness.verdict.triage.diagnosis import triage_text
 from harness.verdict.triage.diagnosis_text import describe, in_short
 from harness.verdict.triage.learn_signature import generalise
