@@ -74,7 +74,7 @@ class Status(str, enum.Enum):
     @property
     def has_evidence(self) -> bool:
         """Whether the check reached a verdict; an outcome without a verdict proves nothing."""
-        return self not in {Status.NOT_RUN, Status.BLOCKED, Status.CLAIMED, Status.ERROR}
+        return self in {Status.PASS, Status.FAIL, Status.INCONCLUSIVE, Status.UNSUPPORTED}
 
 
 #: Start of a reason that names versions which a published table does not list.

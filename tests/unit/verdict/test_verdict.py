@@ -205,10 +205,10 @@ def test_code_zero_means_nothing_failed_unexpectedly_and_nothing_lacks_an_answer
 
 
 @pytest.mark.parametrize("status", Status)
-def test_what_got_no_answer_is_evidence_of_nothing(status):
+def test_an_outcome_without_a_verdict_is_no_evidence(status):
     measured = make_outcome(evidence=Evidence.HARDWARE)
     judged = judge_against_expectation(
         "cell", "probe", Judgement(status=status), outcome=measured, expected=None
     )
-    without_verdict = {Status.ERROR, Status.NOT_RUN, Status.CLAIMED, Status.BLOCKED}
-    assert judged.evidence is (None if status in without_verdict else Evidence.HARDWARE)
+    with_verdict = {Status.PASS, Status.FAIL, Status.INCONCLUSIVE, Status.UNSUPPORTED}
+    assert judged.evidence is (Evidence.HARDWARE if status in with_verdict else None)
