@@ -68,7 +68,7 @@ def _overall(model: ReportModel) -> Badge:
     kinds = ", ".join(f"{passed[kind]} {style.label}" for kind, style in EVIDENCE.items() if kind in passed)
     idle = sum(one.results for one in model.unanswered)
     part = bool(model.inputs.run.selection)
-    rest = (f", {idle} without an answer" if idle else "") + (", part of the profile" if part else "")
+    rest = (f", {idle} without a verdict" if idle else "") + (", part of the profile" if part else "")
     # Static checks need no device; a pass on the CPU or a simulated device is not one on hardware.
     solid = set(passed) <= {Evidence.HARDWARE, Evidence.STATIC} and Evidence.HARDWARE in passed
     colour = AMBER if idle or part else GREEN

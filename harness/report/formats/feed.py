@@ -90,25 +90,25 @@ def _profile(model: ReportModel) -> str:
 
 def _turns(result: ReportResult, run_id: str, now: float) -> Iterator[tuple[str, float, RunChangeKind]]:
     """Run, time and kind of every change in the history of a check."""
-    answered, fresh = None, False
+    last_status, fresh = None, False
     for stretch in result.past.stretches:
-        turn, answered, fresh = _turned(stretch.status, answered, fresh)
+        turn, last_status, fresh = _turned(stretch.status, last_status, fresh)
         if turn:
             yield stretch.first_run, stretch.first, turn
-    turn, _, _ = _turned(result.verdict.status, answered, fresh)
+    turn, _, _ = _turned(result.verdict.status, last_status, fresh)
     if turn:
         yield run_id, now, turn
 
 
 def _turned(
-    status: Status, answered: Status | None, fresh: bool
+    status: Status, last_status: Status | None, fresh: bool
 ) -> tuple[RunChangeKind | None, Status | None, bool]:
     """The change from the previous verdict to this one (or None), the last status with an outcome, and
     whether a following verdict without an outcome would be a change."""
     if status not in RAN_BEFORE:
-        return (RunChangeKind.LOST if fresh else None), answered, False
-    bad, was_bad = status is not Status.PASS, answered is not Status.PASS
-    turned = answered is not None and bad != was_bad
+        return (RunChangeKind.LOST if fresh else None), last_status, False
+    bad, was_bad = status is not Status.PASS, last_status is not Status.PASS
+    turned = last_status is not None and bad != was_bad
     return ((RunChangeKind.BROKEN if bad else RunChangeKind.FIXED) if turned else None), status, True
 
 

@@ -50,7 +50,7 @@ def summary(model: ReportModel) -> str:
             lines.append(f"\n{len(model.attention) - MAX_ATTENTION} more in the report.")
         lines.append("")
     if model.unanswered:
-        lines += ["Without an answer:", ""]
+        lines += ["Without a verdict:", ""]
         for reason in model.unanswered[:MAX_REASONS]:
             lines.append(f"- {escape(str(reason))}" + (f" {escape(reason.remedy)}" if reason.remedy else ""))
         lines.append("")

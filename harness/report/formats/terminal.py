@@ -82,11 +82,11 @@ def _attention(model: ReportModel) -> list[str]:
     if len(model.attention) > 10:
         lines.append(f"{len(model.attention) - 10} more in the report")
     for reason in model.unanswered[:5]:
-        lines.append(visible(clip(f"no answer for {reason}", 400)))
+        lines.append(visible(clip(f"no verdict for {reason}", 400)))
         if reason.remedy:
             lines.append(visible(clip(f"  do: {reason.remedy}", 400)))
     if len(model.unanswered) > 5:
-        lines.append(f"{len(model.unanswered) - 5} more reasons for missing answers in the report")
+        lines.append(f"{len(model.unanswered) - 5} more reasons for missing verdicts in the report")
     return [*lines, ""] if lines else []
 
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from harness.outcome import Evidence
 from harness.report.model.marks import EVIDENCE, NEEDS_ATTENTION, RAN, STYLES, Mark
 from harness.report.model.streak import NOT_RUN
-from harness.report.model.unanswered import NO_ANSWER
+from harness.report.model.unanswered import WITHOUT_VERDICT
 
 
 def headline(
     counts: Mapping[Mark, int], missing: Sequence[tuple[str, str]], known: int, selection: str = ""
 ) -> str:
-    """The verdicts that need attention, by kind, and whether all planned checks have an answer.
+    """The verdicts that need attention, by kind, and whether all planned checks have a verdict.
 
     known: how many of them are expected failures. selection: options that selected a part of the profile.
     """
@@ -25,8 +25,8 @@ def headline(
     if not any(counts[mark] for mark in RAN) and not bad:
         return "Nothing was run, so nothing was proved."
     tail = f", {known} of them expected" if known else ""
-    idle = sum(counts[mark] for mark in NO_ANSWER)
-    rest = f" {idle} of {sum(counts.values())} planned checks have no answer." if idle else ""
+    idle = sum(counts[mark] for mark in WITHOUT_VERDICT)
+    rest = f" {idle} of {sum(counts.values())} planned checks have no verdict." if idle else ""
     if selection:
         rest += f" This is a part of the profile ({selection}), so nothing is known about the rest."
     return (f"{', '.join(bad)}{tail}." if bad else "Nothing unexpected.") + rest

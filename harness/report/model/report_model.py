@@ -88,7 +88,7 @@ class ReportModel:
 
     counts: results by mark. by_evidence: the marks of the checks that ran, by kind of evidence. headline:
     what a person has to look at. proof: how many checks passed and on what evidence. missing: planned
-    checks that have no result, as (cell, check). unanswered: why checks have no answer.
+    checks that have no result, as (cell, check). unanswered: why checks have no verdict.
     strangers: results of cells that are not in the matrix.
     earlier: the run that `changes` compares with, None when there is none. runs: the earlier runs, newest
     first.

@@ -1,4 +1,4 @@
-"""Why planned checks have no answer, and what would answer them."""
+"""Why planned checks have no verdict, and how to get one."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from harness.report.model.marks import Mark
 from harness.report.model.report_inputs import ReportResult
 
-NO_ANSWER = (Mark.NOT_RUN, Mark.CLAIMED, Mark.BLOCKED, Mark.STALE)
+WITHOUT_VERDICT = (Mark.NOT_RUN, Mark.CLAIMED, Mark.BLOCKED, Mark.STALE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unanswered:
-    """Checks without an answer for one reason, or with one remedy for similar reasons.
+    """Checks without a verdict for one reason, or with one remedy for similar reasons.
 
     results: how many results of cells. reason: the most frequent one. others: how many other reasons there
-    are. remedy: what would answer these checks, or "". checks: the names of the checks.
+    are. remedy: how to get their verdicts, or "". checks: the names of the checks.
     """
 
     results: int
@@ -32,10 +32,10 @@ class Unanswered:
 
 
 def find_unanswered(results: Sequence[ReportResult]) -> tuple[Unanswered, ...]:
-    """The checks without an answer by remedy, or by reason without a remedy; the most frequent first."""
+    """The checks without a verdict by remedy, or by reason without a remedy; the most frequent first."""
     groups: dict[str, list[ReportResult]] = defaultdict(list)
     for result in results:
-        if result.mark in NO_ANSWER:
+        if result.mark in WITHOUT_VERDICT:
             groups[result.remedy or result.reason].append(result)
     found = [_unanswered(group) for group in groups.values()]
     return tuple(sorted(found, key=lambda one: (-one.results, one.reason)))

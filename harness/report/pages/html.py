@@ -68,19 +68,19 @@ def _state(model: ReportModel) -> dict[str, str]:
     if code is not None:
         kind = {EXIT_OK: "ok", EXIT_UNEXPECTED: "bad", EXIT_BAD_INPUT: "bad"}.get(code, "open")
         meaning = f"Exit code {code}: {EXIT_CODES.get(code, 'unknown')}."
-        kind = "open" if kind == "ok" and not _is_answered(model) else kind
+        kind = "open" if kind == "ok" and not _all_have_verdicts(model) else kind
         return {"kind": kind, "word": EXIT_WORDS.get(code, "incomplete"), "meaning": meaning}
     unexpected = model.counts.get(Mark.FAIL, 0) + model.counts.get(Mark.UNEXPECTED_PASS, 0)
     if unexpected:
         return {"kind": "bad", "word": EXIT_WORDS[EXIT_UNEXPECTED], "meaning": ""}
     if model.complete and model.planned:
-        kind = "ok" if _is_answered(model) else "open"
+        kind = "ok" if _all_have_verdicts(model) else "open"
         return {"kind": kind, "word": EXIT_WORDS[EXIT_OK], "meaning": ""}
     return {"kind": "open", "word": "incomplete", "meaning": ""}
 
 
-def _is_answered(model: ReportModel) -> bool:
-    """Whether every check of the whole profile has an answer; green is only for such runs."""
+def _all_have_verdicts(model: ReportModel) -> bool:
+    """Whether every check of the whole profile has a verdict; green is only for such runs."""
     return not model.unanswered and not model.inputs.run.selection
 
 

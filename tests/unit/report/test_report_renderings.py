@@ -111,20 +111,20 @@ def test_one_pass_on_hardware_makes_no_hardware_badge_of_simulated_passes() -> N
 
 
 @pytest.mark.parametrize("status", [Status.NOT_RUN, Status.BLOCKED, Status.STALE])
-def test_the_report_is_green_only_if_every_planned_check_has_an_answer(
+def test_the_report_is_green_only_if_every_planned_check_has_a_verdict(
     status: Status, tmp_path: Path
 ) -> None:
     model = two_cells((Status.PASS, Evidence.SIMULATED), (status, Evidence.SIMULATED))
     pages_of(model, tmp_path)
     page = (tmp_path / "index.html").read_text()
     assert "s-ok" not in page
-    assert "1 of 2 planned checks have no answer" in page
+    assert "1 of 2 planned checks have no verdict" in page
     [reason] = model.unanswered
     assert (reason.results, reason.checks) == (1, ("loss",))
     for text in (page, summary(model), plain_grid(model)):
         assert str(reason.reason) in text
     assert json.loads(report_json(model))["unanswered"][0]["results"] == 1
-    assert badges(model)["status"].text == "as expected: 1 simulated, 1 without an answer"
+    assert badges(model)["status"].text == "as expected: 1 simulated, 1 without a verdict"
     answered = two_cells((Status.PASS, Evidence.SIMULATED), (Status.PASS, Evidence.SIMULATED))
     pages_of(answered, tmp_path)
     assert "s-ok" in (tmp_path / "index.html").read_text()
