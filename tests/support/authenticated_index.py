@@ -13,12 +13,13 @@ from typing import Self
 
 
 class AuthenticatedIndex:
-    """Serves the wheels of a folder to requests with one of `accepted` (`user:password`), others get 401.
+    """Serves the wheels of a folder to requests with one of `accepted` (`user:password`), others get `refusal`.
 
     users: the credentials of successful requests.
     """
 
-    def __init__(self, folder: Path, accepted: Collection[str] = ()) -> None:
+    def __init__(self, folder: Path, accepted: Collection[str] = (), *, refusal: int = 401) -> None:
+        self.refusal = refusal
         self.folder, self.accepted = folder, set(accepted)
         self.users: set[str] = set()
         index = self
@@ -53,7 +54,7 @@ class AuthenticatedIndex:
         file = self.folder / name
         status, content, body = 200, "text/html", b""
         if user not in self.accepted:
-            status = 401
+            status = self.refusal
         elif name.endswith(".whl"):
             status = 200 if file.is_file() else 404
             content, body = "application/octet-stream", file.read_bytes() if file.is_file() else b""

@@ -20,10 +20,10 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from harness.digest import digest_file
-from harness.sources.packages.index_lookup import RunCommand
 from harness.sources.packages.index_settings import IndexSettings, local_path, uv_binary
 from harness.sources.packages.lockfile import LockedPackage
 from harness.sources.packages.remote_file import download_file
+from harness.sources.packages.run_command import RunCommand
 
 STORE = "wheels"
 DOWNLOADS = 8

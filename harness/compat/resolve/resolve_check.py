@@ -26,6 +26,7 @@ from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.sources.git.mirrors import find_mirror, mirrors_folder
 from harness.sources.packages.fetch_failure import FetchFailure, fetch_failure, machine_failure
 from harness.sources.packages.index_lookup import PackageIndex, PublishedFile, ReleaseNotFoundError
+from harness.sources.packages.index_refusal import refused_index
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 from harness.sources.packages.lockfile import LockedPackage, parse_lock
 from harness.sources.packages.release_archive import ReleaseArchive, installer_rank
@@ -295,7 +296,10 @@ def _after_failure(
         return replace(state, timed_out=True, done=True)
     failure = parse_uv_failure(redact_text(completed.tail))
     if failure.kind is UvFailureKind.NETWORK:
-        return _without_index(ctx, state, failure)
+        fetched = fetch_failure(failure.text)
+        return _without_index(
+            ctx, state, fetched or FetchFailure(url=failure.url, cause=failure.text, status=0)
+        )
     if failure.kind is UvFailureKind.OTHER:
         raise machine_failure(failure.text) or InfrastructureError(
             "uv failed with an error that is not about the requirements",
@@ -315,13 +319,17 @@ def _after_failure(
             settings=state.settings.with_indexes(wanted),
             searched=(*state.searched, failure.subject),
         )
+    suspect = failure.subject or next(iter(failure.blamed), "")
+    refused = refused_index(suspect, state.settings, ctx.command) if suspect else None
+    if refused is not None:
+        return _without_index(ctx, state, refused)
     problems = (*state.problems, failure)
     if failure.kind in EXCLUDABLE and failure.subject not in ("", *state.excluded):
         return replace(state, problems=problems, excluded=(*state.excluded, failure.subject))
     return replace(state, problems=problems, done=True)
 
 
-def _without_index(ctx: TaskContext, state: ResolveProgress, failure: UvFailure) -> ResolveProgress:
+def _without_index(ctx: TaskContext, state: ResolveProgress, failure: FetchFailure) -> ResolveProgress:
     """The state without the extra index that did not respond; an error when it was the user's own index."""
     settings = state.settings
     for url in settings.added_index_urls:
@@ -335,8 +343,7 @@ def _without_index(ctx: TaskContext, state: ResolveProgress, failure: UvFailure)
             )
     if settings.added_index_urls and not state.all_retries:
         return replace(state, all_retries=True)
-    fetched = fetch_failure(failure.text)
-    raise (fetched or FetchFailure(url="", cause=failure.text, status=0)).error()
+    raise failure.error()
 
 
 def _measured(

@@ -12,11 +12,15 @@ from harness.sources.redact import redact_text, redact_url
 FETCH = re.compile(r"Failed to fetch:?\s+`?(?P<url>[a-z+]+://[^\s`]+)`?")
 CAUSE = re.compile(r"^\s*(?:cause|Caused by):\s+(?P<text>.*)$", re.MULTILINE)
 STATUS = re.compile(r"HTTP status \w+ error \((?P<code>\d{3})")
-REFUSED = re.compile(
-    r"index URL\s+\((?P<url>[^)\s]+)\)\s+could\s+not\s+be\s+queried\s+due\s+to\s+"
-    r"(?P<cause>[^()]+\((?P<code>40[137])[^)]*\))"
+REFUSED = (
+    re.compile(
+        r"index URL\s+\((?P<url>[^)\s]+)\)\s+could\s+not\s+be\s+queried\s+due\s+to\s+"
+        r"(?P<cause>[^()]+\((?P<code>40[137])[^)]*\))"
+    ),
+    re.compile(r"index\s+\((?P<url>[^)\s]+)\)\s+returned\s+(?P<cause>a\s+(?P<code>40[137])\s+[^.]+)\."),
 )
-REFUSED_STATUS = (401, 403, 407)
+PROXY_REFUSES = 407
+REFUSED_STATUS = (401, 403, PROXY_REFUSES)
 NETWORK_WORDS = (
     "error sending request",
     "error decoding response body",
@@ -44,14 +48,16 @@ class FetchFailure:
         """The error to raise. A failed download is no statement about a cell."""
         fix = "check the network, the proxy and pip's index settings (`pip config debug`), then run again"
         if self.status in REFUSED_STATUS:
-            fix = "the index requires credentials: add them to pip's index URL, a netrc file or a keyring"
+            fix = "the index requires valid credentials: see pip's index URL, the netrc file or the keyring"
+        if self.status == PROXY_REFUSES:
+            fix = "correct the user name and password in the address of the proxy"
         what = redact_url(self.url) or "from the package index"
         return InfrastructureError(f"could not fetch {what}", why=self.cause, fix=fix)
 
 
 def fetch_failure(output: str) -> FetchFailure | None:
     """The failed download that `output` of uv reports, or None if it reports something else."""
-    if refused := REFUSED.search(output):
+    if refused := next(filter(None, (pattern.search(output) for pattern in REFUSED)), None):
         return FetchFailure(
             url=refused["url"], cause=" ".join(refused["cause"].split()), status=int(refused["code"])
         )

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote
 
 import tomllib
@@ -20,9 +20,11 @@ from packaging.version import Version
 from harness.check import Completed
 from harness.errors import HarnessError, InfrastructureError, InputError
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
+from harness.sources.packages.index_refusal import refused_index
 from harness.sources.packages.index_settings import IndexSettings, uv_binary
 from harness.sources.packages.lockfile import normal_name
 from harness.sources.packages.release_archive import ReleaseArchive, TargetPlatform
+from harness.sources.packages.run_command import RunCommand
 from harness.sources.packages.uv_errors import UvFailureKind, parse_uv_failure
 from harness.sources.packages.uv_settings import write_uv_settings
 from harness.sources.redact import redact_text, redact_url
@@ -40,20 +42,6 @@ ANY_PRERELEASE, FINAL_IF_POSSIBLE = ("--prerelease", "allow"), ("--prerelease", 
 ALL_PLATFORMS = ("--universal", "--python-version", "3.11")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")
-
-
-class RunCommand(Protocol):
-    """A function that runs a program, such as `TaskContext.command`."""
-
-    def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        timeout: float | None = None,
-    ) -> Completed:
-        """Run `argv` and wait for it."""
 
 
 class ReleaseNotFoundError(InputError):
@@ -112,7 +100,7 @@ class PackageIndex:
             arguments = [*(target.arguments() if target else ALL_PLATFORMS), *options]
             done = self._compile(work, [*arguments, *(["--offline"] if self.offline else [])])
             if done.returncode != 0:
-                error = _failure(", ".join(lines), redact_text(done.tail), timed_out=done.timed_out)
+                error = self._failure(", ".join(lines), redact_text(done.tail), timed_out=done.timed_out)
                 is_network = isinstance(error, InfrastructureError) and not self.offline
                 if not is_network or self._compile(work, [*arguments, "--offline"]).returncode != 0:
                     raise error
@@ -126,6 +114,27 @@ class PackageIndex:
             *(*arguments, *self.settings.uv_arguments()),
         ]
         return self.command(argv, env=self.settings.uv_environment(), cwd=work, timeout=LOCATE_TIMEOUT_S)
+
+    def _failure(self, requirement: str, tail: str, *, timed_out: bool) -> HarnessError:
+        problem = fetch_failure(tail)
+        if problem:
+            return problem.error()
+        failure = parse_uv_failure(tail)
+        if not timed_out and failure.kind in ABSENT:
+            name = failure.subject or next(iter(failure.blamed), "")
+            refused = refused_index(name, self.settings, self.command) if name and not self.offline else None
+            if refused:
+                return refused.error()
+            return ReleaseNotFoundError(
+                f"the package index has no {requirement.replace('==', ' ')}",
+                why=tail.strip().splitlines()[-1] if tail.strip() else "",
+                fix="choose a published version",
+            )
+        return machine_failure(tail) or InfrastructureError(
+            f"the package index could not be searched for {requirement}",
+            why="it timed out" if timed_out else tail.strip()[-500:],
+            fix="check the network and pip's index settings (`pip config list`), then run again",
+        )
 
 
 def require_release_name(package: str, version: str) -> None:
@@ -152,20 +161,3 @@ def _entry_files(entry: Mapping[str, Any], work: Path) -> list[PublishedFile]:
         )
         for file in files
     ]
-
-
-def _failure(requirement: str, tail: str, *, timed_out: bool) -> HarnessError:
-    problem = fetch_failure(tail)
-    if problem:
-        return problem.error()
-    if not timed_out and parse_uv_failure(tail).kind in ABSENT:
-        return ReleaseNotFoundError(
-            f"the package index has no {requirement.replace('==', ' ')}",
-            why=tail.strip().splitlines()[-1] if tail.strip() else "",
-            fix="choose a published version",
-        )
-    return machine_failure(tail) or InfrastructureError(
-        f"the package index could not be searched for {requirement}",
-        why="it timed out" if timed_out else tail.strip()[-500:],
-        fix="check the network and pip's index settings (`pip config list`), then run again",
-    )

@@ -160,6 +160,14 @@ class IndexSettings:
         if self.client_cert:
             variables["SSL_CLIENT_CERT"] = self.client_cert
 
+    @property
+    def index_entries(self) -> tuple[str, ...]:
+        """The indexes as uv's variables name them, `url` or `name=url`, the default one first."""
+        variables = self.uv_environment()
+        default = variables.get("UV_DEFAULT_INDEX") or variables.get("UV_INDEX_URL") or PYPI
+        others = f"{variables.get('UV_INDEX', '')} {variables.get('UV_EXTRA_INDEX_URL', '')}".split()
+        return (default, *others)
+
     def uv_arguments(self) -> tuple[str, ...]:
         """Arguments for settings that uv has no environment variable for."""
         return ("--no-index",) if self.no_index else ()
@@ -170,10 +178,8 @@ class IndexSettings:
         Only PyPI guarantees that files never change; files of other indexes are cached as long as their
         pages.
         """
-        variables = self.uv_environment()
-        default = variables.get("UV_DEFAULT_INDEX") or variables.get("UV_INDEX_URL") or PYPI
-        others = f"{variables.get('UV_INDEX', '')} {variables.get('UV_EXTRA_INDEX_URL', '')}".split()
         # An entry may have the form `name=url`.
+        default, *others = self.index_entries
         others = [url if url.startswith("http") else url.partition("=")[2] for url in others]
         tables = []
         for url in dict.fromkeys((default, *others)):

@@ -23,7 +23,6 @@ from harness.sources.packages.index_lookup import (
     PackageIndex,
     PublishedFile,
     ReleaseNotFoundError,
-    RunCommand,
     require_release_name,
 )
 from harness.sources.packages.index_settings import IndexSettings, index_environment, local_path
@@ -42,6 +41,7 @@ from harness.sources.packages.remote_file import (
     download_file,
     open_remote,
 )
+from harness.sources.packages.run_command import RunCommand
 from harness.sources.redact import redact_text
 
 #: Larger wheels are read in part; their whole archive is only downloaded without range support.

@@ -3,10 +3,12 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from authenticated_index import AuthenticatedIndex
 from wheelhouse import Wheels
 
 from harness.compat.resolve import resolve_check
@@ -240,6 +242,59 @@ def test_an_unreachable_index_is_an_infrastructure_error(
         measure(context, pins("base==2.0"))
     assert "127.0.0.1:9/simple/base" in str(caught.value)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.fixture(params=[401, 403, 407])
+def refusing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AuthenticatedIndex]:
+    """An index that has base 2.0 and requires a password."""
+    served = Wheels(tmp_path / "refusing")
+    served.add("base", "2.0")
+    with AuthenticatedIndex(served.folder, {"me:right"}, refusal=request.param) as made:
+        yield made
+
+
+def test_a_wrong_password_of_an_index_is_not_an_unknown_package(
+    refusing: AuthenticatedIndex, wheels: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", refusing.url("me:hunter2"))
+    with pytest.raises(InfrastructureError) as caught:
+        measure(context, pins("base==2.0"))
+    text = str(caught.value)
+    assert f"{refusing.host}/main/simple" in text
+    assert ("proxy" if refusing.refusal == 407 else "credentials") in text
+    assert "hunter2" not in text
+
+    monkeypatch.setenv("PIP_INDEX_URL", refusing.url("me:right"))
+    assert measure(context, pins("base==2.0"))[1].status is Status.PASS
+    judgement = measure(context, pins("base==2.1"))[1]
+    assert judgement.status is Status.FAIL, "every index answered"
+
+
+def test_another_index_with_an_older_release_does_not_hide_a_wrong_password(
+    refusing: AuthenticatedIndex, wheels: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels.add("base", "1.0")
+    wheels.add("engine", "1.0", "base>=2")
+    monkeypatch.delenv("PIP_NO_INDEX")
+    with AuthenticatedIndex(wheels.folder, {""}) as older:
+        monkeypatch.setenv("PIP_INDEX_URL", older.url())
+        monkeypatch.setenv("PIP_EXTRA_INDEX_URL", refusing.url("me:hunter2"))
+        for stack in (("base==2.0",), ("engine==1.0", "base")):
+            with pytest.raises(InfrastructureError, match=refusing.host):
+                measure(context, pins(*stack))
+
+
+def test_a_vendor_index_that_refuses_access_decides_nothing(
+    refusing: AuthenticatedIndex, wheels: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = tmp_path / "index"
+    empty.mkdir()
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", empty.as_uri())
+    found, judgement, _ = measure(context, pins("base==2.0", index={"base": [refusing.url()]}))
+    assert found.unreachable == (refusing.url(),)
+    assert judgement.status is Status.NOT_RUN
 
 
 def test_an_unreachable_vendor_index_gives_not_run(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from authenticated_index import AuthenticatedIndex
 from package_server import PackageServer
 
 from harness.check import Completed
@@ -267,3 +268,14 @@ def test_an_unreachable_index_is_an_infrastructure_error(
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     with pytest.raises(InfrastructureError):
         releases(context({})).archive("big", "1.0")
+
+
+@pytest.mark.parametrize("refusal", [401, 403, 407])
+def test_a_wrong_password_of_an_index_is_not_a_missing_release(
+    published: Any, context: Any, monkeypatch: pytest.MonkeyPatch, refusal: int
+) -> None:
+    with AuthenticatedIndex(published.folder, {"me:right"}, refusal=refusal) as index:
+        monkeypatch.setenv("PIP_INDEX_URL", index.url("me:hunter2"))
+        with pytest.raises(InfrastructureError, match=index.host) as caught:
+            releases(context({})).archive("big", "1.0")
+    assert "hunter2" not in str(caught.value)

@@ -143,4 +143,4 @@ def test_an_index_that_refuses_the_credentials_says_nothing_about_a_package() ->
     assert fetched is not None
     error = fetched.error()
     assert "http://127.0.0.1:38399/b/simple" in str(error)
-    assert "requires credentials" in str(error)
+    assert "requires valid credentials" in str(error)

@@ -1,0 +1,23 @@
+"""The type of functions that run a program for the lookup of packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from harness.check import Completed
+
+
+class RunCommand(Protocol):
+    """A function that runs a program, such as `TaskContext.command`."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float | None = None,
+    ) -> Completed:
+        """Run `argv` and wait for it."""
