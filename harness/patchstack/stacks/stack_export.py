@@ -14,6 +14,7 @@ from harness.errors import InputError, Location, Problem
 from harness.patchstack.apply.classify import read_patch
 from harness.patchstack.format.diff_writer import render_patch
 from harness.patchstack.format.patch_header import FILE_NAME, OR, PatchHeader
+from harness.patchstack.stacks.file_set import make_folder, write_together
 from harness.patchstack.stacks.patch_origin import origin_path
 from harness.patchstack.stacks.patch_stack import SERIES, PatchStack
 from harness.patchstack.stacks.stack_import import ImportedPatch, ImportedStack
@@ -46,12 +47,11 @@ def exported(stack: PatchStack, version: str) -> dict[str, bytes]:
 
 
 def export_stack(stack: PatchStack, version: str, folder: Path) -> tuple[Path, ...]:
-    """Write the files of `exported`. InputError if the folder is not empty."""
-    make_empty_folder(folder)
-    files = exported(stack, version)
-    for name, data in files.items():
-        (folder / name).write_bytes(data)
-    return tuple(folder / name for name in files)
+    """Write the files of `exported`, or none of them. InputError if the folder is not empty."""
+    require_empty_folder(folder)
+    files = {folder / name: data for name, data in exported(stack, version).items()}
+    write_together(files)
+    return tuple(files)
 
 
 def export_problems(stack: PatchStack, version: str, folder: Path) -> list[Problem]:
@@ -96,7 +96,7 @@ def write_imported(
     versions: pin -> the versions that a patch with this pin is for; InputError names every pin without
     versions. The header records the file of each variant with its digest, so that a later change of that file
     is found. No patch is left out: a corrupt one is written as it is, so that every later check counts and
-    names it. InputError if the folder of a patch exists already.
+    names it. If a file cannot be written, none is. InputError if the folder of a patch exists already.
     """
     unknown = sorted({patch.pin or patch.name for patch in imported.patches} - set(versions))
     if unknown:
@@ -130,9 +130,7 @@ def write_imported(
         before = series.read_text(encoding="utf-8") if series.is_file() else ""
         names = [name for other, name in groups if other == upstream]
         files[series] = (before + "".join(f"{name}\n" for name in names)).encode()
-    for file, data in files.items():
-        make_folder(file.parent)
-        file.write_bytes(data)
+    write_together(files)
     return tuple(files)
 
 
@@ -204,16 +202,13 @@ def _preamble(header: PatchHeader) -> str:
 
 def make_empty_folder(folder: Path) -> None:
     """Create an empty folder; InputError if it is not empty or cannot be created."""
+    require_empty_folder(folder)
+    make_folder(folder)
+
+
+def require_empty_folder(folder: Path) -> None:
+    """InputError if the folder exists and is not empty."""
     if folder.is_dir() and any(folder.iterdir()):
         raise InputError(
             "this folder is not empty", where=Location(folder), fix="choose another folder, or empty it"
         )
-    make_folder(folder)
-
-
-def make_folder(folder: Path) -> None:
-    """Create a folder, which may exist already; InputError if it cannot be created."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError("this folder cannot be created", where=Location(folder), why=str(error)) from error
