@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import io
 import os
@@ -134,14 +133,11 @@ def _copy(stream: BinaryIO, target: BinaryIO) -> tuple[str, int]:
 
 
 def _unwritable(error: OSError, folder: Path, name: str) -> InfrastructureError:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return InfrastructureError(
         f"cannot store artifact {name!r}",
         where=Location(error.filename or folder),
         why=error.strerror or str(error),
-        fix="free space on this disk, then run again: no recorded outcome is lost"
-        if full
-        else "make the state folder writable, or choose another one with --state",
+        fix="make the state folder writable, or choose another one with --state",
     )
 
 

@@ -49,7 +49,6 @@ MOST_NAMED = 10
 _MAKE_WRITABLE = "make the state folder writable, or choose another one with --state"
 _REPLACE_DAMAGED = "run again: what can be believed is copied to a new ledger, the damaged file is kept"
 FIXES = {
-    sqlite3.SQLITE_FULL: "free space on this disk, then run again: no recorded outcome is lost",
     sqlite3.SQLITE_READONLY: _MAKE_WRITABLE,
     sqlite3.SQLITE_CANTOPEN: _MAKE_WRITABLE,
     sqlite3.SQLITE_BUSY: "wait for the other process that writes this ledger, or stop it",
