@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from harness.digest import digest_bytes
 from harness.ledger.attestation.statement import Attestation
 from harness.ledger.database import open_database
 from harness.ledger.outcome_row import OUTCOME_COLUMNS, OutcomeRow, read_attestations
 from harness.ledger.run_record import RUN_COLUMNS, read_plan, read_run
+from harness.ledger.run_rows import intact_plan
 from harness.outcome import Outcome
 
 
@@ -56,8 +56,8 @@ class OtherLedger:
         """The signed statements about one outcome."""
         return read_attestations(self._database, uid)
 
-    def runs(self) -> Iterator[tuple[tuple[object, ...], str, str]]:
-        """For each run: its row of `RUN_COLUMNS`, the digest of its plan, and the plan's JSON.
+    def runs(self) -> Iterator[tuple[tuple[object, ...], str]]:
+        """For each run: its row of `RUN_COLUMNS`, and its plan's JSON.
 
         Runs whose plan is lost, or in another format, are left out.
         """
@@ -66,6 +66,7 @@ class OtherLedger:
             "JOIN plans ON plan = digest ORDER BY runs.rowid"
         )
         for *run, digest, body in rows:
-            plan = read_plan(str(body)) if digest_bytes(str(body).encode()) == digest else None
-            if plan is not None and read_run(run, plan):
-                yield tuple(run), str(digest), str(body)
+            text = intact_plan(digest, body)
+            plan = read_plan(text) if text is not None else None
+            if text is not None and plan is not None and read_run(run, plan):
+                yield tuple(run), text

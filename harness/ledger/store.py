@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from harness.digest import canonical_json, digest_bytes
+from harness.digest import canonical_json
 from harness.errors import InfrastructureError, InputError, Location
+from harness.ledger import run_rows
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.attestation.belief import Signers, judge_origin, no_signers
 from harness.ledger.attestation.host_identity import host_fingerprint
@@ -28,9 +29,9 @@ from harness.ledger.other_ledger import OtherLedger
 from harness.ledger.outcome_record import outcome_body, outcome_uid, readable
 from harness.ledger.outcome_row import OUTCOME_COLUMNS, OutcomeRow, read_attestations
 from harness.ledger.plan_record import PlanRecord
-from harness.ledger.run_record import RUN_COLUMNS, Disposition, RunRecord, read_plan, read_run
+from harness.ledger.run_record import Disposition, RunRecord
 from harness.ledger.sealed_rows import next_row_id
-from harness.outcome import ArtifactRef, Evidence, Origin, Outcome, State, Status
+from harness.outcome import ArtifactRef, Evidence, Origin, Outcome, State
 
 FILE_NAME = "ledger.sqlite3"
 MAX_TIMING_SAMPLES = 20
@@ -47,10 +48,6 @@ REUSABLE = """AND id <= :end AND state = 'completed' AND NOT EXISTS (
     AND later.merged <= outcomes.merged AND later.state IN ('timeout', 'error')
 ) ORDER BY merged, id DESC"""
 LAST_POSITION = 2**63 - 1
-PUT_PLAN = (
-    "INSERT INTO plans (digest, body) VALUES (?, ?) "
-    "ON CONFLICT (digest) DO UPDATE SET body = excluded.body WHERE body != excluded.body"
-)
 
 
 class Ledger:
@@ -201,14 +198,7 @@ class Ledger:
     def run_ends(self) -> dict[str, int]:
         """Run -> the position after which outcomes are later than the run; oldest run first."""
         with database_errors(self.path, "read"):
-            rows = self._db.execute(
-                "SELECT runs.run_id, coalesce(max(outcomes.id), 0) FROM runs "
-                "LEFT JOIN outcomes ON outcomes.run_id = runs.run_id GROUP BY runs.rowid ORDER BY runs.rowid"
-            ).fetchall()
-        ends, end = {}, 0
-        for run_id, last in rows:
-            ends[run_id] = end = max(end, last)
-        return ends
+            return run_rows.run_ends(self._db)
 
     def next_attempt(self, key: str) -> int:
         """The attempt number of the next outcome of `key`, counted from 1."""
@@ -241,15 +231,10 @@ class Ledger:
         started = time.time() if now is None else now
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(started))
         run_id = f"{stamp}-{uuid.uuid4().hex[:8]}"
-        body = canonical_json(plan)
-        digest = digest_bytes(body.encode())
+        row = (run_id, started, None, None, canonical_json(readable(argv)), canonical_json(readable(host)))
         with self._transaction("write to"):
-            # Storing a known plan again repairs it, should its text have changed.
-            self._db.execute(PUT_PLAN, (digest, body))
-            self._db.execute(
-                "INSERT INTO runs (rowid, run_id, started, argv, host, plan) "  # noqa: S608
-                f"VALUES ({next_row_id('runs')}, ?, ?, ?, ?, ?)",
-                (run_id, started, canonical_json(readable(argv)), canonical_json(readable(host)), digest),
+            run_rows.insert_run(
+                self._db, row, run_rows.insert_plan(self._db, canonical_json(plan)), merged=False
             )
         return run_id
 
@@ -269,24 +254,12 @@ class Ledger:
         """Record why entries have no outcome, in one transaction; a later record replaces an earlier one."""
         at = time.time() if now is None else now
         with self._transaction("write to"):
-            self._db.executemany(
-                "INSERT OR REPLACE INTO dispositions (run_id, cell_id, check_name, key, status, reason, at) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [(run_id, d.cell_id, d.check, d.key, d.status.value, d.reason, at) for d in dispositions],
-            )
+            run_rows.put_dispositions(self._db, run_id, dispositions, at)
 
     def dispositions(self, run_id: str) -> tuple[Disposition, ...]:
         """The entries that a run left without an outcome, ordered by cell and check."""
         with database_errors(self.path, "read"):
-            rows = self._db.execute(
-                "SELECT cell_id, check_name, key, status, reason FROM dispositions "
-                "WHERE run_id = ? ORDER BY cell_id, check_name",
-                (run_id,),
-            ).fetchall()
-        return tuple(
-            Disposition(cell_id=cell_id, check=check, key=key, status=Status(status), reason=reason)
-            for cell_id, check, key, status, reason in rows
-        )
+            return run_rows.select_dispositions(self._db, run_id)
 
     def runs(self, limit: int = 100) -> tuple[RunRecord, ...]:
         """The last runs, newest first."""
@@ -303,7 +276,8 @@ class Ledger:
         """
         queries = (f"merged = 0 AND {REQUESTED_RUNS}", "merged = 0", "1")
         run = next((run for where in queries for run in self._runs(where, (), 1)), None)
-        lost = self.lost.run_after(self._run_position(run.run_id) if run else 0)
+        with database_errors(self.path, "read"):
+            lost = self.lost.run_after(run_rows.run_position(self._db, run.run_id) if run else 0)
         if lost is not None:
             raise InfrastructureError(
                 "the record of the last run was lost",
@@ -316,14 +290,8 @@ class Ledger:
     def clock_notice(self, run_id: str) -> Notice | None:
         """A notice if this run, by its clock, started before the previous run of this machine had ended."""
         with database_errors(self.path, "read"):
-            row = self._db.execute(
-                "SELECT earlier.run_id, coalesce(earlier.finished, earlier.started) - this.started "
-                "FROM runs AS this JOIN runs AS earlier ON earlier.rowid < this.rowid "
-                "WHERE this.run_id = ? AND this.merged = 0 AND earlier.merged = 0 "
-                "ORDER BY earlier.rowid DESC LIMIT 1",
-                (readable(run_id),),
-            ).fetchone()
-        return clock_notice(run_id, *row) if row and row[1] > CLOCK_TOLERANCE_S else None
+            found = run_rows.seconds_before_previous_end(self._db, readable(run_id))
+        return clock_notice(run_id, *found) if found and found[1] > CLOCK_TOLERANCE_S else None
 
     def merge(self, other: Path, screen: Screen | None = None) -> MergeReport:
         """Add the outcomes, signed statements and runs of another ledger.
@@ -378,15 +346,11 @@ class Ledger:
         )
 
     def _merge_runs(self, other: OtherLedger, screen: Screen | None) -> None:
-        for run, digest, body in other.runs():
+        for run, body in other.runs():
             # The last columns are the command and the machine.
             told = run[-2:] if screen is None else [screen.text(str(one)) for one in run[-2:]]
-            self._db.execute("INSERT OR IGNORE INTO plans (digest, body) VALUES (?, ?)", (digest, body))
-            self._db.execute(
-                f"INSERT OR IGNORE INTO runs (rowid, {RUN_COLUMNS}, plan, merged) "  # noqa: S608
-                f"VALUES ({next_row_id('runs')}, ?, ?, ?, ?, ?, ?, ?, 1)",
-                (*run[:-2], *told, digest),
-            )
+            plan = run_rows.insert_plan(self._db, body)
+            run_rows.insert_run(self._db, (*run[:-2], *told), plan, merged=True)
 
     def _append(self, outcome: Outcome, *, merged: bool) -> Outcome | None:
         numbered = replace(outcome, attempt=self._next_attempt(outcome.key))
@@ -444,10 +408,6 @@ class Ledger:
         position = self.positions(outcome.key)[outcome.attempt]
         return self.lost.hide(outcome.key, outcome.check, position)
 
-    def _run_position(self, run_id: str) -> int:
-        with database_errors(self.path, "read"):
-            return int(self._db.execute("SELECT rowid FROM runs WHERE run_id = ?", (run_id,)).fetchone()[0])
-
     def _intact_outcomes(self, rows: Iterable[Sequence[Any]]) -> Iterator[Outcome]:
         for columns in rows:
             row = OutcomeRow(*columns)
@@ -471,24 +431,7 @@ class Ledger:
 
     def _runs(self, where: str, values: tuple[str, ...], limit: int) -> tuple[RunRecord, ...]:
         with database_errors(self.path, "read"):
-            rows = self._db.execute(
-                f"SELECT {RUN_COLUMNS}, plan FROM runs WHERE {where} ORDER BY rowid DESC LIMIT ?",  # noqa: S608
-                (*values, limit),
-            ).fetchall()
-            plans = {digest: self._plan(digest) for digest in {row[-1] for row in rows}}
-        planned = ((row, plans[digest]) for *row, digest in rows)
-        read = (read_run(row, plan) for row, plan in planned if plan is not None)
-        return tuple(run for run in read if run is not None)
-
-    def _plan(self, digest: str) -> PlanRecord | None:
-        """The stored plan; empty if its text is not in this format.
-
-        None if it is lost: the run would seem to have nothing to do.
-        """
-        row = self._db.execute("SELECT body FROM plans WHERE digest = ?", (digest,)).fetchone()
-        if row is None or digest_bytes(str(row[0]).encode()) != digest:
-            return None
-        return read_plan(str(row[0])) or PlanRecord()
+            return run_rows.select_runs(self._db, where, values, limit)
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[None]:
