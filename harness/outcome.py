@@ -197,7 +197,8 @@ class Outcome:
         """Digest of the artifacts and inputs, which dependent tasks use.
 
         Outcomes with the same key can differ in this digest: `resolve` writes another lock file when the
-        package index has new releases. An outcome therefore records the digests of its inputs.
+        package index has new releases, and `environment` another identity when it was built with another
+        interpreter. An outcome therefore records the digests of its inputs.
         """
         return digest_json({"artifacts": {ref.name: ref.digest for ref in self.artifacts}, **self.inputs})
 

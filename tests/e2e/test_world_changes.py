@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from altered_files import ALTERED, edit_unseen, in_packages
+from altered_files import ALTERED, edit_unseen, in_packages, standard_library
 from small_world import TORCH, World, hunted_checks, in_cell, small_world
 
 from harness.check import Check
@@ -253,6 +253,27 @@ def test_a_removed_environment_is_built_again_for_the_next_task(green: World) ->
     asked = green.run("--check", "loss", "--fresh")
     assert asked.code == 0, asked.output
     assert "is gone" in asked.why["environment"]
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_outcomes_rest_on_what_the_environment_contained(green: World, removed: bool) -> None:
+    """It is built again alone: first with the same interpreter, then with another one."""
+    home, interpreter = Path(green.environment().prefix).parent, standard_library(green.environment())
+    shutil.rmtree(home)
+    assert green.run("--check", "environment", "--fresh").code == 0
+    asked = green.run()
+    assert not asked.why, "the same packages and interpreter"
+    edit_unseen(interpreter / "random.py")
+    if removed:
+        shutil.rmtree(home)
+    again = green.run("--check", "environment", "--fresh")
+    assert again.code == 0, again.output
+    told = green.why_rerun()
+    asked = green.run()
+    assert asked.code == 0, asked.output
+    for check in set(in_environment()) - {"environment"}:
+        assert not told[check]["reused"], check
+        assert "environment has a new outcome" in asked.why.get(check, ""), (check, asked.why)
 
 
 # Releases: what the index publishes, and what is stored of it in the cache.

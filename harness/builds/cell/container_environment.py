@@ -17,12 +17,14 @@ from harness.builds.cell.cell_probe import probe_cell
 from harness.builds.cell.disk_space import require_image_storage
 from harness.builds.cell.environment_build import EnvironmentBuild, environment_evidence, make_runtime
 from harness.builds.cell.environment_files import (
+    IDENTITY,
     earlier_manifest,
     require_unchanged,
     runtime_folders,
     store_manifest,
     why_changed,
     with_folders,
+    write_identity,
 )
 from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
 from harness.builds.engines.build_time_files import build_time_files
@@ -151,6 +153,7 @@ def _build(
         reused=not built.built,
         image=image,
     )
+    artifacts[IDENTITY] = IDENTITY
     _write_materials(ctx, lock, built, image, measured, artifacts)
     return measured
 
@@ -187,6 +190,7 @@ def _probe(
         probe = probe_cell(ctx, spec, location, Path(site_packages), compiles=compiles)
     require_unchanged(manifest)
     manifest = with_folders(manifest, [WatchedFolder(path=image.bytecode)])
+    write_identity(manifest, home, ctx.workdir)
     return replace(location, files=store_manifest(manifest, home)), probe
 
 

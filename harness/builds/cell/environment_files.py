@@ -14,12 +14,12 @@ from pathlib import Path
 
 from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
 from harness.builds.cell.interpreter_files import (
-    CACHE_FOLDER,
     ask_interpreter,
     compile_library,
     interpreter_folders,
     require_no_other_paths,
 )
+from harness.builds.installed.content_identity import content_identity
 from harness.builds.installed.file_manifest import (
     FileManifest,
     ManifestError,
@@ -32,13 +32,15 @@ from harness.builds.installed.file_manifest import (
     read_manifest,
     write_manifest,
 )
-from harness.builds.installed.installed_records import COMPILED, record_problems
+from harness.builds.installed.installed_records import CACHE_FOLDER, COMPILED, record_problems
 from harness.cell_program.built_environment import EnvironmentBuilt, VerifiedFiles
 from harness.check import TaskContext
 from harness.errors import InfrastructureError
 
 TOOLKIT = "toolkit"
 FINISHED = "finished.json"
+#: The artifact with the digests of an environment's contents. Dependent outcomes rest on it.
+IDENTITY = "identity.json"
 DIGEST_CHARACTERS = 32
 
 
@@ -125,6 +127,11 @@ def store_manifest(manifest: FileManifest, home: Path) -> VerifiedFiles:
     temporary.write_text(json.dumps({"files": digest}), "utf-8")
     temporary.replace(home / FINISHED)
     return VerifiedFiles(manifest=str(target), digest=digest, count=len(manifest.entries))
+
+
+def write_identity(manifest: FileManifest, home: Path, folder: Path) -> None:
+    """Write the artifact `IDENTITY` of the environment in `home` to `folder`."""
+    (folder / IDENTITY).write_text(json.dumps(content_identity(manifest, home), indent=1), "utf-8")
 
 
 def earlier_manifest(home: Path) -> FileManifest | None:

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from harness.builds.cell.environment_spec import BuildStepError
 from harness.builds.installed.file_manifest import WatchedFolder
-from harness.builds.installed.installed_records import COMPILED
+from harness.builds.installed.installed_records import CACHE_FOLDER, COMPILED
 from harness.check import TaskContext
 
 # Folders next to the modules of the standard library that do not belong to it, and its own tests.
 NOT_OF_THE_INTERPRETER = frozenset({"site-packages", "dist-packages", "test", "tests"})
 _NAMES = "|".join(sorted(NOT_OF_THE_INTERPRETER))
-CACHE_FOLDER = "__pycache__"
 # Python takes its standard library from elsewhere if this file is next to the program.
 BUILD_FOLDER = "pybuilddir.txt"
 SECONDS_TO_ASK = 60.0

@@ -20,6 +20,7 @@ from harness.builds.cell.disk_space import require_disk_space
 from harness.builds.cell.environment_build import EnvironmentBuild, environment_evidence, make_runtime
 from harness.builds.cell.environment_files import (
     FINISHED,
+    IDENTITY,
     compiled_since,
     earlier_manifest,
     require_unchanged,
@@ -28,6 +29,7 @@ from harness.builds.cell.environment_files import (
     verify_installed,
     why_changed,
     with_folders,
+    write_identity,
 )
 from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
 from harness.builds.cell.patched_files import MismatchError, install_patched
@@ -70,7 +72,8 @@ def run(ctx: TaskContext) -> Measured[EnvironmentBuilt | EnvironmentNotBuilt]:
             where=Location(str(error.filename or ctx.cache)),
             why=str(error),
         ) from error
-    return Measured(measurements=measured, evidence=environment_evidence(measured))
+    artifacts = {IDENTITY: IDENTITY} if measured.built else {}
+    return Measured(measurements=measured, evidence=environment_evidence(measured), artifacts=artifacts)
 
 
 def holds(measurements: EnvironmentBuilt, *, full: bool = False) -> str:
@@ -140,6 +143,7 @@ def _build_locked(
         require_unchanged(manifest)
     else:
         manifest = compiled_since(manifest)
+    write_identity(manifest, home, ctx.workdir)
     return build.finished(
         spec,
         replace(location, files=store_manifest(manifest, home)),

@@ -20,6 +20,7 @@ RECORD = "RECORD"
 # The files of a distribution that may have no digest.
 WITHOUT_DIGEST = (RECORD, "RECORD.jws", "RECORD.p7s")
 COMPILED = ".pyc"
+CACHE_FOLDER = "__pycache__"
 
 
 @dataclass(frozen=True)
