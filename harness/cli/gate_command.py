@@ -121,7 +121,7 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
         screen = ForeignSecrets()
         for shard in options["shards"]:
             merged = ledger.merge(ledger_file(Path(shard)), screen)
-            if merged.claimed or merged.damaged or merged.secret:
+            if merged.claimed or not merged.complete:
                 click.echo("\n".join(merge_lines(shard, merged)), err=True)
         planned = open_gate_plan(settings, ledger, wanted)
         report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST_LISTED = 20
 MERGE_CODES = {
     EXIT_OK: "merged; claimed outcomes are listed, they count for nothing",
-    EXIT_INCOMPLETE: "merged, but damaged rows or outcomes with credentials were left out",
+    EXIT_INCOMPLETE: "merged, but damaged rows, or outcomes or runs with credentials, were left out",
 }
 SIGN_CODES = {
     EXIT_OK: "every hardware outcome of this machine has a valid signature",
@@ -50,7 +50,7 @@ def merge(settings: Settings, ledgers: tuple[Path, ...], as_json: bool) -> None:
 
     Hardware outcomes count only if a runner that matrix.yaml names signed them; others are shown as claimed.
     Other outcomes are believed, because any machine can measure them again: merge only ledgers of machines
-    and jobs that you trust. Outcomes that contain credentials are left out.
+    and jobs that you trust. Outcomes and runs that contain credentials are left out.
     """
     from harness.serialisation import dumps
     from harness.workspace.open_ledger import ledger_file, open_ledger
@@ -69,8 +69,8 @@ def merge(settings: Settings, ledgers: tuple[Path, ...], as_json: bool) -> None:
     else:
         for name, report in reports.items():
             click.echo("\n".join(merge_lines(name, report)))
-    left_out = any(report.damaged or report.secret for report in reports.values())
-    sys.exit(EXIT_INCOMPLETE if left_out else EXIT_OK)
+    complete = all(report.complete for report in reports.values())
+    sys.exit(EXIT_OK if complete else EXIT_INCOMPLETE)
 
 
 def merge_lines(name: str, report: MergeReport) -> list[str]:
@@ -90,6 +90,7 @@ def merge_lines(name: str, report: MergeReport) -> list[str]:
         ],
     )
     lines += _listed("outcomes with credentials left out (rotate them, and run again there)", report.secret)
+    lines += _listed("runs left out, because their plans contain credentials", report.secret_runs)
     lines += _listed("damaged rows left out", report.damaged)
     lines += _listed("files that this ledger lacks or that do not match their digests", report.missing_files)
     return lines

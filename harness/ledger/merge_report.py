@@ -10,7 +10,10 @@ from harness.outcome import Outcome
 
 
 class Screen(Protocol):
-    """Finds credentials in outcomes of other machines, which must not be copied."""
+    """Finds credentials in ledgers of other machines, which must not be copied."""
+
+    def has_credential(self, text: str, /) -> bool:
+        """Whether a text contains a credential."""
 
     def problem(self, outcome: Outcome, files: ArtifactStore, /) -> str:
         """Where an outcome or one of its files contains a credential, or ""."""
@@ -36,9 +39,9 @@ class MergeReport:
 
     read: its intact outcomes. added: those that are new here. signed: its outcomes whose hardware evidence is
     believed, because a runner signed them. claimed: those whose hardware evidence is not. secret: those that
-    contain credentials and were left out. damaged: its rows that were left out, and an error that ended the
-    reading. missing_files: names of artifacts that it lacks
-    or that do not match their digests.
+    contain credentials and were left out. secret_runs: the ids of its runs that were left out, because their
+    plans contain credentials. damaged: its rows that were left out. missing_files: names of artifacts that it
+    lacks or that do not match their digests.
     """
 
     read: int = 0
@@ -46,13 +49,14 @@ class MergeReport:
     signed: int = 0
     claimed: tuple[ClaimedOutcome, ...] = ()
     secret: tuple[str, ...] = ()
+    secret_runs: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
     missing_files: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
-        """Whether everything in the other ledger could be read and copied."""
-        return not self.damaged and not self.missing_files and not self.secret
+        """Whether all outcomes and runs in the other ledger could be read and copied."""
+        return not self.damaged and not self.secret and not self.secret_runs
 
 
 def claimed_outcome(outcome: Outcome) -> ClaimedOutcome:

@@ -296,8 +296,8 @@ class Ledger:
     def merge(self, other: Path, screen: Screen | None = None) -> MergeReport:
         """Add the outcomes, signed statements and runs of another ledger.
 
-        The artifacts in the same folder are copied if they match their digests. Rows that are damaged are
-        skipped, and outcomes in which `screen` finds credentials. InputError if the file is not a ledger.
+        The artifacts in the same folder are copied if they match their digests. Left out are damaged rows,
+        and outcomes and runs in which `screen` finds credentials. InputError if the file is not a ledger.
         """
         if not other.is_file():
             raise InputError("there is no ledger to merge", where=Location(other), fix=f"pass a {FILE_NAME}")
@@ -321,7 +321,7 @@ class Ledger:
                     signed += believed is not None and bool(believed.trust.signer)
                     if believed is not None and believed.trust.claimed:
                         claimed.append(claimed_outcome(believed))
-            self._merge_runs(source, screen)
+            secret_runs = self._merge_runs(source, screen)
         self.artifacts.copy_from(files, refs.values())
         self.damaged_rows += len(source.damaged)
         return MergeReport(
@@ -330,6 +330,7 @@ class Ledger:
             signed=signed,
             claimed=tuple(claimed),
             secret=tuple(secret),
+            secret_runs=tuple(secret_runs),
             damaged=tuple(source.damaged),
             missing_files=tuple(ref.name for ref in refs.values() if not self.artifacts.is_intact(ref)),
         )
@@ -345,12 +346,18 @@ class Ledger:
             [(uid, one.statement, one.signature) for one in attestations],
         )
 
-    def _merge_runs(self, other: OtherLedger, screen: Screen | None) -> None:
+    def _merge_runs(self, other: OtherLedger, screen: Screen | None) -> list[str]:
+        """Add the runs of another ledger; returns the ids of those whose plans contain credentials."""
+        secret = []
         for run, body in other.runs():
+            if screen and screen.has_credential(body):
+                secret.append(str(run[0]))
+                continue
             # The last columns are the command and the machine.
             told = run[-2:] if screen is None else [screen.text(str(one)) for one in run[-2:]]
             plan = run_rows.insert_plan(self._db, body)
             run_rows.insert_run(self._db, (*run[:-2], *told), plan, merged=True)
+        return secret
 
     def _append(self, outcome: Outcome, *, merged: bool) -> Outcome | None:
         numbered = replace(outcome, attempt=self._next_attempt(outcome.key))

@@ -79,10 +79,7 @@ class Masker:
     def file(self, path: Path) -> bool:
         """Mask a text file in place; False if it is not text and contains a secret."""
         data = path.read_bytes()
-        try:
-            text = None if b"\0" in data else data.decode()
-        except UnicodeDecodeError:
-            text = None
+        text = text_of(data)
         if text is None:
             return not self.occurs_in(data)
         masked = self.text(text)
@@ -160,6 +157,14 @@ class Masker:
             parts += [text[done:start], MASK, "\n" * text.count("\n", start, end)]
             done = end
         return "".join([*parts, text[done:]])
+
+
+def text_of(data: bytes) -> str | None:
+    """The text in the bytes of a file, None if they are not text."""
+    try:
+        return None if b"\0" in data else data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 @functools.lru_cache(maxsize=8)

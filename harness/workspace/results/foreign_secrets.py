@@ -1,4 +1,4 @@
-"""Finds credentials in outcomes of other machines before they are merged.
+"""Finds credentials in the ledgers of other machines before they are merged.
 
 This program masks credentials before it stores an outcome. Other versions of it may not have done so, and the
 files can have been edited.
@@ -16,7 +16,7 @@ from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.outcome_record import outcome_body
 from harness.outcome import Outcome
 from harness.sources.redact import MASK
-from harness.sources.secrets.masking import MAX_BYTES, Masker
+from harness.sources.secrets.masking import MAX_BYTES, Masker, text_of
 from harness.sources.secrets.stored_variables import Storage, is_credential_name, storage_of
 
 
@@ -30,7 +30,7 @@ class ForeignSecrets:
     def problem(self, outcome: Outcome, files: ArtifactStore) -> str:
         """Where an outcome or one of its files contains a credential, or ""."""
         body = outcome_body(outcome)
-        if self._differs(body, body):
+        if self.has_credential(body):
             for path, text in _texts(json.loads(body), ""):
                 if self._differs(text, body):
                     return f"{path} contains a credential"
@@ -38,23 +38,27 @@ class ForeignSecrets:
             if value != MASK and is_credential_name(name) and storage_of(name) is Storage.NAME:
                 return f"the environment has the value of {name}"
         for ref in outcome.files:
-            if self._in_file(files.path(ref.digest)):
-                return f"the file {ref.name} contains a credential"
+            if problem := self._file_problem(files.path(ref.digest)):
+                return f"the file {ref.name} {problem}"
         return ""
+
+    def has_credential(self, text: str) -> bool:
+        """Whether a text contains a credential."""
+        return self._differs(text, text)
 
     def text(self, text: str) -> str:
         """`text` without credentials."""
         return self._all.text(text)
 
-    def _in_file(self, path: Path) -> bool:
-        if not path.is_file() or path.stat().st_size > MAX_BYTES:
-            return False
+    def _file_problem(self, path: Path) -> str:
+        if not path.is_file():
+            return ""
+        if path.stat().st_size > MAX_BYTES:
+            return f"is not searched for credentials: it has more than {MAX_BYTES >> 20} MiB"
         data = path.read_bytes()
-        try:
-            text = None if b"\0" in data else data.decode()
-        except UnicodeDecodeError:
-            text = None
-        return self._all.occurs_in(data) if text is None else self._differs(text, text)
+        text = text_of(data)
+        found = self._all.occurs_in(data) if text is None else self.has_credential(text)
+        return "contains a credential" if found else ""
 
     def _differs(self, text: str, public: str) -> bool:
         """Whether `text` has a credential; the value of an unlisted variable may be ordinary text here."""

@@ -76,6 +76,33 @@ def test_outcomes_with_credentials_are_left_out_and_named(tmp_path, capsys, monk
     assert not [data for data in stored if b"canary" in data or b"Y2FuYXJ5" in data]
 
 
+def test_runs_whose_plans_contain_credentials_are_left_out_and_named(tmp_path, capsys):
+    other = shard(tmp_path / "a", "a")
+    with Ledger.open(other) as ledger:
+        good = ledger.begin_run(PlanRecord(profile="default"), [], {})
+        bad = ledger.begin_run(PlanRecord(notices=("see https://me:canary@index.example/simple",)), [], {})
+    code, out, err = call(capsys, tmp_path, str(other))
+    assert code == EXIT_INCOMPLETE
+    assert "1 outcomes added, 0 were here before" in out
+    assert f"1 runs left out, because their plans contain credentials:\n    {bad}" in out
+    with Ledger.open(tmp_path / ".npu-matrix") as ledger:
+        assert [run.run_id for run in ledger.runs()] == [good]
+    stored = [path.read_bytes() for path in (tmp_path / ".npu-matrix").rglob("*") if path.is_file()]
+    assert not [data for data in (*stored, (out + err).encode()) if b"canary" in data]
+
+
+def test_outcomes_with_files_too_large_to_be_searched_are_left_out(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("harness.workspace.results.foreign_secrets.MAX_BYTES", 1 << 20)
+    other = shard(tmp_path / "a", "a")
+    with Ledger.open(other) as ledger:
+        ref = ledger.artifacts.put(b"x" * (2 << 20), "big.bin")
+        intact = ledger.latest(["a" * 64])["a" * 64]
+        ledger.record(replace(intact, key="b" * 64, artifacts=(ref,)))
+    code, out, _ = call(capsys, tmp_path, str(other))
+    assert code == EXIT_INCOMPLETE
+    assert "the file big.bin is not searched for credentials: it has more than 1 MiB" in out
+
+
 def call(capsys: pytest.CaptureFixture[str], root: Path, *arguments: str) -> tuple[int, str, str]:
     return run(capsys, ["--root", str(root), "ledger", "merge", *arguments])
 
