@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     "  npu-matrix patches ablate CELL --patch verl/hf-rollout --check loss\n"
     "  npu-matrix patches ablate --patches theirs/ --repo verl.git --ref v0.9.0"
     + CODES.format(ok="every patch has an effect", unexpected="a patch may be unnecessary (`dead?`)")
-    + "\n  With CELL, 4 also means that the effect of a patch is unknown.",
+    + "\n  4 also means that the effect of a patch is unknown: the checks of CELL do not show it,\n"
+    "  or nothing can be compared, for example because the stack does not apply.",
 )
 @click.argument("cell", required=False)
 @click.option("--patch", "names", multiple=True, help="Leave out only this patch; may be repeated.")
@@ -82,7 +83,9 @@ def ablate(
         return EXIT_INTERRUPTED
     if "dead?" in results:
         return EXIT_UNEXPECTED
-    return EXIT_INCOMPLETE if "unknown" in results and cell and not static else EXIT_OK
+    has_run = cell and not static
+    is_incomplete = any(one.result == "unknown" and (has_run or not one.compared) for one in found)
+    return EXIT_INCOMPLETE if is_incomplete else EXIT_OK
 
 
 def _lines(one: Ablation) -> list[str]:

@@ -74,6 +74,10 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
     }
     flags["wait"] = None if options["wait"] is None else str(options["wait"]).lower()
     settings = settings.overridden(flags)
+    if options["ray_address"] is not None and settings["executor"] == "local":
+        raise click.UsageError(
+            "--ray-address needs --executor ray: with the executor `local`, all tasks run on this machine"
+        )
     with contextlib.ExitStack() as stack:
         cluster = ray_cluster(settings)
         if cluster is not None:

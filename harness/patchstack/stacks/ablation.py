@@ -17,11 +17,16 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """The effect of leaving out a patch. result: `needed`, `dead?`, or `unknown` if too few checks ran."""
+    """The effect of leaving out a patch. result: `needed`, `dead?`, or `unknown` if too few checks ran.
+
+    compared: whether there were trees to compare. False: the source is not available, or the patches do not
+    all apply to it.
+    """
 
     patch: str
     result: str
     reasons: tuple[str, ...]
+    compared: bool = True
 
 
 def ablate_statically(
@@ -54,7 +59,8 @@ def ablate_statically(
             reasons, result = ("the tree is the same without the patch, so upstream has the change",), DEAD
         else:
             reasons, result = ("the patch changes the tree, but no check was run to see its effect",), UNKNOWN
-        found.append(Ablation(patch=loaded.name, result=result, reasons=reasons))
+        compared = whole.applies or bool(broken)
+        found.append(Ablation(patch=loaded.name, result=result, reasons=reasons, compared=compared))
     return tuple(found)
 
 

@@ -71,7 +71,8 @@ def _ablate_trees(settings: Settings, cell: Cell, names: Sequence[str]) -> list[
         every += readables
         if target is None:
             found += [
-                Ablation(patch=readable.name, result=UNKNOWN, reasons=(absent,)) for readable in readables
+                Ablation(patch=readable.name, result=UNKNOWN, reasons=(absent,), compared=False)
+                for readable in readables
             ]
         else:
             found += ablate_statically(target.tree, readables, target.blobs)

@@ -63,6 +63,22 @@ def test_a_patch_others_need_is_needed_and_one_the_tree_has_may_be_dead(
     assert [one["result"] for one in found["patches"]] == ["dead?"]
 
 
+def test_a_stack_that_does_not_apply_is_no_success_of_ablate(
+    patches: Any, upstream: Git, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream.commit("2.0", "nothing that the patches know\n", "rewrite it")
+    broken = ("ablate", "--repo", upstream.folder, "--ref", "main")
+    assert "the whole stack does not apply" in patches(*broken, code=4)
+    found = json.loads(patches(*broken, "--json", code=4))
+    assert {one["compared"] for one in found["patches"]} == {False}
+    assert "unknown  verl/eight" in patches("ablate", "--repo", upstream.folder, "--ref", "v2.0~1")
+
+    monkeypatch.delenv("NPU_MATRIX_MIRRORS", raising=False)
+    assert "unknown  verl/seven" in patches("ablate", "row", "--static", code=4), (
+        "the commit is not available"
+    )
+
+
 def test_a_cell_is_run_without_a_patch_and_what_nothing_noticed_is_said(
     patches: Any, upstream: Git, checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
