@@ -251,6 +251,8 @@ def test_every_option_refuses_what_it_cannot_mean(
         ["lint", "README.md", "--verl=nope"],
         ["doctor", "--need=nope"],
         ["run", "--base-image=-rm", "--only=nope"],
+        ["run", "--executor=local", "--ray-address=10.0.0.1:6379"],
+        ["run", "--ray-address=10.0.0.1:6379"],
         ["explain", ""],
     ],
     ids=lambda arguments: " ".join(arguments)[:50],
