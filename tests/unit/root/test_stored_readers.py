@@ -234,6 +234,10 @@ def test_every_reader_has_a_probe_or_a_reason() -> None:
     assert find_readers() - READERS.keys() == set()
 
 
+def test_every_entry_is_for_a_reader_that_exists() -> None:
+    assert READERS.keys() - find_readers() == set(), "remove these entries, or rename them with their readers"
+
+
 def test_a_new_reader_is_found(tmp_path: Path) -> None:
     (tmp_path / "new.py").write_text(
         "import json\ndef known(file):\n    return json.loads(file.read_text())\ndef other(file):\n    return file\n"
