@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, cast
 
 from harness.measurements import MeasurementFormat
-from harness.outcome import Judgement, M, Measured, Outcome, Status, Tier
+from harness.outcome import Judgement, M, Measured, Outcome, State, Status, Tier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,19 @@ class Check(Generic[M]):
         return self.measurements.read(outcome.measurements)
 
     def outdated(self, outcome: Outcome, *, full: bool = False) -> str:
-        """Why a stored outcome can no longer be used (its environment was deleted), or ""."""
+        """Why a stored outcome can no longer be used (its environment was deleted), or "".
+
+        A task that timed out has measured nothing that can be outdated; one that failed is tried again.
+        """
+        if outcome.state is State.TIMEOUT:
+            return ""
+        if outcome.state is not State.COMPLETED:
+            failure = outcome.failure
+            return (
+                f"it did not complete: {failure.kind}: {failure.message}"
+                if failure
+                else "it did not complete"
+            )
         holds = (self.holds_fully if full else None) or self.holds
         return holds(self.read(outcome), outcome)
 

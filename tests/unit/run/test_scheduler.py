@@ -593,6 +593,25 @@ def test_a_check_runs_with_the_outcome_of_one_that_only_informs_it(
     assert set(executor.started[-1].inputs) == {"resolve"}
 
 
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [(State.ERROR, {"it did not complete: InfrastructureError: broken"}), (State.TIMEOUT, set())],
+)
+def test_an_input_that_did_not_complete_is_tried_again_because_of_its_failure(
+    ledger: Ledger, state: State, why: set[str]
+) -> None:
+    first = make_task(make_check("resolve", holds=lambda measured, _outcome: "" if measured["ok"] else "old"))
+    api = make_task(make_check("api", informed_by=("resolve",)), needs=[first])
+    plan = make_plan([entry("c", one) for one in (first, api)], [first, api])
+    incomplete = [lambda task: outcome_of(task, state=state)] * 9
+    executor = FakeExecutor(answers={first.key: incomplete, api.key: [breaks, passes]})
+    events: list[RunEvent] = []
+    result = go(plan, ledger, executor, observer=events.append)
+    assert statuses(result)["api"] is Status.PASS
+    started = [event for event in events if isinstance(event, TaskStarted) and event.check == "resolve"]
+    assert {event.why for event in started if event.why} == why
+
+
 def test_what_rests_on_a_replaced_archive_is_measured_again_and_says_why(ledger: Ledger) -> None:
     go(CELL, ledger)
     executor = FakeExecutor()
