@@ -225,6 +225,24 @@ def test_no_other_signature_counts(bench, attack, why):
     assert why in bench.merged().trust.claimed
 
 
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ('valid-before="20200101Z"', "key has expired: valid-before 20"),
+        ('valid-after="20990101Z"', "key is not yet valid: valid-after 20"),
+        ('namespaces="git"', 'key is not permitted for use in signature namespace "npu-matrix"'),
+    ],
+)
+def test_the_reason_of_a_refusal_names_neither_the_time_of_day_nor_a_temporary_file(bench, option, why):
+    outcome = bench.record(measured())
+    change_signer(bench, keys=(f"{option} {bench.signers['a2-host'].keys[0]}",))
+    bench.attach(outcome, bench.signed(outcome))
+    claimed = bench.merged().trust.claimed
+    assert f"runner 'a2-host': {why}" in claimed
+    assert "verify time" not in claimed
+    assert "allowed_signers" not in claimed
+
+
 def test_a_key_revocation_list_of_openssh_is_read(bench):
     outcome = bench.record(measured())
     bench.attach(outcome, bench.signed(outcome))
