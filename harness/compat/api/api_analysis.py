@@ -23,7 +23,7 @@ class ApiRequest:
     cache: the cache folder of all checks. code: as in `AnalysisCache`.
     made_for: consumer -> the providers it was published for, where the cell has another version of them.
     patches: file -> ids of our patches that change it.
-    not_read, misfits, archives_read: as in `ApiMeasured`.
+    not_read, misfits, archives_read, absent_commits: as in `ApiMeasured`.
     """
 
     cache: Path
@@ -34,6 +34,7 @@ class ApiRequest:
     not_read: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
     archives_read: tuple[ReleaseArchive, ...] = ()
+    absent_commits: tuple[str, ...] = ()
 
 
 def examine(request: ApiRequest) -> ApiMeasured:
@@ -74,6 +75,7 @@ def examine(request: ApiRequest) -> ApiMeasured:
         not_read=request.not_read,
         misfits=request.misfits,
         archives_read=request.archives_read,
+        absent_commits=request.absent_commits,
     )
 
 

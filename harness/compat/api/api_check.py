@@ -28,7 +28,7 @@ from harness.errors import InputError
 from harness.matrix.model.environment_facets import PinsFacet
 from harness.measurements import read_shape
 from harness.outcome import Evidence, Judgement, Measured, Status
-from harness.sources.git.mirrors import COMMIT_REMEDY, mirrors_folder
+from harness.sources.git.mirrors import COMMIT_REMEDY, newly_mirrored
 from harness.sources.packages.index_lookup import ReleaseNotFoundError
 from harness.sources.packages.locked_releases import releases_of_task
 from harness.sources.packages.lockfile import normal_name
@@ -103,6 +103,7 @@ def gather(facets: Mapping[str, Any], source: ReleaseFetcher, root: Path) -> Api
             *(one.archive for one in sources.values() if one and one.archive),
             *(archive for providers in made_for.values() for _file, archive in providers),
         ),
+        absent_commits=tuple(commits[name] for name in needed if name not in found and commits.get(name)),
     )
 
 
@@ -195,8 +196,8 @@ def newest_release(package: str, specifier: str, source: ReleaseFetcher) -> str:
 
 
 def holds(measurements: ApiMeasured) -> str:
-    """Why the stored outcome should be replaced: a package was not read, and mirrors are available now."""
-    return "a folder with mirrors is available now" if measurements.not_read and mirrors_folder() else ""
+    """Why the stored outcome should be replaced: a mirror now has a commit that was not read."""
+    return newly_mirrored(measurements.absent_commits)
 
 
 def run(ctx: TaskContext) -> Measured[ApiMeasured]:

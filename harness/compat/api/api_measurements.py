@@ -51,6 +51,7 @@ class ApiMeasured:
     unparsed: files that this Python version cannot parse.
     not_read: packages whose sources are not available.
     misfits: ids of our patches that do not apply. archives_read: the archives of releases that were read.
+    absent_commits: the commits of packages in `not_read` that no mirror has.
     """
 
     pairs: tuple[CheckedPair, ...]
@@ -60,6 +61,7 @@ class ApiMeasured:
     not_read: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
     archives_read: tuple[ReleaseArchive, ...] = ()
+    absent_commits: tuple[str, ...] = ()
 
 
 API_FORMAT = measurement_format(ApiMeasured, version=1)

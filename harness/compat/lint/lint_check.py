@@ -24,7 +24,7 @@ from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError
 from harness.matrix.model.versions import Version, parse_version
 from harness.outcome import Evidence, Judgement, Measured, Status
-from harness.sources.git.mirrors import COMMIT_REMEDY, find_mirror, mirrors_folder
+from harness.sources.git.mirrors import COMMIT_REMEDY, find_mirror, mirrors_folder, newly_mirrored
 from harness.sources.packages.archive import open_archive
 from harness.sources.packages.index_lookup import ReleaseNotFoundError
 from harness.sources.packages.locked_releases import releases_of_task
@@ -176,7 +176,7 @@ def verl_tree(
 
     ReleaseNotFoundError if the package index has no such release.
     """
-    commit = versions.get("verl", "").partition("@")[2]
+    commit = _commit(versions)
     if commit:
         mirrors = mirrors_folder()
         repository = find_mirror(mirrors, commit) if mirrors else None
@@ -185,6 +185,11 @@ def verl_tree(
         return None
     wheel, archive = releases.archive("verl", versions["verl"])
     return open_archive(wheel), archive
+
+
+def _commit(versions: Mapping[str, str]) -> str:
+    """The commit of verl, or "" for a release."""
+    return versions.get("verl", "").partition("@")[2]
 
 
 def run(ctx: TaskContext) -> Measured[LintMeasured]:
@@ -215,6 +220,7 @@ def run(ctx: TaskContext) -> Measured[LintMeasured]:
             undecided=result.undecided,
             notes=result.notes,
             archives_read=(verl[1],) if verl and verl[1] else (),
+            absent_commits=tuple(filter(None, [_commit(versions)])) if job.is_verl and verl is None else (),
         ),
         evidence=Evidence.STATIC,
     )
@@ -230,8 +236,8 @@ def _published_verl(
 
 
 def holds(measurements: LintMeasured) -> str:
-    """Why the stored outcome should be replaced: mirrors may have the configuration it lacked."""
-    return "a folder with mirrors is available now" if measurements.unchecked and mirrors_folder() else ""
+    """Why the stored outcome should be replaced: a mirror now has the commit of verl."""
+    return newly_mirrored(measurements.absent_commits)
 
 
 def judge(measurements: LintMeasured, _params: Mapping[str, object]) -> Judgement:

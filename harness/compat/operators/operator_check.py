@@ -6,7 +6,7 @@ combination of versions. It is reported, but does not fail the cell.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from harness.compat.uses.analysis_cache import analysis_code
 from harness.compat.uses.analysis_process import analyse
 from harness.compat.uses.package_pairs import Package
 from harness.outcome import Evidence, Judgement, Measured, Status
-from harness.sources.git.mirrors import COMMIT_REMEDY, mirrors_folder
+from harness.sources.git.mirrors import COMMIT_REMEDY, newly_mirrored
 from harness.sources.packages.index_lookup import ReleaseNotFoundError
 from harness.sources.packages.locked_releases import releases_of_task
 from harness.sources.packages.release_fetcher import ReleaseFetcher, Sources
@@ -48,9 +48,11 @@ def run(ctx: TaskContext) -> Measured[OperatorsMeasured]:
     torch_npu = _locked(PackageVersion(**ctx.facets["torch_npu"]), PROVIDER, releases)
     problem, provider = _sources(releases, PROVIDER, torch_npu)
     if provider is None:
-        measured = OperatorsMeasured(torch_npu=torch_npu, not_read=(problem,))
+        measured = OperatorsMeasured(
+            torch_npu=torch_npu, not_read=(problem,), absent_commits=_commits([torch_npu])
+        )
         return Measured(measurements=measured, evidence=Evidence.STATIC)
-    consumers, not_read, archives = [], [], [provider.archive]
+    consumers, not_read, absent, archives = [], [], [], [provider.archive]
     for facet, package in CONSUMERS.items():
         tree = _locked(PackageVersion(**ctx.facets[facet]), package, releases)
         if not tree.version:
@@ -58,6 +60,7 @@ def run(ctx: TaskContext) -> Measured[OperatorsMeasured]:
         problem, sources = _sources(releases, package, tree)
         if sources is None:
             not_read.append(problem)
+            absent.append(tree)
             continue
         pinned = pinned_torch_npu(sources.file)
         other = _pinned_sources(ctx, releases, package, pinned, torch_npu.version)
@@ -78,10 +81,19 @@ def run(ctx: TaskContext) -> Measured[OperatorsMeasured]:
         code=analysis_code(),
     )
     measured = analyse(ctx, "harness.compat.operators.operator_analysis", request, OperatorsMeasured)
-    measured = replace(measured, archives_read=tuple(dict.fromkeys(filter(None, archives))))
+    measured = replace(
+        measured,
+        archives_read=tuple(dict.fromkeys(filter(None, archives))),
+        absent_commits=_commits(absent),
+    )
     for use in measured.uses:
         ctx.log(str(use))
     return Measured(measurements=measured, evidence=Evidence.STATIC)
+
+
+def _commits(absent: Sequence[PackageVersion]) -> tuple[str, ...]:
+    """The commits of these packages that are not releases."""
+    return tuple(one.commit for one in absent if one.kind != "release" and one.commit)
 
 
 def _locked(planned: PackageVersion, package: str, releases: ReleaseFetcher) -> PackageVersion:
@@ -116,9 +128,8 @@ def _sources(releases: ReleaseFetcher, package: str, tree: PackageVersion) -> tu
 
 
 def holds(measurements: OperatorsMeasured) -> str:
-    """Why the stored outcome should be replaced: a commit was not read, and mirrors are available now."""
-    commits = [text for text in measurements.not_read if "is the commit" in text]
-    return "a folder with mirrors is available now" if commits and mirrors_folder() else ""
+    """Why the stored outcome should be replaced: a mirror now has a commit that was not read."""
+    return newly_mirrored(measurements.absent_commits)
 
 
 def judge(measurements: OperatorsMeasured, _params: Mapping[str, object]) -> Judgement:

@@ -74,6 +74,7 @@ class OperatorsMeasured:
 
     uses: uses that torch_npu does not support. silent: calls whose default arguments changed.
     not_read: why a package could not be checked. archives_read: the archives of releases that were read.
+    absent_commits: the commits of packages in `not_read` that no mirror has.
     """
 
     torch_npu: PackageVersion
@@ -82,6 +83,7 @@ class OperatorsMeasured:
     silent: tuple[ChangedDefault, ...] = ()
     not_read: tuple[str, ...] = ()
     archives_read: tuple[ReleaseArchive, ...] = ()
+    absent_commits: tuple[str, ...] = ()
 
 
 OPERATORS_FORMAT = measurement_format(OperatorsMeasured, version=1)

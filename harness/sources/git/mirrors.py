@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from harness.errors import InfrastructureError, InputError, Location
@@ -39,6 +39,13 @@ def find_mirror(mirrors: Path, commit: str) -> Repository | None:
         except InputError:
             continue
     return None
+
+
+def newly_mirrored(commits: Iterable[str]) -> str:
+    """A sentence on the first of these commits that a mirror has now, or ""."""
+    mirrors = mirrors_folder()
+    found = next((commit for commit in commits if mirrors and find_mirror(mirrors, commit)), "")
+    return f"a mirror now has the commit {found[:12]}" if found else ""
 
 
 def git_folders(folder: Path, depth: int = MIRROR_DEPTH) -> Iterator[Path]:
