@@ -6,37 +6,34 @@ read if its condition is not known; a loop over an unknown list is read once wit
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.compat.lint.lint_measurements import ScriptNote
+from harness.compat.lint.shell import builtin_commands
 from harness.compat.lint.shell.arithmetic import UnknownNumberError
+from harness.compat.lint.shell.assignments import assign_variable, declare
 from harness.compat.lint.shell.conditions import Truth, evaluate_clause, evaluate_test
 from harness.compat.lint.shell.expansion import Expander
+from harness.compat.lint.shell.outcomes import Outcomes, bounded
+from harness.compat.lint.shell.substitution import MAX_ITERATIONS, command_output
 from harness.compat.lint.shell.syntax_tree import MAX_SCRIPT_BYTES, SyntaxNode, parse_bash
 from harness.compat.lint.shell.values import (
     Expansion,
     ScriptValue,
     TooLargeError,
-    Variable,
-    VariableValue,
     joined,
-    placed,
 )
-from harness.compat.lint.shell.world import World, distinct, merged
+from harness.compat.lint.shell.world import World, merged
 from harness.errors import InputError, Location
 
 # Each bound is far above what launch scripts need, and keeps hostile ones below two seconds.
 MAX_STEPS = 5_000
-MAX_WORLDS = 16
-MAX_ITERATIONS = 200
 MAX_NESTING = 25
 MAX_COMMANDS = 500
 
-Outcomes = list[tuple[World, Truth]]
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
 _BLOCKED_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
@@ -61,7 +58,7 @@ class Evaluator:
         self._path, self._folder = path, folder
         self._steps = 0
         self._nesting = 0
-        self._expander = Expander(b"", self._substitute)
+        self._expander = Expander(b"", self._output)
         self.commands: list[Command] = []
         self.notes: list[ScriptNote] = []
 
@@ -77,7 +74,7 @@ class Evaluator:
 
     def _script(self, tree: SyntaxNode, text: str, world: World) -> Outcomes:
         before = self._expander
-        self._expander = Expander(text.encode("utf-8", "surrogateescape"), self._substitute)
+        self._expander = Expander(text.encode("utf-8", "surrogateescape"), self._output)
         try:
             return self._statements(tree.children("Stmts"), world)
         finally:
@@ -95,6 +92,9 @@ class Evaluator:
             self._note(where, f"a command in a string is not read: {why}", unread=True)
             return [(world, Truth.OPEN)]
         return self._deeper(lambda: self._script(tree, text.text, world))
+
+    def _output(self, node: SyntaxNode, world: World) -> Expansion | None:
+        return command_output(node, world, self._expander)
 
     def _deeper(self, read: Callable[[], Outcomes]) -> Outcomes:
         self._nesting += 1
@@ -116,7 +116,7 @@ class Evaluator:
             following: Outcomes = []
             for before, truth in outcomes:
                 following += self._statement(statement, before) if before.running else [(before, truth)]
-            outcomes = _bounded(following)
+            outcomes = bounded(following)
         return outcomes
 
     def _statement(self, statement: SyntaxNode, world: World) -> Outcomes:
@@ -170,7 +170,7 @@ class Evaluator:
             if truth.known is not True:
                 otherwise = node.child("Else")
                 outcomes += self._if(otherwise, after) if otherwise is not None else [(after, Truth.YES)]
-        return _bounded(outcomes)
+        return bounded(outcomes)
 
     def _case(self, node: SyntaxNode, world: World) -> Outcomes:
         subject = self._expander.text(node.child("Word"), world)
@@ -180,8 +180,8 @@ class Evaluator:
             if truth.known is not False:
                 outcomes += self._statements(item.children("Stmts"), world.copy())
             if truth.known is True:
-                return _bounded(outcomes)
-        return _bounded([*outcomes, (world, Truth.YES)])
+                return bounded(outcomes)
+        return bounded([*outcomes, (world, Truth.YES)])
 
     def _matches(self, item: SyntaxNode, subject: Expansion, world: World) -> Truth:
         found = Truth.NO
@@ -216,7 +216,7 @@ class Evaluator:
                     following += self._statements(node.children("Do"), before)
                 else:
                     following.append((before, truth))
-            outcomes = _bounded(following)
+            outcomes = bounded(following)
         if len(items) > MAX_ITERATIONS:
             self._note(node.location, f"a loop is read {MAX_ITERATIONS} times only", unread=True)
         return outcomes
@@ -252,15 +252,15 @@ class Evaluator:
             if known is False or not world.running:
                 return [*outcomes, (world, Truth.YES)]
             if known is None:
-                return _bounded([*outcomes, *self._once_or_not(node, world)])
+                return bounded([*outcomes, *self._once_or_not(node, world)])
             after = self._statements(node.children("Do"), world)
             running = [one for one, _ in after if one.running]
             outcomes += [(one, truth) for one, truth in after if not one.running]
             if not running:
-                return _bounded(outcomes)
+                return bounded(outcomes)
             world = running[0] if len(running) == 1 else merged(running)
         self._note(node.location, f"a loop is read {MAX_ITERATIONS} times only", unread=True)
-        return _bounded([*outcomes, (world, Truth.OPEN)])
+        return bounded([*outcomes, (world, Truth.OPEN)])
 
     def _once_or_not(self, node: SyntaxNode, world: World) -> Outcomes:
         return [*self._statements(node.children("Do"), world.copy()), (world, Truth.YES)]
@@ -289,7 +289,7 @@ class Evaluator:
                 outcomes += self._statement(right, after.copy())
             if not runs:
                 outcomes.append((after, truth))
-        return _bounded(outcomes)
+        return bounded(outcomes)
 
     def _subshell(self, node: SyntaxNode, world: World) -> Outcomes:
         self._statements(node.children("Stmts"), world.copy())
@@ -320,109 +320,19 @@ class Evaluator:
         return [(world, Truth.YES)]
 
     def _declaration(self, node: SyntaxNode, world: World) -> Outcomes:
-        variant = node.child("Variant")
-        kind = variant.text() if variant is not None else ""
-        options = ""
-        for assign in node.children("Args"):
-            name = assign.child("Name")
-            if name is None:
-                value = self._expander.text(assign.child("Value"), world).text
-                options += value if value.startswith("-") else ""
-                if not value.startswith("-"):
-                    self._declared(kind, options, value, world)
-                continue
-            if not assign.flag("Naked"):
-                self._assign(assign, world, keyed="A" in options)
-            self._declared(kind, options, name.text(), world)
+        declare(node, world, self._expander)
         return [(world, Truth.YES)]
-
-    def _declared(self, kind: str, options: str, name: str, world: World) -> None:
-        if kind == "export" or "x" in options:
-            world.export(name, exported="n" not in options)
-
-    def _assign(self, node: SyntaxNode, world: World, *, keyed: bool = False) -> None:
-        name_node = node.child("Name")
-        if name_node is None:
-            return
-        name, before = name_node.text(), world.variables.get(name_node.text())
-        where = node.location
-        array, index = node.child("Array"), node.child("Index")
-        if array is not None:
-            value = self._array(array, world, keyed=keyed or _is_keyed(before))
-            if node.flag("Append") and before is not None:
-                value = _appended(before, value)
-            world.assign(name, value, where)
-            return
-        text = self._expander.text(node.child("Value"), world)
-        if index is not None:
-            self._assign_element(name, before, index, text, world, where, append=node.flag("Append"))
-            return
-        if node.flag("Append") and before is not None:
-            if not isinstance(before.value, Expansion):
-                text = Expansion(
-                    text=before.text.text + text.text, unknown=before.text.unknown or text.unknown
-                )
-                elements = (placed(text, where), *before.elements[1:])
-                world.assign(name, elements, where)
-                return
-            text = before.text + text
-        world.assign(name, placed(Expansion(text=text.text, unknown=text.unknown), where), where)
-
-    def _assign_element(
-        self,
-        name: str,
-        before: Variable | None,
-        index: SyntaxNode,
-        text: Expansion,
-        world: World,
-        where: Location,
-        *,
-        append: bool,
-    ) -> None:
-        if before is not None and isinstance(before.value, Mapping):
-            key = self._expander.text(index, world).text
-            old = before.value.get(key)
-            new = old + text if append and old is not None else text
-            world.assign(name, {**before.value, key: placed(new, where)}, where)
-            return
-        try:
-            place = self._expander.number(index, world)
-        except UnknownNumberError as error:
-            world.assign(name, Expansion(text=f"${{{name}}}", unknown=str(error) or name), where)
-            return
-        elements = list(before.elements) if before is not None else []
-        if 0 <= place < len(elements):
-            elements[place] = placed(elements[place] + text if append else text, where)
-        else:
-            # Elements between are not set, and an expansion of all elements leaves them out.
-            elements.append(placed(text, where))
-        world.assign(name, tuple(elements), where)
-
-    def _array(self, array: SyntaxNode, world: World, *, keyed: bool) -> VariableValue:
-        elements: list[ScriptValue] = []
-        named: dict[str, ScriptValue] = {}
-        for element in array.children("Elems"):
-            word, index = element.child("Value"), element.child("Index")
-            if word is None:
-                continue
-            if index is not None:
-                key = self._expander.text(index, world).text
-                named[key] = placed(self._expander.text(word, world), word.location)
-                elements.append(named[key])
-            else:
-                elements += self._expander.fields(word, world)
-        return named if keyed else tuple(elements)
 
     def _call(self, node: SyntaxNode, world: World, redirections: Sequence[SyntaxNode]) -> Outcomes:
         assigns, words = node.children("Assigns"), node.children("Args")
         arguments = [field for word in words for field in self._expander.fields(word, world)]
         if not arguments:
             for assign in assigns:
-                self._assign(assign, world)
+                assign_variable(assign, world, self._expander)
             return [(world, Truth.YES if not words else Truth.OPEN)]
         own = world.copy()
         for assign in assigns:
-            self._assign(assign, own)
+            assign_variable(assign, own, self._expander)
             name = assign.child("Name")
             if name is not None:
                 own.export(name.text())
@@ -438,18 +348,18 @@ class Evaluator:
     ) -> Outcomes:
         """Run a command. own: the world with the variables that are set for this command alone."""
         name = arguments[0].text
-        builtins: dict[str, Callable[[list[ScriptValue], World, Location], Outcomes]] = {
-            "set": self._set,
-            "shift": self._shift,
+        commands: dict[str, Callable[[list[ScriptValue], World, Location], Outcomes]] = {
+            "set": builtin_commands.set_arguments,
+            "shift": builtin_commands.shift,
             "source": self._source,
             ".": self._source,
             "eval": self._eval,
-            "unset": self._unset,
-            "read": self._unknown_variables,
-            "mapfile": self._unknown_variables,
-            "readarray": self._unknown_variables,
-            "getopts": self._unknown_variables,
-            "printf": self._printf,
+            "unset": builtin_commands.unset,
+            "read": builtin_commands.read_unknown,
+            "mapfile": builtin_commands.read_unknown,
+            "readarray": builtin_commands.read_unknown,
+            "getopts": builtin_commands.read_unknown,
+            "printf": builtin_commands.printf,
         }
         if name in world.functions:
             return self._function_call(arguments, world)
@@ -466,9 +376,9 @@ class Evaluator:
         if name == "test":
             return [(world, evaluate_test(arguments[1:]))]
         if name == "read" and redirections:
-            return self._read_document(arguments, world, where, redirections)
-        if name in builtins:
-            return builtins[name](arguments, world, where)
+            return builtin_commands.read_document(arguments, world, where, redirections, self._expander)
+        if name in commands:
+            return commands[name](arguments, world, where)
         if name in ("exec", "command", "builtin", "time", "nohup", "sudo") and len(arguments) > 1:
             outcomes = self._run(arguments[1:], world, own, where, redirections)
             if name == "exec":
@@ -550,36 +460,6 @@ class Evaluator:
             after.arguments, after.returned = before, False
         return outcomes
 
-    def _set(self, arguments: list[ScriptValue], world: World, _where: Location) -> Outcomes:
-        texts = [argument.text for argument in arguments]
-        if "--" in texts:
-            world.arguments = tuple(arguments[texts.index("--") + 1 :])
-        return [(world, Truth.YES)]
-
-    def _shift(self, arguments: list[ScriptValue], world: World, _where: Location) -> Outcomes:
-        count = arguments[1].text if len(arguments) > 1 else "1"
-        world.shift(int(count) if count.isdigit() else 1)
-        return [(world, Truth.YES)]
-
-    def _unset(self, arguments: list[ScriptValue], world: World, _where: Location) -> Outcomes:
-        for argument in arguments[1:]:
-            world.variables.pop(argument.text, None)
-        return [(world, Truth.YES)]
-
-    def _unknown_variables(self, arguments: list[ScriptValue], world: World, where: Location) -> Outcomes:
-        for argument in arguments[1:]:
-            name = argument.text
-            if name.isidentifier():
-                world.assign(
-                    name, Expansion(text=f"${{{name}}}", unknown=f"{name} (from {arguments[0].text})"), where
-                )
-        return [(world, Truth.OPEN)]
-
-    def _printf(self, arguments: list[ScriptValue], world: World, where: Location) -> Outcomes:
-        if len(arguments) > 2 and arguments[1].text == "-v":
-            return self._unknown_variables(arguments[1:3], world, where)
-        return [(world, Truth.RAN)]
-
     def _eval(self, arguments: list[ScriptValue], world: World, where: Location) -> Outcomes:
         return self._nested(joined(arguments[1:], " "), world, where)
 
@@ -606,76 +486,6 @@ class Evaluator:
             return None
         return None
 
-    def _read_document(
-        self,
-        arguments: list[ScriptValue],
-        world: World,
-        where: Location,
-        redirections: Sequence[SyntaxNode],
-    ) -> Outcomes:
-        """`read -r -d '' NAME <<EOF`."""
-        document = self._document(redirections, world)
-        names = [argument.text for argument in arguments[1:] if argument.text.isidentifier()]
-        if document is None or len(names) != 1 or not any(one.text == "-d" for one in arguments):
-            return self._unknown_variables(arguments, world, where)
-        world.assign(names[0], Expansion(text=document.text.strip(), unknown=document.unknown), where)
-        return [(world, Truth.RAN)]
-
-    def _document(self, redirections: Sequence[SyntaxNode], world: World) -> Expansion | None:
-        for redirection in redirections:
-            body = redirection.child("Hdoc")
-            if body is not None:
-                return self._expander.text(body, world)
-            if redirection.text("Op") == "<<<":
-                return self._expander.text(redirection.child("Word"), world)
-        return None
-
-    def _substitute(self, node: SyntaxNode, world: World) -> Expansion | None:
-        """The output of `$(...)` for a few commands without effects; None for others."""
-        statements = node.children("Stmts")
-        command = statements[0].child("Cmd") if len(statements) == 1 else None
-        if command is None:
-            return None
-        if command.kind == "BinaryCmd" and command.text("Op") == "&&":
-            return self._changed_folder(command, world)
-        if command.kind != "CallExpr" or command.children("Assigns"):
-            return None
-        words = [field for word in command.children("Args") for field in self._expander.fields(word, world)]
-        if not words or any(word.unknown for word in words):
-            return None
-        name, rest = words[0].text, [word.text for word in words[1:]]
-        if name == "cat" and not rest:
-            document = self._document(statements[0].children("Redirs"), world)
-            return Expansion(text=document.text.rstrip("\n"), unknown=document.unknown) if document else None
-        if name == "echo" and not any(one.startswith("-") for one in rest):
-            return Expansion(text=" ".join(rest))
-        if name == "basename" and rest:
-            found = posixpath.basename(rest[0].rstrip("/"))
-            return Expansion(text=found.removesuffix(rest[1]) if len(rest) > 1 else found)
-        if name == "dirname" and len(rest) == 1:
-            folder = posixpath.dirname(rest[0].rstrip("/"))
-            return Expansion(text=folder or ("/" if rest[0].startswith("/") else "."))
-        if name == "seq" and 1 <= len(rest) <= 2 and all(one.isdigit() for one in rest):
-            first, last = (1, int(rest[0])) if len(rest) == 1 else (int(rest[0]), int(rest[1]))
-            return Expansion(text="\n".join(map(str, range(first, min(last, first + MAX_ITERATIONS) + 1))))
-        return None
-
-    def _changed_folder(self, command: SyntaxNode, world: World) -> Expansion | None:
-        """`$(cd FOLDER && pwd)`: the folder."""
-        texts = []
-        for side in ("X", "Y"):
-            statement = command.child(side)
-            call = statement.child("Cmd") if statement is not None else None
-            if call is None or call.kind != "CallExpr":
-                return None
-            texts.append(
-                [field for word in call.children("Args") for field in self._expander.fields(word, world)]
-            )
-        before, after = ([word.text for word in words] for words in texts)
-        if len(before) >= 2 and before[0] == "cd" and after[:1] == ["pwd"] and not texts[0][-1].unknown:
-            return Expansion(text=before[-1])
-        return None
-
 
 def _shell_argument(arguments: Sequence[ScriptValue]) -> tuple[str, int] | None:
     """Where a command gives a shell its script: "-c" and the string's index, or "file" and the path's."""
@@ -689,28 +499,3 @@ def _shell_argument(arguments: Sequence[ScriptValue]) -> tuple[str, int] | None:
             if not text.startswith("-"):
                 return "file", index
     return None
-
-
-def _is_keyed(variable: Variable | None) -> bool:
-    return variable is not None and isinstance(variable.value, Mapping)
-
-
-def _appended(before: Variable, value: VariableValue) -> VariableValue:
-    if isinstance(before.value, Mapping) and isinstance(value, Mapping):
-        return {**before.value, **value}
-    added = value if isinstance(value, tuple) else ()
-    return (*before.elements, *added)
-
-
-def _bounded(outcomes: Outcomes) -> Outcomes:
-    """The outcomes without repetitions; at most `MAX_WORLDS`, beyond which worlds are merged."""
-    by_truth: dict[Truth, list[World]] = {}
-    for world, truth in outcomes:
-        by_truth.setdefault(truth, []).append(world)
-    found = [(world, truth) for truth, worlds in by_truth.items() for world in distinct(worlds)]
-    if len(found) <= MAX_WORLDS:
-        return found
-    running = [world for world, _ in found if world.running]
-    if not running:
-        return found[:1]
-    return [(merged(running), Truth.OPEN)]

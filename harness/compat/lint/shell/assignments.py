@@ -1,0 +1,121 @@
+"""Variables that a script sets: assignments and declarations, of texts, lists and keyed arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.compat.lint.shell.arithmetic import UnknownNumberError
+from harness.compat.lint.shell.expansion import Expander
+from harness.compat.lint.shell.syntax_tree import SyntaxNode
+from harness.compat.lint.shell.values import Expansion, ScriptValue, Variable, VariableValue, placed
+from harness.compat.lint.shell.world import World
+from harness.errors import Location
+
+
+def declare(node: SyntaxNode, world: World, expander: Expander) -> None:
+    """Execute `declare`, `export`, `local` and the like."""
+    variant = node.child("Variant")
+    kind = variant.text() if variant is not None else ""
+    options = ""
+    for assign in node.children("Args"):
+        name = assign.child("Name")
+        if name is None:
+            value = expander.text(assign.child("Value"), world).text
+            options += value if value.startswith("-") else ""
+            if not value.startswith("-"):
+                _declared(kind, options, value, world)
+            continue
+        if not assign.flag("Naked"):
+            assign_variable(assign, world, expander, keyed="A" in options)
+        _declared(kind, options, name.text(), world)
+
+
+def _declared(kind: str, options: str, name: str, world: World) -> None:
+    if kind == "export" or "x" in options:
+        world.export(name, exported="n" not in options)
+
+
+def assign_variable(node: SyntaxNode, world: World, expander: Expander, *, keyed: bool = False) -> None:
+    """Execute an assignment of a text, an array or one element. keyed: whether an array has texts as keys."""
+    name_node = node.child("Name")
+    if name_node is None:
+        return
+    name, before = name_node.text(), world.variables.get(name_node.text())
+    where = node.location
+    array, index = node.child("Array"), node.child("Index")
+    if array is not None:
+        value = _array(array, world, expander, keyed=keyed or _is_keyed(before))
+        if node.flag("Append") and before is not None:
+            value = _appended(before, value)
+        world.assign(name, value, where)
+        return
+    text = expander.text(node.child("Value"), world)
+    if index is not None:
+        _assign_element(name, before, index, text, world, expander, where, append=node.flag("Append"))
+        return
+    if node.flag("Append") and before is not None:
+        if not isinstance(before.value, Expansion):
+            text = Expansion(text=before.text.text + text.text, unknown=before.text.unknown or text.unknown)
+            elements = (placed(text, where), *before.elements[1:])
+            world.assign(name, elements, where)
+            return
+        text = before.text + text
+    world.assign(name, placed(Expansion(text=text.text, unknown=text.unknown), where), where)
+
+
+def _assign_element(
+    name: str,
+    before: Variable | None,
+    index: SyntaxNode,
+    text: Expansion,
+    world: World,
+    expander: Expander,
+    where: Location,
+    *,
+    append: bool,
+) -> None:
+    if before is not None and isinstance(before.value, Mapping):
+        key = expander.text(index, world).text
+        old = before.value.get(key)
+        new = old + text if append and old is not None else text
+        world.assign(name, {**before.value, key: placed(new, where)}, where)
+        return
+    try:
+        place = expander.number(index, world)
+    except UnknownNumberError as error:
+        world.assign(name, Expansion(text=f"${{{name}}}", unknown=str(error) or name), where)
+        return
+    elements = list(before.elements) if before is not None else []
+    if 0 <= place < len(elements):
+        elements[place] = placed(elements[place] + text if append else text, where)
+    else:
+        # Elements between are not set, and an expansion of all elements leaves them out.
+        elements.append(placed(text, where))
+    world.assign(name, tuple(elements), where)
+
+
+def _array(array: SyntaxNode, world: World, expander: Expander, *, keyed: bool) -> VariableValue:
+    elements: list[ScriptValue] = []
+    named: dict[str, ScriptValue] = {}
+    for element in array.children("Elems"):
+        word, index = element.child("Value"), element.child("Index")
+        if word is None:
+            continue
+        if index is not None:
+            key = expander.text(index, world).text
+            named[key] = placed(expander.text(word, world), word.location)
+            elements.append(named[key])
+        else:
+            elements += expander.fields(word, world)
+    return named if keyed else tuple(elements)
+
+
+def _is_keyed(variable: Variable | None) -> bool:
+    return variable is not None and isinstance(variable.value, Mapping)
+
+
+def _appended(before: Variable, value: VariableValue) -> VariableValue:
+    if isinstance(before.value, Mapping) and isinstance(value, Mapping):
+        return {**before.value, **value}
+    added = value if isinstance(value, tuple) else ()
+    return (*before.elements, *added)
