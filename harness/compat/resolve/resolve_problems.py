@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from harness.compat.resolve.resolve_request import ResolveRequest
+from harness.compat.resolve.resolve_request import ResolveRequest, pinned_releases
 from harness.sources.packages.resolve_measurements import ResolveProblem
 from harness.sources.packages.uv_errors import UvFailure, UvFailureKind
 from harness.sources.redact import redact_url
@@ -70,7 +70,8 @@ def remedy(failure: UvFailure, request: ResolveRequest) -> str:
     if failure.kind is UvFailureKind.CONFLICT:
         return _conflict_remedy(failure)
     if failure.kind in (UvFailureKind.MISSING_VERSION, UvFailureKind.UNKNOWN_PACKAGE):
-        return _missing_remedy(failure)
+        version = pinned_releases(request.requirements).get(failure.subject, "")
+        return f"{_missing_remedy(failure)}{_tag_remedy(failure.subject, version)}"
     if failure.kind is UvFailureKind.WRONG_TARGET:
         hint = failure.hints[0] if failure.hints else ""
         text = f"Choose a Python version that {failure.subject} has files for, or another version of it."
@@ -118,3 +119,13 @@ def _missing_remedy(failure: UvFailure) -> str:
             f"published version.{TRITON_ON_SIM if failure.subject == 'triton-ascend' else ''}"
         )
     return f"Choose a published version of {failure.subject}, or add the package index that has it."
+
+
+def _tag_remedy(package: str, version: str) -> str:
+    """What to write for a version that only the git repository has; "" for a local or unknown version."""
+    if not version or "+" in version:
+        return ""
+    return (
+        f" If {version} is only a tag in git, and the axis of {package} in matrix.yaml has a `repository`, "
+        f"write the version with the tag, for example `{version}@v{version}`: it is then built from source."
+    )

@@ -213,6 +213,19 @@ def test_all_missing_packages_are_reported_together(wheels: Any, context: Any) -
     assert any("required by vllm-ascend" in reason for reason in judgement.reasons)
 
 
+def test_a_version_that_may_be_only_a_tag_says_how_to_write_it(wheels: Any, context: Any) -> None:
+    wheels.add("vllm", "0.11.0")
+    wheels.add("engine", "1.0", "base==3")
+    wheels.add("base", "2.0")
+    for stack in (("vllm==0.11.0rc3",), ("nowhere==0.11.0rc3",), ("vllm-ascend==0.11.0rc3",)):
+        [told] = measure(context, pins(*stack))[1].remedies
+        assert "only a tag in git" in told
+        assert "`0.11.0rc3@v0.11.0rc3`" in told
+    for stack in (("engine==1.0",), ("torch==2.7.1+cpu",)):
+        [told] = measure(context, pins(*stack))[1].remedies
+        assert "only a tag" not in told, "no value of an axis can name a tag of it"
+
+
 def test_a_wheel_for_another_platform_differs_from_a_missing_release(wheels: Any, context: Any) -> None:
     wheels.add("triton-ascend", "3.2.0", tag="cp311-cp311-manylinux_2_28_aarch64")
     assert measure(context, pins("triton-ascend==3.2.0"), ASCEND)[1].status is Status.PASS
