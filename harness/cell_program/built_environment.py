@@ -172,7 +172,8 @@ class EnvironmentProbe:
 
     packages: name as the package's metadata spells it -> version. files: patched path -> SHA-256 of the file
     on disk, "" when it is missing. modules: name -> the result of importing it. python: facts about the
-    interpreter. patched: what the import system finds for each patched path, None without patches.
+    interpreter. patched: what the import system finds for each patched path, None without patches. libraries:
+    the shared libraries of the process that used the NPU, as the loader found them.
     """
 
     packages: Mapping[str, str]
@@ -181,6 +182,7 @@ class EnvironmentProbe:
     device: ProbedDevice
     python: Mapping[str, str] = field(default_factory=dict)
     patched: tuple[PatchedFile, ...] | None = None
+    libraries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +192,8 @@ class EnvironmentBuilt(EnvironmentLocation):
     digest: digest of its content. reused: whether an earlier task built it. expected: locked packages and
     their versions. left_out: locked packages that this device does not need, and why. built_here: packages
     that were built from source. patched: patched path -> SHA-256 of the patched file, "" where the patches
-    remove it. seconds: duration of each step.
+    remove it. seconds: duration of each step. device_files: the libraries of this host that drive its NPU;
+    None for other devices. They are in `files` too, which `cleanup` removes.
     """
 
     built: Literal[True] = True
@@ -204,6 +207,7 @@ class EnvironmentBuilt(EnvironmentLocation):
     patched: Mapping[str, str]
     probe: EnvironmentProbe
     seconds: Mapping[str, float]
+    device_files: VerifiedFiles | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from harness.builds.cell.environment_files import (
     runtime_folders,
     store_manifest,
     why_changed,
+    with_device_files,
     with_folders,
     write_identity,
 )
@@ -43,9 +44,11 @@ from harness.cell_program.built_environment import (
     EnvironmentNotBuilt,
     EnvironmentProbe,
     ImageLayer,
+    VerifiedFiles,
     read_cell_device,
 )
 from harness.check import TaskContext
+from harness.devices.cards.device_nodes import driver_files
 from harness.devices.sim.start.sim_environment import DEFAULT_CANN
 from harness.errors import HarnessError
 from harness.outcome import Measured
@@ -143,7 +146,7 @@ def _build(
     )
     home.parent.mkdir(exist_ok=True)
     with filelock.FileLock(home.parent / f".{name}.lock", timeout=SECONDS_TO_WAIT):
-        location, probe = _probe(ctx, engine, spec, build, image, home)
+        location, probe, device_files = _probe(ctx, engine, spec, build, image, home)
     measured = build.finished(
         spec,
         location,
@@ -152,6 +155,7 @@ def _build(
         digest=layers[-1].key,
         reused=not built.built,
         image=image,
+        device_files=device_files,
     )
     artifacts[IDENTITY] = IDENTITY
     _write_materials(ctx, lock, built, image, measured, artifacts)
@@ -165,8 +169,11 @@ def _probe(
     build: EnvironmentBuild,
     image: CellImage,
     home: Path,
-) -> tuple[EnvironmentLocation, EnvironmentProbe]:
-    """Probe the image. Its compiled modules and its simulated runtime are stored in `home` on this host."""
+) -> tuple[EnvironmentLocation, EnvironmentProbe, VerifiedFiles | None]:
+    """Probe the image. Its compiled modules and its simulated runtime are stored in `home` on this host.
+
+    The files of this host that drive its NPU are those of the driver: the image has a CANN of its own.
+    """
     site_packages = f"{PREFIX}/lib/python{spec.minor}/site-packages"
     manifest = earlier_manifest(home)
     compiles = manifest is None
@@ -190,8 +197,10 @@ def _probe(
         probe = probe_cell(ctx, spec, location, Path(site_packages), compiles=compiles)
     require_unchanged(manifest)
     manifest = with_folders(manifest, [WatchedFolder(path=image.bytecode)])
+    mounted = [one for one in probe.libraries if any(Path(one).is_relative_to(at) for at in driver_files())]
+    manifest, device_files = with_device_files(manifest, mounted, home, ctx.cache)
     write_identity(manifest, home, ctx.workdir)
-    return replace(location, files=store_manifest(manifest, home)), probe
+    return replace(location, files=store_manifest(manifest, home)), probe, device_files
 
 
 def _image(

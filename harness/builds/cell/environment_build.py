@@ -16,6 +16,7 @@ from harness.cell_program.built_environment import (
     EnvironmentLocation,
     EnvironmentNotBuilt,
     EnvironmentProbe,
+    VerifiedFiles,
 )
 from harness.check import TaskContext
 from harness.devices.sim.runtime_build.cann_toolkit import write_toolkit
@@ -72,6 +73,7 @@ class EnvironmentBuild:
         digest: str,
         reused: bool,
         image: CellImage | None = None,
+        device_files: VerifiedFiles | None = None,
     ) -> EnvironmentBuilt:
         """The measurements of a build that succeeded."""
         return EnvironmentBuilt(
@@ -90,6 +92,7 @@ class EnvironmentBuild:
             patched=spec.patched_digests,
             probe=probe,
             seconds=self.seconds,
+            device_files=device_files,
         )
 
     def _failed(self, error: BuildStepError) -> EnvironmentNotBuilt:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from harness.builds.cell.device_libraries import device_folders
 from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
 from harness.builds.cell.interpreter_files import (
     ask_interpreter,
@@ -129,6 +131,27 @@ def store_manifest(manifest: FileManifest, home: Path) -> VerifiedFiles:
     return VerifiedFiles(manifest=str(target), digest=digest, count=len(manifest.entries))
 
 
+def with_device_files(
+    manifest: FileManifest, libraries: Iterable[str], prefix: Path, cache: Path
+) -> tuple[FileManifest, VerifiedFiles | None]:
+    """The manifest with the `libraries` of this host that drive its NPU, and these alone.
+
+    The second list is stored where `cleanup` does not remove it; None if there are no such libraries.
+    """
+    folders = device_folders(libraries, prefix)
+    if not folders:
+        return manifest, None
+    part = make_manifest(folders)
+    home = cache / "devices"
+    home.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=home, suffix=".new", delete=False) as written:
+        digest = write_manifest(part, Path(written.name))
+    target = home / f"{digest[:DIGEST_CHARACTERS]}.json"
+    Path(written.name).replace(target)
+    stored = VerifiedFiles(manifest=str(target), digest=digest, count=len(part.entries))
+    return with_folders(manifest, folders), stored
+
+
 def write_identity(manifest: FileManifest, home: Path, folder: Path) -> None:
     """Write the artifact `IDENTITY` of the environment in `home` to `folder`."""
     (folder / IDENTITY).write_text(json.dumps(content_identity(manifest, home), indent=1), "utf-8")
@@ -157,9 +180,15 @@ def earlier_manifest(home: Path) -> FileManifest | None:
 def altered(measurements: EnvironmentBuilt, *, foreign: bool = False) -> str:
     """How the files of an environment differ from those that were built, or ""; also "" if it was removed.
 
+    The libraries that drive the NPU of this host are compared even if the environment was removed.
     foreign: whether another machine may have built it. An environment in the same folder here is then another
     one, unless the list of its files is there as well.
     """
+    device = measurements.device_files
+    if device is not None and not foreign and Path(device.manifest).is_file():
+        changed = why_changed(device, what="device library of this host")
+        if changed:
+            return changed
     files = measurements.files
     if files is None or not (Path(files.manifest).parent / FINISHED).is_file():
         return ""
@@ -168,10 +197,10 @@ def altered(measurements: EnvironmentBuilt, *, foreign: bool = False) -> str:
     return why_changed(files)
 
 
-def why_changed(files: VerifiedFiles, *, full: bool = False) -> str:
+def why_changed(files: VerifiedFiles, *, full: bool = False, what: str = "environment") -> str:
     """How the files of an environment differ from those that were built, or "".
 
-    full: read every file. Otherwise only files whose metadata differs are read.
+    full: read every file. Otherwise only files whose metadata differs are read. what: what the files are.
     """
     path = Path(files.manifest)
     try:
@@ -179,10 +208,10 @@ def why_changed(files: VerifiedFiles, *, full: bool = False) -> str:
             return ""
         changes = find_changes(read_manifest(path, files.digest), full=full)
     except ManifestError as error:
-        return f"the environment cannot be verified: {error}"
+        return f"the {what} cannot be verified: {error}"
     except OSError as error:
-        return f"the environment cannot be verified: {error}"
-    return f"the environment has changed since it was built: {changes}" if changes else ""
+        return f"the {what} cannot be verified: {error}"
+    return f"the {what} has changed since it was built: {changes}" if changes else ""
 
 
 def require_unchanged(manifest: FileManifest) -> None:

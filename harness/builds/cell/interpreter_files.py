@@ -93,7 +93,7 @@ def compile_library(ctx: TaskContext, python: Path, found: InterpreterFiles) -> 
 def interpreter_folders(python: Path, found: InterpreterFiles, prefix: Path) -> tuple[WatchedFolder, ...]:
     """What belongs to the interpreter `python` of the environment in `prefix`, outside this environment."""
     program = python.resolve()
-    links = [link for link in _links(python) if not link.is_relative_to(prefix)]
+    links = [link for link in symbolic_links(python) if not link.is_relative_to(prefix)]
     files = [*links, program, program.parent / BUILD_FOLDER]
     folders = _library_folders(found)
     files += [Path(path) for path in found.base if not Path(path).is_dir()]
@@ -129,7 +129,7 @@ def _compiled_names(folder: Path, tag: str) -> Iterator[str]:
                 yield f"{cache}/{name.removesuffix('.py')}.{tag}{COMPILED}"
 
 
-def _links(path: Path) -> Iterator[Path]:
+def symbolic_links(path: Path) -> Iterator[Path]:
     """Every symbolic link that the system follows to open `path`, which exists and is absolute."""
     pending = list(reversed(path.parts[1:]))
     place = Path(path.anchor)

@@ -28,6 +28,7 @@ from harness.builds.cell.environment_files import (
     store_manifest,
     verify_installed,
     why_changed,
+    with_device_files,
     with_folders,
     write_identity,
 )
@@ -143,6 +144,7 @@ def _build_locked(
         require_unchanged(manifest)
     else:
         manifest = compiled_since(manifest)
+    manifest, device_files = with_device_files(manifest, probe.libraries, prefix, ctx.cache)
     write_identity(manifest, home, ctx.workdir)
     return build.finished(
         spec,
@@ -151,6 +153,7 @@ def _build_locked(
         site_packages=site_packages,
         digest=spec.digest,
         reused=reused,
+        device_files=device_files,
     )
 
 

@@ -22,16 +22,16 @@ _SETTINGS = f"{_HOME}/venv/pyvenv.cfg"
 def content_identity(manifest: FileManifest, home: Path) -> dict[str, str]:
     """Part of an environment -> digest of its files. OSError if a script cannot be read.
 
-    The parts are the entries of the folder `home` of the environment (`venv`, `sim`), and `interpreter` for
-    what is outside it. Left out are compiled modules, because they contain the time of their source, and
-    RECORD, because the files that it lists are compared themselves.
+    The parts are the entries of the folder `home` of the environment (`venv`, `sim`), and `host` for what is
+    outside it: the interpreter, and the libraries that drive an NPU. Left out are compiled modules, because
+    they contain the time of their source, and RECORD, because the files that it lists are compared.
     """
     parts: dict[str, list[str]] = {}
     for path, entry in sorted(manifest.entries.items()):
         name = path.replace(str(home), _HOME, 1)
         if name.endswith((COMPILED, f"/{CACHE_FOLDER}", f".dist-info/{RECORD}")) or name == _SETTINGS:
             continue
-        part = name.split("/")[1] if name.startswith(f"{_HOME}/") else "interpreter"
+        part = name.split("/")[1] if name.startswith(f"{_HOME}/") else "host"
         kind = f"{stat.S_IFMT(entry.state.mode)} {bool(entry.state.mode & stat.S_IXUSR)}"
         parts.setdefault(part, []).append(f"{name}\0{kind}\0{_content(path, name, entry, home)}")
     return {

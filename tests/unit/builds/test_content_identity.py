@@ -31,7 +31,7 @@ def identity(cell: Cell) -> dict[str, str]:
 def test_a_rebuild_has_the_same_identity(cell: Cell) -> None:
     """Also in another cache, although scripts and RECORD contain its path."""
     first = identity(cell)
-    assert set(first) == {"venv", "interpreter"}
+    assert set(first) == {"venv", "host"}
     assert identity(cell) == first, "reused"
     shutil.rmtree(cell.ctx.cache / "cells")
     assert identity(cell) == first, "built again"
@@ -89,7 +89,7 @@ def link_elsewhere(home: Path) -> None:
         (lambda home: (home / "venv/site/namespace").mkdir(), "venv"),
         (lambda home: (home / "venv/bin/tool").chmod(0o755), "venv"),
         (link_elsewhere, "venv"),
-        (write("../python/random.py", "x = 2\n"), "interpreter"),
+        (write("../python/random.py", "x = 2\n"), "host"),
     ],
 )
 def test_other_contents_are_another_identity(home: Path, change: Callable[[Path], object], part: str) -> None:
