@@ -238,7 +238,7 @@ class Schedule:
             rank = self._ranks[key]
             index = bisect_left(self._queue, rank)
             is_queued = index < len(self._queue) and self._queue[index] == rank
-            may_start = key in self._demand and key not in self.running and self._has_inputs(key)
+            may_start = key in self._demand and key not in self.running and self._has_final_inputs(key)
             if may_start and not is_queued:
                 self._queue.insert(index, rank)
             elif is_queued and not may_start:
@@ -255,7 +255,7 @@ class Schedule:
                 pending.extend(self.plan.tasks[key].needs)
         return frozenset(demanded)
 
-    def _has_inputs(self, key: str) -> bool:
+    def _has_final_inputs(self, key: str) -> bool:
         """Whether every need has a result that no other task of this run can still make outdated."""
         return all(need in self._results and self._is_settled(need) for need in self.plan.tasks[key].needs)
 

@@ -25,7 +25,7 @@ TITLES = {
     GateClass.FIXED: "fixed",
     GateClass.FLAKY: "flaky",
     GateClass.KNOWN: "known failures",
-    GateClass.INFRA: "without an outcome",
+    GateClass.INFRA: "planned, but undecided",
     GateClass.AWAITED: "awaited from another job",
     GateClass.NOT_RUN: "not run",
     GateClass.PASSED: "passed",
