@@ -172,6 +172,9 @@ def _show_config(settings: Settings) -> None:
         click.echo(f"{name:<{width}}  {redact_text(setting.value) or '(empty)'}  [{setting.origin}]")
 
 
+_HELP = {option.name: option.help for option in OPTIONS}
+
+
 @click.group(
     cls=LazyGroup,
     invoke_without_command=True,
@@ -187,10 +190,10 @@ def _show_config(settings: Settings) -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="The checkout. Default: the nearest parent folder that has a matrix.yaml.",
 )
-@click.option("--matrix", help=OPTIONS[0].help)
-@click.option("--state", help=OPTIONS[1].help)
-@click.option("--cache", help=OPTIONS[2].help)
-@click.option("--profile", help=OPTIONS[4].help)
+@click.option("--matrix", help=_HELP["matrix"])
+@click.option("--state", help=_HELP["state"])
+@click.option("--cache", help=_HELP["cache"])
+@click.option("--profile", help=_HELP["profile"])
 @click.option("--engine", help="What builds cells: venv, docker or podman.")
 @click.option("--runner", help="Name of this machine among the runners of matrix.yaml.")
 @click.option("--base-image", help="Base image of container cells. Default: the image that the lock names.")
@@ -241,7 +244,7 @@ def main(argv: list[str] | None = None) -> Any:
             raise
         _print_error(error, arguments)
         sys.exit(error.exit_code)
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         click.echo("interrupted; the same command resumes", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as error:
@@ -249,9 +252,6 @@ def main(argv: list[str] | None = None) -> Any:
         error.show(usage)
         _complain(usage.getvalue().rstrip("\n"))
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        click.echo("interrupted; the same command resumes", err=True)
-        sys.exit(EXIT_INTERRUPTED)
     except _ReaderGoneError:
         _drop_output()
         sys.exit(EXIT_INCOMPLETE)

@@ -207,4 +207,4 @@ def test_the_composite_action_gates_another_repository(project: Project) -> None
     assert done.failed.endswith(": 1"), done.output
     comments = sorted(project.runner.folder.glob("job-*-tmp/npu-matrix-comment.md"))
     assert "newly broken" in comments[-1].read_text()
-    assert "without an outcome" not in comments[-1].read_text()
+    assert "planned, but undecided" not in comments[-1].read_text()
