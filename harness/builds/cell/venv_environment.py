@@ -47,8 +47,10 @@ from harness.devices.sim.start.sim_environment import DEFAULT_CANN
 from harness.errors import InfrastructureError, Location
 from harness.outcome import Measured
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
+from harness.sources.packages.index_refusal import refusal_behind
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 from harness.sources.packages.lockfile import LockedPackage
+from harness.sources.packages.uv_errors import parse_uv_failure
 from harness.sources.packages.uv_settings import write_uv_settings
 from harness.sources.redact import redact_text
 
@@ -178,7 +180,8 @@ def _install(
     require_disk_space(spec.packages, prefix.parent.parent)
     with build.step("venv"):
         argv = [uv_binary(), "venv", "--python", spec.interpreter, "--no-project", *QUIET, str(prefix)]
-        _require_done(_uv(ctx, argv, settings), "venv", "The virtual environment could not be created.")
+        what = "The virtual environment could not be created."
+        _require_done(ctx, _uv(ctx, argv, settings), settings, "venv", what)
     own = frozenset(read_states([WatchedFolder(path=str(prefix))]))
     with build.step("install"):
         _install_wheels(ctx, spec, prefix, settings)
@@ -215,7 +218,7 @@ def _install_wheels(ctx: TaskContext, spec: EnvironmentSpec, prefix: Path, setti
     argv = [uv_binary(), "pip", "sync", *_target(prefix), *local, _requirements(ctx, "wheels", wheels)]
     try:
         done = _uv(ctx, argv, settings, {"UV_CACHE_DIR": str(cache), "UV_LINK_MODE": "hardlink"})
-        _require_done(done, "install", "The locked packages could not be installed.")
+        _require_done(ctx, done, settings, "install", "The locked packages could not be installed.")
     finally:
         shutil.rmtree(cache, ignore_errors=True)
 
@@ -259,7 +262,8 @@ def _build_packages(
             *(a for name, value in added.items() for a in ("--config-setting", f"npu-matrix-{name}={value}")),
         ]
         completed = _uv(ctx, argv, settings, {**variables, **added})
-        _require_done(completed, "build", f"{package.name} could not be built from its source package.")
+        what = f"{package.name} could not be built from its source package."
+        _require_done(ctx, completed, settings, "build", what)
 
 
 def _target(prefix: Path) -> list[str]:
@@ -279,7 +283,9 @@ def _uv(
     return ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_INSTALL)
 
 
-def _require_done(completed: Completed, step: str, what: str) -> None:
+def _require_done(
+    ctx: TaskContext, completed: Completed, settings: IndexSettings, step: str, what: str
+) -> None:
     if completed.returncode == 0:
         return
     tail = redact_text(completed.tail)
@@ -289,7 +295,7 @@ def _require_done(completed: Completed, step: str, what: str) -> None:
             why=tail[-500:],
             fix="run again: downloaded packages are cached",
         )
-    if failure := fetch_failure(tail):
+    if failure := fetch_failure(tail) or refusal_behind(parse_uv_failure(tail), settings, ctx.command):
         raise failure.error()
     if error := machine_failure(tail):
         raise error

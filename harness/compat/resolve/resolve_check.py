@@ -26,7 +26,7 @@ from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.sources.git.mirrors import find_mirror, mirrors_folder
 from harness.sources.packages.fetch_failure import FetchFailure, fetch_failure, machine_failure
 from harness.sources.packages.index_lookup import PackageIndex, PublishedFile, ReleaseNotFoundError
-from harness.sources.packages.index_refusal import refused_index
+from harness.sources.packages.index_refusal import refusal_behind
 from harness.sources.packages.index_settings import IndexSettings, index_environment, uv_binary
 from harness.sources.packages.lockfile import LockedPackage, parse_lock
 from harness.sources.packages.release_archive import ReleaseArchive, installer_rank
@@ -319,8 +319,7 @@ def _after_failure(
             settings=state.settings.with_indexes(wanted),
             searched=(*state.searched, failure.subject),
         )
-    suspect = failure.subject or next(iter(failure.blamed), "")
-    refused = refused_index(suspect, state.settings, ctx.command) if suspect else None
+    refused = refusal_behind(failure, state.settings, ctx.command)
     if refused is not None:
         return _without_index(ctx, state, refused)
     problems = (*state.problems, failure)

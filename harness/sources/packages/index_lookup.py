@@ -20,23 +20,16 @@ from packaging.version import Version
 from harness.check import Completed
 from harness.errors import HarnessError, InfrastructureError, InputError
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
-from harness.sources.packages.index_refusal import refused_index
+from harness.sources.packages.index_refusal import refusal_behind
 from harness.sources.packages.index_settings import IndexSettings, uv_binary
 from harness.sources.packages.lockfile import normal_name
 from harness.sources.packages.release_archive import ReleaseArchive, TargetPlatform
 from harness.sources.packages.run_command import RunCommand
-from harness.sources.packages.uv_errors import UvFailureKind, parse_uv_failure
+from harness.sources.packages.uv_errors import parse_uv_failure
 from harness.sources.packages.uv_settings import write_uv_settings
 from harness.sources.redact import redact_text, redact_url
 
 LOCATE_TIMEOUT_S = 120.0
-ABSENT = (
-    UvFailureKind.MISSING_VERSION,
-    UvFailureKind.UNKNOWN_PACKAGE,
-    UvFailureKind.WRONG_TARGET,
-    UvFailureKind.NO_WHEEL,
-    UvFailureKind.CONFLICT,
-)
 ANY_PRERELEASE, FINAL_IF_POSSIBLE = ("--prerelease", "allow"), ("--prerelease", "if-necessary")
 #: The arguments for the files of a release for all platforms.
 ALL_PLATFORMS = ("--universal", "--python-version", "3.11")
@@ -120,10 +113,9 @@ class PackageIndex:
         if problem:
             return problem.error()
         failure = parse_uv_failure(tail)
-        if not timed_out and failure.kind in ABSENT:
-            name = failure.subject or next(iter(failure.blamed), "")
-            refused = refused_index(name, self.settings, self.command) if name and not self.offline else None
-            if refused:
+        if not timed_out and failure.rests_on_indexes:
+            refused = None if self.offline else refusal_behind(failure, self.settings, self.command)
+            if refused is not None:
                 return refused.error()
             return ReleaseNotFoundError(
                 f"the package index has no {requirement.replace('==', ' ')}",

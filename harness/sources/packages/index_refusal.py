@@ -12,6 +12,7 @@ from pathlib import Path
 from harness.sources.packages.fetch_failure import FetchFailure, fetch_failure
 from harness.sources.packages.index_settings import IndexSettings, uv_binary
 from harness.sources.packages.run_command import RunCommand
+from harness.sources.packages.uv_errors import UvFailure
 from harness.sources.packages.uv_settings import write_uv_settings
 from harness.sources.redact import redact_text
 
@@ -19,8 +20,13 @@ REFUSAL_TIMEOUT_S = 60.0
 _OTHER_SOURCES = ("UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
 
 
-def refused_index(package: str, settings: IndexSettings, command: RunCommand) -> FetchFailure | None:
-    """The failure of the first index that does not answer whether it has a package, or None."""
+def refusal_behind(failure: UvFailure, settings: IndexSettings, command: RunCommand) -> FetchFailure | None:
+    """The failure of an index that may have what uv missed, but does not answer for it, or None."""
+    suspect = failure.subject or next(iter(failure.blamed), "") if failure.rests_on_indexes else ""
+    return _refused_index(suspect, settings, command) if suspect else None
+
+
+def _refused_index(package: str, settings: IndexSettings, command: RunCommand) -> FetchFailure | None:
     variables = settings.uv_environment()
     for name in _OTHER_SOURCES:
         variables.pop(name, None)

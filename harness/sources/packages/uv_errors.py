@@ -46,6 +46,15 @@ class UvFailureKind(str, enum.Enum):
     OTHER = "other"
 
 
+RESTS_ON_INDEXES = (
+    UvFailureKind.MISSING_VERSION,
+    UvFailureKind.UNKNOWN_PACKAGE,
+    UvFailureKind.WRONG_TARGET,
+    UvFailureKind.NO_WHEEL,
+    UvFailureKind.CONFLICT,
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class UvDependency:
     """`package` in `versions` requires `needs` in `needed_versions`; "" as `package` is the cell itself."""
@@ -83,6 +92,11 @@ class UvFailure:
     hints: tuple[str, ...] = ()
     url: str = ""
     text: str = ""
+
+    @property
+    def rests_on_indexes(self) -> bool:
+        """Whether it states what the indexes have, so that an index that was not read may contradict it."""
+        return self.kind in RESTS_ON_INDEXES
 
 
 def parse_uv_failure(output: str) -> UvFailure:

@@ -12,6 +12,7 @@ from typing import Any
 
 import filelock
 import pytest
+from authenticated_index import AuthenticatedIndex
 from environments import GOOD, GOOD_PROBE, environment_built, environment_probe
 
 from harness.builds.cell import environment_files, environment_judge, environment_spec, venv_environment
@@ -278,6 +279,19 @@ def test_no_network_is_no_verdict_and_keeps_nothing_half_built(
     with pytest.raises(InfrastructureError) as caught:
         cell.build()
     assert "127.0.0.1:9" in str(caught.value)
+
+
+@pytest.mark.parametrize("refusal", [401, 403, 407])
+def test_a_wrong_password_of_the_index_is_no_verdict(
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
+) -> None:
+    for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):
+        monkeypatch.delenv(name)
+    with AuthenticatedIndex(tmp_path, {"me:right"}, refusal=refusal) as index:
+        monkeypatch.setenv("PIP_INDEX_URL", index.url("me:hunter2"))
+        with pytest.raises(InfrastructureError, match=index.host) as caught:
+            cell.build()
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_full_disk_is_no_verdict(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
