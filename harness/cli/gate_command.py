@@ -127,7 +127,7 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
         report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
         if options["run_base"] and (names := unknown_on_base(report, inputs)):
             click.echo(f"running the base for {len(names)} failures without an outcome there", err=True)
-            if run_base(settings, ledger, _revision(settings, inputs, base), names):
+            if run_base(settings, ledger, _revision(settings, inputs, base), names, screen):
                 return EXIT_INTERRUPTED
             report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
         for number in range(1, options["reruns"] + 1):

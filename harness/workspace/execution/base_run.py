@@ -10,6 +10,7 @@ from pathlib import Path
 
 from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.errors import EXIT_BAD_INPUT, EXIT_INTERRUPTED, InputError, Location
+from harness.ledger.merge_report import Screen
 from harness.ledger.store import FILE_NAME, Ledger
 from harness.package import PACKAGE_ROOT
 from harness.plan.change.revision import Revision, extract_revision, has_same_code
@@ -24,13 +25,18 @@ OWN = ("matrix", "profile", "state", "reports", "executor", "ray_address", "wait
 
 
 def run_base(
-    settings: Settings, ledger: Ledger, revision: Revision, names: Collection[tuple[str, str]]
+    settings: Settings,
+    ledger: Ledger,
+    revision: Revision,
+    names: Collection[tuple[str, str]],
+    screen: Screen,
 ) -> bool:
     """Run these (cell, check) of a revision on this machine; True if the user interrupted the run.
 
     The files of the revision are checked out into a temporary folder. If npu-matrix is part of the checkout,
     the code of the revision runs, and if that differs, it has a ledger of its own, which is merged: a later
-    version may have written this one. InputError if the revision cannot be run.
+    version may have written this one. screen: leaves out what contains credentials then, because an earlier
+    version may not have masked them. InputError if the revision cannot be run.
     """
     with temporary_folder() as place, Interruption() as stopped:
         folder = extract_revision(settings.root, revision, place)
@@ -61,7 +67,7 @@ def run_base(
                 fix="compare with a revision whose `npu-matrix run` works, or leave --run-base out",
             )
         if not shares_state and (state / FILE_NAME).is_file():
-            ledger.merge(state / FILE_NAME)
+            ledger.merge(state / FILE_NAME, screen)
     return False
 
 
