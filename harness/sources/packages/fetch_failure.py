@@ -20,6 +20,8 @@ REFUSED = (
     re.compile(r"index\s+\((?P<url>[^)\s]+)\)\s+returned\s+(?P<cause>a\s+(?P<code>40[137])\s+[^.]+)\."),
 )
 PROXY_REFUSES = 407
+#: What uv reports instead of a status if the proxy refuses the connection to an https address.
+PROXY_REFUSES_TUNNEL = "proxy authorization required"
 REFUSED_STATUS = (401, 403, PROXY_REFUSES)
 NETWORK_WORDS = (
     "error sending request",
@@ -67,10 +69,11 @@ def fetch_failure(output: str) -> FetchFailure | None:
         return None
     causes = CAUSE.findall(output)
     status = STATUS.search(output)
+    code = int(status["code"]) if status else 0
     return FetchFailure(
         url=match["url"].rstrip(".,") if match else "",
         cause=redact_text(causes[-1].strip() if causes else _last_line(output)),
-        status=int(status["code"]) if status else 0,
+        status=PROXY_REFUSES if PROXY_REFUSES_TUNNEL in lowered else code,
     )
 
 

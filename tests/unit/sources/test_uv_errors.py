@@ -135,6 +135,28 @@ credentials (401 Unauthorized)
 """
 
 
+REFUSED_TUNNEL = """\
+error: Failed to fetch: https://index.example/simple/verl/
+  cause: error sending request for url (https://index.example/simple/verl/)
+  cause: client error (Connect)
+  cause: tunnel error: proxy authorization required
+"""
+REFUSED_BY_PROXY = """\
+error: Failed to fetch: http://index.example/simple/verl/
+  cause: HTTP status client error (407 Proxy Authentication Required) for url (http://index.example/simple/verl/)
+"""
+
+
+@pytest.mark.parametrize("output", [REFUSED_TUNNEL, REFUSED_BY_PROXY])
+def test_a_proxy_that_refuses_the_password_is_named_in_the_remedy(output: str) -> None:
+    failure = parse_uv_failure(output)
+    assert failure.kind is UvFailureKind.NETWORK
+    fetched = fetch_failure(output)
+    assert fetched is not None
+    assert "index.example" in str(fetched.error())
+    assert fetched.error().problems[0].fix == "correct the user name and password in the address of the proxy"
+
+
 def test_an_index_that_refuses_the_credentials_says_nothing_about_a_package() -> None:
     failure = parse_uv_failure(REFUSED_INDEX)
     assert failure.kind is UvFailureKind.NETWORK
