@@ -109,11 +109,12 @@ def run(ctx: TaskContext) -> Measured[ResolveMeasured]:
     hidden = hidden_requirements(published, request, state.lock or ())
     locked: dict[str, ReleaseArchive] = {}
     archives: list[ArchiveMetadata] = []
+    unread: dict[str, str] = {}
     if state.lock and not state.problems:
         locked = _locked_archives(ctx, request, state)
         indexes = state.settings.added_index_urls
-        archives = _read_archives(ctx, request, _releases(ctx, request, indexes, locked))
-    return _measured(request, state, time.monotonic() - started, locked, archives, hidden)
+        archives, unread = _read_archives(request, _releases(ctx, request, indexes, locked))
+    return _measured(request, state, time.monotonic() - started, locked, archives, unread, hidden)
 
 
 def _overridden_metadata(ctx: TaskContext, request: ResolveRequest) -> list[ReleaseMetadata]:
@@ -174,10 +175,10 @@ def _locked_archives(
 
 
 def _read_archives(
-    ctx: TaskContext, request: ResolveRequest, releases: ReleaseFetcher
-) -> list[ArchiveMetadata]:
-    """Read the metadata of the stack's own packages; packages whose archive cannot be fetched are skipped."""
-    archives = []
+    request: ResolveRequest, releases: ReleaseFetcher
+) -> tuple[list[ArchiveMetadata], dict[str, str]]:
+    """The metadata of the stack's own packages; and package -> a sentence, if its archive cannot be read."""
+    archives, unread = [], {}
     for name in requirement_names(request.requirements):
         if name not in releases.locked:
             continue
@@ -187,8 +188,9 @@ def _read_archives(
             on_index = releases.index_metadata(name, version)
             archives.append(read_archive_metadata(name, version, sources.file, on_index))
         except HarnessError as error:
-            ctx.log(f"the archive of {name} {version} was not read: {error}")
-    return archives
+            why = redact_text("; ".join(f"{one.what} {one.why}".strip() for one in error.problems))
+            unread[name] = f"Not verified: the archive of {name} {version} could not be read ({why})."
+    return archives, unread
 
 
 def holds(measurements: ResolveMeasured, outcome: Outcome) -> str:
@@ -351,6 +353,7 @@ def _measured(
     seconds: float,
     locked: Mapping[str, ReleaseArchive],
     archives: Sequence[ArchiveMetadata],
+    unread: Mapping[str, str],
     hidden: tuple[HiddenRequirement, ...],
 ) -> Measured[ResolveMeasured]:
     resolved = state.lock is not None and not state.problems
@@ -374,9 +377,13 @@ def _measured(
             from_sdist=state.from_sdist,
             overrides=tuple(map(_applied, request.overrides)),
             hidden=hidden,
-            archives=tuple(remark for archive in archives for remark in archive.remarks()),
+            archives=(*unread.values(), *(remark for archive in archives for remark in archive.remarks())),
             refusals=tuple(reason for archive in archives for reason in archive.refusals(request.python)),
-            read=tuple(name for name in requirement_names(request.requirements) if name in locked),
+            read=tuple(
+                name
+                for name in requirement_names(request.requirements)
+                if name in locked and name not in unread
+            ),
             attempts=state.attempts,
             seconds=round(seconds, 3),
         ),

@@ -73,6 +73,21 @@ def test_compatible_pins_give_a_lock_with_digests(wheels: Any, context: Any) -> 
     assert found.packages[0].via == ("engine",)
 
 
+def test_a_pass_names_the_archives_that_could_not_be_read(
+    wheels: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(_self: object, name: str, _version: str) -> None:
+        raise InputError("this wheel is not used", why=f"{name}/core.py is not the file in its RECORD")
+
+    wheels.add("engine", "1.0")
+    monkeypatch.setattr(resolve_check.ReleaseFetcher, "sources", damaged)
+    found, judgement, _ = measure(context, pins("engine==1.0"))
+    assert judgement.status is Status.PASS
+    assert found.read == ()
+    [reason] = judgement.reasons
+    assert reason.startswith("Not verified: the archive of engine 1.0 could not be read (this wheel is not")
+
+
 def test_remedies_for_invalid_requirements_and_unknown_errors() -> None:
     request = ResolveRequest.from_facets(PinsFacet(requirements=("engine==1.0",)), HERE)
     written = parse_uv_failure("error: Couldn't parse requirement in `requirements.in` at position 0")
