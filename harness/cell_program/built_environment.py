@@ -7,7 +7,7 @@ cell and write a part of these types: `harness.fixtures.environment_probe` write
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,6 +15,12 @@ from harness.evidence import DeviceFacts
 from harness.measurements import measurement_format, read_shape
 from harness.outcome import Outcome
 from harness.serialisation import JsonValue
+
+#: What a training job imports first.
+IMPORTED_MODULES = (
+    *("torch", "torch_npu", "torchvision", "torchaudio", "vllm", "vllm_ascend", "verl", "tensordict"),
+    *("transformers", "ray", "pyarrow", "datasets"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +214,16 @@ class EnvironmentBuilt(EnvironmentLocation):
     probe: EnvironmentProbe
     seconds: Mapping[str, float]
     device_files: VerifiedFiles | None = None
+
+
+def modules_to_import(packages: Collection[str], device: str) -> list[str]:
+    """The modules that are imported to show that the installed packages work together.
+
+    Metadata is not enough: pyarrow 26 can be installed with numpy 1, but not imported. packages: the names of
+    the installed distributions. device: the kind of the cell's device.
+    """
+    found = [name for name in IMPORTED_MODULES if name in packages or name.replace("_", "-") in packages]
+    return [name for name in found if name != "torch_npu" or device != "cpu"]
 
 
 @dataclass(frozen=True, kw_only=True)

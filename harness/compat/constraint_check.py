@@ -26,6 +26,10 @@ def run(ctx: TaskContext) -> Measured[ConstraintsFacet]:
 
 def judge(measurements: ConstraintsFacet, _params: Mapping[str, object]) -> Judgement:
     """Fail if the versions are incompatible or violate a package's requirement that no override replaces."""
+    if not measurements.compared:
+        return Judgement(
+            status=Status.UNSUPPORTED, reasons=("No constraint or table is about versions of this cell.",)
+        )
     unlisted = [rule for rule in measurements.violated if rule.kind == ViolationKind.UNLISTED.value]
     others = [rule for rule in measurements.violated if rule not in unlisted]
     broken = [rule for rule in others if not rule.override]

@@ -27,11 +27,16 @@ def judge(measurements: PatchesMeasured, _params: Mapping[str, object]) -> Judge
     """Pass when every patch applies unchanged or is upstream already, and no imported one is out of date."""
     if not measurements.selected:
         return Judgement(
-            status=Status.PASS, reasons=("No patch of this project is for the versions of this cell.",)
+            status=Status.UNSUPPORTED, reasons=("No patch of this project is for the versions of this cell.",)
         )
     failing = [verdict for verdict in measurements.verdicts if not _is_accepted(verdict)]
     if measurements.tree == TREE_UNAVAILABLE and not failing and not measurements.stale:
         return Judgement(status=Status.NOT_RUN, reasons=(measurements.reason,), remedies=(COMMIT_REMEDY,))
+    unjudged = set(measurements.selected) - {verdict.patch for verdict in measurements.verdicts}
+    if unjudged and measurements.applies:
+        return Judgement(
+            status=Status.INCONCLUSIVE, reasons=(f"Without a verdict: {', '.join(sorted(unjudged))}.",)
+        )
     # Short reports show the first reason only: put patches that do not apply first.
     ordered = sorted(measurements.verdicts, key=_is_accepted)
     reasons = [_sentence(verdict, _tree_of(measurements, verdict)) for verdict in ordered]

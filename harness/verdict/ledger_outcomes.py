@@ -194,7 +194,14 @@ def _attempts(
     if task is None:
         return []
     decided = [outcome for outcome in reversed(outcomes) if outcome.state in DECIDED_STATES]
-    judged = [(judge_stored(task, outcome)[0].status, outcome) for outcome in _own_or_all(decided)]
+    own = any(not outcome.trust.foreign for outcome in decided)
+    judged = [(judge_stored(task, outcome)[0].status, outcome) for outcome in decided]
+    # A pass of another machine proves nothing against attempts of this one; its failures still count.
+    judged = [
+        (status, outcome)
+        for status, outcome in judged
+        if not (own and outcome.trust.foreign and status is Status.PASS)
+    ]
     return [
         Attempt(passed=status is Status.PASS, time=outcome.finished, position=positions[outcome.attempt])
         for status, outcome in judged

@@ -275,6 +275,7 @@ def test_no_index_is_named_and_what_was_reached_is_kept(checkout):
         UV_HTTP_RETRIES="0",
     )
     assert "127.0.0.1:9" in output
+    assert "2 executed, 2 reused" in checkout.static(), "the locks, because the last attempt failed"
     assert "0 executed" in checkout.static()
 
 

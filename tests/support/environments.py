@@ -11,6 +11,7 @@ from harness.cell_program.built_environment import (
     EnvironmentLocation,
     EnvironmentProbe,
     ImportedModule,
+    PatchedFile,
     ProbedDevice,
 )
 from harness.evidence import Runtime
@@ -19,7 +20,20 @@ from harness.serialisation import json_object
 GOOD_PROBE = EnvironmentProbe(
     packages={"torch": "2.13.0+cpu", "Ray": "2.0"},
     files={"verl/core.py": "aa"},
-    modules={"torch": ImportedModule(file="/c/site-packages/torch/__init__.py")},
+    modules={
+        "torch": ImportedModule(file="/c/site-packages/torch/__init__.py"),
+        "ray": ImportedModule(file="/c/site-packages/ray/__init__.py"),
+    },
+    patched=(
+        PatchedFile(
+            path="verl/core.py",
+            module="verl.core",
+            expected="aa",
+            file="/c/site-packages/verl/core.py",
+            digest="aa",
+            state="patched",
+        ),
+    ),
     device=ProbedDevice(kind="npu", count=1, sum_of_ones=4.0, simulated=True, runtime=Runtime.SIMULATED),
 )
 GOOD = EnvironmentBuilt(

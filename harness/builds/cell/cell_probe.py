@@ -15,6 +15,7 @@ from harness.cell_program.built_environment import (
     EnvironmentProbe,
     PatchedFile,
     PatchProbeReport,
+    modules_to_import,
 )
 from harness.check import TaskContext
 from harness.measurements import read_shape
@@ -22,12 +23,6 @@ from harness.package import PACKAGE_ROOT
 
 PROBE = "harness.fixtures.environment_probe"
 PATCH_PROBE = "harness.fixtures.patch_probe"
-# The packages that a training job imports first. Checking their metadata is not enough: pyarrow 26 can be
-# installed with numpy 1, but not imported.
-PROBED_MODULES = (
-    *("torch", "torch_npu", "torchvision", "torchaudio", "vllm", "vllm_ascend", "verl", "tensordict"),
-    *("transformers", "ray", "pyarrow", "datasets"),
-)
 SECONDS_TO_PROBE = 300.0
 
 
@@ -49,10 +44,7 @@ def probe_cell(
     names.write_text(json.dumps(sorted(spec.manifest)), "utf-8")
     out = ctx.workdir / "probe.json"
     on_cpu = spec.device.kind == "cpu"
-    installed = spec.expected
-    modules = [name for name in PROBED_MODULES if name in installed or name.replace("_", "-") in installed]
-    if on_cpu:
-        modules = [name for name in modules if name != "torch_npu"]
+    modules = modules_to_import(spec.expected, spec.device.kind)
     args = ["--out", str(out), "--root", str(site_packages), "--files", str(names)]
     args += ["--device", "cpu" if on_cpu else "npu", "--modules", ",".join(modules)]
     argv, variables = cell_command(location, bundle, PROBE, args, compiles=compiles)

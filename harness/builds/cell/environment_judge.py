@@ -16,6 +16,7 @@ from harness.cell_program.built_environment import (
     ImportedModule,
     PatchedFile,
     ProbedDevice,
+    modules_to_import,
 )
 from harness.evidence import Runtime
 from harness.outcome import Judgement, Status
@@ -43,8 +44,8 @@ def judge(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _params: Mapping
     reasons = [
         *package_reasons(measurements.expected, probe.packages, measurements.built_here),
         *file_reasons(measurements.patched, probe.files),
-        *_import_reasons(probe.patched or ()),
-        *_module_reasons(probe.modules, measurements.site_packages),
+        *_import_reasons(measurements.patched, probe.patched or ()),
+        *_module_reasons(probe.modules, measurements),
         *_device_reasons(measurements.requested_device, probe.device),
     ]
     if reasons:
@@ -114,8 +115,10 @@ def file_reasons(patched: Mapping[str, str], on_disk: Mapping[str, str]) -> list
     ]
 
 
-def _import_reasons(patched: Sequence[PatchedFile]) -> list[str]:
-    """Patched modules for which an import would load another file."""
+def _import_reasons(files: Collection[str], patched: Sequence[PatchedFile]) -> list[str]:
+    """Patched modules for which an import would load another file. files: all patched files."""
+    if files and not patched:
+        return ["Files are patched, but which of them an import loads was not asked."]
     return [
         f"`import {one.module}` loads {one.file or 'nothing'}, which is {one.state}."
         for one in patched
@@ -123,12 +126,15 @@ def _import_reasons(patched: Sequence[PatchedFile]) -> list[str]:
     ]
 
 
-def _module_reasons(modules: Mapping[str, ImportedModule | FailedImport], site_packages: str) -> list[str]:
-    reasons = []
+def _module_reasons(
+    modules: Mapping[str, ImportedModule | FailedImport], measurements: EnvironmentBuilt
+) -> list[str]:
+    wanted = modules_to_import(measurements.expected, measurements.requested_device.kind)
+    reasons = [f"`import {name}` was not tried." for name in wanted if name not in modules]
     for name, module in modules.items():
         if isinstance(module, FailedImport):
             reasons.append(f"`import {name}` fails: {module.error.splitlines()[0]}")
-        elif not module.file.startswith(site_packages):
+        elif not module.file.startswith(measurements.site_packages):
             reasons.append(f"`import {name}` loads {module.file}, which is outside the environment.")
     return reasons
 

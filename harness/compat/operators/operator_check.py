@@ -135,7 +135,8 @@ def holds(measurements: OperatorsMeasured) -> str:
 def judge(measurements: OperatorsMeasured, _params: Mapping[str, object]) -> Judgement:
     """Fail on unsupported uses without a guard and on changed defaults; `own` uses are only reported.
 
-    Not-run when a package could not be read and the others have no such use.
+    Not-run when a package could not be read and the others have no such use. Unsupported when no package of
+    the cell can use torch_npu.
     """
     version = measurements.torch_npu.version
     unguarded = [use for use in measurements.uses if not use.guarded]
@@ -157,6 +158,8 @@ def judge(measurements: OperatorsMeasured, _params: Mapping[str, object]) -> Jud
             reasons=(*reasons, *unread, *notes),
             remedies=tuple(pins or ["Choose a torch_npu that has these operators, or do not use this code."]),
         )
+    if not (unread or checked):
+        return Judgement(status=Status.UNSUPPORTED, reasons=("The cell has no package that uses torch_npu.",))
     return Judgement(
         status=Status.NOT_RUN if unread else Status.PASS,
         reasons=(*unread, *checked, *notes),

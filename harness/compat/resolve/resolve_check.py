@@ -219,6 +219,10 @@ def newly_available_sources(measurements: ResolveMeasured, mirrors: Path | None)
 
 def judge(measurements: ResolveMeasured, _params: Mapping[str, object]) -> Judgement:
     """Pass with a lock that no archive contradicts, not-run when an index is missing, otherwise fail."""
+    if measurements.resolved and not measurements.packages:
+        return Judgement(
+            status=Status.INCONCLUSIVE, reasons=("The lock has no package, so nothing was resolved.",)
+        )
     if measurements.resolved:
         refusals = measurements.refusals
         return Judgement(

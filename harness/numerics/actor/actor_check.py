@@ -174,6 +174,10 @@ def _judge_path(measurements: ActorOutcome) -> Judgement:
     packed = measurements.packed
     if packed.diverged or packed.error:
         return _judge_packed(packed)
+    if not (packed.tensors or packed.skipped):
+        return Judgement(
+            status=Status.INCONCLUSIVE, reasons=("The update with packed rows gave no tensor to compare.",)
+        )
     return (
         judge_self_test(measurements.self_test, *([] if packed.fault_caught else ["the one in packed rows"]))
         or judge_resolution(measurements)

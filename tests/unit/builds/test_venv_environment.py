@@ -392,10 +392,16 @@ DEVICE = GOOD_PROBE.device
         ({"files": {"verl/core.py": "bb"}}, "is not the patched file"),
         ({"files": {"verl/core.py": ""}}, "it is missing"),
         (
-            {"modules": {"torch": ImportedModule(file="/usr/lib/torch/__init__.py")}},
+            {"modules": {**GOOD_PROBE.modules, "torch": ImportedModule(file="/usr/lib/torch/__init__.py")}},
             "outside the environment",
         ),
-        ({"modules": {"torch": FailedImport(error="ImportError: libhccl.so")}}, "libhccl.so"),
+        (
+            {"modules": {**GOOD_PROBE.modules, "torch": FailedImport(error="ImportError: libhccl.so")}},
+            "libhccl.so",
+        ),
+        ({"modules": {"torch": GOOD_PROBE.modules["torch"]}}, "`import ray` was not tried"),
+        ({"patched": None}, "which of them an import loads was not asked"),
+        ({"patched": ()}, "which of them an import loads was not asked"),
         ({"device": replace(DEVICE, count=0)}, "needs 1 device(s) and sees 0"),
         ({"device": replace(DEVICE, sum_of_ones=3.0)}, "four ones on the device is 3.0"),
         ({"device": replace(DEVICE, error="RuntimeError: ACL 507033")}, "ACL 507033"),

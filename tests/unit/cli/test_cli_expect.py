@@ -12,6 +12,7 @@ from harness.cli.expect_command import command
 from harness.errors import InputError
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State
+from harness.patchstack.apply.patch_verdict import MeasuredPatch, PatchVerdict
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
 from harness.settings import load_settings
 from harness.workspace.planning.open_plan import open_plan
@@ -45,7 +46,8 @@ Review-By: 2099-01-01
 Body: all.patch >=0.6.1,<=0.9.1
 """
 PATCH = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1,2 @@\n a = 1\n+b = 2\n"
-GOOD = PATCHES_FORMAT.write(PatchesMeasured(tree="t", selected=(), applies=True))
+CLEAN = MeasuredPatch(patch="verl/b", verdict=PatchVerdict.CLEAN)
+GOOD = PATCHES_FORMAT.write(PatchesMeasured(tree="t", selected=("verl/b",), applies=True, verdicts=(CLEAN,)))
 BAD = PATCHES_FORMAT.write(PatchesMeasured(tree="t", selected=("x",), relations=("conflict",), applies=False))
 
 

@@ -16,6 +16,7 @@ from harness.cli.triage_command import command as triage_command
 from harness.errors import InputError
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State
+from harness.patchstack.apply.patch_verdict import MeasuredPatch, PatchVerdict
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
 from harness.plan.tasks.check_registry import all_checks
 from harness.settings import load_settings
@@ -56,7 +57,10 @@ diff --git a/verl/core.py b/verl/core.py
  a = 1
 +b = {value}
 """
-GOOD = PATCHES_FORMAT.write(PatchesMeasured(tree="verl 0.9.1", selected=(), applies=True))
+CLEAN = MeasuredPatch(patch="verl/b", verdict=PatchVerdict.CLEAN)
+GOOD = PATCHES_FORMAT.write(
+    PatchesMeasured(tree="verl 0.9.1", selected=("verl/b",), applies=True, verdicts=(CLEAN,))
+)
 BAD = PATCHES_FORMAT.write(
     PatchesMeasured(tree="verl 0.9.1", selected=("verl/b",), relations=("verl/b conflicts",), applies=False)
 )

@@ -21,6 +21,9 @@ class _Ledger:
     def finish_run(self, _run_id: str, code: int) -> None:
         self.finished.append(code)
 
+    def clock_notice(self, _run_id: str) -> None:
+        """The clock was not set back."""
+
 
 def conclude(
     monkeypatch: pytest.MonkeyPatch, write_report: Any, *, code: int = 0, interrupted: bool = False

@@ -189,7 +189,7 @@ def test_no_patches_need_no_tree(tmp_path: Path) -> None:
     tree, _wheel = release(tmp_path)
     ctx = Context(tmp_path, {"verl_tree": tree, "patches[verl]": []})
     measured, status, reasons = run(ctx)
-    assert status is Status.PASS
+    assert status is Status.UNSUPPORTED
     assert reasons == ("No patch of this project is for the versions of this cell.",)
     assert set(measured.artifacts) == {"patched.zip", "patched.json"}
 

@@ -14,9 +14,10 @@ from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Outcome, State, Status
 from harness.plan.tasks.task import Plan
 from harness.settings import load_settings
-from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, ResolveMeasured
+from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, ResolvedPackage, ResolveMeasured
 from harness.workspace.planning.open_plan import open_plan
 
+LOCKED = (ResolvedPackage(name="torch", version="2.7.1"),)
 MATRIX = """\
 format: 1
 axes:
@@ -57,7 +58,9 @@ class Bench:
                         state=State.COMPLETED,
                         evidence=Evidence.STATIC,
                         facets={},
-                        measurements=RESOLVE_FORMAT.write(ResolveMeasured(resolved=value)),
+                        measurements=RESOLVE_FORMAT.write(
+                            ResolveMeasured(resolved=value, packages=LOCKED if value else ())
+                        ),
                         started=self.clock,
                         finished=self.clock + 1,
                         run_id=run_id,
