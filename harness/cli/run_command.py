@@ -10,6 +10,20 @@ import click
 
 from harness.settings import Settings
 
+#: Option -> the setting and its value with which the option has no effect, and what to say then.
+_WITHOUT_EFFECT = {
+    "ray_address": (
+        "executor",
+        "local",
+        "--ray-address needs --executor ray: with the executor `local`, all tasks run on this machine",
+    ),
+    "base_image": (
+        "engine",
+        "venv",
+        "--base-image needs --engine docker or podman: with the engine `venv`, no image is built",
+    ),
+}
+
 
 @click.command(
     "run",
@@ -74,10 +88,9 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
     }
     flags["wait"] = None if options["wait"] is None else str(options["wait"]).lower()
     settings = settings.overridden(flags)
-    if options["ray_address"] is not None and settings["executor"] == "local":
-        raise click.UsageError(
-            "--ray-address needs --executor ray: with the executor `local`, all tasks run on this machine"
-        )
+    for name, (setting, value, why) in _WITHOUT_EFFECT.items():
+        if options[name] is not None and settings[setting] == value:
+            raise click.UsageError(why)
     with contextlib.ExitStack() as stack:
         cluster = ray_cluster(settings)
         if cluster is not None:

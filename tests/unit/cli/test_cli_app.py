@@ -253,6 +253,7 @@ def test_every_option_refuses_what_it_cannot_mean(
         ["run", "--base-image=-rm", "--only=nope"],
         ["run", "--executor=local", "--ray-address=10.0.0.1:6379"],
         ["run", "--ray-address=10.0.0.1:6379"],
+        ["run", "--engine=venv", "--base-image=my-registry/base:1"],
         ["explain", ""],
     ],
     ids=lambda arguments: " ".join(arguments)[:50],
