@@ -40,13 +40,10 @@ class OutcomeRow(NamedTuple):
 
 
 def read_attestations(database: sqlite3.Connection, uid: str) -> tuple[Attestation, ...]:
-    """The signed statements about an outcome; none if the ledger has no table of them (earlier versions)."""
-    try:
-        rows = database.execute(
-            "SELECT statement, signature FROM attestations WHERE uid = ? LIMIT ?", (uid, MOST_ATTESTATIONS)
-        ).fetchall()
-    except sqlite3.DatabaseError:
-        return ()
+    """The signed statements about an outcome."""
+    rows = database.execute(
+        "SELECT statement, signature FROM attestations WHERE uid = ? LIMIT ?", (uid, MOST_ATTESTATIONS)
+    ).fetchall()
     return tuple(
         Attestation(statement=statement, signature=signature)
         for statement, signature in rows
