@@ -46,8 +46,11 @@ def _environment_altered(measurements: EnvironmentBuilt | EnvironmentNotBuilt, o
     if isinstance(measurements, EnvironmentNotBuilt):
         return ""
     from harness.builds.cell import environment_files
+    from harness.ledger.attestation.host_identity import host_fingerprint
 
-    return environment_files.altered(measurements, foreign=outcome.trust.foreign)
+    # A worker of a cluster may have built it, in a cache that it shares with this machine.
+    elsewhere = outcome.origin is not None and outcome.origin.host != host_fingerprint()
+    return environment_files.altered(measurements, foreign=outcome.trust.foreign or elsewhere)
 
 
 CHECKS: tuple[Check, ...] = (

@@ -311,12 +311,15 @@ def test_replaced_archives_are_not_answered(green: World) -> None:
 
 
 def test_an_altered_cache_changes_no_verdict(green: World) -> None:
-    """The stored outcomes stay right, and whatever is measured again does not use what was altered."""
+    """The stored outcomes stay right, and whatever is measured again does not use what was altered.
+
+    Environments and their lists of files are altered elsewhere: then outcomes are stale.
+    """
     before = green.outcomes()
     kinds = set()
     for file in sorted(green.cache.rglob("*")):
         kind = file.relative_to(green.cache).parts[0]
-        if kind != "cells" and file.is_file() and file.stat().st_size:
+        if kind not in {"cells", "devices"} and file.is_file() and file.stat().st_size:
             kinds.add(kind)
             middle, data = file.stat().st_size // 2, bytearray(file.read_bytes())
             data[middle] ^= 1

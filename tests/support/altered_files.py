@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,6 +63,13 @@ def manifest_of(built: EnvironmentBuilt) -> Path:
     return Path(built.files.manifest)
 
 
+def host_library(built: EnvironmentBuilt) -> Path:
+    """The library that drives the NPU of this host."""
+    assert built.device_files is not None
+    stored = Path(built.device_files.manifest).read_text().splitlines()[-1]
+    return next(Path(path) for path in json.loads(stored) if path.endswith("libascendcl.so"))
+
+
 def standard_library(built: EnvironmentBuilt) -> Path:
     interpreter = (Path(built.prefix) / "bin/python").resolve()
     return interpreter.parent.parent / "lib" / interpreter.name
@@ -81,8 +89,10 @@ ALTERED = {
     "standard library": Altered(lambda built: standard_library(built) / "random.py", edit_unseen),
     "device library": Altered(lambda built: Path(built.runtime) / "libascendcl.so", edit_unseen),
     "CANN": Altered(lambda built: next(Path(built.runtime).glob("toolkit/*/bin/npu-smi")), edit_unseen),
+    "device library of the host": Altered(host_library, edit_unseen),
+    "CANN of the host": Altered(lambda built: host_library(built).parents[1] / "version.info", edit_unseen),
     "list of files": Altered(manifest_of, edit_unseen),
 }
 
-#: These are also used by everything else on the host, unless the environment has an interpreter of its own.
-OF_THE_HOST = ("standard library",)
+#: These are also used by everything else on the host, unless a test has an interpreter and a CANN of its own.
+OF_THE_HOST = ("standard library", "device library of the host", "CANN of the host")

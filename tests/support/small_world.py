@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from wheelhouse import Wheels
 
-from harness.builds.cell import cell_command, interpreter
+from harness.builds.cell import cell_command, cell_probe, interpreter, venv_environment
 from harness.cell_program.built_environment import ENVIRONMENT_FORMAT, EnvironmentBuilt
 from harness.check import Check, TaskContext
 from harness.cli.app import main
@@ -341,6 +341,18 @@ def small_world(folder: Path) -> Iterator[World]:
         patched.setenv("PIP_FIND_LINKS", wheels.folder.as_uri())
         patched.setenv("UV_CACHE_DIR", str(folder / "uv-cache"))
         patched.setattr(interpreter, "_base_executable", lambda: own_interpreter(folder))
+        # A library that the probe is said to have used stands for the CANN of an NPU host.
+        library = folder / "ascend" / "lib64" / "libascendcl.so"
+        library.parent.mkdir(parents=True)
+        library.write_text("CANN")
+        (library.parents[1] / "version.info").write_text("Version=8.5.0\n")
+        patched.setattr(
+            venv_environment,
+            "probe_cell",
+            lambda *given, **options: replace(
+                cell_probe.probe_cell(*given, **options), libraries=(str(library),)
+            ),
+        )
         # The launcher installs operators into a real torch.
         patched.setattr(cell_command, "LAUNCHER", ())
         for package in CHECK_PACKAGES:

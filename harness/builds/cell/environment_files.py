@@ -182,10 +182,13 @@ def altered(measurements: EnvironmentBuilt, *, foreign: bool = False) -> str:
 
     The libraries that drive the NPU of this host are compared even if the environment was removed.
     foreign: whether another machine may have built it. An environment in the same folder here is then another
-    one, unless the list of its files is there as well.
+    one, unless the list of its files is there as well. One for an NPU is then not compared: this host has
+    another CANN.
     """
     device = measurements.device_files
-    if device is not None and not foreign and Path(device.manifest).is_file():
+    if device is not None and foreign:
+        return ""
+    if device is not None and Path(device.manifest).is_file():
         changed = why_changed(device, what="device library of this host")
         if changed:
             return changed

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from environments import environment_probe
-from test_venv_environment import Cell
+from test_venv_environment import Cell, outcome
 
 from harness.builds.cell import venv_environment
 from harness.builds.cell.device_libraries import device_folders
 from harness.builds.cell.environment_files import IDENTITY, altered
-from harness.cell_program.built_environment import EnvironmentBuilt, EnvironmentProbe
+from harness.builds.checks import CHECKS
+from harness.cell_program.built_environment import ENVIRONMENT_FORMAT, EnvironmentBuilt, EnvironmentProbe
+from harness.check import why_altered
+from harness.ledger.attestation.host_identity import host_fingerprint
+from harness.outcome import Origin, Trust
 
 
 @pytest.fixture
@@ -55,7 +60,7 @@ def upgrade(name: str) -> Callable[[Path], object]:
     return lambda ascend: (ascend / name).write_text("another")
 
 
-CHANGES = {
+CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "library of CANN": (upgrade("toolkit/8.5.0/lib64/libascendcl.so"), "libascendcl.so"),
     "version of CANN": (upgrade("toolkit/8.5.0/version.info"), "8.5.0/version.info"),
     "another toolkit": (replace_link, "toolkit/latest"),
@@ -85,8 +90,13 @@ def test_a_changed_device_library_is_found_also_when_the_environment_was_removed
 def test_outcomes_of_other_machines_are_not_compared_with_this_host(cell: Cell, ascend: Path) -> None:
     found, _ = cell.build()
     upgrade("driver/version.info")(ascend)
-    shutil.rmtree(Path(found.prefix).parent)
-    assert altered(found, foreign=True) == ""
+    [check] = CHECKS
+    measured_here = outcome("environment", **ENVIRONMENT_FORMAT.write(found))
+    measured_here = replace(measured_here, origin=Origin(host=host_fingerprint()))
+    assert "driver/version.info" in why_altered(check, measured_here)
+    by_a_worker = replace(measured_here, origin=Origin(host="of a worker", recorder=host_fingerprint()))
+    assert why_altered(check, by_a_worker) == ""
+    assert why_altered(check, replace(measured_here, trust=Trust(foreign=True))) == ""
 
 
 def test_another_toolkit_is_another_identity_and_the_same_one_is_not(cell: Cell, ascend: Path) -> None:
