@@ -197,7 +197,7 @@ def test_the_gate_ends_as_the_gate_says_and_takes_every_shard(tools, code):
     assert call.count("--merge shards/ledger-cheap-") == 2
     assert "--base origin/main --impacted" in call
     assert "--run-base" in call
-    assert "--awaiting npu --accept-removed  --github" in call
+    assert "--awaiting npu --github" in call
 
 
 @pytest.mark.parametrize(("name", "job"), [("patch-gate", "gate"), ("matrix", "conclude")])
