@@ -11,6 +11,7 @@ import pytest
 
 from harness.outcome import Evidence, State, Status
 from harness.sources.packages.index_settings import index_environment, uv_binary
+from harness.sources.packages.uv_settings import write_uv_settings
 from harness.verdict.verdict import judge_outcome
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
@@ -22,6 +23,8 @@ def pytest_folder(tmp_path_factory) -> Path:
     """A folder with pytest for cells, outside their environments, which stay as locked."""
     folder = tmp_path_factory.mktemp("pytest")
     settings = index_environment(os.environ)
+    work = tmp_path_factory.mktemp("uv")
+    write_uv_settings(work, settings.uv_file())
     subprocess.run(
         [
             uv_binary(),
@@ -36,6 +39,7 @@ def pytest_folder(tmp_path_factory) -> Path:
             *("pytest", "pytest-timeout", "hypothesis"),
         ],
         check=True,
+        cwd=work,
         env={**os.environ, **settings.uv_environment()},
     )
     return folder

@@ -19,6 +19,7 @@ from harness.outcome import Status
 from harness.rollout.imports.import_breaks import judge, root_causes
 from harness.rollout.imports.import_measurements import ImportMeasurements, ImportReport
 from harness.sources.packages.index_settings import index_environment, uv_binary
+from harness.sources.packages.uv_settings import write_uv_settings
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
 OTHER_VLLM = "vllm==0.19.1"
@@ -55,6 +56,8 @@ def other_vllm(engine_cell, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("vllm")
     facts = engine_cell.environment.measurements
     settings = index_environment(os.environ)
+    work = tmp_path_factory.mktemp("uv")
+    write_uv_settings(work, settings.uv_file())
     subprocess.run(
         [
             *(uv_binary(), "pip", "install", "--quiet", "--python", facts["python"], "--target", str(folder)),
@@ -69,6 +72,7 @@ def other_vllm(engine_cell, tmp_path_factory) -> Path:
             "LD_LIBRARY_PATH": facts["runtime"],
         },
         check=True,
+        cwd=work,
     )
     return folder
 

@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 
 from harness.builds.engines.container_run import PREFIX
 from harness.sources.packages.index_settings import index_environment, uv_binary
+from harness.sources.packages.uv_settings import write_uv_settings
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = ("pytest", "pytest-timeout", "hypothesis")
@@ -25,7 +26,9 @@ def install_pytest(folder: Path) -> Path:
     settings = index_environment(os.environ)
     argv = [uv_binary(), "pip", "install", "--quiet", "--target", str(folder), "--python", sys.executable]
     environ = {**os.environ, **settings.uv_environment()}
-    subprocess.run([*argv, *settings.uv_arguments(), *PACKAGES], check=True, env=environ)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_uv_settings(folder, settings.uv_file())
+    subprocess.run([*argv, *settings.uv_arguments(), *PACKAGES], check=True, env=environ, cwd=folder)
     return folder
 
 
