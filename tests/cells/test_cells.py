@@ -68,6 +68,8 @@ def test_the_unit_tests_that_need_torch_pass_inside_the_cell(cell, pytest_folder
         "PYTHONPATH": os.pathsep.join([variables["PYTHONPATH"], str(pytest_folder)]),
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         "OMP_NUM_THREADS": "1",
+        # A new compiled module would change the environment of the cell.
+        "PYTHONDONTWRITEBYTECODE": "1",
     }
     done = subprocess.run(
         [
