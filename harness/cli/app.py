@@ -30,6 +30,7 @@ from harness.errors import (
     EXIT_INTERRUPTED,
     HarnessError,
     InfrastructureError,
+    InputError,
 )
 from harness.settings import ENVIRONMENT_PREFIX, OPTIONS, Settings, flag_of, load_settings
 from harness.sources.redact import redact_text
@@ -146,6 +147,13 @@ def _refuse_empty_values(arguments: Sequence[str]) -> None:
             raise click.UsageError(f"the argument{after} is empty: give a value, or leave the option out")
 
 
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise InputError("the current folder has been deleted", fix="change to another folder") from None
+
+
 def _find_root(start: Path) -> Path:
     """The nearest of `start` and its parents with a matrix.yaml, else `start`."""
     for folder in (start, *start.parents):
@@ -210,7 +218,7 @@ def app(
     **flags: str | None,
 ) -> None:
     """Check which versions of the Ascend NPU reinforcement-learning stack are compatible, with evidence."""
-    settings = load_settings(flags, os.environ, (root or _find_root(Path.cwd())).absolute())
+    settings = load_settings(flags, os.environ, (root or _find_root(_current_folder())).absolute())
     ctx.obj = settings
     _print_log()
     os.environ.update(settings.exported())

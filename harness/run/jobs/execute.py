@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from harness import __version__
 from harness.check import Check
@@ -49,19 +50,13 @@ def execute(job: Job, site: JobSite, handle: JobHandle | None = None) -> Outcome
     The state is `TIMEOUT` after the time limit, `INTERRUPTED` if the run was stopped, and `ERROR` after any
     other exception. Only an InfrastructureError may be retried; of other exceptions the traceback is logged.
     """
-    handle = handle or JobHandle()
     started, clock = time.time(), time.monotonic()
     try:
-        context = RunContext(job, site, handle)
-    except HarnessError as error:
-        outcome = _outcome(job, State.ERROR, failure=_failure(error))
-    else:
-        handle.log = context.task_log
-        outcome = _run(context)
-        outcome = _store_log(context, outcome)
+        outcome = _masked_outcome(job, site, handle or JobHandle())
+    except BaseException as error:  # noqa: BLE001 - whoever waits for the outcome would wait for ever
+        outcome = _outcome(job, State.ERROR, failure=_failure_outside_check(error))
     # The duration is measured with the monotonic clock, because the system clock may be set meanwhile.
-    outcome = replace(outcome, started=started, finished=started + time.monotonic() - clock)
-    return _with_masked_failure(outcome, Masker.of_host({**os.environ, **site.environ}))
+    return replace(outcome, started=started, finished=started + time.monotonic() - clock)
 
 
 def abandoned_job_outcome(
@@ -95,6 +90,17 @@ def lost_job_outcome(job: Job, error: HarnessError, log: ArtifactRef | None = No
 def expected_evidence(task: Task) -> Evidence:
     """The evidence of an outcome without a result of its check: no device has been used for certain."""
     return Evidence.STATIC if task.check.tier is Tier.STATIC else Evidence.CPU
+
+
+def _masked_outcome(job: Job, site: JobSite, handle: JobHandle) -> Outcome:
+    try:
+        context = RunContext(job, site, handle)
+    except HarnessError as error:
+        outcome = _outcome(job, State.ERROR, failure=_failure(error))
+    else:
+        handle.log = context.task_log
+        outcome = _store_log(context, _run(context))
+    return _with_masked_failure(outcome, Masker.of_host({**os.environ, **site.environ}))
 
 
 def _run(context: RunContext) -> Outcome:
@@ -181,6 +187,19 @@ def _failure(error: BaseException) -> Failure:
         fix = DISK_FIXES.get(error.errno or 0, "see the log")
         return Failure(kind=INFRASTRUCTURE, message=readable(f"{type(error).__name__}: {error}"), fix=fix)
     return Failure(kind=type(error).__name__, message=_error_text(error), fix="see the traceback in the log")
+
+
+def _failure_outside_check(error: BaseException) -> Failure:
+    """What failed before or after the check ran, without the text of `error`, which is not masked."""
+    name = type(error).__name__
+    reason = f" ({os.strerror(error.errno)})" if isinstance(error, OSError) and error.errno else ""
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f", in line {frames[-1].lineno} of {Path(frames[-1].filename).name}" if frames else ""
+    return Failure(
+        kind=INFRASTRUCTURE if isinstance(error, OSError) else name,
+        message=f"npu-matrix could not prepare or end the task: {name}{reason}{at}",
+        fix="mend what it names on this machine, and run again; else report it as a bug of npu-matrix",
+    )
 
 
 def _error_text(error: BaseException) -> str:

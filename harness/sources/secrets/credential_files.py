@@ -300,8 +300,7 @@ def _found(pattern: str, environ: Mapping[str, str]) -> Iterator[Path]:
         # Like the tools, which ask the system if the variable is not set.
         folders = [environ.get("HOME") or str(Path("~").expanduser())]
     elif start == ".":
-        here = Path(os.path.realpath("."))
-        folders = [str(folder) for folder in (here, *here.parents)]
+        folders = _current_folders()
     elif start.startswith("$"):
         # A variable may name several files or folders.
         folders = environ.get(start[1:], "").split(os.pathsep)
@@ -314,6 +313,15 @@ def _found(pattern: str, environ: Mapping[str, str]) -> Iterator[Path]:
             yield from (path for path in found if path.is_file())
         except (OSError, ValueError):
             continue
+
+
+def _current_folders() -> list[str]:
+    """The current folder and those above it; none if it was deleted, as Ray does with that of a worker."""
+    try:
+        here = Path.cwd()
+    except OSError:
+        return []
+    return [str(folder) for folder in (here, *here.parents)]
 
 
 def _text(path: Path) -> str:

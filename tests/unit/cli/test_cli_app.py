@@ -266,3 +266,20 @@ def test_a_name_or_number_that_cannot_be_is_bad_usage(
     said = capsys.readouterr().err
     assert stop.value.code == EXIT_BAD_INPUT, said
     assert "internal error" not in said
+
+
+def test_a_current_folder_that_was_deleted_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    # A shell whose current folder is deleted before it starts the command.
+    script = 'rmdir "$PWD"; exec "$@"'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", sys.executable, "-m", "harness", "plan"],
+        cwd=gone,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (EXIT_BAD_INPUT, "")
+    assert "the current folder has been deleted" in done.stderr

@@ -70,6 +70,40 @@ def test_a_completed_check(site: JobSite) -> None:
     assert list(site.work.iterdir()) == [], "nothing is left of a completed task"
 
 
+def test_a_current_folder_that_was_deleted_costs_nothing(
+    site: JobSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert execute(job(lambda _ctx: measured()), site).state is State.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(OSError(5, "s3cr3t-value"), INFRASTRUCTURE), (ValueError("s3cr3t-value"), "ValueError")],
+)
+@pytest.mark.parametrize("part", ["RunContext", "Masker"])
+def test_whoever_waits_gets_an_outcome_also_if_the_program_itself_fails(
+    site: JobSite, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: str, part: str
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    if part == "Masker":
+        monkeypatch.setattr("harness.run.jobs.execute.Masker.of_host", fails)
+    else:
+        monkeypatch.setattr("harness.run.jobs.execute.RunContext", fails)
+    executor = LocalExecutor(site, jobs=1)
+    executor.submit(job(lambda _ctx: measured()))
+    (outcome,) = executor.collect(30.0)
+    assert (outcome.state, outcome.failure is not None and outcome.failure.kind) == (State.ERROR, kind)
+    assert outcome.failure is not None
+    assert "test_execute.py" in outcome.failure.message
+    assert "s3cr3t" not in outcome.failure.message
+
+
 def raises(error: BaseException) -> Callable[[TaskContext], Measured]:
     def run(_ctx: TaskContext) -> Measured:
         raise error
