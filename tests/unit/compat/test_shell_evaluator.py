@@ -76,6 +76,11 @@ SCRIPTS = [
     "echo() { :; }; python 1 >/dev/null 2>&1; python 2 | cat; { python 3; }",
     'A=(); python "${A[@]}" ${A[@]+x} end; A[2]=c; python "${A[@]}"',
     'X=\' a  b \'; python p$X"q" "$X"',
+    "x=1; f() { local x=2 y=3; python $x $y; }; f; python $x ${y-none}",
+    "x=1; f() { local x; python [$x]; x=5; g; }; g() { python $x; x=7; }; f; python $x",
+    "f() { local v=$1; if [ $v -gt 0 ]; then f $((v - 1)); fi; python $v; }; f 2; python ${v-none}",
+    "x=1; f() { declare x=$x$x; python $x; declare -g y=4; }; f; python $x $y",
+    "declare -A M; M[k]=1; f() { local -A M; M[j]=2; python ${M[j]} [${M[k]}]; }; f; python ${M[k]}",
     "cat() { :; }; read -r -d '' T <<'EOF'\na=1 b=$c\nEOF\npython $T",
 ]
 
@@ -175,6 +180,28 @@ def test_commands_in_strings_and_environments_are_read() -> None:
     assert [one.text for one in first.arguments] == ["python", "1", "x=3"]
     assert {name: value.text for name, value in first.environment.items()} == {"A": "1", "C": "2", "D": "3"}
     assert [one.text for one in second.arguments][-4:] == ["python3", "-m", "y", "z=1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ("-u A", {"B"}),
+        ("--unset=A -uB", set()),
+        ("-i A=4", {"A"}),
+        ("-u A A=1", {"A", "B"}),
+        ("", {"A", "B"}),
+    ],
+)
+def test_env_removes_variables(options: str, left: set[str]) -> None:
+    evaluator = Evaluator("run.sh", None)
+    evaluator.read(f"export A=1 B=2\nenv {options} python x")
+    assert set(evaluator.commands[0].environment) == left
+
+
+def test_a_sourced_file_that_is_not_there_leaves_the_script_incomplete(tmp_path: Path) -> None:
+    evaluator = Evaluator("run.sh", tmp_path)
+    evaluator.read("source /opt/set_env.sh\npython x")
+    assert [(note.line, note.unread) for note in evaluator.notes] == [(1, True)]
 
 
 @pytest.mark.parametrize(

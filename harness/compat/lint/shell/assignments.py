@@ -11,6 +11,9 @@ from harness.compat.lint.shell.values import Expansion, ScriptValue, Variable, V
 from harness.compat.lint.shell.world import World
 from harness.errors import Location
 
+#: Declarations that make a variable local to a function.
+_LOCAL_KINDS = ("local", "declare", "typeset")
+
 
 def declare(node: SyntaxNode, world: World, expander: Expander) -> None:
     """Execute `declare`, `export`, `local` and the like."""
@@ -25,6 +28,11 @@ def declare(node: SyntaxNode, world: World, expander: Expander) -> None:
             if not value.startswith("-"):
                 _declared(kind, options, value, world)
             continue
+        local = kind in _LOCAL_KINDS and "g" not in options and world.hidden is not None
+        if local:
+            world.make_local(name.text())
+        if assign.flag("Naked") and ("A" in options or local):
+            world.assign(name.text(), {} if "A" in options else Expansion(text=""), assign.location)
         if not assign.flag("Naked"):
             assign_variable(assign, world, expander, keyed="A" in options)
         _declared(kind, options, name.text(), world)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.compat.lint.lint_measurements import ScriptNote
@@ -35,8 +35,24 @@ MAX_NESTING = 25
 MAX_COMMANDS = 500
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_ENV_OPTION = re.compile(r"(?:-u|--unset=?)(?P<name>.*)")
 _SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
 _BLOCKED_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A command line to run. own: the world with the variables that are set for this command alone."""
+
+    arguments: list[ScriptValue]
+    world: World
+    own: World
+    where: Location
+    redirections: Sequence[SyntaxNode] = ()
+
+    def without_first(self, count: int) -> Call:
+        """The command line that `nohup` or `env` runs."""
+        return replace(self, arguments=self.arguments[count:])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,17 +352,12 @@ class Evaluator:
             name = assign.child("Name")
             if name is not None:
                 own.export(name.text())
-        return self._run(arguments, world, own, node.location, redirections)
+        return self._run(
+            Call(arguments=arguments, world=world, own=own, where=node.location, redirections=redirections)
+        )
 
-    def _run(
-        self,
-        arguments: list[ScriptValue],
-        world: World,
-        own: World,
-        where: Location,
-        redirections: Sequence[SyntaxNode] = (),
-    ) -> Outcomes:
-        """Run a command. own: the world with the variables that are set for this command alone."""
+    def _run(self, call: Call) -> Outcomes:
+        arguments, world, where = call.arguments, call.world, call.where
         name = arguments[0].text
         commands: dict[str, Callable[[list[ScriptValue], World, Location], Outcomes]] = {
             "set": builtin_commands.set_arguments,
@@ -375,30 +386,24 @@ class Evaluator:
             return [(world, evaluate_test(arguments[1:-1]))]
         if name == "test":
             return [(world, evaluate_test(arguments[1:]))]
-        if name == "read" and redirections:
-            return builtin_commands.read_document(arguments, world, where, redirections, self._expander)
+        if name == "read" and call.redirections:
+            return builtin_commands.read_document(arguments, world, where, call.redirections, self._expander)
         if name in commands:
             return commands[name](arguments, world, where)
         if name in ("exec", "command", "builtin", "time", "nohup", "sudo") and len(arguments) > 1:
-            outcomes = self._run(arguments[1:], world, own, where, redirections)
+            outcomes = self._run(call.without_first(1))
             if name == "exec":
                 for after, _truth in outcomes:
                     after.ended = True
             return outcomes
-        return self._program(arguments, world, own, where, redirections)
+        return self._program(call)
 
-    def _program(
-        self,
-        arguments: list[ScriptValue],
-        world: World,
-        own: World,
-        where: Location,
-        redirections: Sequence[SyntaxNode],
-    ) -> Outcomes:
+    def _program(self, call: Call) -> Outcomes:
+        arguments, world, own, where = call.arguments, call.world, call.own, call.where
         if arguments[0].whole:
             self._note(where, f"the command in {arguments[0].text} is not read", unread=True)
         if Path(arguments[0].text).name == "env":
-            return self._env(arguments, world, own, where, redirections)
+            return self._env(call)
         shell = _shell_argument(arguments)
         if shell is not None:
             kind, position = shell
@@ -419,28 +424,29 @@ class Evaluator:
             self.commands.append(command)
         return [(world, Truth.RAN)]
 
-    def _env(
-        self,
-        arguments: list[ScriptValue],
-        world: World,
-        own: World,
-        where: Location,
-        redirections: Sequence[SyntaxNode],
-    ) -> Outcomes:
-        position = 1
-        while position < len(arguments):
-            text = arguments[position].text
-            found = _ASSIGNMENT.fullmatch(text)
+    def _env(self, call: Call) -> Outcomes:
+        position, own = 1, call.own
+        while position < len(call.arguments):
+            argument = call.arguments[position]
+            found, option = _ASSIGNMENT.fullmatch(argument.text), _ENV_OPTION.fullmatch(argument.text)
             if found:
-                value = ScriptValue(
-                    text=found[2], unknown=arguments[position].unknown, where=arguments[position].where
+                own.assign(
+                    found[1],
+                    ScriptValue(text=found[2], unknown=argument.unknown, where=argument.where),
+                    argument.where,
                 )
-                own.assign(found[1], value, arguments[position].where)
                 own.export(found[1])
-            elif not text.startswith("-"):
-                return self._run(arguments[position:], world, own, where, redirections)
-            position += 1 if text != "-u" else 2
-        return [(world, Truth.RAN)]
+            elif option and not option["name"] and position + 1 < len(call.arguments):
+                position += 1
+                own.variables.pop(call.arguments[position].text, None)
+            elif option:
+                own.variables.pop(option["name"], None)
+            elif argument.text in ("-i", "-", "--ignore-environment"):
+                own.variables.clear()
+            elif not argument.text.startswith("-"):
+                return self._run(call.without_first(position))
+            position += 1
+        return [(call.world, Truth.RAN)]
 
     def _other_script(self, arguments: Sequence[ScriptValue], world: World) -> bool:
         """Read another script that this one starts, if it lies beside it."""
@@ -453,11 +459,12 @@ class Evaluator:
         return True
 
     def _function_call(self, arguments: list[ScriptValue], world: World) -> Outcomes:
-        before, body = world.arguments, world.functions[arguments[0].text]
-        world.arguments = tuple(arguments[1:])
+        before, body = (world.arguments, world.hidden), world.functions[arguments[0].text]
+        world.arguments, world.hidden = tuple(arguments[1:]), {}
         outcomes = self._deeper(lambda: self._statement(body, world))
         for after, _truth in outcomes:
-            after.arguments, after.returned = before, False
+            after.forget_locals()
+            (after.arguments, after.hidden), after.returned = before, False
         return outcomes
 
     def _eval(self, arguments: list[ScriptValue], world: World, where: Location) -> Outcomes:
@@ -468,7 +475,8 @@ class Evaluator:
             return [(world, Truth.OPEN)]
         text = self._text_beside(arguments[1])
         if text is None:
-            self._note(where, f"`{arguments[1].text}` is not read: no such file lies beside this script")
+            text = f"`{arguments[1].text}` is not read: no such file lies beside this script"
+            self._note(where, text, unread=True)
             return [(world, Truth.RAN)]
         return self._nested(Expansion(text=text), world, where)
 

@@ -21,19 +21,26 @@ class World:
     """One state in which a script can be. A condition that is not known leads to two worlds.
 
     script: path of the script, the value of `$0`. arguments: None for those of the script itself, which are
-    given from outside. ended: `exit` was executed. returned: `return` was.
+    given from outside. hidden: the variables that the local ones of a function hide (None: there was none);
+    it is None outside of functions. ended: `exit` was executed. returned: `return` was.
     """
 
     script: str
     variables: dict[str, Variable] = field(default_factory=dict)
     arguments: tuple[ScriptValue, ...] | None = None
     functions: dict[str, SyntaxNode] = field(default_factory=dict)
+    hidden: dict[str, Variable | None] | None = None
     ended: bool = False
     returned: bool = False
 
     def copy(self) -> World:
         """A world that can change on its own."""
-        return replace(self, variables=dict(self.variables), functions=dict(self.functions))
+        return replace(
+            self,
+            variables=dict(self.variables),
+            functions=dict(self.functions),
+            hidden=None if self.hidden is None else dict(self.hidden),
+        )
 
     @property
     def running(self) -> bool:
@@ -51,6 +58,19 @@ class World:
         before = self.variables.get(name)
         if before is not None:
             self.variables[name] = replace(before, exported=exported)
+
+    def make_local(self, name: str) -> None:
+        """Declare a variable of the current function; it has no effect outside of functions."""
+        if self.hidden is not None:
+            self.hidden.setdefault(name, self.variables.get(name))
+
+    def forget_locals(self) -> None:
+        """Restore what the local variables of the current function hid."""
+        for name, variable in (self.hidden or {}).items():
+            if variable is None:
+                self.variables.pop(name, None)
+            else:
+                self.variables[name] = variable
 
     def text(self, name: str) -> Expansion | None:
         """What `$name` expands to; None if the script does not set it."""
@@ -97,6 +117,8 @@ def merged(worlds: Sequence[World]) -> World:
         )
     for world in worlds[1:]:
         first.functions |= world.functions
+        if first.hidden is not None:
+            first.hidden = {**(world.hidden or {}), **first.hidden}
         if world.arguments != first.arguments:
             first.arguments = None
     return first
