@@ -182,6 +182,18 @@ def test_commands_in_strings_and_environments_are_read() -> None:
     assert [one.text for one in second.arguments][-4:] == ["python3", "-m", "y", "z=1"]
 
 
+def test_a_text_with_unknown_parts_is_split_like_any_other() -> None:
+    evaluator = Evaluator("run.sh", None)
+    evaluator.read('C="a=$HOME/x b=2 c=$(date +%F x) $Z"; python $C')
+    words = [(one.text, one.unknown, one.whole) for one in evaluator.commands[0].arguments[1:]]
+    assert words == [
+        ("a=$HOME/x", "HOME", False),
+        ("b=2", "", False),
+        ("c=$(date +%F x)", "HOME", False),
+        ("$Z", "Z", True),
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "left"),
     [

@@ -29,6 +29,11 @@ _NUMBER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|\d+)")
 _GLOB = re.compile(r"\*+|\?|\[[!^]?[^]]+\]|.", re.DOTALL)
 _BRACES = re.compile(r"(?<![\\$])\{([^{}\s]*,[^{}\s]*|-?\d{1,6}\.\.-?\d{1,6})\}")
 _SEQUENCE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+# The words of a text with parts that are not known: these are written as in the script, `$(...)` with spaces.
+_WORD = re.compile(r"(?:\$\([^()]*(?:\([^()]*\)[^()]*)*\)|\$\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}|`[^`]*`|\S)+")
+_REFERENCE = re.compile(r"[$`]|=~|^~")
+_ALONE = re.compile(r"\$\w+|\$\W|\$\{.*\}|\$\(.*\)|`[^`]*`", re.DOTALL)
+_NAMED = re.compile(r"\$\{?(\w+)")
 MAX_BRACE_WORDS = 500
 _NAME = re.compile(r"[A-Za-z_]\w*")
 ALL_ELEMENTS = ("@", "*")
@@ -173,13 +178,10 @@ class Expander:
         return [piece for element in found for piece in self._split(element, whole=True)]
 
     def _split(self, value: Expansion, *, whole: bool) -> list[Expansion | None]:
-        if value.unknown:
-            return [replace(value, whole=whole)]
-        words = value.text.split()
-        found: list[Expansion | None] = [
-            replace(value, text=word) if isinstance(value, ScriptValue) else Expansion(text=word)
-            for word in words
-        ]
+        words = _WORD.findall(value.text) if value.unknown else value.text.split()
+        if value.unknown and (len(words) < 2 or not whole):
+            return [replace(value, whole=whole and bool(_ALONE.fullmatch(value.text)))]
+        found: list[Expansion | None] = [_word(value, word) for word in words]
         if value.text[:1].isspace():
             found.insert(0, None)
         if value.text[-1:].isspace():
@@ -385,6 +387,14 @@ def _quoted_star(node: SyntaxNode, name: str) -> bool:
 def _unescaped(text: str, *, quoted: bool) -> str:
     pattern = _ESCAPE_IN_QUOTES if quoted else _ESCAPE
     return pattern.sub(lambda found: found[1].strip("\r\n"), text)
+
+
+def _word(value: Expansion, word: str) -> Expansion:
+    """One word of a value that is split; it is unknown if it has one of the value's unknown parts."""
+    unknown = value.unknown and bool(_REFERENCE.search(word))
+    named = _NAMED.search(word)
+    name = (named[1] if named else value.unknown) if unknown else ""
+    return replace(value, text=word, unknown=name, whole=bool(unknown and _ALONE.fullmatch(word)))
 
 
 def _ansi(text: str) -> str:
