@@ -77,6 +77,18 @@ class Status(str, enum.Enum):
         return self in {Status.PASS, Status.FAIL, Status.INCONCLUSIVE, Status.UNSUPPORTED}
 
 
+# Every other module derives its sets from these, so that a new status is unanswered until a set names it.
+#: The statuses with a verdict of the check.
+ANSWERED = frozenset(status for status in Status if status.has_evidence)
+#: The statuses without one: there is no outcome, or it proves nothing.
+UNANSWERED = frozenset(Status) - ANSWERED
+#: The check was not run, or only a machine that is not believed claims that it was.
+UNRUN = frozenset({Status.NOT_RUN, Status.CLAIMED})
+#: Nothing about the cell was verified, for a reason that is no failure.
+UNVERIFIED = UNRUN | {Status.UNSUPPORTED}
+#: The check was run or attempted, and it is open whether the cell passes.
+UNDECIDED = frozenset({Status.INCONCLUSIVE, Status.STALE, Status.ERROR})
+
 #: Start of a reason that names versions which a published table does not list.
 UNLISTED = "Unlisted: "
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from harness.ledger.plan_record import PlanEntry
 from harness.ledger.run_record import Disposition
 from harness.ledger.store import Ledger
-from harness.outcome import Outcome, State, Status
-from harness.plan.tasks.task import STOPPING, Plan
+from harness.outcome import UNRUN, Outcome, State, Status
+from harness.plan.tasks.task import Plan
 from harness.verdict.gate.flake import Attempt, FlakeDecision, decide
 from harness.verdict.gate.gate_report import CellCheck
-from harness.verdict.plan_verdicts import judge_plan, judge_stored
+from harness.verdict.plan_verdicts import blocked_entries, judge_plan, judge_stored
 from harness.verdict.verdict import ExpectedFailure, Verdict
 
 HISTORY_LIMIT = 200
@@ -44,8 +44,7 @@ def read_attempts(plan: Plan, ledger: Ledger) -> RecordedAttempts:
             decided = [
                 outcome
                 for outcome in recorded
-                if outcome.state in DECIDED_STATES
-                and judge_stored(task, outcome)[0].status not in {Status.NOT_RUN, Status.CLAIMED}
+                if outcome.state in DECIDED_STATES and judge_stored(task, outcome)[0].status not in UNRUN
             ]
             outcomes[key] = next(iter(_own_or_all(decided)), recorded[0])
     return RecordedAttempts(outcomes=outcomes, attempts=attempts)
@@ -112,48 +111,24 @@ def stale_dispositions(plan: Plan, outdated: Mapping[str, str]) -> list[Disposit
 
 
 def _blocked(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[Disposition]:
-    """The entries without an outcome that a run would block, as another entry of the cell did not pass."""
+    """Why entries without an outcome have none, as far as a run would block them."""
     if all(entry.skip is not None or entry.key in outcomes for entry in plan.entries):
         return []
-    not_stopping = {key for key, task in plan.tasks.items() if not task.check.stops}
-    statuses: dict[str, list[tuple[PlanEntry, Status]]] = {}
-    blocked: list[Disposition] = []
-    for entry in plan.entries:
-        before = statuses.setdefault(entry.cell_id, [])
-        if entry.skip is not None:
-            continue
-        outcome = outcomes.get(entry.key)
-        task = plan.tasks.get(entry.key)
-        if outcome is not None and task is not None:
-            before.append((entry, judge_stored(task, outcome)[0].status))
-            continue
-        needs = set(task.check.needs) if task else set()
-        cause = next(
-            (
-                earlier
-                for earlier, status in before
-                if (
-                    status in STOPPING
-                    and earlier.tier.rank < entry.tier.rank
-                    and earlier.key not in not_stopping
-                )
-                or (status is not Status.PASS and earlier.check in needs)
-            ),
-            None,
+    judgements = {
+        key: judge_stored(plan.tasks[key], outcome)[0]
+        for key, outcome in outcomes.items()
+        if key in plan.tasks
+    }
+    return [
+        Disposition(
+            cell_id=decision.entry.cell_id,
+            check=decision.entry.check,
+            key=decision.entry.key,
+            status=Status.BLOCKED,
+            reason=decision.reason,
         )
-        if cause is not None:
-            reason = f"{cause.check} did not pass"
-            blocked.append(
-                Disposition(
-                    cell_id=entry.cell_id,
-                    check=entry.check,
-                    key=entry.key,
-                    status=Status.BLOCKED,
-                    reason=reason,
-                )
-            )
-            before.append((entry, Status.BLOCKED))
-    return blocked
+        for decision in blocked_entries(plan, judgements)
+    ]
 
 
 def flake_decisions(

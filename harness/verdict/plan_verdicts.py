@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
 from harness.ledger.plan_record import PlanEntry
 from harness.ledger.run_record import Disposition
-from harness.outcome import Judgement, Outcome, Status
+from harness.outcome import UNDECIDED, UNVERIFIED, Judgement, Outcome, Status
+from harness.plan.tasks.cell_decisions import EntryDecision, Phase, decide_cell, entries_by_cell
 from harness.plan.tasks.evidence_bound import bounded_outcome
 from harness.plan.tasks.task import Plan, Task
 from harness.verdict.verdict import (
-    UNDECIDED,
     ExpectedFailure,
     Standing,
     Verdict,
@@ -34,12 +34,10 @@ def judge_plan(
     judgements = {
         key: judge_stored(plan.tasks[key], outcome) for key, outcome in outcomes.items() if key in plan.tasks
     }
-    verdicts: list[Verdict] = []
-    failures: dict[str, list[Verdict]] = {}
-    for entry in plan.entries:
+
+    def verdict_on(entry: PlanEntry, *, blocked_by_known: bool = False) -> Verdict:
         judgement, outcome = _judgement(entry, judgements, without_outcome)
-        earlier_failures = failures.setdefault(entry.cell_id, [])
-        verdict = judge_against_expectation(
+        return judge_against_expectation(
             entry.cell_id,
             entry.check,
             judgement,
@@ -48,13 +46,33 @@ def judge_plan(
             state=failure_state(plan.tasks[entry.key].check, outcome, judgement) if outcome else "",
             # An entry that was never run cannot be an expected failure.
             expected=expected(entry.cell_id, entry.check) if _was_decided(judgement, outcome) else None,
-            blocked_by_known=bool(earlier_failures)
-            and all(failure.standing is Standing.KNOWN for failure in earlier_failures),
+            blocked_by_known=blocked_by_known,
         )
-        if verdict.status not in {Status.PASS, Status.NOT_RUN, Status.CLAIMED, Status.BLOCKED}:
-            earlier_failures.append(verdict)
-        verdicts.append(verdict)
-    return tuple(verdicts)
+
+    verdicts = {(entry.cell_id, entry.check): verdict_on(entry) for entry in plan.entries}
+    if any(verdict.status is Status.BLOCKED for verdict in verdicts.values()):
+        standings = {(verdict.cell_id, verdict.key): verdict.standing for verdict in verdicts.values()}
+        for decision in blocked_entries(plan, {key: judged[0] for key, judged in judgements.items()}):
+            entry = decision.entry
+            name = (entry.cell_id, entry.check)
+            cause = standings.get((entry.cell_id, decision.blocked_by))
+            if verdicts[name].status is Status.BLOCKED and cause is Standing.KNOWN:
+                verdicts[name] = verdict_on(entry, blocked_by_known=True)
+    return tuple(verdicts.values())
+
+
+def blocked_entries(plan: Plan, judgements: Mapping[str, Judgement]) -> list[EntryDecision]:
+    """The entries without an outcome that a run would block, as another entry of the cell did not pass.
+
+    judgements: by key, of the tasks that have an outcome.
+    """
+    planned = [entry for entry in plan.entries if entry.skip is None and entry.key in plan.tasks]
+    return [
+        decision
+        for entries in entries_by_cell(planned).values()
+        for decision in decide_cell(entries, judgements.get, plan.tasks, keep_going=False)
+        if decision.phase is Phase.BLOCKED
+    ]
 
 
 def judge_stored(task: Task, outcome: Outcome) -> tuple[Judgement, Outcome]:
@@ -93,9 +111,6 @@ def _judgement(
     )
 
 
-NOT_CHECKED = frozenset({Status.NOT_RUN, Status.CLAIMED, Status.UNSUPPORTED})
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
     """Counts by status and by standing, the exit code of the run, and the reasons for it."""
@@ -125,7 +140,7 @@ def summarise_verdicts(verdicts: Iterable[Verdict]) -> RunSummary:
     if not statuses:
         code = EXIT_NOTHING_SELECTED
         reasons.append("nothing was selected")
-    elif not standings.keys() - {Standing.AS_EXPECTED} and not statuses.keys() - NOT_CHECKED:
+    elif not standings.keys() - {Standing.AS_EXPECTED} and not statuses.keys() - UNVERIFIED:
         code = EXIT_NOTHING_SELECTED
         reasons.append("no selected check could run on this host, so nothing was verified")
     else:

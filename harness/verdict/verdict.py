@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from harness.check import Check
 from harness.measurements import OldMeasurementsError
-from harness.outcome import Evidence, Judgement, Outcome, State, Status, Tier
+from harness.outcome import (
+    UNDECIDED,
+    UNRUN,
+    UNVERIFIED,
+    Evidence,
+    Judgement,
+    Outcome,
+    State,
+    Status,
+    Tier,
+)
 from harness.serialisation import json_form
 
 #: Parts of reasons that version 0.2.0 reworded, with their new wording: the expectations of a matrix.yaml
@@ -84,9 +94,7 @@ CLAIMED_REMEDY = (
     "`npu-matrix ledger sign`, and merge its ledger again."
 )
 #: Statuses without a failure, whether or not the check was run.
-NOT_FAILURES = frozenset({Status.PASS, Status.NOT_RUN, Status.CLAIMED, Status.UNSUPPORTED})
-#: Statuses of entries that were planned and are not decided.
-UNDECIDED = frozenset({Status.ERROR, Status.STALE, Status.INCONCLUSIVE})
+NOT_FAILURES = UNVERIFIED | {Status.PASS}
 
 
 def judge_outcome(check: Check, outcome: Outcome) -> Judgement:
@@ -162,7 +170,7 @@ def judge_against_expectation(
 ) -> Verdict:
     """Compare a judgement with the expectation. An unexpected pass is as bad as a new failure.
 
-    blocked_by_known: whether all failures that block this entry are expected.
+    blocked_by_known: whether the failure that blocks this entry is expected.
     """
     found = state or judgement.status.value
     new = _unexpected_reasons(judgement, found, expected)
@@ -192,7 +200,7 @@ def _standing(
     if status is Status.BLOCKED:
         # The blocking entry reports the failure itself; this entry only has no outcome.
         return Standing.KNOWN if blocked_by_known else Standing.INCOMPLETE
-    if expected is not None and status not in {Status.NOT_RUN, Status.CLAIMED}:
+    if expected is not None and status not in UNRUN:
         if status is Status.PASS:
             return Standing.UNEXPECTED_PASS
         if _matches_state(state, expected.state):

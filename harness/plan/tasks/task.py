@@ -10,12 +10,7 @@ from typing import Any
 from harness.check import Check
 from harness.errors import InputError
 from harness.ledger.plan_record import CellFacts, CodeRecord, PlanEntry, PlanRecord, TaskRecord
-from harness.outcome import Status
 from harness.settings import DEFAULT_PROFILE
-
-# After one of these in a tier, the more expensive tiers of the cell are skipped; inconclusive and unsupported
-# do not count as failures.
-STOPPING = frozenset({Status.FAIL, Status.ERROR, Status.NOT_RUN, Status.CLAIMED})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,11 @@ from functools import lru_cache
 from itertools import groupby, pairwise
 from operator import itemgetter
 
-from harness.outcome import Evidence, Status
+from harness.outcome import ANSWERED, UNANSWERED, Evidence, Status
 from harness.report.model.marks import Mark
 
-NOT_RUN = (Mark.NOT_RUN, Mark.CLAIMED, Mark.BLOCKED, Mark.STALE, Mark.ERROR)
-RAN_BEFORE = (Status.PASS, Status.FAIL, Status.INCONCLUSIVE)
+NOT_RUN = frozenset(Mark(status.value) for status in UNANSWERED)
+RAN_BEFORE = ANSWERED - {Status.UNSUPPORTED}
 BROKEN, FIXED, LOST = "broken", "fixed", "lost"
 
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from harness.report.model.marks import Mark
 from harness.report.model.report_inputs import ReportResult
+from harness.report.model.streak import NOT_RUN
 
-WITHOUT_VERDICT = (Mark.NOT_RUN, Mark.CLAIMED, Mark.BLOCKED, Mark.STALE)
+#: Errors are shown among what needs attention.
+WITHOUT_VERDICT = NOT_RUN - {Mark.ERROR}
 
 
 @dataclass(frozen=True, kw_only=True)

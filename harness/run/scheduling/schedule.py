@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-import enum
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from harness.check import Check
-from harness.ledger.plan_record import PlanEntry
-from harness.outcome import Judgement, Outcome, State, Status
+from harness.outcome import Judgement, Outcome, State
 from harness.plan.change.rerun_reasons import changed_input_reason
 from harness.plan.cost.task_order import order_tasks
-from harness.plan.tasks.task import STOPPING, Plan, Task
+from harness.plan.tasks.cell_decisions import EntryDecision, Phase, decide_cell, entries_by_cell
+from harness.plan.tasks.task import Plan, Task
 from harness.run.scheduling.run_result import TaskResult
 
 Judge = Callable[[Check, Outcome], Judgement]
-
-
-class Phase(enum.Enum):
-    """The phase of an entry of the plan. `WAITING`: other entries of its cell decide whether it runs."""
-
-    SKIPPED = "skipped"
-    DONE = "done"
-    REQUIRED = "required"
-    WAITING = "waiting"
-    BLOCKED = "blocked"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EntryDecision:
-    """The phase of one entry, and the reason if it will not run."""
-
-    entry: PlanEntry
-    phase: Phase
-    reason: str = ""
 
 
 class QueueRank(NamedTuple):
@@ -83,7 +62,7 @@ class Schedule:
         self._seconds = seconds or {}
         self._results: dict[str, TaskResult] = {}
         self._accepted: set[str] = set()
-        self._cells = _by_cell(plan.entries)
+        self._cells = entries_by_cell(plan.entries)
         self._cells_of = _cells_of_keys(plan)
         self._dependents = _dependents(plan)
         self._decisions: dict[str, tuple[EntryDecision, ...]] = {}
@@ -213,6 +192,10 @@ class Schedule:
     def _result(self, outcome: Outcome, *, reused: bool) -> TaskResult:
         return TaskResult(outcome=outcome, judgement=self.judge(outcome), reused=reused)
 
+    def _judgement(self, key: str) -> Judgement | None:
+        result = self._results.get(key)
+        return result.judgement if result else None
+
     def _mark_undecided(self, key: str) -> None:
         self._undecided.update(self._cells_of.get(key, ()))
 
@@ -220,7 +203,7 @@ class Schedule:
         """Decide again the cells that a new result affects. The decisions on other cells stay the same."""
         for cell in self._undecided:
             decisions = decide_cell(
-                self._cells[cell], self._results, self.plan.tasks, keep_going=self._keep_going
+                self._cells[cell], self._judgement, self.plan.tasks, keep_going=self._keep_going
             )
             before, after = self._demands.get(cell, frozenset()), self._demanded(decisions)
             self._decisions[cell], self._demands[cell] = decisions, after
@@ -269,75 +252,6 @@ class Schedule:
         )
 
 
-def decide_cell(
-    entries: Sequence[PlanEntry],
-    results: Mapping[str, TaskResult],
-    tasks: Mapping[str, Task],
-    *,
-    keep_going: bool,
-) -> tuple[EntryDecision, ...]:
-    """The decision on each entry of one cell, in the order given."""
-    decided: dict[int, EntryDecision] = {}
-    for index, entry in sorted(enumerate(entries), key=lambda item: item[1].tier.rank):
-        cheaper = [decision for decision in decided.values() if decision.entry.tier.rank < entry.tier.rank]
-        decided[index] = _decide(entry, () if keep_going else cheaper, results, tasks)
-    return tuple(decided[index] for index in range(len(entries)))
-
-
-def _decide(
-    entry: PlanEntry,
-    cheaper: Iterable[EntryDecision],
-    results: Mapping[str, TaskResult],
-    tasks: Mapping[str, Task],
-) -> EntryDecision:
-    if entry.skip is not None:
-        return EntryDecision(entry=entry, phase=Phase.SKIPPED, reason=entry.skip.reason)
-    if entry.key in results:
-        return EntryDecision(entry=entry, phase=Phase.DONE)
-    obstacle = _failed_need(entry.key, results, tasks)
-    if obstacle:
-        return EntryDecision(entry=entry, phase=Phase.BLOCKED, reason=obstacle)
-    waiting = False
-    for decision in cheaper:
-        if decision.phase is Phase.BLOCKED:
-            return EntryDecision(entry=entry, phase=Phase.BLOCKED, reason=decision.reason)
-        if decision.phase is Phase.DONE:
-            judgement = results[decision.entry.key].judgement
-            if judgement.status in STOPPING and tasks[decision.entry.key].check.stops:
-                reason = _failure(decision.entry.check, judgement)
-                return EntryDecision(entry=entry, phase=Phase.BLOCKED, reason=reason)
-        waiting = waiting or decision.phase in (Phase.REQUIRED, Phase.WAITING)
-    return EntryDecision(entry=entry, phase=Phase.WAITING if waiting else Phase.REQUIRED)
-
-
-def _failed_need(key: str, results: Mapping[str, TaskResult], tasks: Mapping[str, Task]) -> str:
-    """Why a task can never run: one of its direct or indirect needs did not pass or is not planned, or "".
-
-    Checks that only inform the task may fail.
-    """
-    pending, seen = [key], {key}
-    while pending:
-        task = tasks.get(pending.pop())
-        if task is None:
-            return "the plan does not contain a task that this check needs"
-        for need in task.needs:
-            result = results.get(need)
-            if need in tasks and tasks[need].check.name in task.check.informed_by:
-                continue
-            if result is None and need not in seen:
-                seen.add(need)
-                pending.append(need)
-            elif result is not None and result.judgement.status is not Status.PASS:
-                return _failure(tasks[need].check.name, result.judgement)
-    return ""
-
-
-def _failure(check: str, judgement: Judgement) -> str:
-    words = {Status.FAIL: "failed", Status.ERROR: "ended in an error", Status.NOT_RUN: "was not run"}
-    word = words.get(judgement.status, f"is {judgement.status.value}")
-    return f"{check} {word}" + (f": {judgement.reasons[0]}" if judgement.reasons else "")
-
-
 def _dependents(plan: Plan) -> dict[str, list[str]]:
     """Key -> the keys of the tasks that need it."""
     dependents: dict[str, list[str]] = {}
@@ -345,13 +259,6 @@ def _dependents(plan: Plan) -> dict[str, list[str]]:
         for need in task.needs:
             dependents.setdefault(need, []).append(key)
     return dependents
-
-
-def _by_cell(entries: Iterable[PlanEntry]) -> dict[str, list[PlanEntry]]:
-    cells: dict[str, list[PlanEntry]] = {}
-    for entry in entries:
-        cells.setdefault(entry.cell_id, []).append(entry)
-    return cells
 
 
 def _cells_of_keys(plan: Plan) -> dict[str, set[str]]:

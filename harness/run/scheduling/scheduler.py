@@ -13,6 +13,7 @@ from harness.ledger.run_record import Disposition
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome, State, Status, Tier
 from harness.plan.change.rerun_reasons import outdated_outcomes
+from harness.plan.tasks.cell_decisions import EntryDecision, Phase
 from harness.plan.tasks.evidence_bound import bounded_outcome
 from harness.plan.tasks.task import Plan, Task
 from harness.run.executors.executor import Executor
@@ -31,7 +32,7 @@ from harness.run.scheduling.events import (
     TaskStarted,
 )
 from harness.run.scheduling.run_result import RunResult
-from harness.run.scheduling.schedule import EntryDecision, Judge, Phase, Schedule
+from harness.run.scheduling.schedule import Judge, Schedule
 from harness.sources.secrets.masking import Masker
 
 TICK_SECONDS = 0.25

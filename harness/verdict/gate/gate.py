@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from harness.outcome import State, Status
+from harness.outcome import UNANSWERED, UNDECIDED, UNRUN, State, Status
 from harness.plan.tasks.task import reproduce_command
 from harness.settings import DEFAULT_PROFILE
 from harness.verdict.gate.flake import FlakeDecision, Stability
@@ -21,7 +21,7 @@ from harness.verdict.gate.gate_report import (
     Place,
 )
 from harness.verdict.triage.stack_trace import normalised
-from harness.verdict.verdict import UNDECIDED, Standing, Verdict
+from harness.verdict.verdict import NOT_FAILURES, Standing, Verdict
 
 #: Patterns for all tasks that need a device which this host does not have, and for all that the user did not
 #: select.
@@ -148,9 +148,9 @@ def _in_scope(name: CellCheck, inputs: GateInputs) -> bool:
 
 
 def _left_out(name: CellCheck, head: Verdict, inputs: GateInputs) -> bool:
-    """Whether an entry has no outcome and the same key on the base, so that the change cannot be a cause."""
-    no_outcome = head.status in {Status.ERROR, Status.BLOCKED, Status.NOT_RUN, Status.CLAIMED}
-    return inputs.impacted_only and no_outcome and bool(inputs.key(name)) and not inputs.changed(name)
+    """Whether an entry has no verdict and the same key on the base, so that the change cannot be a cause."""
+    unanswered = head.status in UNANSWERED
+    return inputs.impacted_only and unanswered and bool(inputs.key(name)) and not inputs.changed(name)
 
 
 def _item(name: CellCheck, head: Verdict, inputs: GateInputs) -> GateItem:
@@ -203,10 +203,8 @@ def _removed_item(name: CellCheck, inputs: GateInputs) -> GateItem:
 
 def _is_awaited(pattern: str, name: CellCheck, head: Verdict, inputs: GateInputs) -> bool:
     """Only a missing outcome can be awaited, not one that is here and decides nothing."""
-    missing = head.status in {Status.NOT_RUN, Status.CLAIMED, Status.BLOCKED} or (
-        head.status in {Status.ERROR, Status.STALE} and head.outcome is None
-    )
-    return missing and matches(pattern, name, inputs)
+    missing = head.outcome is None or head.status in UNRUN | {Status.BLOCKED}
+    return missing and head.status in UNANSWERED and matches(pattern, name, inputs)
 
 
 def _how_to_get(name: CellCheck, gate_class: GateClass, head: Verdict, inputs: GateInputs) -> tuple[str, ...]:
@@ -249,7 +247,7 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
             Blocks.UNEXPECTED,
             (f"expected to fail{where}, but it passes: run `npu-matrix expect update`",),
         )
-    if head.status in {Status.NOT_RUN, Status.CLAIMED}:
+    if head.status in UNRUN:
         return _not_run(name, inputs)
     if head.status is Status.BLOCKED:
         return _blocked(name, inputs)
@@ -297,7 +295,7 @@ def _blocked(name: CellCheck, inputs: GateInputs) -> _Class:
         return GateClass.NOT_RUN, Blocks.INCOMPLETE, (why, _changed_without_outcome(name, inputs))
     # The failed check of the cell is an item of its own. Without one, the outcome is missing.
     has_cause = any(
-        verdict.status not in {Status.PASS, Status.NOT_RUN, Status.CLAIMED, Status.BLOCKED}
+        verdict.status not in NOT_FAILURES | {Status.BLOCKED}
         for (cell_id, _check), verdict in inputs.head.items()
         if cell_id == name[0]
     )

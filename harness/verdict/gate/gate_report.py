@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
-from harness.outcome import Evidence, Status
+from harness.outcome import ANSWERED, Evidence, Status
 from harness.settings import DEFAULT_PROFILE
 
 CellCheck = tuple[str, str]
-#: The statuses that decide something about a cell, so that a change can be compared with them. Every other
-#: status, also one that a later version adds, is a missing outcome.
-COMPARABLE = frozenset({Status.PASS, Status.FAIL, Status.UNSUPPORTED})
+#: The statuses that decide something about a cell, so that a change can be compared with them.
+COMPARABLE = ANSWERED - {Status.INCONCLUSIVE}
 
 
 class GateClass(str, enum.Enum):
@@ -142,7 +141,7 @@ class GateReport:
         return {
             item.key: item.obtained
             for item in self.items
-            if item.changed and item.obtained and item.status in {*COMPARABLE, Status.INCONCLUSIVE}
+            if item.changed and item.obtained and item.status in ANSWERED
         }
 
     @property

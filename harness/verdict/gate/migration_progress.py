@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.outcome import Status
+from harness.outcome import UNRUN, UNVERIFIED, Status
 from harness.verdict.verdict import Verdict
-
-#: These statuses say that the check could not run or does not apply.
-WITHOUT_RESULT = frozenset({Status.NOT_RUN, Status.CLAIMED, Status.UNSUPPORTED})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +57,10 @@ def _step(check: str, old: Verdict | None, new: Verdict | None) -> MigrationStep
     reason = ""
     if now is None:
         reason = "the new row has no outcome yet"
-    elif now in WITHOUT_RESULT and was is Status.PASS:
+    elif now in UNVERIFIED and was is Status.PASS:
         reason = f"passes on the old row, {now.value} on the new one"
-    elif now in {Status.NOT_RUN, Status.CLAIMED} and was is not None and was not in WITHOUT_RESULT:
+    elif now in UNRUN and was is not None and was not in UNVERIFIED:
         reason = f"{was.value} on the old row, {now.value} on the new one"
-    elif now is not Status.PASS and now not in WITHOUT_RESULT:
+    elif now is not Status.PASS and now not in UNVERIFIED:
         reason = f"{now.value}: {new.reasons[0]}" if new and new.reasons else now.value
     return MigrationStep(check=check, old=was, new=now, holds_up=reason)

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from make_outcome import make_outcome
 
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
-from harness.outcome import Evidence, Judgement, Status, Tier
+from harness.outcome import ANSWERED, UNANSWERED, Evidence, Judgement, Status, Tier
 from harness.verdict.gate.flake import FlakeDecision, Stability
 from harness.verdict.gate.gate import GateInputs, judge_gate
 from harness.verdict.gate.gate_format import COMMENT_MARKER, FORMATS
 from harness.verdict.gate.gate_report import COMPARABLE, Blocks, GateClass, GateScope, Place
-from harness.verdict.verdict import ExpectedFailure, Standing, judge_against_expectation
+from harness.verdict.verdict import NOT_FAILURES, ExpectedFailure, Standing, judge_against_expectation
 
 KNOWN = ExpectedFailure(
     state="fail",
@@ -297,6 +297,34 @@ def test_what_the_change_does_not_touch_need_not_be_answered_when_only_the_impac
     assert gate(side(Status.ERROR), base_key="b" * 64, impacted_only=True).exit_code == EXIT_INCOMPLETE
     assert gate(side(Status.ERROR), base_key="a" * 64).exit_code == EXIT_INCOMPLETE
     assert "not touched" in FORMATS["text"](report)
+
+
+@pytest.mark.parametrize("status", sorted(UNANSWERED))
+def test_only_the_impacted_leaves_out_every_status_without_a_verdict(status):
+    report = gate(side(status), base_key="a" * 64, impacted_only=True)
+    assert (report.exit_code, report.untouched, report.items) == (EXIT_OK, 1, ())
+
+
+@pytest.mark.parametrize("status", sorted(ANSWERED))
+def test_only_the_impacted_judges_every_verdict(status):
+    assert len(gate(side(status), base_key="a" * 64, impacted_only=True).items) == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "blocks"),
+    [
+        *((status, Blocks.INCOMPLETE) for status in sorted(NOT_FAILURES)),
+        *((status, Blocks.NO) for status in (Status.FAIL, Status.INCONCLUSIVE, Status.STALE, Status.ERROR)),
+    ],
+)
+def test_only_a_failure_of_the_cell_explains_a_blocked_check(other, blocks):
+    cause = (NAME[0], "environment")
+    inputs = GateInputs(
+        base_name="main",
+        head={NAME: side(Status.BLOCKED), cause: side(other)},
+        base_keys={NAME: "a" * 64, cause: "a" * 64},
+    )
+    assert judge_gate(inputs).items[0].blocks is blocks
 
 
 def test_an_idle_expectation_is_red():

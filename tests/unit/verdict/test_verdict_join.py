@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from make_outcome import make_outcome
 
 from harness.check import Check
@@ -9,7 +10,7 @@ from harness.ledger.plan_record import PlanEntry, Skip
 from harness.ledger.run_record import Disposition
 from harness.outcome import ArtifactRef, Evidence, Failure, Judgement, Measured, State, Status, Tier, Trust
 from harness.plan.tasks.task import Plan, Task
-from harness.verdict.ledger_outcomes import RecordedAttempts, outdated_attempts
+from harness.verdict.ledger_outcomes import RecordedAttempts, outdated_attempts, verdicts_from_ledger
 from harness.verdict.plan_verdicts import judge_plan
 from harness.verdict.verdict import ExpectedFailure, Standing
 
@@ -57,6 +58,53 @@ def test_an_expected_error_excuses_an_error_and_not_what_nobody_ran():
     for disposition in (None, stopped):
         left = judged({}, known("error"), disposition=disposition)
         assert (left.status, left.standing) == (Status.ERROR, Standing.INCOMPLETE)
+
+
+def entry_and_task(name, status, *, tier=Tier.STATIC, needs=(), stops=False):
+    check = replace(
+        CHECK,
+        name=name,
+        tier=tier,
+        judge=lambda _measurements, _params: Judgement(status=status),
+        needs=needs,
+        stops=stops,
+    )
+    entry = PlanEntry(cell_id="cell", check=name, tier=tier, question="?", key=name)
+    return entry, replace(TASK, key=name, check=check, needs=needs)
+
+
+@pytest.mark.parametrize(
+    ("environment", "standing"),
+    [
+        (Status.FAIL, Standing.KNOWN),
+        (Status.INCONCLUSIVE, Standing.KNOWN),
+        (Status.NOT_RUN, Standing.INCOMPLETE),
+        (Status.UNSUPPORTED, Standing.INCOMPLETE),
+    ],
+)
+def test_only_an_expected_failure_that_blocks_a_check_excuses_it(environment, standing):
+    """Not an expected failure of another check of the cell, on which the blocked check does not depend."""
+    made = [
+        entry_and_task("api", Status.FAIL),
+        entry_and_task("environment", environment, tier=Tier.BUILD),
+        entry_and_task("probe", Status.PASS, tier=Tier.NUMERICS, needs=("environment",)),
+    ]
+    plan = Plan(
+        profile="p",
+        matrix_digest="m",
+        cells=(),
+        entries=tuple(entry for entry, _task in made),
+        tasks={task.key: task for _entry, task in made},
+    )
+    outcomes = {name: make_outcome(name, name) for name in ("api", "environment")}
+    expected = {"api": "fail", **({"environment": environment.value} if standing is Standing.KNOWN else {})}
+
+    def known_failure(_cell, check):
+        state = expected.get(check)
+        return state and ExpectedFailure(state=state, reason="a known defect", source="x")
+
+    verdict = verdicts_from_ledger(plan, outcomes, known_failure)["cell", "probe"]
+    assert (verdict.status, verdict.standing) == (Status.BLOCKED, standing)
 
 
 def test_what_is_unsupported_can_be_expected_without_an_outcome():
