@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.outcome import Evidence
+from harness.outcome import Evidence, Tier
 
 FACTS_VARIABLE = "NPU_MATRIX_DEVICE_FACTS"
 """The variable with JSON device facts that the launcher of the simulated device sets for its programs."""
@@ -101,6 +101,22 @@ def read_device_facts(stored: Mapping[str, Any]) -> DeviceFacts:
         count=int(stored.get("count", 0)),
         available=bool(stored.get("available", True)),
     )
+
+
+#: The strongest evidence that each kind of device can give.
+DEVICE_EVIDENCE = {"sim": Evidence.SIMULATED, "npu": Evidence.HARDWARE, "cpu": Evidence.CPU}
+
+
+def strongest_evidence(tier: Tier, facets: Mapping[str, Any]) -> Evidence:
+    """The strongest evidence that an outcome of a task with these facet values may have.
+
+    That of the device in the facets, `cpu` if the check reads no device, `static` for a check of that tier.
+    """
+    if tier is Tier.STATIC:
+        return Evidence.STATIC
+    device = facets.get("device")
+    kind = device.get("kind", "") if isinstance(device, Mapping) else ""
+    return DEVICE_EVIDENCE.get(kind, Evidence.CPU)
 
 
 def evidence_of(facts: DeviceFacts) -> Evidence:

@@ -90,7 +90,7 @@ def merge_lines(name: str, report: MergeReport) -> list[str]:
         ],
     )
     lines += _listed("outcomes with credentials left out (rotate them, and run again there)", report.secret)
-    lines += _listed("runs left out, because their plans contain credentials", report.secret_runs)
+    lines += _listed("runs left out, because they contain credentials", report.secret_runs)
     lines += _listed("damaged rows left out", report.damaged)
     lines += _listed("files that this ledger lacks or that do not match their digests", report.missing_files)
     return lines

@@ -24,7 +24,7 @@ from harness.ledger.ledger_schema import (
     schema_version,
     versions_by_schema,
 )
-from harness.ledger.salvage import Salvage, salvage
+from harness.ledger.salvage import LostRow, Salvage, salvage
 from harness.ledger.sealed_rows import broken_seals, install_seals
 from harness.ledger.sql_functions import register_functions
 
@@ -74,6 +74,11 @@ class OpenedDatabase:
     damage: DatabaseDamage | None = None
     copy: Path | None = None
 
+    @property
+    def lost(self) -> tuple[LostRow, ...]:
+        """The rows that were lost by the damage."""
+        return self.damage.salvaged.lost if self.damage else ()
+
 
 @contextmanager
 def database_errors(path: Path, doing: str) -> Iterator[None]:
@@ -98,15 +103,16 @@ def database_errors(path: Path, doing: str) -> Iterator[None]:
         ) from error
 
 
-def open_database(path: Path, *, had_content: bool, read_only: bool = False) -> OpenedDatabase:
+def open_database(path: Path, *, read_only: bool = False) -> OpenedDatabase:
     """Open or create the database at `path`.
 
     Of a damaged file the believable rows are copied to a new one, and the damaged file is kept under a name
     with the date. A ledger that this process cannot write is copied to a temporary folder and read there,
-    with its journal, so that nothing that was committed is missing. had_content: whether outcomes were stored
-    here before, so that an empty file is a damaged one. read_only: change nothing here in any case, and raise
-    InputError if nothing in the file can be believed.
+    with its journal, so that nothing that was committed is missing. read_only: change nothing here in any
+    case, and raise InputError if nothing in the file can be believed.
     """
+    # An empty file is a damaged one if it is read as a ledger, or if files of outcomes were stored beside it.
+    had_content = read_only or (path.parent / "artifacts" / "sha256").is_dir()
     with database_errors(path, "open"):
         if path.is_file() and (read_only or not _is_writable(path)):
             copy = Path(tempfile.mkdtemp(prefix="npu-matrix-ledger-"))

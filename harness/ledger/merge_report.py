@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from harness.ledger.artifacts import ArtifactStore
+from harness.ledger.attestation.statement import Attestation
 from harness.outcome import Outcome
 
 
@@ -15,8 +17,8 @@ class Screen(Protocol):
     def has_credential(self, text: str, /) -> bool:
         """Whether a text contains a credential."""
 
-    def problem(self, outcome: Outcome, files: ArtifactStore, /) -> str:
-        """Where an outcome or one of its files contains a credential, or ""."""
+    def problem(self, outcome: Outcome, attestations: Iterable[Attestation], files: ArtifactStore, /) -> str:
+        """Where an outcome, one of its signed statements or one of its files contains a credential, or ""."""
 
     def text(self, text: str, /) -> str:
         """`text` without credentials."""
@@ -24,7 +26,7 @@ class Screen(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimedOutcome:
-    """A merged outcome whose hardware evidence is not believed. host: fingerprint of the machine it names."""
+    """A merged outcome on hardware that is not believed. host: fingerprint of the machine it names."""
 
     key: str
     check: str
@@ -37,11 +39,11 @@ class ClaimedOutcome:
 class MergeReport:
     """One merged ledger.
 
-    read: its intact outcomes. added: those that are new here. signed: its outcomes whose hardware evidence is
-    believed, because a runner signed them. claimed: those whose hardware evidence is not. secret: those that
-    contain credentials and were left out. secret_runs: the ids of its runs that were left out, because their
-    plans contain credentials. damaged: its rows that were left out. missing_files: names of artifacts that it
-    lacks or that do not match their digests.
+    read: its intact outcomes. added: those that are new here. signed: its outcomes that a runner signed.
+    claimed: those that are not believed, because no runner signed them, and they state hardware evidence or
+    are of a task that only hardware can run. secret: those that contain credentials and were left out.
+    secret_runs: the ids of its runs that were left out, because they contain credentials. damaged: its rows
+    that were left out. missing_files: names of artifacts that it lacks or that do not match their digests.
     """
 
     read: int = 0
@@ -59,12 +61,12 @@ class MergeReport:
         return not self.damaged and not self.secret and not self.secret_runs
 
 
-def claimed_outcome(outcome: Outcome) -> ClaimedOutcome:
+def claimed_outcome(outcome: Outcome, why: str) -> ClaimedOutcome:
     """The line of the report about an outcome that is not believed."""
     return ClaimedOutcome(
         key=outcome.key,
         check=outcome.check,
         host=outcome.origin.host if outcome.origin else "",
         runner=outcome.origin.runner if outcome.origin else "",
-        why=outcome.trust.claimed,
+        why=why,
     )

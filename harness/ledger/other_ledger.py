@@ -11,6 +11,7 @@ from typing import Self
 from harness.ledger.attestation.statement import Attestation
 from harness.ledger.database import open_database
 from harness.ledger.outcome_row import OUTCOME_COLUMNS, OutcomeRow, read_attestations
+from harness.ledger.plan_record import PlanRecord
 from harness.ledger.run_record import RUN_COLUMNS, read_plan, read_run
 from harness.ledger.run_rows import intact_plan
 from harness.outcome import Outcome
@@ -23,10 +24,10 @@ class OtherLedger:
     """
 
     def __init__(self, path: Path) -> None:
-        opened = open_database(path, had_content=False, read_only=True)
+        opened = open_database(path, read_only=True)
         self._copy = opened.copy
         self._database: sqlite3.Connection = opened.connection
-        self.damaged = [str(row) for row in opened.damage.salvaged.lost] if opened.damage else []
+        self.damaged = [str(row) for row in opened.lost]
 
     def __enter__(self) -> Self:
         return self
@@ -56,8 +57,8 @@ class OtherLedger:
         """The signed statements about one outcome."""
         return read_attestations(self._database, uid)
 
-    def runs(self) -> Iterator[tuple[tuple[object, ...], str]]:
-        """For each run: its row of `RUN_COLUMNS`, and its plan's JSON.
+    def runs(self) -> Iterator[tuple[tuple[object, ...], str, PlanRecord]]:
+        """For each run: its row of `RUN_COLUMNS`, its plan's JSON, and the plan.
 
         Runs whose plan is lost, or in another format, are left out.
         """
@@ -69,4 +70,4 @@ class OtherLedger:
             text = intact_plan(digest, body)
             plan = read_plan(text) if text is not None else None
             if text is not None and plan is not None and read_run(run, plan):
-                yield tuple(run), text
+                yield tuple(run), text, plan

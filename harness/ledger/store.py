@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from harness.digest import canonical_json
 from harness.errors import InfrastructureError, InputError, Location
+from harness.evidence import strongest_evidence
 from harness.ledger import run_rows
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.attestation.belief import Signers, judge_origin, no_signers
@@ -31,7 +32,7 @@ from harness.ledger.outcome_row import OUTCOME_COLUMNS, OutcomeRow, read_attesta
 from harness.ledger.plan_record import PlanRecord
 from harness.ledger.run_record import Disposition, RunRecord
 from harness.ledger.sealed_rows import next_row_id
-from harness.outcome import ArtifactRef, Evidence, Origin, Outcome, State
+from harness.outcome import RECORDED_HERE, ArtifactRef, Evidence, Origin, Outcome, State, Trust
 
 FILE_NAME = "ledger.sqlite3"
 MAX_TIMING_SAMPLES = 20
@@ -102,8 +103,7 @@ class Ledger:
 
     @classmethod
     def _open(cls, path: Path, *, read_only: bool, signers: Signers, host: str | None) -> Ledger:
-        had_content = (path.parent / "artifacts" / "sha256").is_dir()
-        opened = open_database(path, had_content=had_content, read_only=read_only)
+        opened = open_database(path, read_only=read_only)
         ledger = cls(path, opened.connection, signers=signers, host=host)
         if opened.copy is not None:
             ledger._copy = opened.copy
@@ -293,11 +293,13 @@ class Ledger:
             found = run_rows.seconds_before_previous_end(self._db, readable(run_id))
         return clock_notice(run_id, *found) if found and found[1] > CLOCK_TOLERANCE_S else None
 
-    def merge(self, other: Path, screen: Screen | None = None) -> MergeReport:
+    def merge(self, other: Path, screen: Screen | None = None, *, written_here: bool = False) -> MergeReport:
         """Add the outcomes, signed statements and runs of another ledger.
 
         The artifacts in the same folder are copied if they match their digests. Left out are damaged rows,
-        and outcomes and runs in which `screen` finds credentials. InputError if the file is not a ledger.
+        and outcomes and runs in which `screen` finds credentials. written_here: only programs that this
+        process started wrote that ledger, so what it says about this machine is as true as what is recorded
+        here. InputError if the file is not a ledger.
         """
         if not other.is_file():
             raise InputError("there is no ledger to merge", where=Location(other), fix=f"pass a {FILE_NAME}")
@@ -307,21 +309,21 @@ class Ledger:
         secret: list[str] = []
         files = ArtifactStore(other.parent / "artifacts")
         with OtherLedger(other) as source, self._transaction("merge into"):
+            secret_runs, on_hardware = self._merge_runs(source, screen)
             for row, outcome in source.outcomes():
                 read += 1
-                if screen and (problem := screen.problem(outcome, files)):
+                attestations = source.attestations(row.uid)
+                if screen and (problem := screen.problem(outcome, attestations, files)):
                     secret.append(f"{outcome.check} (key {outcome.key[:12]}): {problem}")
                     continue
-                added += self._append(outcome, merged=True) is not None
+                added += self._append(outcome, merged=not written_here) is not None
                 refs.update((ref.digest, ref) for ref in outcome.files)
-                attestations = source.attestations(row.uid)
-                if attestations or outcome.evidence is Evidence.HARDWARE:
+                if attestations or outcome.evidence is Evidence.HARDWARE or outcome.key in on_hardware:
                     self._store_attestations(row.uid, attestations)
-                    believed = self._stored(row.uid)
-                    signed += believed is not None and bool(believed.trust.signer)
-                    if believed is not None and believed.trust.claimed:
-                        claimed.append(claimed_outcome(believed))
-            secret_runs = self._merge_runs(source, screen)
+                    trust = self._trust_in(row.uid)
+                    signed += bool(trust.signer)
+                    if why := trust.claimed or (trust.unsigned if outcome.key in on_hardware else ""):
+                        claimed.append(claimed_outcome(outcome, why))
         self.artifacts.copy_from(files, refs.values())
         self.damaged_rows += len(source.damaged)
         return MergeReport(
@@ -335,9 +337,9 @@ class Ledger:
             missing_files=tuple(ref.name for ref in refs.values() if not self.artifacts.is_intact(ref)),
         )
 
-    def _stored(self, uid: str) -> Outcome | None:
+    def _trust_in(self, uid: str) -> Trust:
         rows = self._db.execute(f"SELECT {OUTCOME_COLUMNS} FROM outcomes WHERE uid = ?", (uid,))  # noqa: S608
-        return next(self._intact_outcomes(rows), None)
+        return next((stored.trust for stored in self._intact_outcomes(rows)), RECORDED_HERE)
 
     def _store_attestations(self, uid: str, attestations: Iterable[Attestation]) -> None:
         self._judged.pop(uid, None)
@@ -346,18 +348,29 @@ class Ledger:
             [(uid, one.statement, one.signature) for one in attestations],
         )
 
-    def _merge_runs(self, other: OtherLedger, screen: Screen | None) -> list[str]:
-        """Add the runs of another ledger; returns the ids of those whose plans contain credentials."""
-        secret = []
-        for run, body in other.runs():
-            if screen and screen.has_credential(body):
-                secret.append(str(run[0]))
+    def _merge_runs(self, other: OtherLedger, screen: Screen | None) -> tuple[list[str], set[str]]:
+        """Add the runs of another ledger.
+
+        Returns the ids of those that contain credentials and are left out, and the keys of all tasks that
+        only hardware can run.
+        """
+        secret: list[str] = []
+        on_hardware: set[str] = set()
+        for run, body, planned in other.runs():
+            on_hardware |= {
+                task.key
+                for task in planned.tasks
+                if strongest_evidence(task.tier, task.facets) is Evidence.HARDWARE
+            }
+            run_id = str(run[0])
+            if screen and (screen.has_credential(run_id) or screen.has_credential(body)):
+                secret.append(screen.text(run_id))
                 continue
             # The last columns are the command and the machine.
             told = run[-2:] if screen is None else [screen.text(str(one)) for one in run[-2:]]
             plan = run_rows.insert_plan(self._db, body)
             run_rows.insert_run(self._db, (*run[:-2], *told), plan, merged=True)
-        return secret
+        return secret, on_hardware
 
     def _append(self, outcome: Outcome, *, merged: bool) -> Outcome | None:
         numbered = replace(outcome, attempt=self._next_attempt(outcome.key))
@@ -457,6 +470,6 @@ class Ledger:
         """Open the ledger again if another process replaced a damaged one meanwhile."""
         if self._copy is None and self._file != file_identity(self.path):
             self._db.close()
-            self._db = open_database(self.path, had_content=False).connection
+            self._db = open_database(self.path).connection
             self._file = file_identity(self.path)
             self.lost = LostRows.read(self._db)

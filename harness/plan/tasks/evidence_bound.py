@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from harness import evidence
 from harness.evidence import evidence_of, read_device_facts
 from harness.ledger.plan_record import TaskRecord
-from harness.outcome import Evidence, Outcome, Tier
+from harness.outcome import Evidence, Outcome
 from harness.plan.tasks.task import Task
-
-#: The strongest evidence that each kind of device can give.
-DEVICE_EVIDENCE = {"sim": Evidence.SIMULATED, "npu": Evidence.HARDWARE, "cpu": Evidence.CPU}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +28,11 @@ class BoundedOutcome:
 
 
 def strongest_evidence(task: Task | TaskRecord | None) -> Evidence:
-    """The strongest evidence that an outcome of the task may have.
-
-    That of the device in the facets of the task, `cpu` if its check reads no device, `static` for a check of
-    the tier static, and `static` for an unknown task.
-    """
-    if task is None or _tier(task) is Tier.STATIC:
+    """The strongest evidence that an outcome of the task may have; `static` for an unknown task."""
+    if task is None:
         return Evidence.STATIC
-    device = task.facets.get("device")
-    kind = device.get("kind", "") if isinstance(device, Mapping) else ""
-    return DEVICE_EVIDENCE.get(kind, Evidence.CPU)
+    tier = task.check.tier if isinstance(task, Task) else task.tier
+    return evidence.strongest_evidence(tier, task.facets)
 
 
 def bounded_outcome(task: Task | TaskRecord | None, outcome: Outcome) -> BoundedOutcome:
@@ -64,10 +57,6 @@ def bounded_outcome(task: Task | TaskRecord | None, outcome: Outcome) -> Bounded
         lowered=f"The stored outcome states {outcome.evidence.value} evidence, but {cause} can give "
         f"{weakest.value} at most.",
     )
-
-
-def _tier(task: Task | TaskRecord) -> Tier:
-    return task.check.tier if isinstance(task, Task) else task.tier
 
 
 def _measured_evidence(outcome: Outcome) -> Evidence | None:

@@ -67,7 +67,7 @@ def run_base(
                 fix="compare with a revision whose `npu-matrix run` works, or leave --run-base out",
             )
         if not shares_state and (state / FILE_NAME).is_file():
-            ledger.merge(state / FILE_NAME, screen)
+            ledger.merge(state / FILE_NAME, screen, written_here=True)
     return False
 
 

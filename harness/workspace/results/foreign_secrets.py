@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from harness.ledger.artifacts import ArtifactStore
+from harness.ledger.attestation.statement import Attestation
 from harness.ledger.outcome_record import outcome_body
 from harness.outcome import Outcome
 from harness.sources.redact import MASK
@@ -27,8 +28,8 @@ class ForeignSecrets:
         self._environ = environ
         self._all = Masker.of_host(environ)
 
-    def problem(self, outcome: Outcome, files: ArtifactStore) -> str:
-        """Where an outcome or one of its files contains a credential, or ""."""
+    def problem(self, outcome: Outcome, attestations: Iterable[Attestation], files: ArtifactStore) -> str:
+        """Where an outcome, one of its signed statements or one of its files contains a credential, or ""."""
         body = outcome_body(outcome)
         if self.has_credential(body):
             for path, text in _texts(json.loads(body), ""):
@@ -37,6 +38,8 @@ class ForeignSecrets:
         for name, value in _variables(outcome.environment):
             if value != MASK and is_credential_name(name) and storage_of(name) is Storage.NAME:
                 return f"the environment has the value of {name}"
+        if any(self.has_credential(f"{one.statement}\n{one.signature}") for one in attestations):
+            return "a signed statement contains a credential"
         for ref in outcome.files:
             if problem := self._file_problem(files.path(ref.digest)):
                 return f"the file {ref.name} {problem}"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from make_outcome import make_outcome
 from signing_keys import make_key
 
 from harness.cli.app import main
@@ -19,6 +20,7 @@ from harness.errors import (
     EXIT_OK,
     EXIT_UNEXPECTED,
 )
+from harness.ledger.attestation.statement import Attestation
 from harness.ledger.plan_record import PlanRecord, TaskRecord
 from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Failure, Outcome, State, Tier
@@ -84,9 +86,23 @@ def test_runs_whose_plans_contain_credentials_are_left_out_and_named(tmp_path, c
     code, out, err = call(capsys, tmp_path, str(other))
     assert code == EXIT_INCOMPLETE
     assert "1 outcomes added, 0 were here before" in out
-    assert f"1 runs left out, because their plans contain credentials:\n    {bad}" in out
+    assert f"1 runs left out, because they contain credentials:\n    {bad}" in out
     with Ledger.open(tmp_path / ".npu-matrix") as ledger:
         assert [run.run_id for run in ledger.runs()] == [good]
+    stored = [path.read_bytes() for path in (tmp_path / ".npu-matrix").rglob("*") if path.is_file()]
+    assert not [data for data in (*stored, (out + err).encode()) if b"canary" in data]
+
+
+def test_outcomes_whose_signed_statements_contain_credentials_are_left_out(tmp_path, capsys):
+    other = shard(tmp_path / "a", "a")
+    with Ledger.open(other) as ledger:
+        (outcome,) = ledger.history()
+        ledger.attest(
+            outcome, Attestation(statement='{"index": "https://me:canary@index.example"}', signature="x")
+        )
+    code, out, err = call(capsys, tmp_path, str(other))
+    assert code == EXIT_INCOMPLETE
+    assert "resolve (key aaaaaaaaaaaa): a signed statement contains a credential" in out
     stored = [path.read_bytes() for path in (tmp_path / ".npu-matrix").rglob("*") if path.is_file()]
     assert not [data for data in (*stored, (out + err).encode()) if b"canary" in data]
 
@@ -163,6 +179,22 @@ def test_merge_says_which_hardware_outcomes_it_does_not_believe_and_why(tmp_path
     assert report["claimed"] == [
         {"key": "a" * 64, "check": "loss", "host": "f" * 64, "runner": "", "why": "no runner signed it"}
     ]
+
+
+def test_merge_does_not_believe_weaker_evidence_for_a_task_that_only_hardware_can_run(tmp_path, capsys):
+    far = tmp_path / "a"
+    task = TaskRecord(
+        key="b" * 64, check="loss", tier=Tier.NUMERICS, facets={"device": {"kind": "npu"}}, facet_digests={},
+        code_digest="c", params={},
+    )  # fmt: skip
+    with Ledger.open(far, host="f" * 64) as ledger:
+        ledger.begin_run(PlanRecord(tasks=(task,)), ["run"], {})
+        for key in (task.key, "c" * 64):
+            ledger.record(make_outcome(key, "loss", tier=Tier.NUMERICS, evidence=Evidence.CPU))
+    _, out, _ = call(capsys, tmp_path, str(far))
+    assert "2 outcomes added" in out
+    assert "1 hardware outcomes claimed, not believed" in out
+    assert "loss (key bbbbbbbbbbbb) of host ffffffffffff: no runner signed it" in out
 
 
 def test_merge_names_damaged_rows_and_ends_with_incomplete(tmp_path, capsys):

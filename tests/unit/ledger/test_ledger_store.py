@@ -346,6 +346,22 @@ def test_a_run_whose_clock_is_earlier_than_its_predecessors_says_so(
         assert ledger.clock_notice(before) is None
 
 
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "with its artifacts"])
+def test_an_empty_file_is_no_ledger_without_outcomes(tmp_path: Path, beside: bool) -> None:
+    far = tmp_path / "far"
+    with Ledger.open(far) as ledger:
+        if beside:
+            ledger.artifacts.put(b"x", "lock.txt")
+    (far / FILE_NAME).write_bytes(b"")
+    with (
+        Ledger.open(tmp_path / "here") as here,
+        pytest.raises(InputError, match="cannot be read as a ledger"),
+    ):
+        here.merge(far / FILE_NAME)
+    with pytest.raises(InputError, match="cannot be read as a ledger"):
+        Ledger.read(far / FILE_NAME)
+
+
 def test_merging_what_is_no_ledger_says_so(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello" * 200)
     with Ledger.open(tmp_path / "a") as ledger:
@@ -685,7 +701,7 @@ def test_two_processes_write_at_once(tmp_path: Path) -> None:
 
 
 def test_opening_creates_parent_folders(tmp_path: Path) -> None:
-    opened = open_database(tmp_path / "deep" / "er" / "x.sqlite3", had_content=False)
+    opened = open_database(tmp_path / "deep" / "er" / "x.sqlite3")
     opened.connection.close()
     assert opened.damage is None
 

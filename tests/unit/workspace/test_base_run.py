@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from make_outcome import make_outcome
 
 from harness.ledger.store import Ledger
+from harness.outcome import Evidence, Tier
 from harness.plan.change.revision import Revision
 from harness.settings import load_settings
 from harness.workspace.execution import base_run
 from harness.workspace.results.foreign_secrets import ForeignSecrets
 
 
-def test_credentials_that_the_code_of_the_base_did_not_mask_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def run_other_code(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, record: Callable[[Ledger], object]
+) -> Ledger:
+    """The ledger after a base with other code was run, whose program does `record` in its own ledger."""
+
     def run(argv: Sequence[str], *, env: Mapping[str, str], **_options: object) -> object:
         with Ledger.open(Path(env["NPU_MATRIX_STATE"])) as theirs:
-            theirs.record(make_outcome(key="a" * 64))
-            address = {"index": "https://me:canary@index.example/simple"}
-            theirs.record(make_outcome(key="b" * 64, measurements=address))
+            record(theirs)
         return subprocess.CompletedProcess(argv, 0, stderr=b"")
 
-    root = tmp_path / "checkout"
+    root = folder / "checkout"
     root.mkdir()
     monkeypatch.setattr(base_run, "PACKAGE_ROOT", root / "harness")
     monkeypatch.setattr(base_run, "has_same_code", lambda *_: False)
@@ -35,8 +36,35 @@ def test_credentials_that_the_code_of_the_base_did_not_mask_are_left_out(
     monkeypatch.setattr(base_run.subprocess, "run", run)
     settings = load_settings({}, {"HOME": os.environ["HOME"]}, root)
     revision = Revision(name="base", commit="c" * 40)
-    with Ledger.open(root / ".npu-matrix") as ledger:
-        assert not base_run.run_base(settings, ledger, revision, [("cell", "probe")], ForeignSecrets())
+    ledger = Ledger.open(root / ".npu-matrix")
+    assert not base_run.run_base(settings, ledger, revision, [("cell", "probe")], ForeignSecrets())
+    return ledger
+
+
+def test_credentials_that_the_code_of_the_base_did_not_mask_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(theirs: Ledger) -> None:
+        theirs.record(make_outcome(key="a" * 64))
+        address = {"index": "https://me:canary@index.example/simple"}
+        theirs.record(make_outcome(key="b" * 64, measurements=address))
+
+    with run_other_code(tmp_path, monkeypatch, record) as ledger:
         assert set(ledger.latest(["a" * 64, "b" * 64])) == {"a" * 64}
-    stored = [path.read_bytes() for path in (root / ".npu-matrix").rglob("*") if path.is_file()]
+        state = ledger.path.parent
+    stored = [path.read_bytes() for path in state.rglob("*") if path.is_file()]
     assert not [data for data in stored if b"canary" in data]
+
+
+@pytest.mark.parametrize(("host", "claimed"), [("", ""), ("f" * 64, "no runner signed it")])
+def test_hardware_outcomes_of_the_base_are_those_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, claimed: str
+) -> None:
+    def record(theirs: Ledger) -> None:
+        theirs.host = host or theirs.host
+        theirs.record(make_outcome(key="a" * 64, tier=Tier.NUMERICS, evidence=Evidence.HARDWARE))
+
+    with run_other_code(tmp_path, monkeypatch, record) as ledger:
+        (outcome,) = ledger.history()
+        assert outcome.trust.claimed == claimed
+        assert (outcome.evidence is Evidence.HARDWARE) is not bool(claimed)
