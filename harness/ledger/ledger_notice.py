@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from harness.errors import Problem
 from harness.ledger.database import MOST_NAMED, DatabaseDamage
 
 
-@dataclass(frozen=True, kw_only=True)
-class Notice:
-    """A problem that the user must know about, although the program continues."""
-
-    what: str
-    why: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"{self.what}\n  why: {self.why}\n  do:  {self.fix}"
-
-
-def damage_notice(path: Path, damage: DatabaseDamage, *, read_only: bool) -> Notice:
+def damage_notice(path: Path, damage: DatabaseDamage, *, read_only: bool) -> Problem:
     """What was wrong with a ledger, what was lost of it by name, and what was copied."""
     lost = damage.salvaged.lost
     named = [str(row) for row in lost[:MOST_NAMED]]
@@ -31,7 +19,7 @@ def damage_notice(path: Path, damage: DatabaseDamage, *, read_only: bool) -> Not
         if read_only
         else f"a new one was created; the damaged file is now {damage.renamed_to.name}"
     )
-    return Notice(
+    return Problem(
         what=f"the ledger was damaged: {kept}",
         why=f"{path}: {damage.why}; "
         + (f"lost: {'; '.join([*named, *more])}" if lost else "no row is known to be lost"),
@@ -41,9 +29,9 @@ def damage_notice(path: Path, damage: DatabaseDamage, *, read_only: bool) -> Not
     )
 
 
-def clock_notice(run_id: str, before: str, seconds: float) -> Notice:
+def clock_notice(run_id: str, before: str, seconds: float) -> Problem:
     """A run started, by the clock, before its predecessor `before` ended."""
-    return Notice(
+    return Problem(
         what=f"the clock was set back: by its clock, run {run_id} started {seconds:.0f} s before the end of "
         f"the previous run {before}",
         why="the times that are shown do not increase from run to run; histories follow the order in which "

@@ -6,11 +6,11 @@ import sqlite3
 from typing import NamedTuple
 
 from harness.ledger.attestation.statement import Attestation
-from harness.ledger.outcome_record import read_outcome
+from harness.ledger.outcome_record import outcome_body, outcome_uid, read_outcome
 from harness.outcome import Outcome
 
-#: The columns of `OutcomeRow`, in its order.
-OUTCOME_COLUMNS = "uid, attempt, key, check_name, state, run_id, merged, body"
+#: The columns of `OutcomeRow`, in its order, which is that of the table after the row id.
+OUTCOME_COLUMNS = "uid, key, check_name, state, attempt, run_id, merged, started, finished, body"
 #: How many signed statements of one outcome are read, and how long each part of one may be.
 MOST_ATTESTATIONS = 16
 LONGEST = 1 << 18
@@ -20,23 +20,45 @@ class OutcomeRow(NamedTuple):
     """A row of `OUTCOME_COLUMNS`. In a damaged file, a column may have any type."""
 
     uid: str
-    attempt: int
     key: str
     check_name: str
     state: str
+    attempt: int
     run_id: str
     merged: int
+    started: float
+    finished: float
     body: str
+
+    @classmethod
+    def of(cls, outcome: Outcome, *, merged: bool) -> OutcomeRow:
+        """The row of an outcome; ValueError or TypeError if its measurements are not JSON."""
+        body = outcome_body(outcome)
+        return cls(
+            uid=outcome_uid(body),
+            key=outcome.key,
+            check_name=outcome.check,
+            state=outcome.state.value,
+            attempt=outcome.attempt,
+            run_id=outcome.run_id,
+            merged=int(merged),
+            started=outcome.started,
+            finished=outcome.finished,
+            body=body,
+        )
 
     def outcome(self) -> Outcome | None:
         """The outcome; None if its text does not match its digest or one of the columns."""
-        if not isinstance(self.body, str):
+        if not all(isinstance(one, kind) for one, kind in ((self.body, str), (self.attempt, int))):
+            return None
+        if self.merged not in (0, 1):
             return None
         found = read_outcome(self.uid, self.attempt, self.body)
         if found is None:
             return None
-        columns = (self.key, self.check_name, self.state, self.run_id)
-        return found if columns == (found.key, found.check, found.state.value, found.run_id) else None
+        stated = (found.key, found.check, found.state.value, found.run_id, found.started, found.finished)
+        columns = (self.key, self.check_name, self.state, self.run_id, self.started, self.finished)
+        return found if columns == stated else None
 
 
 def read_attestations(database: sqlite3.Connection, uid: str) -> tuple[Attestation, ...]:

@@ -6,7 +6,7 @@ import sqlite3
 
 from harness.digest import digest_bytes
 from harness.ledger.ledger_schema import DIGEST_LENGTH
-from harness.ledger.outcome_record import read_outcome
+from harness.ledger.outcome_row import OutcomeRow
 from harness.ledger.plan_record import PlanRecord
 from harness.ledger.run_record import read_plan, read_run
 from harness.ledger.sealed_rows import row_seal
@@ -26,18 +26,8 @@ def register_functions(connection: sqlite3.Connection) -> None:
 
 def is_outcome_row(*values: object) -> bool:
     """Whether the columns of an outcome say the same as its text, and the text has its digest."""
-    _id, uid, key, check, state, attempt, run_id, merged, started, finished, body = values[:11]
-    if not isinstance(attempt, int) or merged not in (0, 1):
-        return False
-    outcome = read_outcome(str(uid), attempt, str(body))
-    return outcome is not None and (key, check, state, run_id, started, finished) == (
-        outcome.key,
-        outcome.check,
-        outcome.state.value,
-        outcome.run_id,
-        outcome.started,
-        outcome.finished,
-    )
+    _row_id, *columns = values[: len(OutcomeRow._fields) + 1]
+    return OutcomeRow._make(columns).outcome() is not None
 
 
 def is_plan_row(digest: object, body: object, *_more: object) -> bool:

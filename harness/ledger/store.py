@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.digest import canonical_json
-from harness.errors import InfrastructureError, InputError, Location
+from harness.errors import InfrastructureError, InputError, Location, Problem
 from harness.evidence import strongest_evidence
 from harness.ledger import run_rows
 from harness.ledger.artifacts import ArtifactStore
@@ -23,11 +23,11 @@ from harness.ledger.attestation.belief import Signers, judge_origin, no_signers
 from harness.ledger.attestation.host_identity import host_fingerprint
 from harness.ledger.attestation.statement import Attestation, subject_digest
 from harness.ledger.database import database_errors, file_identity, open_database
-from harness.ledger.ledger_notice import Notice, clock_notice, damage_notice
+from harness.ledger.ledger_notice import clock_notice, damage_notice
 from harness.ledger.lost_rows import LostRows
 from harness.ledger.merge_report import ClaimedOutcome, MergeReport, Screen, claimed_outcome
 from harness.ledger.other_ledger import OtherLedger
-from harness.ledger.outcome_record import outcome_body, outcome_uid, readable
+from harness.ledger.outcome_record import readable
 from harness.ledger.outcome_row import OUTCOME_COLUMNS, OutcomeRow, read_attestations
 from harness.ledger.plan_record import PlanRecord
 from harness.ledger.run_record import Disposition, RunRecord
@@ -72,7 +72,7 @@ class Ledger:
         self.host = host or host_fingerprint()
         self._signers = signers
         self._judged: dict[str, Outcome] = {}
-        self.notices: tuple[Notice, ...] = ()
+        self.notices: tuple[Problem, ...] = ()
         self.damaged_rows = 0
         with database_errors(path, "read"):
             self.lost = LostRows.read(connection)
@@ -287,7 +287,7 @@ class Ledger:
             )
         return run
 
-    def clock_notice(self, run_id: str) -> Notice | None:
+    def clock_notice(self, run_id: str) -> Problem | None:
         """A notice if this run, by its clock, started before the previous run of this machine had ended."""
         with database_errors(self.path, "read"):
             found = run_rows.seconds_before_previous_end(self._db, readable(run_id))
@@ -374,23 +374,11 @@ class Ledger:
 
     def _append(self, outcome: Outcome, *, merged: bool) -> Outcome | None:
         numbered = replace(outcome, attempt=self._next_attempt(outcome.key))
-        body = outcome_body(numbered)
+        row = OutcomeRow.of(numbered, merged=merged)
         inserted = self._db.execute(
-            "INSERT OR IGNORE INTO outcomes "  # noqa: S608
-            "(id, uid, key, check_name, state, attempt, run_id, merged, started, finished, body) "
-            f"VALUES ({next_row_id('outcomes')}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                outcome_uid(body),
-                numbered.key,
-                numbered.check,
-                numbered.state.value,
-                numbered.attempt,
-                numbered.run_id,
-                int(merged),
-                numbered.started,
-                numbered.finished,
-                body,
-            ),
+            f"INSERT OR IGNORE INTO outcomes (id, {OUTCOME_COLUMNS}) "  # noqa: S608
+            f"VALUES ({next_row_id('outcomes')}, {', '.join('?' * len(row))})",
+            row,
         ).rowcount
         return numbered if inserted else None
 

@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from harness.errors import InfrastructureError
+from harness.errors import InfrastructureError, Problem
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.junit.junit_writer import JUnitCase
-from harness.ledger.ledger_notice import Notice
 from harness.ledger.plan_record import PlanEntry
 from harness.ledger.store import Ledger
 from harness.outcome import ArtifactRef, Outcome, Status, Tier
@@ -47,7 +46,7 @@ def outcomes_of_run(ledger: Ledger, keys: Iterable[str], run_id: str) -> dict[st
     return {**reused, **{key: recorded[key] for key in planned if key in recorded}}
 
 
-def _clock(ledger: Ledger, facts: ReportInputs) -> list[Notice]:
+def _clock(ledger: Ledger, facts: ReportInputs) -> list[Problem]:
     notice = ledger.clock_notice(facts.run.run_id)
     return [notice] if notice else []
 
