@@ -45,6 +45,51 @@ def digest_file(path: Path) -> str:
     return sha.hexdigest()
 
 
+FileIdentity = tuple[int, int, int, int, int]
+
+
+class VerifiedContents:
+    """The content of files that this process has verified. Each is read once, until its status changes."""
+
+    def __init__(self) -> None:
+        self._verified: dict[tuple[Path, str], FileIdentity] = {}
+
+    def contains(self, path: Path, content: str) -> bool:
+        """Whether this process verified that the file has this content, and it has not been touched since."""
+        known = self._verified.get((path, content))
+        return known is not None and known == _identity(path)
+
+    def add(self, path: Path, content: str) -> None:
+        """Note that the file has this content, a digest or the name of what it was made from."""
+        identity = _identity(path)
+        if identity is not None:
+            self._verified[path, content] = identity
+
+    def has_digest(self, path: Path, sha256: str) -> bool:
+        """Whether the file exists and has this SHA-256."""
+        # The status is read before the file, so that a change while it is read is noticed next time.
+        identity = _identity(path)
+        if identity is None:
+            return False
+        if self._verified.get((path, sha256)) != identity:
+            try:
+                if digest_file(path) != sha256:
+                    return False
+            except OSError:
+                return False
+            self._verified[path, sha256] = identity
+        return True
+
+
+def _identity(path: Path) -> FileIdentity | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    # ctime cannot be set by a program, so a replaced file is noticed even if it has the old mtime.
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
 def digest_tree(root: Path, files: Iterable[Path]) -> str:
     """Digest of the files' contents and of their paths relative to `root`; independent of the order."""
     entries = sorted((path.relative_to(root).as_posix(), digest_file(path)) for path in files)

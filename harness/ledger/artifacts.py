@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from harness.digest import CHUNK_BYTES, digest_file
+from harness.digest import CHUNK_BYTES, VerifiedContents
 from harness.errors import InfrastructureError, Location
 from harness.outcome import ArtifactRef
 
@@ -21,7 +21,7 @@ class ArtifactStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._intact: dict[str, tuple[int, int, int, int]] = {}
+        self._verified = VerifiedContents()
 
     def put(
         self, source: Path | bytes, name: str, media_type: str = "application/octet-stream"
@@ -68,16 +68,9 @@ class ArtifactStore:
         """Whether the stored content matches the digest. Reads the file once, until its status changes."""
         path = self.path(ref.digest)
         try:
-            status = path.stat()
-            # ctime cannot be set by a program, so an edited file is noticed even if it has the old mtime.
-            identity = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-            if self._intact.get(ref.digest) != identity:
-                if status.st_size != ref.size or digest_file(path) != ref.digest:
-                    return False
-                self._intact[ref.digest] = identity
+            return path.stat().st_size == ref.size and self._verified.has_digest(path, ref.digest)
         except OSError:
             return False
-        return status.st_size == ref.size
 
     def is_altered(self, ref: ArtifactRef) -> bool:
         """Whether there is a file with other content in the place of this one."""

@@ -16,9 +16,10 @@ from authenticated_index import AuthenticatedIndex
 from package_server import PackageServer
 
 from harness.check import Completed
+from harness.digest import VerifiedContents
 from harness.errors import InfrastructureError, InputError
 from harness.sources.packages import release_fetcher as module
-from harness.sources.packages.archive_cache import VERIFIED, VerifiedFiles
+from harness.sources.packages.archive_cache import VERIFIED
 from harness.sources.packages.index_lookup import ReleaseNotFoundError
 from harness.sources.packages.release_archive import ReleaseArchive, TargetPlatform
 from harness.sources.packages.release_fetcher import ReleaseFetcher
@@ -37,7 +38,7 @@ def published(server: PackageServer, index: Any) -> Any:
 @pytest.fixture
 def new_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """A function that forgets which files this process has verified."""
-    return lambda: monkeypatch.setattr(module, "VERIFIED", VerifiedFiles())
+    return lambda: monkeypatch.setattr(module, "VERIFIED", VerifiedContents())
 
 
 def releases(ctx: Any, **more: Any) -> ReleaseFetcher:
@@ -214,7 +215,7 @@ def test_a_verified_file_is_hashed_once(
 ) -> None:
     fetcher = releases(context({}), locked=locked(published.folder / "big-1.0-py3-none-any.whl"))
     path, _archive = fetcher.archive("big", "1.0")
-    monkeypatch.setattr("harness.sources.packages.archive_cache.digest_file", lambda _path: "")
+    monkeypatch.setattr("harness.digest.digest_file", lambda _path: "")
     assert fetcher.archive("big", "1.0")[0] == path
     os.utime(path)
     assert not VERIFIED.has_digest(path, fetcher.locked["big"].sha256)
