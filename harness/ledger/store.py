@@ -248,6 +248,14 @@ class Ledger:
             if not changed:
                 raise KeyError(run_id)
 
+    def set_runs_aside(self, argument: str) -> None:
+        """Note that the user did not request the runs with this command-line argument, as for merged runs."""
+        with self._transaction("write to"):
+            self._db.execute(
+                "UPDATE runs SET merged = 1 WHERE merged = 0 AND instr(argv, ?)",
+                (canonical_json(readable(argument)),),
+            )
+
     def record_dispositions(
         self, run_id: str, dispositions: Iterable[Disposition], *, now: float | None = None
     ) -> None:

@@ -57,8 +57,10 @@ def run_base(
             stderr=subprocess.PIPE,
             check=False,
         )
-        if stopped() or done.returncode == EXIT_INTERRUPTED:
-            return True
+        if shares_state:
+            ledger.set_runs_aside(str(folder))
+        elif (state / FILE_NAME).is_file():
+            ledger.merge(state / FILE_NAME, screen, written_here=True)
         if done.returncode == EXIT_BAD_INPUT:
             raise InputError(
                 f"{revision} cannot be run, so its failures are unknown",
@@ -66,9 +68,7 @@ def run_base(
                 why=done.stderr.decode(errors="replace").strip()[-500:],
                 fix="compare with a revision whose `npu-matrix run` works, or leave --run-base out",
             )
-        if not shares_state and (state / FILE_NAME).is_file():
-            ledger.merge(state / FILE_NAME, screen, written_here=True)
-    return False
+        return stopped() or done.returncode == EXIT_INTERRUPTED
 
 
 def _variables(settings: Settings, state: Path, place: Path) -> Mapping[str, str]:
