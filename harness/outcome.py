@@ -58,6 +58,10 @@ class State(str, enum.Enum):
     INTERRUPTED = "interrupted"
 
 
+#: The states of tasks that were decided by the cell, not by the machine that ran them.
+DECIDED_STATES = frozenset({State.COMPLETED, State.TIMEOUT})
+
+
 class Status(str, enum.Enum):
     """The status of one check of one cell. A check that did not run is never shown as a pass."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from harness.ledger.plan_record import PlanEntry
 from harness.ledger.run_record import Disposition
 from harness.ledger.store import Ledger
-from harness.outcome import UNRUN, Outcome, State, Status
+from harness.outcome import DECIDED_STATES, UNRUN, Outcome, State, Status
 from harness.plan.tasks.task import Plan
 from harness.verdict.gate.flake import Attempt, FlakeDecision, decide
 from harness.verdict.gate.gate_report import CellCheck
@@ -16,8 +16,6 @@ from harness.verdict.plan_verdicts import blocked_entries, judge_plan, judge_sto
 from harness.verdict.verdict import ExpectedFailure, Verdict
 
 HISTORY_LIMIT = 200
-#: The states of tasks that were decided by the cell, not by the machine that ran them.
-DECIDED_STATES = frozenset({State.COMPLETED, State.TIMEOUT})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,15 +10,12 @@ from harness.ledger.attestation.ssh_keygen import Signer, sign
 from harness.ledger.attestation.statement import Attestation, make_statement
 from harness.ledger.plan_record import TaskRecord
 from harness.ledger.store import Ledger
-from harness.outcome import Evidence, Outcome, State, Status
+from harness.outcome import DECIDED_STATES, Evidence, Outcome, Status
 from harness.plan.tasks.check_registry import all_checks
 from harness.plan.tasks.evidence_bound import strongest_evidence
 from harness.settings import Settings
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_ledger import open_ledger, runner_signers
-
-#: The states of outcomes that say something about the cell.
-DECIDED = (State.COMPLETED, State.TIMEOUT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +65,7 @@ def _measured_here(ledger: Ledger, tasks: _RecordedTasks) -> list[Outcome]:
         outcome
         for outcome in ledger.history(limit=-1)
         if not outcome.trust.foreign
-        and outcome.state in DECIDED
+        and outcome.state in DECIDED_STATES
         and Evidence.HARDWARE in (outcome.evidence, strongest_evidence(tasks.of(outcome)))
     ]
 
