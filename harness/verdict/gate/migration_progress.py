@@ -42,7 +42,8 @@ def migration_progress(
     """Compare the verdicts of two rows. `checks`: all planned checks, with or without an outcome.
 
     Expected failures of the new row hold the migration up too. If a check has an outcome for the old row, it
-    must also run for the new row, even if it failed: that failure may be the reason for the migration.
+    must also run for the new row, even if it failed: that failure may be the reason for the migration. If it
+    passes on the old row, it must pass on the new row on evidence that is not weaker.
     """
     before = {verdict.check: verdict for verdict in old}
     after = {verdict.check: verdict for verdict in new}
@@ -54,13 +55,24 @@ def migration_progress(
 
 def _step(check: str, old: Verdict | None, new: Verdict | None) -> MigrationStep:
     was, now = (old.status if old else None), (new.status if new else None)
-    reason = ""
-    if now is None:
-        reason = "the new row has no outcome yet"
-    elif now in UNVERIFIED and was is Status.PASS:
-        reason = f"passes on the old row, {now.value} on the new one"
-    elif now in UNRUN and was is not None and was not in UNVERIFIED:
-        reason = f"{was.value} on the old row, {now.value} on the new one"
-    elif now is not Status.PASS and now not in UNVERIFIED:
-        reason = f"{now.value}: {new.reasons[0]}" if new and new.reasons else now.value
-    return MigrationStep(check=check, old=was, new=now, holds_up=reason)
+    return MigrationStep(check=check, old=was, new=now, holds_up=_why_held_up(old, new))
+
+
+def _why_held_up(old: Verdict | None, new: Verdict | None) -> str:
+    if new is None:
+        return "the new row has no outcome yet"
+    was, now = (old.status if old else None), new.status
+    if now is Status.PASS:
+        if old is None or was is not Status.PASS or old.evidence is None:
+            return ""
+        if new.evidence is not None and new.evidence.rank >= old.evidence.rank:
+            return ""
+        weaker = new.evidence.value if new.evidence else "no"
+        return f"passes on {old.evidence.value} evidence on the old row, on {weaker} evidence on the new one"
+    if now in UNVERIFIED:
+        if was is Status.PASS:
+            return f"passes on the old row, {now.value} on the new one"
+        if now in UNRUN and was is not None and was not in UNVERIFIED:
+            return f"{was.value} on the old row, {now.value} on the new one"
+        return ""
+    return f"{now.value}: {new.reasons[0]}" if new.reasons else now.value

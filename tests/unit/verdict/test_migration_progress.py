@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.outcome import Status
+from harness.outcome import Evidence, Status
 from harness.verdict.gate.migration_progress import migration_progress
 from harness.verdict.verdict import Standing, Verdict
 
@@ -33,6 +35,17 @@ def test_anything_else_holds_it_up_even_where_the_old_row_is_no_better(status: S
     found = migration_progress(row(resolve=status, lint=Status.PASS), row(resolve=status, lint=Status.PASS))
     assert not found.done
     assert found.waits_for == (f"resolve: {status.value}: said so",)
+
+
+@pytest.mark.parametrize("old", Evidence)
+@pytest.mark.parametrize("new", Evidence)
+def test_a_pass_on_weaker_evidence_than_that_of_the_old_row_holds_it_up(old: Evidence, new: Evidence):
+    before, after = (replace(row(loss=Status.PASS)[0], evidence=one) for one in (old, new))
+    found = migration_progress([before], [after])
+    assert found.done is (new.rank >= old.rank)
+    if not found.done:
+        words = f"passes on {old.value} evidence on the old row, on {new.value} evidence on the new one"
+        assert found.waits_for == (f"loss: {words}",)
 
 
 def test_not_run_is_no_answer_where_the_old_row_passes():
