@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from harness.outcome import UNANSWERED, UNDECIDED, UNRUN, State, Status
+from harness.outcome import UNANSWERED, UNDECIDED, UNRUN, Evidence, State, Status
 from harness.plan.tasks.task import reproduce_command
 from harness.settings import DEFAULT_PROFILE
 from harness.verdict.gate.flake import FlakeDecision, Stability
@@ -173,6 +173,7 @@ def _item(name: CellCheck, head: Verdict, inputs: GateInputs) -> GateItem:
         changed=inputs.changed(name),
         reproduce=_run_command(name, inputs),
         obtained=head.evidence,
+        weaker_than=_weaker_than(head, inputs.base.get(name)),
         reasons=(*head.reasons, *reasons),
         # The remedies of an entry that was never run are about the run that should have run it.
         remedies=(*(head.remedies if head.outcome or not how else ()), *remedies, *how),
@@ -180,6 +181,12 @@ def _item(name: CellCheck, head: Verdict, inputs: GateInputs) -> GateItem:
         changes=tuple(inputs.changes.get(name, ())),
         place=inputs.places.get(name),
     )
+
+
+def _weaker_than(head: Verdict, base: Verdict | None) -> Evidence | None:
+    if base is None or {head.status, base.status} != {Status.PASS} or not head.evidence or not base.evidence:
+        return None
+    return base.evidence if head.evidence.rank < base.evidence.rank else None
 
 
 def _removed_item(name: CellCheck, inputs: GateInputs) -> GateItem:

@@ -327,6 +327,16 @@ def test_only_a_failure_of_the_cell_explains_a_blocked_check(other, blocks):
     assert judge_gate(inputs).items[0].blocks is blocks
 
 
+def test_the_first_lines_name_passes_on_weaker_evidence_than_on_the_base():
+    stronger = replace(PASS, evidence=Evidence.HARDWARE)
+    report = gate(PASS, stronger)
+    assert report.items[0].weaker_than is Evidence.HARDWARE
+    line = "passed on weaker evidence than on the base: cell loss (hardware there, cpu here)"
+    assert line in FORMATS["text"](report)
+    for head, base in ((stronger, PASS), (PASS, PASS), (FAIL, stronger)):
+        assert gate(head, base).items[0].weaker_than is None
+
+
 def test_an_idle_expectation_is_red():
     assert gate(PASS, PASS, problems=("expired",)).exit_code == EXIT_UNEXPECTED
 
