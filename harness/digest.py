@@ -30,6 +30,11 @@ def digest_bytes(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def is_digest(text: str) -> bool:
+    """Whether a text has the form of a SHA-256 digest."""
+    return len(text) == hashlib.sha256().digest_size * 2 and set(text) <= set("0123456789abcdef")
+
+
 def digest_json(value: object) -> str:
     """Digest of the canonical JSON of `value`."""
     return digest_bytes(canonical_json(value).encode())

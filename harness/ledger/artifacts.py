@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from harness.digest import CHUNK_BYTES, VerifiedContents
+from harness.digest import CHUNK_BYTES, VerifiedContents, is_digest
 from harness.errors import InfrastructureError, Location
 from harness.outcome import ArtifactRef
 
@@ -47,9 +47,8 @@ class ArtifactStore:
         if other.folder.absolute() == self.folder.absolute():
             return
         for ref in refs:
-            with contextlib.suppress(ValueError):
-                if not self.is_intact(ref) and other.is_intact(ref):
-                    self.put(other.path(ref.digest), ref.name, ref.media_type)
+            if not self.is_intact(ref) and other.is_intact(ref):
+                self.put(other.path(ref.digest), ref.name, ref.media_type)
 
     def get(self, ref: ArtifactRef) -> Path:
         """Path of the stored, read-only file; InfrastructureError if it is missing or was changed."""
@@ -85,7 +84,7 @@ class ArtifactStore:
 
     def path(self, digest: str) -> Path:
         """Path of the file with `digest`, which need not exist; ValueError if this is not a digest."""
-        if len(digest) != hashlib.sha256().digest_size * 2 or not set(digest) <= set("0123456789abcdef"):
+        if not is_digest(digest):
             raise ValueError(f"{digest!r} is not a SHA-256 digest")
         return self.folder / "sha256" / digest[:2] / digest[2:]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from harness.digest import canonical_json, digest_json
+from harness.digest import canonical_json, digest_json, is_digest
 from harness.outcome import RECORDED_HERE, Outcome
 from harness.serialisation import as_object, load
 
@@ -44,6 +44,9 @@ def read_outcome(uid: str, attempt: int, body: str) -> Outcome | None:
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
     if not (is_printable_time(outcome.started) and is_printable_time(outcome.finished)):
+        return None
+    # Digests become paths in the store.
+    if not all(is_digest(ref.digest) for ref in outcome.files):
         return None
     # Only the ledger may say what it trusts, not the text of the outcome.
     return replace(outcome, attempt=attempt, trust=RECORDED_HERE)

@@ -12,7 +12,8 @@ from harness.errors import InfrastructureError
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.plan_record import PlanEntry, PlanRecord
 from harness.ledger.store import FILE_NAME, Ledger
-from harness.outcome import Tier
+from harness.outcome import ArtifactRef, Tier
+from harness.workspace.results.foreign_secrets import ForeignSecrets
 
 FLIPS = 40
 
@@ -61,3 +62,15 @@ def test_an_artifact_with_a_flipped_bit_is_not_used(tmp_path: Path) -> None:
             store.get(ref)
     store.put(data, "lock.txt")
     assert store.get(ref).read_bytes() == data
+
+
+@pytest.mark.parametrize("digest", ["../../../../etc/passwd", "", "A" * 64, "a" * 63])
+def test_an_outcome_whose_file_has_no_digest_is_damaged(tmp_path: Path, digest: str) -> None:
+    with Ledger.open(tmp_path / "far") as far:
+        far.record(make_outcome("a" * 64, artifacts=(ArtifactRef(name="lock.txt", digest=digest, size=1),)))
+        far.record(make_outcome("b" * 64, log=ArtifactRef(name="log", digest=digest, size=1)))
+        far.record(make_outcome("c" * 64))
+        assert [one.key for one in far.history()] == ["c" * 64]
+    with Ledger.open(tmp_path / "here") as here:
+        report = here.merge(tmp_path / "far" / FILE_NAME, ForeignSecrets({}))
+        assert (report.added, len(report.damaged)) == (1, 2)
