@@ -115,8 +115,9 @@ def strongest_evidence(tier: Tier, facets: Mapping[str, Any]) -> Evidence:
     if tier is Tier.STATIC:
         return Evidence.STATIC
     device = facets.get("device")
-    kind = device.get("kind", "") if isinstance(device, Mapping) else ""
-    return DEVICE_EVIDENCE.get(kind, Evidence.CPU)
+    kind = device.get("kind") if isinstance(device, Mapping) else None
+    # A plan that was read from a ledger can have anything there.
+    return DEVICE_EVIDENCE.get(str(kind), Evidence.CPU)
 
 
 def evidence_of(facts: DeviceFacts) -> Evidence:

@@ -66,6 +66,7 @@ def test_only_a_task_on_an_npu_can_be_hardware():
     assert strongest_evidence(make_task({"kind": "npu"}, Tier.STATIC)) is Evidence.STATIC
     assert strongest_evidence(make_task({"kind": "npu"}).record()) is Evidence.HARDWARE
     assert strongest_evidence(make_task({"kind": "sim"}).record()) is Evidence.SIMULATED
+    assert strongest_evidence(make_task({"kind": ["npu"]}).record()) is Evidence.CPU
     assert strongest_evidence(None) is Evidence.STATIC
 
 
