@@ -117,6 +117,9 @@ def subject_digest(outcome: Outcome) -> str:
 def read_statement(text: str) -> Statement | None:
     """The statement, or None if the text has another form."""
     try:
-        return load(Statement, text)
+        found = load(Statement, text)
+        # Refuses NaN and infinity, which have no digest.
+        canonical_json(found)
     except (ValueError, RecursionError):
         return None
+    return found

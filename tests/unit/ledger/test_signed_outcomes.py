@@ -139,6 +139,15 @@ def test_a_worthless_signature_that_was_merged_first_does_not_keep_out_the_good_
     assert bench.merged().trust.signer == "a2-host"
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_a_statement_with_a_number_that_has_no_digest_is_worthless(bench, number):
+    outcome = bench.record(measured())
+    text = bench.statement(outcome).replace('"count":1', f'"count":{number}')
+    assert number in text
+    bench.attach(outcome, Attestation(statement=text, signature="nothing"))
+    assert bench.merged().trust.claimed == "its signed statement is not an in-toto test result"
+
+
 def test_the_statement_is_an_in_toto_test_result(bench):
     outcome = bench.record(measured())
     document = json.loads(bench.statement(outcome))
