@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,13 +97,16 @@ def merge_lines(name: str, report: MergeReport) -> list[str]:
     return lines
 
 
-def _listed(title: str, items: list[str] | tuple[str, ...]) -> list[str]:
+def _listed(title: str, items: Sequence[str]) -> list[str]:
+    """The title and the items, of which other machines may have written parts."""
+    from harness.verdict.triage.log_line import shown
+
     if not items:
         return []
     more = len(items) - MOST_LISTED
     return [
         f"  {len(items)} {title}:",
-        *(f"    {item}" for item in items[:MOST_LISTED]),
+        *(f"    {shown(item)}" for item in items[:MOST_LISTED]),
         *([f"    and {more} more (--json lists all)"] if more > 0 else []),
     ]
 

@@ -23,7 +23,7 @@ from harness.errors import (
 from harness.ledger.attestation.statement import Attestation
 from harness.ledger.plan_record import PlanRecord, TaskRecord
 from harness.ledger.store import Ledger
-from harness.outcome import Evidence, Failure, Outcome, State, Tier
+from harness.outcome import ArtifactRef, Evidence, Failure, Origin, Outcome, State, Tier
 
 
 def shard(folder: Path, key: str) -> Path:
@@ -195,6 +195,18 @@ def test_merge_does_not_believe_weaker_evidence_for_a_task_that_only_hardware_ca
     assert "2 outcomes added" in out
     assert "1 hardware outcomes claimed, not believed" in out
     assert "loss (key bbbbbbbbbbbb) of host ffffffffffff: no runner signed it" in out
+
+
+def test_what_another_machine_wrote_adds_no_line_and_no_escape_to_the_terminal(tmp_path, capsys):
+    far = tmp_path / "a"
+    with Ledger.open(far) as ledger:
+        name = "\x1b[2Jloss\n  9 hardware outcomes believed\x07"
+        origin = Origin(host="f" * 64, runner=name)
+        log = ArtifactRef(name=name, digest="a" * 64, size=1)
+        ledger.record(make_outcome("a" * 64, name, evidence=Evidence.HARDWARE, origin=origin, log=log))
+    _, out, _ = call(capsys, tmp_path, str(far))
+    assert len(out.splitlines()) == 5
+    assert not set(out) & {"\x1b", "\x07"}
 
 
 def test_merge_names_damaged_rows_and_ends_with_incomplete(tmp_path, capsys):
