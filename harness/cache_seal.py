@@ -16,6 +16,8 @@ import secrets
 import tempfile
 from pathlib import Path
 
+from harness.user_folders import xdg_folder
+
 SECRET_BYTES = 32
 #: The length of a seal, in hex digits.
 SEAL_LENGTH = 64
@@ -39,13 +41,15 @@ def _seal(name: str, text: str) -> str:
 
 
 def _secret_file() -> Path:
-    folder = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")  # noqa: PTH111
-    return Path(folder) / "npu-matrix" / "cache-secret"
+    return xdg_folder("XDG_STATE_HOME", os.environ) / "npu-matrix" / "cache-secret"
 
 
 @functools.cache
 def _secret_in(file: Path) -> bytes:
     """The secret of this user; one of this process only, if it cannot be stored."""
+    if not file.is_absolute():
+        # HOME is relative: it would lie in the current folder, where others may have put one.
+        return secrets.token_bytes(SECRET_BYTES)
     found = _read(file)
     if not found:
         with contextlib.suppress(OSError):

@@ -224,12 +224,19 @@ class Settings:
 
     @property
     def cache(self) -> Path:
-        """The shared cache folder."""
+        """The shared cache folder; InputError if the user has none and no setting names one."""
         if self["cache"]:
             return self.path("cache")
         import platformdirs
 
-        return Path(platformdirs.user_cache_dir("npu-matrix"))
+        folder = Path(platformdirs.user_cache_dir("npu-matrix"))
+        if not folder.is_absolute():
+            raise InputError(
+                f"the cache folder of this user is not an absolute path: {folder}",
+                why="HOME and XDG_CACHE_HOME are not set, or are relative paths",
+                fix="set HOME to the home folder of this user, or name a folder with --cache",
+            )
+        return folder
 
 
 def load_settings(flags: Mapping[str, str | None], environ: Mapping[str, str], root: Path) -> Settings:

@@ -152,6 +152,10 @@ def _current_folder() -> Path:
         return Path.cwd()
     except FileNotFoundError:
         raise InputError("the current folder has been deleted", fix="change to another folder") from None
+    except OSError as error:
+        raise InputError(
+            "the current folder cannot be determined", why=error.strerror, fix="change to another folder"
+        ) from error
 
 
 def _find_root(start: Path) -> Path:

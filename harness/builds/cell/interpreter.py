@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from harness.user_folders import exists, home_folder
+
 VERSION_PROGRAM = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
 ASK_SECONDS = 20.0
 
@@ -21,7 +23,7 @@ def find_interpreter(version: str, environ: Mapping[str, str]) -> tuple[str, str
     own = ".".join(map(str, sys.version_info[:3]))
     if _fits(own, version):
         return str(_base_executable()), own
-    for candidate in _candidates(version, environ):
+    for candidate in filter(exists, _candidates(version, environ)):
         full = _version_of(candidate)
         if _fits(full, version):
             return str(candidate), full
@@ -44,9 +46,9 @@ def _base_executable() -> Path:
 def _candidates(version: str, environ: Mapping[str, str]) -> Iterator[Path]:
     name = f"python{'.'.join(version.split('.')[:2])}"
     for entry in environ.get("PATH", os.defpath).split(os.pathsep):
-        if entry and (path := Path(entry) / name).is_file():
-            yield path
-    home = Path(environ.get("HOME") or Path.home())
+        if entry:
+            yield Path(entry) / name
+    home = home_folder(environ)
     pyenv = Path(environ.get("PYENV_ROOT") or home / ".pyenv")
     uv_pythons = Path(environ.get("UV_PYTHON_INSTALL_DIR") or home / ".local/share/uv/python")
     conda = Path(environ.get("CONDA_PREFIX") or home / "miniconda3")
@@ -55,9 +57,8 @@ def _candidates(version: str, environ: Mapping[str, str]) -> Iterator[Path]:
         (uv_pythons, f"cpython-{version}.*"),
         (conda / "envs", "*"),
     ):
-        for root in sorted(folder.glob(pattern), reverse=True):
-            if (path := root / "bin" / name).is_file():
-                yield path
+        for root in sorted(folder.glob(pattern), reverse=True) if exists(folder) else ():
+            yield root / "bin" / name
 
 
 def _version_of(candidate: Path) -> str:
@@ -66,6 +67,7 @@ def _version_of(candidate: Path) -> str:
             [str(candidate), "-I", "-c", VERSION_PROGRAM],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=ASK_SECONDS,
             check=True,
         )

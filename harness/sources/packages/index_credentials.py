@@ -16,6 +16,7 @@ from typing import NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from harness.sources.packages.index_settings import IndexSettings
+from harness.user_folders import home_folder
 
 LISTS = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
 
@@ -39,6 +40,14 @@ def authenticated_request(url: str, settings: IndexSettings) -> urllib.request.R
     return request
 
 
+def is_valid_url(url: str) -> bool:
+    """Whether an address can be parsed, with its port."""
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False
+
+
 def _login_for(url: SplitResult, settings: IndexSettings) -> Login | None:
     """The login of the index on the same host whose path has the longest common start with that of `url`."""
     here = [
@@ -53,7 +62,10 @@ def _logins(settings: IndexSettings) -> Iterator[tuple[SplitResult, Login]]:
     variables = settings.uv_environment()
     for entry in (entry for name in LISTS for entry in re.split(r"[\s,]+", variables.get(name, ""))):
         named = re.fullmatch(r"(?P<name>[\w.-]+)=(?P<url>[a-z]+://.*)", entry)
-        index = urlsplit(named["url"] if named else entry)
+        url = named["url"] if named else entry
+        if not is_valid_url(url):
+            continue
+        index = urlsplit(url)
         login = _login_of(index)
         if named and login is None:
             prefix = f"UV_INDEX_{re.sub('[^A-Z0-9]', '_', named['name'].upper())}"
@@ -70,9 +82,9 @@ def _login_of(url: SplitResult) -> Login | None:
 
 def _netrc_login(url: SplitResult, settings: IndexSettings) -> Login | None:
     variables = settings.uv_environment()
-    file = Path(variables.get("NETRC") or Path(variables.get("HOME", "/nonexistent"), ".netrc"))
+    file = Path(variables.get("NETRC") or home_folder(variables) / ".netrc")
     try:
-        found = netrc.netrc(file).authenticators(url.hostname or "")
+        found = netrc.netrc(file).authenticators(url.hostname or "") if file.is_file() else None
     except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
         return None
     return Login(found[0], found[2] or "") if found else None

@@ -6,16 +6,17 @@ configuration, so every installation here uses `index_environment`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import ssl
 import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import uv
 
@@ -26,6 +27,7 @@ from harness.sources.packages.uv_config import uv_config_variables
 from harness.sources.packages.uv_settings import SETTINGS_NAME
 from harness.sources.redact import MASK, redact_text, redact_url
 from harness.sources.secrets.stored_variables import stored_value
+from harness.user_folders import exists, home_folder
 
 # Alternative names of pip's options; its files and variables may use any of them.
 ALIASES = {"pypi-url": "index-url", "default-timeout": "timeout"}
@@ -250,7 +252,7 @@ def index_environment(
         for name, origin in sorted(ignored.items())
     ]
     pip_values = _PipValues(
-        values=values, origins=origins, notices=notices, environ=environ, etc=etc, cwd=cwd or Path.cwd()
+        values=values, origins=origins, notices=notices, environ=environ, etc=etc, cwd=cwd or Path()
     )
     return pip_values.settings()
 
@@ -276,7 +278,7 @@ def uv_binary() -> str:
 def local_path(location: str) -> Path | None:
     """The local path that `location` names, or None if it is remote."""
     if location.startswith("file:"):
-        return Path(url2pathname(unquote(urlsplit(location).path)))
+        return Path(os.fsdecode(unquote_to_bytes(urlsplit(location).path)))
     if "://" in location:
         return None
     return Path(location)
@@ -306,6 +308,7 @@ class _PipValues:
                 no_index = True
         proxy = self.values.get("proxy", "")
         keyring = self.values.get("keyring-provider", "")
+        client_cert = self.values.get("client-cert", "")
         return IndexSettings(
             index_url=index_url,
             extra_index_urls=tuple(extras),
@@ -313,7 +316,7 @@ class _PipValues:
             no_index=no_index,
             trusted_hosts=tuple(self.values.get("trusted-host", "").split()),
             cert=self._certificate(),
-            client_cert=self._expanded(self.values.get("client-cert", "")),
+            client_cert=str(self._path(client_cert)) if client_cert else "",
             timeout_s=self._number("timeout"),
             retries=self._number("retries"),
             proxy=proxy if not proxy or "://" in proxy else f"http://{proxy}",
@@ -329,16 +332,16 @@ class _PipValues:
 
     def _existing(self, option: str, location: str) -> str | None:
         """The URL of a location, or None for a local path that does not exist."""
-        path = local_path(self._expanded(location))
+        path = local_path(location)
         if path is None:
             return location
-        absolute = path if path.is_absolute() else self.cwd / path
-        if not absolute.exists():
+        path = self._path(str(path))
+        if not exists(path):
             # pip warns and continues; uv would stop.
             origin = self.origins.get(option, "")
             self.notices.append(f"{option} {location} ({origin}) does not exist and is ignored, as by pip")
             return None
-        return "file://" + quote(str(absolute))
+        return path.as_uri()
 
     def _certificate(self) -> str:
         # pip uses its own setting first, then the variables of the requests library.
@@ -349,16 +352,21 @@ class _PipValues:
         for value, origin in candidates:
             if not value:
                 continue
-            path = self._expanded(value)
-            if Path(path).exists():
-                return path
+            path = self._path(value)
+            if exists(path):
+                return str(path)
             self.notices.append(f"the certificate bundle {value} ({origin}) does not exist and is ignored")
         return ""
 
-    def _expanded(self, location: str) -> str:
-        """The location with `~` replaced by the home folder."""
-        home = self.environ.get("HOME") or str(Path.home())
-        return home + location[1:] if location == "~" or location.startswith("~/") else location
+    def _path(self, location: str) -> Path:
+        """The absolute path of a location, which may start with `~`."""
+        if location == "~" or location.startswith("~/"):
+            location = f"{home_folder(self.environ)}{location[1:]}"
+        path = self.cwd / location
+        # A current folder that was deleted has no path.
+        with contextlib.suppress(FileNotFoundError):
+            return path.absolute()
+        return path
 
     def _boolean(self, option: str) -> bool:
         value = self.values.get(option, "")

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from harness.errors import InputError, Location
+from harness.user_folders import exists, home_folder
 
 
 def configuration_files(environ: Mapping[str, str], etc: Path, prefix: Path) -> list[Path]:
@@ -20,7 +21,7 @@ def configuration_files(environ: Mapping[str, str], etc: Path, prefix: Path) -> 
     explicit = environ.get("PIP_CONFIG_FILE")
     if explicit == os.devnull:
         return []
-    home = Path(environ.get("HOME") or Path.home())
+    home = home_folder(environ)
     if sys.platform == "darwin":
         shared = [Path("/Library/Application Support/pip/pip.conf")]
         library = home / "Library/Application Support/pip"
@@ -31,7 +32,7 @@ def configuration_files(environ: Mapping[str, str], etc: Path, prefix: Path) -> 
         shared.append(etc / "pip.conf")
         own = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip"
     # An existing PIP_CONFIG_FILE replaces the user's files.
-    user = [] if explicit and Path(explicit).exists() else [home / ".pip/pip.conf", own / "pip.conf"]
+    user = [] if explicit and exists(explicit) else [home / ".pip/pip.conf", own / "pip.conf"]
     return [*shared, *user, prefix / "pip.conf", *([Path(explicit)] if explicit else [])]
 
 
@@ -54,10 +55,12 @@ def merged_settings(
 
 
 def _read(file: Path) -> Iterator[tuple[str, str, str]]:
-    if not file.exists():
+    if not exists(file):
         return
     parser = configparser.RawConfigParser()
     try:
+        if not file.is_file():
+            raise OSError("it is not a file")
         parser.read_string(file.read_text(encoding="utf-8"), source=str(file))
     except (configparser.Error, UnicodeDecodeError, OSError) as error:
         raise InputError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.digest import CHUNK_BYTES
-from harness.sources.packages.index_credentials import authenticated_request
+from harness.sources.packages.index_credentials import authenticated_request, is_valid_url
 from harness.sources.packages.index_settings import IndexSettings, local_path
 
 TIMEOUT_S = 60.0
@@ -174,6 +174,8 @@ def download(url: str, settings: IndexSettings, limit: int) -> bytes:
 def _require_http(url: str) -> None:
     if not url.startswith(("http://", "https://")):
         raise OSError(f"{url.partition(':')[0]} is not a protocol of a package index")
+    if not is_valid_url(url):
+        raise OSError("its address on the package index is not a valid URL")
 
 
 def _opener(settings: IndexSettings) -> urllib.request.OpenerDirector:

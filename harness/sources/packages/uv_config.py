@@ -13,6 +13,7 @@ from typing import Any
 import tomllib
 
 from harness.errors import InputError, Location
+from harness.user_folders import exists, xdg_folder
 
 #: Setting in uv.toml -> environment variable.
 VARIABLES = {
@@ -38,8 +39,8 @@ def uv_config_variables(environ: Mapping[str, str], etc: Path = Path("/etc")) ->
 
     InputError for a file that cannot be read.
     """
-    for file in _files(environ, etc):
-        if file.is_file():
+    for file in uv_config_files(environ, etc):
+        if exists(file) and file.is_file():
             found = dict(_variables(_read(file)))
             return {name: value for name, value in found.items() if not _is_set(name, environ)}
     return {}
@@ -50,14 +51,14 @@ def _is_set(name: str, environ: Mapping[str, str]) -> bool:
     return any(environ.get(one) for one in names)
 
 
-def _files(environ: Mapping[str, str], etc: Path) -> Iterator[Path]:
+def uv_config_files(environ: Mapping[str, str], etc: Path) -> Iterator[Path]:
+    """The settings files of which uv reads the first one that exists."""
     if explicit := environ.get("UV_CONFIG_FILE"):
         yield Path(explicit)
         return
     if environ.get("UV_NO_CONFIG"):
         return
-    home = environ.get("HOME") or str(Path.home())
-    yield Path(environ.get("XDG_CONFIG_HOME") or f"{home}/.config") / "uv" / "uv.toml"
+    yield xdg_folder("XDG_CONFIG_HOME", environ) / "uv" / "uv.toml"
     for folder in (environ.get("XDG_CONFIG_DIRS") or str(etc / "xdg")).split(":"):
         yield Path(folder) / "uv" / "uv.toml"
     yield etc / "uv" / "uv.toml"

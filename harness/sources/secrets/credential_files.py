@@ -21,6 +21,7 @@ from harness.sources.secrets.credential_text import (
     url_secrets,
 )
 from harness.sources.secrets.stored_variables import Storage, is_credential_name, storage_of
+from harness.user_folders import XDG_DEFAULTS, home_folder
 
 Reader = Callable[[str], Iterator[str]]
 MAX_BYTES = 1 << 20
@@ -96,7 +97,8 @@ class CredentialFile:
     """Files of one tool.
 
     `paths` may contain wildcards and start with `~`, `$VARIABLE` or `./`, which is the working directory and
-    all folders above it. others: the paths in a text of further files of the same kind.
+    all folders above it. A path in a folder for which there is an XDG variable, such as `~/.config`, is also
+    looked for there. others: the paths in a text of further files of the same kind.
     """
 
     tool: str
@@ -123,7 +125,6 @@ FILES = (
             "$VIRTUAL_ENV/pip.conf",
             f"{sys.prefix}/pip.conf",
             "~/.pip/pip.conf",
-            "$XDG_CONFIG_HOME/pip/pip.conf",
             "~/.config/pip/pip.conf",
             "~/Library/Application Support/pip/pip.conf",
             "$XDG_CONFIG_DIRS/pip/pip.conf",
@@ -139,14 +140,14 @@ FILES = (
         tool="uv",
         paths=(
             "$UV_CONFIG_FILE",
-            "$XDG_CONFIG_HOME/uv/uv.toml",
             "~/.config/uv/uv.toml",
+            "$XDG_CONFIG_DIRS/uv/uv.toml",
+            "/etc/xdg/uv/uv.toml",
             "/etc/uv/uv.toml",
             "./uv.toml",
             "$UV_ENV_FILE",
             "$UV_CONSTRAINT",
             "$UV_CREDENTIALS_DIR/credentials.toml",
-            "$XDG_DATA_HOME/uv/credentials/credentials.toml",
             "~/.local/share/uv/credentials/credentials.toml",
         ),
         read=_assignments,
@@ -155,21 +156,16 @@ FILES = (
     CredentialFile(tool="twine", paths=("~/.pypirc",), read=_assignments),
     CredentialFile(
         tool="keyring",
-        paths=(
-            "$XDG_DATA_HOME/python_keyring/keyring_pass.cfg",
-            "~/.local/share/python_keyring/keyring_pass.cfg",
-        ),
+        paths=("~/.local/share/python_keyring/keyring_pass.cfg",),
         read=_assignments,
     ),
     CredentialFile(
         tool="git",
         paths=(
             "~/.git-credentials",
-            "$XDG_CONFIG_HOME/git/credentials",
             "~/.config/git/credentials",
             "$GIT_CONFIG_GLOBAL",
             "~/.gitconfig",
-            "$XDG_CONFIG_HOME/git/config",
             "~/.config/git/config",
             "$GIT_CONFIG_SYSTEM",
             "/etc/gitconfig",
@@ -189,7 +185,6 @@ FILES = (
             "$REGISTRY_AUTH_FILE",
             "$XDG_RUNTIME_DIR/containers/auth.json",
             "/run/containers/*/auth.json",
-            "$XDG_CONFIG_HOME/containers/auth.json",
             "~/.config/containers/auth.json",
         ),
         read=parts_of,
@@ -284,6 +279,9 @@ def file_paths(file: CredentialFile, environ: Mapping[str, str]) -> Iterator[Pat
     """The existing files that the patterns of `file` name in this environment."""
     for pattern in dict.fromkeys(file.paths):
         yield from _found(pattern, environ)
+        for variable, folder in XDG_DEFAULTS.items():
+            if pattern.startswith(f"~/{folder}/"):
+                yield from _found(pattern.replace(f"~/{folder}", f"${variable}"), environ)
 
 
 def _named_files(environ: Mapping[str, str]) -> Iterator[CredentialFile]:
@@ -297,8 +295,7 @@ def _named_files(environ: Mapping[str, str]) -> Iterator[CredentialFile]:
 def _found(pattern: str, environ: Mapping[str, str]) -> Iterator[Path]:
     start, slash, rest = pattern.partition("/")
     if start == "~":
-        # Like the tools, which ask the system if the variable is not set.
-        folders = [environ.get("HOME") or str(Path("~").expanduser())]
+        folders = [str(home_folder(environ))]
     elif start == ".":
         folders = _current_folders()
     elif start.startswith("$"):

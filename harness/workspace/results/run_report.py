@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from harness.report.model.report_inputs import ExcludedCombination, PublishedSta
 from harness.report.model.report_model import build_model
 from harness.report.model.survival_facts import SurvivalFacts, read_survival
 from harness.settings import Settings
+from harness.user_folders import home_folder
 from harness.workspace.patches.patch_facts_cache import patch_facts_files
 from harness.workspace.patches.patch_survival_cache import patch_survival_file
 from harness.workspace.planning.plan_selection import relative_location
@@ -86,7 +88,7 @@ def gather_report_inputs(
             "cache": str(settings.cache),
             "state": str(settings.path("state")),
             "checkout": str(settings.root),
-            "home": str(Path.home()),
+            "home": str(home_folder(os.environ)),
         },
         since=since,
     )

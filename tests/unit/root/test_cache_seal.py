@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cache_seal import SEAL_LENGTH, sealed, unsealed
+from harness.cache_seal import SEAL_LENGTH, SECRET_BYTES, sealed, unsealed
 from harness.code_graph.stored_facts import read_json, write_json
 from harness.compat.uses.analysis_cache import AnalysisCache
 
@@ -36,6 +36,19 @@ def test_what_another_user_sealed_is_not_read(home, monkeypatch):
     assert unsealed("name", stored) is None
     (secret,) = (home / "other").rglob("cache-secret")
     assert secret.stat().st_mode & 0o077 == 0
+
+
+def test_a_secret_in_the_current_folder_is_not_used(home, monkeypatch):
+    planted = home / "relative" / ".local" / "state" / "npu-matrix" / "cache-secret"
+    planted.parent.mkdir(parents=True)
+    planted.write_bytes(b"\0" * SECRET_BYTES)
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "relative/.local/state"))
+    forged = sealed("name", "text")
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("HOME", "relative")
+    monkeypatch.setenv("XDG_STATE_HOME", "relative/.local/state")
+    assert unsealed("name", forged) is None
+    assert unsealed("name", sealed("name", "text")) == "text"
 
 
 def test_without_a_place_for_the_secret_results_count_in_this_process_only(home, monkeypatch):

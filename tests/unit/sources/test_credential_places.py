@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import canaries
 import pytest
 
 from harness.package import PACKAGE_ROOT
+from harness.sources.packages.pip_config import configuration_files
+from harness.sources.packages.uv_config import uv_config_files
 from harness.sources.secrets.credential_files import FILES, file_paths, file_secrets
 from harness.sources.secrets.secret_values import secret_values
 from harness.sources.secrets.stored_variables import Storage, storage_of, stored_value
+from harness.user_folders import XDG_DEFAULTS
 
 # What these modules read is set by this program, in the environment of programs that it starts in a cell.
 IN_CELL = ("cell_program", "convergence", "devices/sim", "fixtures", "numerics", "rollout")
@@ -99,6 +103,47 @@ def test_every_credential_file_has_a_canary(
     assert [path for path in paths if path.is_relative_to(tmp_path)], (
         "add a file to tests/support/canaries.py"
     )
+
+
+BASE_FOLDERS = [
+    pytest.param(place, variable, f"~/{folder}/", id=f"{variable} {place.name}")
+    for place in canaries.FILES
+    for variable, folder in XDG_DEFAULTS.items()
+    if place.name.startswith(f"~/{folder}/")
+]
+
+
+@pytest.mark.parametrize(("place", "variable", "folder"), BASE_FOLDERS)
+def test_a_file_is_also_looked_for_in_the_folder_of_its_xdg_variable(
+    place: canaries.Place, variable: str, folder: str, tmp_path: Path
+) -> None:
+    moved = tmp_path / "elsewhere"
+    file = moved / place.name.removeprefix(folder)
+    file.parent.mkdir(parents=True)
+    file.write_text(place.filled("index.example"))
+    home = tmp_path / "home"
+    home.mkdir()
+    assert set(place.tokens) <= secret_values({"HOME": str(home), variable: str(moved)})
+
+
+@pytest.mark.parametrize(
+    "given", ["", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS", "PIP_CONFIG_FILE", "UV_CONFIG_FILE"]
+)
+def test_the_settings_files_that_this_program_reads_are_searched_for_secrets(
+    given: str, tmp_path: Path
+) -> None:
+    environ = {"HOME": str(tmp_path), **({given: str(tmp_path / "given")} if given else {})}
+    read = (
+        *configuration_files(environ, Path("/etc"), Path(sys.prefix)),
+        *uv_config_files(environ, Path("/etc")),
+    )
+    for file in (file for file in read if file.is_relative_to(tmp_path)):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"password = {canaries.plain_token(str(file))}")
+        assert canaries.plain_token(str(file)) in secret_values(environ), file
+        file.unlink()
+    searched = {path for file in FILES for path in file.paths}
+    assert not [file for file in read if not file.is_relative_to(tmp_path) and str(file) not in searched]
 
 
 def test_a_file_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:

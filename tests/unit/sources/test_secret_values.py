@@ -133,8 +133,9 @@ def test_every_credential_file_is_read(tmp_path: Path) -> None:
         assert canary(name) in found, name
 
 
-def test_a_value_that_is_public_is_no_secret() -> None:
+def test_a_value_that_is_public_is_no_secret(tmp_path: Path) -> None:
     environ = {
+        "HOME": str(tmp_path),
         "TEAM_CHIP": "Ascend910B3",
         "TEAM_FOLDER": "/usr/lib/team",
         "TEAM_NUMBER": "123456789.0",
@@ -143,7 +144,8 @@ def test_a_value_that_is_public_is_no_secret() -> None:
     assert secret_values(environ) == {"Ascend910B3"}
     assert secret_values(environ, public='{"soc": "Ascend910B3"}') == frozenset()
     # A name that says "token" is believed, whatever the value looks like.
-    assert secret_values({"X_TOKEN": "123456789"}, public="123456789") == {"123456789"}
+    environ = {"HOME": str(tmp_path), "X_TOKEN": "123456789"}
+    assert secret_values(environ, public="123456789") == {"123456789"}
 
 
 def test_every_setting_and_every_inherited_variable_is_classified() -> None:
