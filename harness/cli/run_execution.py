@@ -24,7 +24,7 @@ from harness.run.scheduling.run_result import RunResult
 from harness.run.scheduling.scheduler import RunPolicy, run_plan
 from harness.verdict.plan_verdicts import judge_plan, summarise_verdicts
 from harness.verdict.verdict import judge_outcome
-from harness.workspace.execution.index_changes import outdated_by_index
+from harness.workspace.execution.outdated_by_index import outdated_by_index
 from harness.workspace.execution.reference_recording import record_references, recordings_of_run, run_program
 from harness.workspace.execution.run_setup import (
     host_record,

@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import filelock
-import tomllib
 from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from harness.digest import digest_file
-from harness.sources.packages.index_settings import IndexSettings, local_path, uv_binary
+from harness.errors import InfrastructureError, InputError
+from harness.sources.packages.index_lookup import PackageIndex
+from harness.sources.packages.index_settings import IndexSettings, local_path
 from harness.sources.packages.lockfile import LockedPackage
+from harness.sources.packages.program_runner import ProgramRunner
 from harness.sources.packages.remote_file import download_file
-from harness.sources.packages.run_command import RunCommand
 
 STORE = "wheels"
 DOWNLOADS = 8
-SECONDS_TO_LOCATE = 300.0
 SECONDS_TO_WAIT = 1500.0
 
 
@@ -43,7 +43,7 @@ class WheelStore:
     minor: str
     settings: IndexSettings
     work: Path
-    command: RunCommand
+    command: ProgramRunner
 
     def collect(self, packages: Sequence[LockedPackage]) -> Path | None:
         """A folder with a wheel for every package; None if one could not be downloaded.
@@ -92,25 +92,18 @@ class WheelStore:
             return {package.name: wheel for package, wheel in zip(wanted, wheels, strict=True) if wheel}
 
     def _urls(self, packages: Sequence[LockedPackage]) -> dict[str, str]:
-        """Package -> the URL of the wheel that uv selects for the interpreter."""
-        pins = "".join(f"{package.name}=={package.version}\n" for package in packages)
-        (self.work / "pins.in").write_text(pins, encoding="utf-8")
-        argv = [
-            *(uv_binary(), "pip", "compile", "pins.in", "--output-file", "pylock.toml"),
-            *("--format", "pylock.toml", "--no-deps", "--python", str(self.python), "--no-header"),
-            *("--quiet", "--color", "never", "--prerelease", "allow", *self.settings.uv_arguments()),
-        ]
-        done = self.command(
-            argv, env=self.settings.uv_environment(), cwd=self.work, timeout=SECONDS_TO_LOCATE
-        )
-        if done.returncode != 0:
+        """Package -> the URL of the wheel that uv selects for the interpreter; empty if the index fails."""
+        pins = [f"{package.name}=={package.version}" for package in packages]
+        index = PackageIndex(settings=self.settings, command=self.command)
+        try:
+            files = index.files(pins, self.python)
+        except (InputError, InfrastructureError):
             return {}
-        located = tomllib.loads((self.work / "pylock.toml").read_text(encoding="utf-8"))
-        return {
-            canonicalize_name(entry["name"]): _url(entry["wheels"][0], self.work)
-            for entry in located.get("packages", ())
-            if entry.get("wheels")
-        }
+        urls: dict[str, str] = {}
+        for file in files:
+            if file.name.endswith(".whl"):
+                urls.setdefault(file.package, file.url)
+        return urls
 
     def _fetch(self, package: LockedPackage, url: str) -> Path | None:
         """The wheel at `url`, None if it cannot be downloaded or is not a locked one."""
@@ -129,10 +122,6 @@ class WheelStore:
                 return wheel.replace(stored)
         except OSError:
             return None
-
-
-def _url(wheel: Mapping[str, str], work: Path) -> str:
-    return str(wheel.get("url") or (work / wheel["path"]).resolve().as_uri())
 
 
 def _sha256(package: LockedPackage) -> list[str]:

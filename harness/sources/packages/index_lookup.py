@@ -23,8 +23,8 @@ from harness.sources.packages.fetch_failure import fetch_failure, machine_failur
 from harness.sources.packages.index_refusal import refusal_behind
 from harness.sources.packages.index_settings import IndexSettings, uv_binary
 from harness.sources.packages.lockfile import normal_name
+from harness.sources.packages.program_runner import ProgramRunner
 from harness.sources.packages.release_archive import ReleaseArchive, TargetPlatform
-from harness.sources.packages.run_command import RunCommand
 from harness.sources.packages.uv_errors import parse_uv_failure
 from harness.sources.packages.uv_settings import write_uv_settings
 from harness.sources.redact import redact_text, redact_url
@@ -71,26 +71,27 @@ class PackageIndex:
     """The package indexes of these settings. offline: use uv's cached index pages only."""
 
     settings: IndexSettings
-    command: RunCommand
+    command: ProgramRunner
     offline: bool = False
 
     def files(
         self,
         requirements: Iterable[str],
-        target: TargetPlatform | None = None,
+        target: TargetPlatform | Path | None = None,
         options: Sequence[str] = ANY_PRERELEASE,
     ) -> tuple[PublishedFile, ...]:
         """The files of the releases that uv selects for requirements, without their dependencies.
 
-        target: the platform that the files are for (None: all platforms). ReleaseNotFoundError if the index
-        has no such release, InfrastructureError if it cannot be reached and uv has no copy of its pages.
+        target: what the files are for: a platform, a Python interpreter, or all platforms (None).
+        ReleaseNotFoundError if the index has no such release, InfrastructureError if it cannot be reached and
+        uv has no copy of its pages.
         """
         lines = list(requirements)
         with tempfile.TemporaryDirectory(prefix="npu-matrix-index-") as folder:
             work = Path(folder)
             (work / "requirements.in").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             write_uv_settings(work, self.settings.uv_file())
-            arguments = [*(target.arguments() if target else ALL_PLATFORMS), *options]
+            arguments = [*_target_arguments(target), *options]
             done = self._compile(work, [*arguments, *(["--offline"] if self.offline else [])])
             if done.returncode != 0:
                 error = self._failure(", ".join(lines), redact_text(done.tail), timed_out=done.timed_out)
@@ -140,6 +141,12 @@ def require_release_name(package: str, version: str) -> None:
             f"{package}=={version} is not a valid release",
             fix="give a package name and a version such as 0.9.1",
         )
+
+
+def _target_arguments(target: TargetPlatform | Path | None) -> Sequence[str]:
+    if isinstance(target, Path):
+        return ("--python", str(target))
+    return target.arguments() if target else ALL_PLATFORMS
 
 
 def _entry_files(entry: Mapping[str, Any], work: Path) -> list[PublishedFile]:

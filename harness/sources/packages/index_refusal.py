@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness.sources.packages.fetch_failure import FetchFailure, fetch_failure
 from harness.sources.packages.index_settings import IndexSettings, uv_binary
-from harness.sources.packages.run_command import RunCommand
+from harness.sources.packages.program_runner import ProgramRunner
 from harness.sources.packages.uv_errors import UvFailure
 from harness.sources.packages.uv_settings import write_uv_settings
 from harness.sources.redact import redact_text
@@ -20,13 +20,15 @@ REFUSAL_TIMEOUT_S = 60.0
 _OTHER_SOURCES = ("UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
 
 
-def refusal_behind(failure: UvFailure, settings: IndexSettings, command: RunCommand) -> FetchFailure | None:
+def refusal_behind(
+    failure: UvFailure, settings: IndexSettings, command: ProgramRunner
+) -> FetchFailure | None:
     """The failure of an index that may have what uv missed, but does not answer for it, or None."""
     suspect = failure.subject or next(iter(failure.blamed), "") if failure.rests_on_indexes else ""
     return _refused_index(suspect, settings, command) if suspect else None
 
 
-def _refused_index(package: str, settings: IndexSettings, command: RunCommand) -> FetchFailure | None:
+def _refused_index(package: str, settings: IndexSettings, command: ProgramRunner) -> FetchFailure | None:
     variables = settings.uv_environment()
     for name in _OTHER_SOURCES:
         variables.pop(name, None)

@@ -27,6 +27,7 @@ from harness.sources.packages.index_lookup import (
 )
 from harness.sources.packages.index_settings import IndexSettings, index_environment, local_path
 from harness.sources.packages.lockfile import normal_name
+from harness.sources.packages.program_runner import ProgramRunner
 from harness.sources.packages.release_archive import ReleaseArchive, TargetPlatform, installer_rank
 from harness.sources.packages.release_sources import (
     archive_sources,
@@ -41,7 +42,6 @@ from harness.sources.packages.remote_file import (
     download_file,
     open_remote,
 )
-from harness.sources.packages.run_command import RunCommand
 from harness.sources.redact import redact_text
 
 #: Larger wheels are read in part; their whole archive is only downloaded without range support.
@@ -76,7 +76,7 @@ class ReleaseFetcher:
     """
 
     cache: Path
-    command: RunCommand
+    command: ProgramRunner
     mirrors: Path | None = None
     target: TargetPlatform | None = None
     indexes: tuple[str, ...] = ()

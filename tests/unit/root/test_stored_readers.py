@@ -143,7 +143,6 @@ READERS: dict[str, Probe | str] = {
     ),
     "builds/cell/environment_spec.py:_patched_input": ARTIFACT,
     "builds/cell/interpreter_files.py:ask_interpreter": PROCESS,
-    "builds/cell/wheel_store.py:_urls": SAME_TASK,
     "builds/engines/container_run.py:main": PROCESS,
     "builds/installed/file_manifest.py:_read": "compared with its digest; the probe of read_manifest",
     "builds/installed/file_manifest.py:read_manifest": Probe(

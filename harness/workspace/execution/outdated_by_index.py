@@ -11,10 +11,10 @@ from harness.ledger.store import Ledger
 from harness.measurements import OldMeasurementsError, read_shape
 from harness.outcome import Outcome, State
 from harness.plan.tasks.task import Plan, Task
-from harness.sources.packages.index_changes import replaced_archives
 from harness.sources.packages.index_lookup import PackageIndex
 from harness.sources.packages.index_settings import index_environment
 from harness.sources.packages.release_archive import ReadsReleases, ReleaseArchive, TargetPlatform
+from harness.sources.packages.replaced_archives import replaced_archives
 from harness.sources.packages.resolve_measurements import ResolveMeasured
 from harness.workspace.downloads import run_quietly
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from package_server import PackageServer
 
-from harness.sources.packages.index_changes import replaced_archives
 from harness.sources.packages.index_lookup import PackageIndex
 from harness.sources.packages.index_settings import index_environment
 from harness.sources.packages.release_archive import ReleaseArchive, TargetPlatform
+from harness.sources.packages.replaced_archives import replaced_archives
 
 HERE = TargetPlatform(python="3.11", arch="x86_64")
 

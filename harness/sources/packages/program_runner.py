@@ -1,4 +1,4 @@
-"""The type of functions that run a program for the lookup of packages."""
+"""The type of functions that run a program: the lookup of packages is used by checks and by commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 from harness.check import Completed
 
 
-class RunCommand(Protocol):
+class ProgramRunner(Protocol):
     """A function that runs a program, such as `TaskContext.command`."""
 
     def __call__(
