@@ -30,11 +30,6 @@ def says_disk_full(text: str) -> bool:
     return _TEXT.search(text) is not None
 
 
-def is_remedy(fix: str) -> bool:
-    """Whether a remedy is already one for a full disk."""
-    return "free space" in fix or "npu-matrix cleanup" in fix
-
-
 def is_disk_full(error: BaseException | None) -> bool:
     """Whether a full disk or quota caused the error, directly or through its causes."""
     return any(_is_disk_full(one) for one in _causes(error))

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import difflib
 import errno
-import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness import disk_full
+from harness.disk_full import FIX as DISK_FULL_FIX
 from harness.disk_full import is_disk_full, says_disk_full
 
 EXIT_OK = 0
@@ -30,6 +29,7 @@ EXIT_CODES = {
     EXIT_INCOMPLETE: "a planned task has no outcome, or the infrastructure failed",
     EXIT_INTERRUPTED: "interrupted; the same command resumes",
 }
+_SHORTER_NAMES = "use shorter names: a name has at most 255 bytes, a path less than 4096"
 
 
 @dataclass(frozen=True)
@@ -76,35 +76,58 @@ def is_too_long(error: BaseException | None) -> bool:
     )
 
 
+def _of_full_disk(problem: Problem) -> Problem:
+    known = "disk is full" in f"{problem.what} {problem.why}"
+    why = problem.why if known else f"the disk is full: {problem.why}".removesuffix(": ")
+    return replace(problem, why=why, fix=DISK_FULL_FIX)
+
+
 class HarnessError(Exception):
     """Base class of all errors that are shown without a traceback.
 
-    An error that is created while a full disk is handled, or an InfrastructureError whose reason is the text
-    of a full disk, says so with the right remedy, whatever the caller assumed, and has the exit code 4. One
-    that is created because a file name is too long has the exit code 2.
+    An error that a full disk caused, or an InfrastructureError whose reason is the text of a full disk, says
+    so with the right remedy, whatever the caller assumed, and has the exit code 4. One that was caused by a
+    file name that is too long has the exit code 2. Its cause is what was handled when it was raised.
     """
 
-    exit_code = EXIT_INCOMPLETE
+    usual_exit_code = EXIT_INCOMPLETE
 
     def __init__(self, what: str, *, where: Location | None = None, why: str = "", fix: str = "") -> None:
-        self.disk_full = is_disk_full(sys.exc_info()[1]) or (
-            self.exit_code == EXIT_INCOMPLETE and (says_disk_full(why) or says_disk_full(what))
-        )
-        if self.disk_full:
-            self.exit_code = EXIT_INCOMPLETE
-            why = why if "disk is full" in f"{what} {why}" else f"the disk is full: {why}".removesuffix(": ")
-            fix = fix if disk_full.is_remedy(fix) else disk_full.FIX
-        elif is_too_long(sys.exc_info()[1]):
-            self.exit_code = EXIT_BAD_INPUT
-            fix = "use shorter names: a name has at most 255 bytes, a path less than 4096"
-        self.problems: tuple[Problem, ...] = (Problem(what, where, why, fix),)
+        self._problems: tuple[Problem, ...] = (Problem(what, where, why, fix),)
         super().__init__(what)
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether a full disk is the cause."""
+        texts = [f"{problem.what}\n{problem.why}" for problem in self._problems]
+        of_machine = self.usual_exit_code == EXIT_INCOMPLETE
+        return is_disk_full(self._cause) or (of_machine and any(map(says_disk_full, texts)))
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a command that ends with this error."""
+        if self.disk_full:
+            return EXIT_INCOMPLETE
+        return EXIT_BAD_INPUT if is_too_long(self._cause) else self.usual_exit_code
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What to show; at least one."""
+        if self.disk_full:
+            return tuple(map(_of_full_disk, self._problems))
+        if is_too_long(self._cause):
+            return tuple(replace(problem, fix=_SHORTER_NAMES) for problem in self._problems)
+        return self._problems
+
+    @property
+    def _cause(self) -> BaseException | None:
+        return self.__cause__ or self.__context__
 
     @classmethod
     def of(cls, problems: list[Problem] | tuple[Problem, ...]) -> HarnessError:
         """One error for several problems; `problems` must not be empty."""
         error = cls(problems[0].what)
-        error.problems = tuple(problems)
+        error._problems = tuple(problems)
         return error
 
     def __str__(self) -> str:
@@ -114,25 +137,31 @@ class HarnessError(Exception):
 class InputError(HarnessError):
     """A bad input file or bad usage: exit code 2."""
 
-    exit_code = EXIT_BAD_INPUT
+    usual_exit_code = EXIT_BAD_INPUT
 
 
 class NothingSelectedError(HarnessError):
     """The selection is empty: exit code 3."""
 
-    exit_code = EXIT_NOTHING_SELECTED
+    usual_exit_code = EXIT_NOTHING_SELECTED
 
 
 class InfrastructureError(HarnessError):
     """The machine, the network or a service failed, which says nothing about the cell: exit code 4."""
 
-    exit_code = EXIT_INCOMPLETE
+    usual_exit_code = EXIT_INCOMPLETE
 
 
 class InterruptedRunError(HarnessError):
     """The run was stopped by the user or a signal; the same command resumes it: exit code 130."""
 
-    exit_code = EXIT_INTERRUPTED
+    usual_exit_code = EXIT_INTERRUPTED
+
+
+def caused_by(error: HarnessError, cause: BaseException) -> HarnessError:
+    """`error` with its cause, for an error that is shown and not raised."""
+    error.__cause__ = cause
+    return error
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

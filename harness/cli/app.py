@@ -31,6 +31,7 @@ from harness.errors import (
     HarnessError,
     InfrastructureError,
     InputError,
+    caused_by,
 )
 from harness.settings import ENVIRONMENT_PREFIX, OPTIONS, Settings, flag_of, load_settings
 from harness.sources.redact import redact_text
@@ -154,7 +155,7 @@ def _current_folder() -> Path:
         raise InputError("the current folder has been deleted", fix="change to another folder") from None
     except OSError as error:
         raise InputError(
-            "the current folder cannot be determined", why=error.strerror, fix="change to another folder"
+            "the current folder cannot be determined", why=str(error), fix="change to another folder"
         ) from error
 
 
@@ -271,7 +272,8 @@ def main(argv: list[str] | None = None) -> Any:
         if debug:
             raise
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
-        shown = InfrastructureError(what, fix="check the path and its permissions; --debug shows a traceback")
+        fix = "check the path and its permissions; --debug shows a traceback"
+        shown = caused_by(InfrastructureError(what, fix=fix), error)
         with contextlib.suppress(OSError):
             _print_error(shown, arguments)
         try:
@@ -293,7 +295,7 @@ def main(argv: list[str] | None = None) -> Any:
             click.echo("interrupted; the same command resumes", err=True)
             sys.exit(EXIT_INTERRUPTED)
         if is_disk_full(error):
-            _print_error(InfrastructureError(str(error)), arguments)
+            _print_error(caused_by(InfrastructureError(str(error)), error), arguments)
             sys.exit(EXIT_INCOMPLETE)
         _complain(f"error: internal error: {type(error).__name__}: {error}")
         click.echo("  do:  run the command again with --debug and report the traceback", err=True)

@@ -15,7 +15,14 @@ from rich.console import Console
 from harness.builds.cell.cell_command import cell_launcher
 from harness.cli.run_output import print_summary
 from harness.cli.stated_exit import StatedExit
-from harness.errors import EXIT_INCOMPLETE, EXIT_INTERRUPTED, HarnessError, InfrastructureError, InputError
+from harness.errors import (
+    EXIT_INCOMPLETE,
+    EXIT_INTERRUPTED,
+    HarnessError,
+    InfrastructureError,
+    InputError,
+    caused_by,
+)
 from harness.ledger.store import Ledger
 from harness.run.executors.executor import Executor
 from harness.run.scheduling.board import console_observer, json_lines
@@ -123,7 +130,7 @@ def _conclude(context: PlanContext, ledger: Ledger, result: RunResult) -> Stated
     try:
         folder = write_report(context.settings, ledger, stored)
     except (HarnessError, OSError) as error:
-        shown = error if isinstance(error, HarnessError) else InfrastructureError(str(error))
+        shown = caused_by(InfrastructureError(str(error)), error) if isinstance(error, OSError) else error
         for problem in shown.problems:
             click.echo(f"error: {problem}", err=True)
         code = StatedExit(int(code) or EXIT_INCOMPLETE, (*code.reasons, "the report could not be written"))

@@ -15,8 +15,8 @@ import pygit2
 import pytest
 
 from harness.cli.app import app, main
-from harness.disk_full import is_disk_full, says_disk_full
-from harness.errors import HarnessError, InfrastructureError, InputError
+from harness.disk_full import FIX, is_disk_full, says_disk_full
+from harness.errors import HarnessError, InfrastructureError, InputError, Problem
 from harness.ledger.artifacts import ArtifactStore
 from harness.ledger.junit.junit_merge import merge_junit
 from harness.ledger.store import Ledger
@@ -85,6 +85,21 @@ def test_other_errors_keep_their_remedy_and_code() -> None:
         raised(PermissionError(errno.EACCES, "Permission denied", "file"), InputError)
     assert (caught.value.exit_code, caught.value.disk_full) == (2, False)
     assert not InputError("a file", why="its text says: No space left on device").disk_full
+
+
+def test_an_error_that_the_full_disk_did_not_cause_keeps_its_remedy() -> None:
+    try:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    except OSError:
+        built = InputError("the option is wrong", fix="use another one")
+    assert (built.exit_code, built.problems[0].fix) == (2, "use another one")
+
+
+def test_every_problem_of_an_error_has_the_remedy() -> None:
+    several = InputError.of([Problem("one", fix="a"), Problem("two", fix="b")])
+    with pytest.raises(InputError) as caught:
+        raised(OSError(errno.ENOSPC, "No space left on device"), lambda _text: several)  # type: ignore[arg-type]
+    assert [problem.fix for problem in caught.value.problems] == [FIX, FIX]
 
 
 def test_causes_are_followed() -> None:
