@@ -4,7 +4,7 @@ import math
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from harness.outcome import Evidence, Measured, Outcome, State, Tier
 from harness.run.executors.executor import LocalExecutor
 from harness.run.jobs.execute import INFRASTRUCTURE, execute
 from harness.run.jobs.job import Job, JobHandle, JobSite
+from harness.sources.secrets.secret_values import secret_values
 
 
 @pytest.fixture
@@ -414,3 +415,24 @@ def test_a_check_can_ask_whether_it_is_cancelled_through_any_program(site: JobSi
         job(lambda ctx: measured(measurements={"x": ctx.command(["true"]).returncode})), site, handle
     )
     assert outcome.state is State.INTERRUPTED
+
+
+@pytest.mark.parametrize(("error", "times"), [(None, 1), (ValueError("s3cr3t-value"), 2)])
+def test_credentials_are_read_at_the_start_of_a_task_and_again_for_a_failure(
+    site: JobSite, monkeypatch: pytest.MonkeyPatch, error: Exception | None, times: int
+) -> None:
+    read = []
+
+    def counted(environ: Mapping[str, str], public: str = "") -> frozenset[str]:
+        read.append(public)
+        return secret_values(environ, public)
+
+    def run(_ctx: TaskContext) -> Measured:
+        if error:
+            raise error
+        return measured()
+
+    monkeypatch.setattr("harness.sources.secrets.masking.secret_values", counted)
+    outcome = execute(job(run), site)
+    assert len(read) == times
+    assert outcome.failure is None or "s3cr3t" not in outcome.failure.message
