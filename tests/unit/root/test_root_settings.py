@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import EXIT_BAD_INPUT, InfrastructureError, InputError
+from harness.errors import EXIT_BAD_INPUT, InfrastructureError, InputError, caused_by
 from harness.settings import OPTIONS, load_settings
 
 
@@ -87,7 +87,7 @@ def test_a_file_name_that_is_too_long_is_bad_usage_wherever_it_is_found():
     try:
         Path("x" * 5000).stat()
     except OSError as error:
-        shown = InfrastructureError(str(error), fix="check the path")
+        shown = caused_by(InfrastructureError(str(error), fix="check the path"), error)
     assert shown.exit_code == EXIT_BAD_INPUT
     assert "shorter" in str(shown)
 
