@@ -189,6 +189,33 @@ def test_an_override_hides_no_requirement_of_another_package(wheels: Any, contex
     assert [one.requirement for one in found.hidden] == ["torch==2.8.0"]
 
 
+def test_overrides_of_two_packages_hide_only_what_each_was_written_for(wheels: Any, context: Any) -> None:
+    wheels.add("vllm", "0.11.0", "torch==2.8.0", "numpy<2")
+    wheels.add("verl", "0.7.0", "torch==2.8.0", "numpy<2")
+    for package, versions in {"torch": ("2.7.1", "2.8.0"), "numpy": ("1.26.4", "2.2.0")}.items():
+        for version in versions:
+            wheels.add(package, version)
+    overrides = [override("vllm", "torch"), override("verl", "numpy")]
+
+    def resolved(*versions: str) -> tuple[ResolveMeasured, Any]:
+        chosen = pins("vllm==0.11.0", "verl==0.7.0", *versions, overrides=overrides)
+        return measure(context, chosen)[:2]
+
+    _found, judgement = resolved("torch==2.7.1", "numpy==1.26.4")
+    assert judgement.status is Status.FAIL
+    assert "verl requires torch==2.8.0" in judgement.reasons[0]
+    _found, judgement = resolved("torch==2.8.0", "numpy==2.2.0")
+    assert judgement.status is Status.FAIL
+    assert "vllm requires numpy" in judgement.reasons[0]
+    found, judgement = resolved("torch==2.8.0", "numpy==1.26.4")
+    assert judgement.status is Status.PASS
+    assert found.hidden == ()
+
+    overrides = [{**override(of, "torch"), "reason": f"of {of}"} for of in ("vllm", "verl")]
+    found, _judgement = resolved("torch==2.7.1")
+    assert {one.of: one.reason for one in found.hidden} == {"vllm": "of vllm", "verl": "of verl"}
+
+
 def test_an_override_without_a_version_lets_other_packages_determine_it(wheels: Any, context: Any) -> None:
     wheels.add("vllm", "0.8.4", "torch==2.6.0", "torchvision==0.21.0")
     for torch, vision in (("2.5.1", "0.20.1"), ("2.6.0", "0.21.0")):

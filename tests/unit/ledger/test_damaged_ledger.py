@@ -229,6 +229,11 @@ def test_a_copy_during_a_transaction_is_read_or_repaired(
                 shutil.copyfile(file, copy / file.name)
         assert (copy / FILE_NAME).read_bytes() != b""
         writer.execute("ROLLBACK")
+    if with_journal:
+        # Without changing the copy, for example to merge it.
+        with Ledger.read(copy / FILE_NAME) as ledger:
+            assert not ledger.notices
+            assert LedgerContent.of(ledger).outcomes == before.outcomes
     damage = damage_of(before, copy)
     assert not damage.unusable
     assert not damage.wrong

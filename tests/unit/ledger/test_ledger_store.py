@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -459,6 +460,17 @@ def test_a_row_whose_content_changed_is_not_believed(tmp_path: Path) -> None:
         assert again.get("key-0") is not None
 
 
+def test_an_outcome_that_is_not_that_of_its_digest_is_not_believed(tmp_path: Path) -> None:
+    """A seal can be computed by anybody, and signatures are found by the digest."""
+    path = filled(tmp_path, count=2)
+    edit_ledger(path, "UPDATE outcomes SET body = replace(body, '\"n\":0', '\"n\":7') WHERE key = 'key-0'")
+    with Ledger.open(tmp_path) as ledger:
+        assert not ledger.notices
+        assert ledger.get("key-0") is None
+        assert ledger.get("key-1") is not None
+        assert ledger.damaged_rows == 1
+
+
 ODD = [None, -1, 1e300, "x", [], [1], {}, {"a": 1}]
 
 
@@ -574,8 +586,31 @@ def test_a_state_folder_that_is_a_file(tmp_path: Path) -> None:
     assert "--state" in str(caught.value)
 
 
-@pytest.fixture
-def as_nobody() -> Iterator[Path]:
+def intact(_file: Path) -> None:
+    pass
+
+
+def with_the_journal_of_a_killed_writer(file: Path) -> None:
+    copies = {}
+    with closing(sqlite3.connect(file, isolation_level=None)) as writer:
+        for pragma in ("cache_size = 1", "cache_spill = 1"):
+            writer.execute(f"PRAGMA {pragma}")
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("UPDATE outcomes SET body = body || ' '")
+        copies = {one: one.read_bytes() for one in file.parent.glob(f"{FILE_NAME}*")}
+        writer.execute("ROLLBACK")
+    assert len(copies) == 2
+    for path, data in copies.items():
+        path.write_bytes(data)
+
+
+def with_a_changed_row(file: Path) -> None:
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("UPDATE outcomes SET body = body || ' ' WHERE key = 'key-7'")
+
+
+@pytest.fixture(params=[intact, with_the_journal_of_a_killed_writer, with_a_changed_row])
+def as_nobody(request: pytest.FixtureRequest) -> Iterator[Path]:
     """A read-only ledger; the process runs as the user nobody, because root can write everywhere."""
     if os.geteuid() != 0:
         pytest.skip("not run: needs root to become another user")
@@ -584,7 +619,7 @@ def as_nobody() -> Iterator[Path]:
         closed = [above for above in folder.parents if not above.stat().st_mode & stat.S_IXOTH]
         if closed:
             pytest.skip(f"not run: only its owner may look into {closed[0]}")
-        filled(folder, count=1)
+        request.param(filled(folder))
         for path in (folder, *folder.rglob("*")):
             path.chmod(0o555 if path.is_dir() else 0o444)
         os.seteuid(65534)
@@ -595,6 +630,9 @@ def as_nobody() -> Iterator[Path]:
 
 
 def test_a_read_only_folder(as_nobody: Path) -> None:
+    with Ledger.open(as_nobody) as ledger:
+        assert ledger.get("key-0") is not None
+        assert len(ledger.history(limit=1000)) == (199 if ledger.notices else 200)
     with pytest.raises(InfrastructureError) as caught:
         Ledger.open(as_nobody).record(outcome())
     assert "writable" in caught.value.problems[0].fix

@@ -70,7 +70,9 @@ class Bench:
         namespace: str = NAMESPACE,
         runner: str = "a2-host",
     ) -> Attestation:
-        text = self.statement(outcome, runner)
+        return self.sign(self.statement(outcome, runner), key, namespace)
+
+    def sign(self, text: str, key: Path | None = None, namespace: str = NAMESPACE) -> Attestation:
         return Attestation(statement=text, signature=sign(text.encode(), key or self.key, namespace))
 
     def attach(self, outcome: Outcome, attestation: Attestation, folder: str = "far") -> None:
@@ -200,6 +202,7 @@ def test_an_outcome_with_a_changed_key_column_is_damaged(bench):
         ("revoked", "not one by a valid key of the runner"),
         ("no list of revoked keys", "list of revoked keys"),
         ("a device that is not that of the task", "names another device"),
+        ("another host", "names another host"),
         ("a key that matrix.yaml no longer names", "names no key"),
     ],
 )
@@ -226,12 +229,22 @@ def test_no_other_signature_counts(bench, attack, why):
     elif attack == "no list of revoked keys":
         change_signer(bench, revoked=bench.folder / "nowhere")
     elif attack == "a device that is not that of the task":
-        text = bench.statement(outcome, device={**DEVICE, "soc": "Ascend910_9392"})
-        attestation = Attestation(statement=text, signature=sign(text.encode(), bench.key, NAMESPACE))
+        attestation = bench.sign(bench.statement(outcome, device={**DEVICE, "soc": "Ascend910_9392"}))
+    elif attack == "another host":
+        attestation = bench.sign(bench.statement(outcome).replace(FAR, "9" * 64))
     else:
         bench.signers.clear()
     bench.attach(outcome, attestation)
     assert why in bench.merged().trust.claimed
+
+
+def test_a_runner_with_a_namespace_of_its_own_signs_for_no_other(bench):
+    change_signer(bench, namespace="other-repository")
+    outcome = bench.record(measured())
+    bench.attach(outcome, bench.signed(outcome))
+    assert "not one by a valid key" in bench.merged().trust.claimed
+    bench.attach(outcome, bench.signed(outcome, namespace="other-repository"))
+    assert bench.merged().trust.signer == "a2-host"
 
 
 @pytest.mark.parametrize(

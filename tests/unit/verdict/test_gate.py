@@ -203,6 +203,10 @@ def test_only_an_option_lets_a_missing_outcome_pass_and_the_report_begins_with_i
 def test_an_outcome_that_is_here_is_not_awaited(status):
     assert gate(side(status), awaiting=("*",)).exit_code == EXIT_INCOMPLETE
     assert gate(side(Status.FAIL), PASS, awaiting=("*",)).exit_code == EXIT_UNEXPECTED
+    error = side(Status.ERROR)
+    assert error.outcome
+    assert gate(error, awaiting=("*",)).exit_code == EXIT_INCOMPLETE
+    assert gate(replace(error, outcome=None), awaiting=("*",)).items[0].gate_class is GateClass.AWAITED
 
 
 def test_a_check_that_the_change_removes_blocks_until_it_is_accepted():
