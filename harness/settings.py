@@ -335,8 +335,6 @@ def _read_file(file: Path) -> dict[str, str]:
 
 def _text_of(option: Option, value: object, where: Location) -> str:
     """A value of the settings file as text; InputError if it is not a text or a number of usual size."""
-    if isinstance(value, bool):
-        return str(value).lower()
     if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
         raise InputError(
             f"{option.name} is a number out of range",
@@ -350,5 +348,6 @@ def _text_of(option: Option, value: object, where: Location) -> str:
             where=where,
             fix=f'write {option.name} = "TEXT" on one line',
         )
-    _require_usable(option, str(value), where)
-    return str(value)
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    _require_usable(option, text, where)
+    return text

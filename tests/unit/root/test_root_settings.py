@@ -136,6 +136,13 @@ def test_a_value_out_of_range_is_refused_whoever_sets_it_and_whatever_uses_it(tm
         assert "set by" in str(caught.value) or "npu-matrix.toml: " in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["jobs", "cell_memory", "engine", "executor"])
+@pytest.mark.parametrize("value", ["true", "false", "-5"])
+def test_a_value_of_another_type_in_the_file_is_refused(tmp_path, name, value):
+    with pytest.raises(InputError, match=rf"npu-matrix\.toml: invalid value for {name}: "):
+        settings(tmp_path, file=f"{name} = {value}")
+
+
 @pytest.mark.parametrize("name", ["cann@sha256:12", "cann@latest", "two words", "-rm", "cann:1@sha256:"])
 def test_a_base_image_that_is_no_name_says_who_set_it(tmp_path, name):
     with pytest.raises(InputError, match="use an image name") as caught:
