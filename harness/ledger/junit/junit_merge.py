@@ -15,7 +15,15 @@ from typing import BinaryIO, Protocol
 from xml.sax.saxutils import escape, quoteattr
 
 from harness.errors import InfrastructureError, Location
-from harness.ledger.junit.junit_stream import FORBIDDEN, MARKS, RERUN_MARKS, WORST_FIRST, parse, stated_status
+from harness.ledger.junit.junit_stream import (
+    FORBIDDEN,
+    MARKS,
+    RERUN_MARKS,
+    WORST_FIRST,
+    parse,
+    says_failure,
+    stated_status,
+)
 from harness.outcome import Evidence, Status
 
 #: How many failed and how many flaky cases are listed by name; all of them are counted.
@@ -240,7 +248,8 @@ class _OpenSuite:
 class _OpenCase:
     """A case whose end tag was not read yet. shown: its status by the marks directly below it.
 
-    alone: whether a suite was opened for it, because it is in none.
+    alone: whether a suite was opened for it, because it is in none. foreign: an element in it by which its
+    producer says that it did not pass, and which JUnit does not have.
     """
 
     attributes: Mapping[str, str]
@@ -248,6 +257,7 @@ class _OpenCase:
     statuses: set[Status] = field(default_factory=set)
     shown: set[Status] = field(default_factory=set)
     flaky: bool = False
+    foreign: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,13 +349,20 @@ class _Copy:
 
     def _mark(self, name: str) -> None:
         """Note what the end of an element means for its case, or for its suite outside every case."""
-        if self._cases and (status := MARKS.get(name) or RERUN_MARKS.get(name)):
+        status = MARKS.get(name) or RERUN_MARKS.get(name)
+        foreign = not status and says_failure(name) and not any(one.role in _OUTPUT for one in self._stack)
+        if foreign:
+            # JUnit does not say whether it is a failure or an error, but the test did not pass.
+            status = Status.ERROR
+        if self._cases and status:
             self._cases[-1].statuses.add(status)
+            if foreign:
+                self._cases[-1].foreign = name
             if name in MARKS and self._within == "testcase":
                 self._cases[-1].shown.add(status)
         elif self._cases and name in _FLAKY:
             self._cases[-1].flaky = True
-        elif MARKS.get(name) not in _FAILED:
+        elif status not in _FAILED or name in RERUN_MARKS:
             return
         elif self._suites:
             self._suites[-1].failed_as_whole = True
@@ -419,7 +436,7 @@ class _Copy:
         mark = next((name for name, marked in MARKS.items() if marked is status), "")
         if mark and status not in case.shown:
             # Other programs look for the mark directly below the case.
-            below = "" if status is stated else f"an element <{mark}> is further below"
+            below = "" if status is stated else f"an element <{case.foreign or mark}> is further below"
             self._writer.empty(mark, {"message": below or attribute})
         self._writer.end("testcase")
         suite = self._suites[-1].attributes.get("name", "") or case.attributes.get("classname", "")

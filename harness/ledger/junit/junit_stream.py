@@ -45,6 +45,11 @@ _PASS_WORD = re.compile(
     r"pass(?:ed)?|ok|success(?:ful)?|succeeded|run|ran|completed?|executed|finished|done|fixed|true|yes|"
 )
 _FAIL_WORD = re.compile(r"fail(?:s|ed|ing|ure)?|false|no")
+#: Elements with these names are not JUnit's, but a case or suite that contains one did not pass.
+_FAILURE_NAME = re.compile(
+    r"fail(?:ed|ures|ing)?|errors|errored|broken|abort(?:ed)?|crash(?:ed)?|panic(?:ked)?|killed|fatal"
+    r"|timeout|timedout|exception"
+)
 _NOTHING = re.compile(r"false|no|none|0*(?:\.0*)?")
 # Attributes by which a case or a suite can say that it failed.
 _FAILED_ATTRIBUTES = {
@@ -93,6 +98,11 @@ def _status_of_word(word: str) -> Status:
     if _NOT_RUN_WORD.fullmatch(word):
         return Status.NOT_RUN
     return Status.FAIL if _FAIL_WORD.fullmatch(word) else Status.ERROR
+
+
+def says_failure(name: str) -> bool:
+    """Whether an element that JUnit does not have says by its name that a test did not pass."""
+    return _FAILURE_NAME.fullmatch(re.sub(r"[-_.]", "", _plain(name))) is not None
 
 
 def parse(path: Path, handler: Handler) -> str:

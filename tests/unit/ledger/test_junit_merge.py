@@ -403,6 +403,24 @@ def test_a_failure_counts_in_any_namespace_at_any_depth_and_in_any_order(
     assert again.counts == merged.counts
 
 
+@pytest.mark.parametrize("name", ["broken", "Failed", "x:aborted", "time-out", "exception", "panic"])
+def test_an_element_whose_name_says_that_a_test_did_not_pass_counts(tmp_path: Path, name: str) -> None:
+    mark = f'<{name} xmlns:x="urn:x"/>'
+    merged, root = merge(
+        tmp_path, f'<testsuite><testcase name="c"><wrap>{mark}</wrap></testcase></testsuite>'
+    )
+    assert (merged.counts.tests, merged.counts.errors) == (1, 1)
+    assert root.find(".//error") is not None
+    merged, _root = merge(tmp_path, f'<testsuite><testcase name="c"/>{mark}</testsuite>')
+    assert merged.counts.errors == 1
+    merged, _root = merge(
+        tmp_path,
+        f'<testsuite><testcase name="c"><system-out>{mark}</system-out><flakyFailure>{mark}</flakyFailure>'
+        f"<timeouts/><skippedExceptions/></testcase></testsuite>",
+    )
+    assert merged.counts.errors == 0
+
+
 @given(documents(), st.data())
 @settings(max_examples=100, deadline=None)
 def test_no_truncation_of_a_document_is_green(document: tuple[str, bool, bool], data: st.DataObject) -> None:
