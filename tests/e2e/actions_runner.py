@@ -76,7 +76,9 @@ class Runner:
         body = flow["jobs"][name] if "jobs" in flow else flow["runs"]
         environ = {**self.environ, **self._expanded(flow.get("env", {}), context)}
         result = JobResult()
-        steps: dict[str, Any] = dict(context)
+        scratch = checkout.with_name(f"{checkout.name}-tmp")
+        scratch.mkdir()
+        steps: dict[str, Any] = {**context, "runner.temp": str(scratch)}
         for step in body["steps"]:
             if result.failed and step.get("if") != "always()":
                 continue
@@ -96,11 +98,8 @@ class Runner:
     def _run(
         self, step: Mapping[str, Any], checkout: Path, environ: Mapping[str, str], context: Mapping[str, Any]
     ) -> tuple[int, str, dict[str, str]]:
-        outputs, summary, scratch = (
-            checkout.with_name(f"{checkout.name}-{kind}") for kind in ("out", "sum", "tmp")
-        )
+        outputs, summary = (checkout.with_name(f"{checkout.name}-{kind}") for kind in ("out", "sum"))
         outputs.write_text("")
-        scratch.mkdir(exist_ok=True)
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
             cwd=checkout,
@@ -109,7 +108,7 @@ class Runner:
                 **self._expanded(step.get("env", {}), context),
                 "GITHUB_OUTPUT": str(outputs),
                 "GITHUB_STEP_SUMMARY": str(summary),
-                "RUNNER_TEMP": str(scratch),
+                "RUNNER_TEMP": context["runner.temp"],
             },
             capture_output=True,
             text=True,
@@ -157,11 +156,12 @@ def _value(expression: str, context: Mapping[str, Any]) -> str:
 
 def _copy(checkout: Path, path: str, target: Path) -> None:
     source = checkout / path
+    copy = target / (source.name if Path(path).is_absolute() else path)
     if source.is_dir():
-        shutil.copytree(source, target / path, dirs_exist_ok=True)
+        shutil.copytree(source, copy, dirs_exist_ok=True)
     elif source.is_file():
-        (target / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(source, target / path)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, copy)
 
 
 def git(*arguments: str, cwd: Path) -> str:

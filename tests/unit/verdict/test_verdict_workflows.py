@@ -97,6 +97,16 @@ def test_a_checkout_leaves_no_token_behind():
             assert step["with"]["persist-credentials"] is False, where
 
 
+def test_files_of_other_jobs_and_comments_lie_outside_of_the_checkout_of_a_change():
+    for where, step in STEPS:
+        action = step.get("uses", "").partition("@")[0]
+        if where.endswith("/comment"):
+            continue  # without a checkout
+        if action == "actions/download-artifact" or step.get("with", {}).get("name") == "gate":
+            assert all("runner.temp" in line for line in step["with"]["path"].splitlines()), where
+    assert "edited" in WORKFLOWS["patch-gate"]["on"]["pull_request"]["types"]
+
+
 def test_scripts_take_what_they_need_from_the_environment_and_are_bash():
     for where, step in STEPS:
         if "run" not in step:
@@ -186,15 +196,21 @@ def test_a_shard_leaves_judging_to_the_gate_and_stops_at_what_is_no_answer(tools
 
 @pytest.mark.parametrize("code", [0, 1, 2, 3, 4])
 def test_the_gate_ends_as_the_gate_says_and_takes_every_shard(tools, code):
+    downloads = tools.folder / "temp" / "shards"
     for shard in ("ledger-cheap-1", "ledger-cheap-2"):
-        folder = tools.folder / "shards" / shard / ".npu-matrix"
+        folder = downloads / shard / ".npu-matrix"
         folder.mkdir(parents=True)
         (folder / "ledger.sqlite3").touch()
     script = step_with("patch-gate", "gate", "npu-matrix gate")
-    given = {"BASE": "origin/main", "AWAITING": "npu", "ACCEPT_REMOVED": ""}
+    given = {
+        "BASE": "origin/main",
+        "AWAITING": "npu",
+        "ACCEPT_REMOVED": "",
+        "RUNNER_TEMP": str(downloads.parent),
+    }
     assert tools(script, code=code, **given).returncode == code
     (call,) = tools.calls()
-    assert call.count("--merge shards/ledger-cheap-") == 2
+    assert call.count(f"--merge {downloads}/ledger-cheap-") == 2
     assert "--base origin/main --impacted" in call
     assert "--run-base" in call
     assert "--awaiting npu --github" in call
