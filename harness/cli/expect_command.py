@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -31,13 +29,13 @@ def command() -> None:
 def list_command(settings: Settings, as_json: bool) -> int:
     """List every expectation with its cells. Exits with 1 when one has expired or matches no cell."""
     from harness.plan.tasks.check_registry import all_checks
-    from harness.verdict.expectations import survey_expectations
+    from harness.serialisation import dumps
+    from harness.verdict.expectations import ExpectationList, survey_expectations
     from harness.workspace.planning.open_plan import open_matrix
 
     found = survey_expectations(open_matrix(settings), {check.name for check in all_checks()}, settings.root)
     if as_json:
-        schema = {"name": "npu-matrix.expectations", "version": 1}
-        click.echo(json.dumps({"schema": schema, "expectations": [asdict(one) for one in found]}, indent=2))
+        click.echo(dumps(ExpectationList(expectations=found), indent=2))
     else:
         for line in _lines(found):
             click.echo(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,11 @@ from harness.errors import EXIT_INTERRUPTED, InputError, Location
 from harness.settings import Settings
 
 if TYPE_CHECKING:
+    from harness.ledger.store import Ledger
     from harness.plan.change.revision import Revision
     from harness.verdict.gate.gate import GateInputs
     from harness.verdict.gate.gate_report import GateReport
+    from harness.workspace.results.gate_comparison import GateOptions
 
 
 @click.command(
@@ -99,15 +102,10 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
     Warning: `--base REV` executes the planning code of that revision, and `--run-base` also its checks. Pass
     only revisions you trust.
     """
-    from harness.cli.ledger_command import merge_lines
-    from harness.verdict.gate.gate import judge_gate, undecided, unknown_on_base
     from harness.verdict.gate.gate_format import FORMATS
-    from harness.workspace.execution.base_run import run_base
-    from harness.workspace.execution.rerun_tasks import rerun_tasks
-    from harness.workspace.open_ledger import ledger_file, open_ledger
+    from harness.workspace.open_ledger import open_ledger
     from harness.workspace.results.base_runners import runners_of_base
-    from harness.workspace.results.foreign_secrets import ForeignSecrets
-    from harness.workspace.results.gate_comparison import GateOptions, gate_inputs, open_gate_plan
+    from harness.workspace.results.gate_comparison import GateOptions
 
     wanted = GateOptions(
         base=base,
@@ -117,33 +115,75 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
         awaiting=_names(options["awaiting"]),
         accept_removed=_names(options["accept_removed"]),
     )
+    shards = [_shard(settings, Path(shard)) for shard in options["shards"]]
     with open_ledger(settings, partial(runners_of_base, settings, base)) as ledger:
-        screen = ForeignSecrets()
-        for shard in options["shards"]:
-            merged = ledger.merge(ledger_file(Path(shard)), screen)
-            if merged.claimed or not merged.complete:
-                click.echo("\n".join(merge_lines(shard, merged)), err=True)
-        planned = open_gate_plan(settings, ledger, wanted)
-        report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
-        if options["run_base"] and (names := unknown_on_base(report, inputs)):
-            click.echo(f"running the base for {len(names)} failures without an outcome there", err=True)
-            if run_base(settings, ledger, _revision(settings, inputs, base), names, screen):
-                return EXIT_INTERRUPTED
-            report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
-        for number in range(1, options["reruns"] + 1):
-            # Tasks of other hosts cannot be run again here.
-            keys = [key for key in undecided(report, inputs.flakes) if key in planned.own_keys]
-            if not keys:
-                break
-            click.echo(f"attempt {number} of {options['reruns']} more on {len(keys)} failed tasks", err=True)
-            if rerun_tasks(planned.context, ledger, keys):
-                return EXIT_INTERRUPTED
-            report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
+        report = _judged(
+            settings, ledger, wanted, shards, run_base=options["run_base"], reruns=options["reruns"]
+        )
+    if report is None:
+        return EXIT_INTERRUPTED
     _print(report, as_json=options["as_json"], github=options["github"])
     for name in ("comment", "sarif"):
         if options[name]:
             _write(Path(options[name]), FORMATS[name](report))
     return report.exit_code
+
+
+def _shard(settings: Settings, path: Path) -> Path:
+    """The ledger file at `path`; InputError if git tracks it here, because a change could bring it along."""
+    from harness.plan.change.revision import is_in_change
+    from harness.workspace.open_ledger import ledger_file
+
+    file = ledger_file(path)
+    if is_in_change(settings.root, file):
+        raise InputError(
+            "this ledger is a file of the checkout, so the change itself could have brought it",
+            where=Location(path),
+            why="outcomes come from runs, not from the change",
+            fix="remove it from git, and download the ledgers of other jobs outside of the checkout",
+        )
+    return file
+
+
+def _judged(
+    settings: Settings,
+    ledger: Ledger,
+    wanted: GateOptions,
+    shards: Sequence[Path],
+    *,
+    run_base: bool,
+    reruns: int,
+) -> GateReport | None:
+    """Merge the shards, judge, and run what can still decide something; None if the user interrupted it."""
+    from harness.cli.ledger_command import merge_lines
+    from harness.verdict.gate.gate import judge_gate, undecided, unknown_on_base
+    from harness.workspace.execution import base_run
+    from harness.workspace.execution.rerun_tasks import rerun_tasks
+    from harness.workspace.results.foreign_secrets import ForeignSecrets
+    from harness.workspace.results.gate_comparison import gate_inputs, open_gate_plan
+
+    screen = ForeignSecrets()
+    for shard in shards:
+        merged = ledger.merge(shard, screen)
+        if merged.claimed or not merged.complete:
+            click.echo("\n".join(merge_lines(str(shard), merged)), err=True)
+    planned = open_gate_plan(settings, ledger, wanted)
+    report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
+    if run_base and (names := unknown_on_base(report, inputs)):
+        click.echo(f"running the base for {len(names)} failures without an outcome there", err=True)
+        if base_run.run_base(settings, ledger, _revision(settings, inputs, wanted.base), names, screen):
+            return None
+        report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
+    for number in range(1, reruns + 1):
+        # Tasks of other hosts cannot be run again here.
+        keys = [key for key in undecided(report, inputs.flakes) if key in planned.own_keys]
+        if not keys:
+            break
+        click.echo(f"attempt {number} of {reruns} more on {len(keys)} failed tasks", err=True)
+        if rerun_tasks(planned.context, ledger, keys):
+            return None
+        report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
+    return report
 
 
 def _revision(settings: Settings, inputs: GateInputs, base: str) -> Revision:

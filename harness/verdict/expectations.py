@@ -15,6 +15,7 @@ from pathlib import Path
 import yaml
 
 from harness.errors import InputError, Location
+from harness.ledger.plan_record import SchemaVersion
 from harness.matrix.editing.yaml_edit import WIDTH, end_line, find_section, remove_entries
 from harness.matrix.model.cell import Cell
 from harness.matrix.model.definitions import Expectation
@@ -40,6 +41,17 @@ class ExpectationSurvey:
     until: str
     cells: tuple[str, ...]
     fault: str
+
+
+EXPECTATIONS_SCHEMA = SchemaVersion(name="npu-matrix.expectations", version=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectationList:
+    """What `npu-matrix expect list --json` prints."""
+
+    schema: SchemaVersion = EXPECTATIONS_SCHEMA
+    expectations: tuple[ExpectationSurvey, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,6 +42,8 @@ GIT_REPOSITORY_VARIABLES = frozenset(
 )
 #: The mode of a submodule in the index of git.
 SUBMODULE_MODE = "160000"
+#: What git prints, besides the commit, for a name that several references or abbreviated commits have.
+AMBIGUOUS = b"is ambiguous"
 #: Time limit of a git command, which may wait for a lock or fetch an object.
 GIT_TIMEOUT_SECONDS = 120
 
@@ -92,10 +94,17 @@ def _revision_of_command(root: Path) -> str:
 
 
 def resolve_revision(root: Path, name: str) -> Revision:
-    """The commit with this name; the InputError for a missing one says how to fetch it."""
+    """The commit with this name; the InputError for a missing or ambiguous one says what to do."""
     if name.startswith("-"):
         raise InputError(f"{name!r} is not a revision", fix="name a branch, a tag or a commit")
-    found = _git(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    found = _git(root, "-c", "core.warnAmbiguousRefs=true", "rev-parse", "--verify", f"{name}^{{commit}}")
+    if found.returncode == 0 and AMBIGUOUS in found.stderr:
+        # git prefers tags: whoever can push one could replace the base of a gate, for example origin/main.
+        raise InputError(
+            f"revision {name!r} is ambiguous: more than one branch, tag or commit has this name",
+            where=Location(root),
+            fix=f"write refs/remotes/{name}, refs/heads/{name} or refs/tags/{name}, or the full commit id",
+        )
     if found.returncode == 0:
         return Revision(name=name, commit=found.stdout.decode().strip())
     inside = _git(root, "rev-parse", "--is-shallow-repository")
@@ -185,7 +194,9 @@ def changed_files(root: Path, revision: Revision) -> ChangedFiles:
 
     InfrastructureError if git cannot compare them.
     """
-    compared = _git(root, "diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", revision.commit, "--")
+    # .gitmodules belongs to the change too, and could hide its submodules.
+    options = ("--name-only", "--no-renames", "--no-ext-diff", "--no-relative", "--ignore-submodules=none")
+    compared = _git(root, "diff", *options, "-z", revision.commit, "--")
     top = _git(root, "rev-parse", "--show-toplevel")
     untracked = _git(root, "ls-files", "--others", "--exclude-standard", "--full-name", "-z")
     for done in (compared, top, untracked):
@@ -203,6 +214,18 @@ def changed_files(root: Path, revision: Revision) -> ChangedFiles:
         return tuple(os.path.relpath(folder / name, os.path.realpath(root)) for name in found)
 
     return ChangedFiles(tracked=names(compared.stdout), untracked=names(untracked.stdout))
+
+
+def is_in_change(root: Path, file: Path) -> bool:
+    """Whether git tracks a file in this checkout or one of its submodules, so that a change can bring it."""
+    real = Path(os.path.realpath(file))
+    if not real.is_file():
+        return False
+    if _git(real.parent, "ls-files", "--error-unmatch", "--", real.name).returncode != 0:
+        return False
+    tops = [_git(folder, "rev-parse", "--show-toplevel").stdout for folder in (root, real.parent)]
+    superproject = _git(real.parent, "rev-parse", "--show-superproject-working-tree").stdout
+    return tops[0] == tops[1] or bool(superproject.strip())
 
 
 def has_same_code(root: Path, revision: Revision) -> bool:
@@ -231,7 +254,7 @@ def _git(
     inherited = {name: value for name, value in os.environ.items() if name not in GIT_REPOSITORY_VARIABLES}
     try:
         return subprocess.run(
-            ["git", "-C", str(root), *arguments],  # noqa: S607 - the git of the PATH
+            ["git", "--no-replace-objects", "-C", str(root), *arguments],  # noqa: S607 - the git of the PATH
             capture_output=True,
             check=False,
             timeout=GIT_TIMEOUT_SECONDS,

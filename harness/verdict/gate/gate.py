@@ -39,7 +39,9 @@ class GateInputs:
     head: the verdicts on all entries of the change. head_keys: their keys, also those of tasks that this host
     cannot run; default: the keys of the verdicts. base: the verdicts of the base that decide something.
     base_keys: the keys of all entries of the base, with or without an outcome; "" if the entry has no task.
-    base_statuses: why entries of the base decide nothing. base_expected: the expected failures of the base.
+    base_statuses: why entries of the base decide nothing. base_expected: where the base declares an expected
+    failure; None if that is unknown. evidence_changes: entries that can have other evidence than on the base,
+    with the strongest on the base and here.
     selected: the entries that the user selected; others are judged only if their key changed. None: all.
     hardware: entries that need a device which this host does not have. awaiting: entries whose outcomes
     another job provides; see `matches`. accept_removed: entries that the change may remove.
@@ -57,7 +59,8 @@ class GateInputs:
     base: Mapping[CellCheck, Verdict] = field(default_factory=dict)
     base_keys: Mapping[CellCheck, str] = field(default_factory=dict)
     base_statuses: Mapping[CellCheck, Status] = field(default_factory=dict)
-    base_expected: Mapping[CellCheck, str] = field(default_factory=dict)
+    base_expected: Mapping[CellCheck, str] | None = None
+    evidence_changes: Mapping[CellCheck, tuple[Evidence, Evidence]] = field(default_factory=dict)
     selected: Collection[CellCheck] | None = None
     hardware: Collection[CellCheck] = ()
     awaiting: tuple[str, ...] = ()
@@ -67,6 +70,7 @@ class GateInputs:
     places: Mapping[CellCheck, Place] = field(default_factory=dict)
     logs: Mapping[CellCheck, tuple[Sequence[str], Sequence[str]]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    unverified: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     scope: GateScope = field(default_factory=GateScope)
     impacted_only: bool = False
@@ -80,6 +84,18 @@ class GateInputs:
         """The key of an entry of the change; "" if it has no task."""
         verdict = self.head.get(name)
         return self.head_keys.get(name, "") or (verdict.key if verdict else "")
+
+    def declares(self, name: CellCheck) -> bool:
+        """Whether the change itself declares a failure of this entry as expected; the base does not."""
+        verdict = self.head.get(name)
+        if verdict is None or verdict.expected is None or self.base_expected is None:
+            return False
+        return name not in self.base_expected
+
+    def weakened(self, name: CellCheck) -> bool:
+        """Whether the change can give only weaker evidence for the entry than the base can."""
+        before, after = self.evidence_changes.get(name, (Evidence.STATIC, Evidence.STATIC))
+        return after.rank < before.rank
 
     def changed(self, name: CellCheck) -> bool:
         """Whether the key of an entry differs from that of the base, or the base has no such key."""
@@ -131,11 +147,13 @@ def judge_gate(inputs: GateInputs) -> GateReport:
         if name not in removed and not _left_out(name, verdict, inputs)
     }
     items = [_item(name, verdict, inputs) for name, verdict in judged.items()]
+    weakened = [name for name in inputs.evidence_changes if inputs.weakened(name)]
     return GateReport(
         base=inputs.base_name,
-        items=(*items, *(_removed_item(name, inputs) for name in removed)),
+        items=(*items, *(_removed_item(name, inputs) for name in (*removed, *weakened))),
         untouched=len(head) - len(items) - sum(name in head for name in removed),
         problems=inputs.problems,
+        unverified=inputs.unverified,
         notices=inputs.notices,
         scope=inputs.scope,
         awaiting=inputs.awaiting,
@@ -180,6 +198,7 @@ def _item(name: CellCheck, head: Verdict, inputs: GateInputs) -> GateItem:
         evidence=evidence,
         changes=tuple(inputs.changes.get(name, ())),
         place=inputs.places.get(name),
+        declared=gate_class is GateClass.KNOWN and inputs.declares(name),
     )
 
 
@@ -190,10 +209,13 @@ def _weaker_than(head: Verdict, base: Verdict | None) -> Evidence | None:
 
 
 def _removed_item(name: CellCheck, inputs: GateInputs) -> GateItem:
-    """An entry that the base runs and the change does not."""
+    """An entry that the base runs and the change does not, or only with weaker evidence."""
     head = inputs.head.get(name)
-    accepted = any(matches(pattern, name, inputs) for pattern in inputs.accept_removed)
+    accepted = _is_accepted(name, inputs)
     reasons = head.reasons if head else ("only the base plans this check of this cell",)
+    if inputs.weakened(name):
+        before, after = inputs.evidence_changes[name]
+        reasons = (f"the base can give {before.value} evidence for it, the change only {after.value}",)
     option = shlex.quote(f"{name[0]}:{name[1]}")
     return GateItem(
         cell_id=name[0],
@@ -208,8 +230,17 @@ def _removed_item(name: CellCheck, inputs: GateInputs) -> GateItem:
     )
 
 
+def _is_accepted(name: CellCheck, inputs: GateInputs) -> bool:
+    return any(matches(pattern, name, inputs) for pattern in inputs.accept_removed)
+
+
 def _is_awaited(pattern: str, name: CellCheck, head: Verdict, inputs: GateInputs) -> bool:
-    """Only a missing outcome can be awaited, not one that is here and decides nothing."""
+    """Only a missing outcome can be awaited, not one that is here and decides nothing.
+
+    A change must not evade a check by moving it to a device that only another job has.
+    """
+    if pattern == NPU and name in inputs.evidence_changes and not _is_accepted(name, inputs):
+        return False
     missing = head.outcome is None or head.status in UNRUN | {Status.BLOCKED}
     return missing and head.status in UNANSWERED and matches(pattern, name, inputs)
 
@@ -258,16 +289,11 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
         return _not_run(name, inputs)
     if head.status is Status.BLOCKED:
         return _blocked(name, inputs)
-    if head.standing is Standing.KNOWN:
-        known = head.expected
-        why = (
-            f"expected failure: {known.reason} ({known.where}, until {known.until})"
-            if known
-            else "expected failure"
-        )
-        return GateClass.KNOWN, Blocks.NO, (why,)
-    if head.standing is Standing.UNEXPECTED and inputs.base_expected.get(name):
-        return _new(f"the change removes its expectation ({inputs.base_expected[name]}), and it still fails")
+    if head.standing is Standing.KNOWN and not (head.status in UNDECIDED and inputs.declares(name)):
+        return GateClass.KNOWN, Blocks.NO, _known(name, head, inputs)
+    earlier = (inputs.base_expected or {}).get(name) if head.expected is None else None
+    if head.standing is Standing.UNEXPECTED and earlier:
+        return _new(f"the change removes its expectation ({earlier}), and it still fails")
     if head.status is Status.INCONCLUSIVE and head.key == inputs.base_keys.get(name):
         return GateClass.KNOWN, Blocks.NO, (f"inconclusive; {_same_key(head, inputs)}",)
     if head.status in UNDECIDED:
@@ -286,6 +312,18 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
         return _passed(name, head, inputs)
     gate_class, blocks, evidence = _failed(name, head, inputs)
     return gate_class, blocks, (*evidence, flake.reason) if flake else evidence
+
+
+def _known(name: CellCheck, head: Verdict, inputs: GateInputs) -> tuple[str, ...]:
+    known = head.expected
+    if known is None:
+        return ("expected failure",)
+    why = f"expected failure: {known.reason} ({known.where}, until {known.until})"
+    if not inputs.declares(name):
+        return (why,)
+    base = inputs.base.get(name)
+    on_base = f"verdict of the base: {_described(base)}" if base else _no_base(name, inputs)
+    return (why, "this change declares it as expected, the base does not", on_base)
 
 
 def _not_run(name: CellCheck, inputs: GateInputs) -> _Class:

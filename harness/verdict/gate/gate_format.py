@@ -34,11 +34,12 @@ VERDICTS = {
     0: "green: every changed key has an outcome, and nothing is newly broken",
     1: "red: something is not as expected",
     3: "red: nothing was compared, so nothing was verified",
-    4: "red: an outcome is missing, or the change removes a check",
+    4: "red: an outcome or a comparison is missing, or the change removes a check",
 }
 #: The verdicts that replace "every changed key has an outcome" where it says too much.
 NO_KEY_CHANGED = "green, but no key changed: this gate verified nothing about the change"
 SOME_AWAITED = "green except for what is awaited: nothing else is missing or newly broken"
+SOME_DECLARED = "green except for {count} failures that this change itself declares as expected"
 IS_HEAD = "red: the base is this checkout itself, so nothing was compared"
 # GitHub shows at most ten annotations of each level per step.
 MOST_ANNOTATIONS = 10
@@ -56,6 +57,8 @@ def verdict_text(report: GateReport) -> str:
         text = NO_KEY_CHANGED
     elif code == EXIT_OK and report.counts[GateClass.AWAITED]:
         text = SOME_AWAITED
+    elif code == EXIT_OK and report.declared:
+        text = SOME_DECLARED.format(count=report.declared)
     elif code == EXIT_NOTHING_SELECTED and report.scope.is_head:
         text = IS_HEAD
     return f"{text} (exit code {code})"
@@ -76,6 +79,8 @@ def scope_lines(report: GateReport) -> list[str]:
     if report.awaiting:
         patterns, awaited = ", ".join(report.awaiting), report.counts[GateClass.AWAITED]
         lines.append(f"not verified here, awaited from other jobs ({patterns}): {awaited} checks")
+    if report.declared:
+        lines.append(f"the change itself declares {report.declared} failures as expected: review them")
     if report.gone:
         accepted = f", accepted ({', '.join(report.accept_removed)})" if report.accept_removed else ""
         named = [f"{cell} {check}" for cell, check in report.gone]
@@ -130,7 +135,7 @@ def as_text(report: GateReport) -> str:
         lines += [f"  do: {shown(remedy)}" for remedy in item.remedies]
         if item.blocks is not Blocks.NO and _names_no_command(item):
             lines.append(f"  reproduce: {item.reproduce}")
-    lines += [f"error: {shown(problem)}" for problem in report.problems]
+    lines += [f"error: {shown(problem)}" for problem in (*report.problems, *report.unverified)]
     lines += [f"note: {shown(notice)}" for notice in report.notices]
     return "\n".join([*lines, _counts(report), f"gate against {report.base}: {verdict_text(report)}"]) + "\n"
 
@@ -153,6 +158,7 @@ def to_json(report: GateReport) -> dict[str, object]:
         "items": [_item_json(item) for item in report.items],
         "gone": [{"cell": cell, "check": check} for cell, check in report.gone],
         "problems": list(map(masked, report.problems)),
+        "unverified": list(map(masked, report.unverified)),
         "notices": list(map(masked, report.notices)),
     }
 
@@ -208,7 +214,7 @@ def as_github(report: GateReport) -> str:
         _annotation("warning", item, f"flaky: {item.cell_id} {item.check}", _sentences(item))
         for item in flaky[:MOST_ANNOTATIONS]
     ]
-    lines += [f"::error::{_data(shown(problem))}" for problem in report.problems]
+    lines += [f"::error::{_data(shown(problem))}" for problem in (*report.problems, *report.unverified)]
     level = "notice" if report.exit_code == 0 else "error"
     return "".join(f"{line}\n" for line in [*lines, f"::{level}::{_data(f'gate: {verdict_text(report)}')}"])
 
@@ -237,7 +243,7 @@ def as_markdown(report: GateReport) -> str:
     parts = [f"### npu-matrix gate: {verdict_text(report)}", ""]
     parts += [f"- {_escaped(line)}" for line in scope_lines(report)]
     parts += ["", f"{_counts(report)}.", ""]
-    parts += [f"- **{_escaped(problem)}**" for problem in report.problems]
+    parts += [f"- **{_escaped(problem)}**" for problem in (*report.problems, *report.unverified)]
     for one in GateClass:
         items = [item for item in report.items if item.gate_class is one]
         if items and one is not GateClass.PASSED:

@@ -63,7 +63,7 @@ class GateItem:
     changed: whether the key differs from that of the base, or the base has none. obtained: how the outcome
     was obtained. weaker_than: the evidence of the pass on the base, if this one is a pass on weaker evidence.
     changes: the inputs that the change modified. place: the line that sets them. reproduce: the command that
-    runs the check.
+    runs the check. declared: whether the change itself declares this failure as expected.
     """
 
     cell_id: str
@@ -81,6 +81,7 @@ class GateItem:
     changes: tuple[str, ...] = ()
     place: Place | None = None
     reproduce: str = ""
+    declared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +108,15 @@ class GateReport:
     """The classified entries, and problems that block the change by themselves.
 
     untouched: the number of entries that are left out, because they have no outcome and the same key as on
-    the base. awaiting, accept_removed: the patterns of these options.
+    the base. unverified: sentences about what could not be compared; they block with exit code 4.
+    awaiting, accept_removed: the patterns of these options.
     """
 
     base: str
     items: tuple[GateItem, ...]
     untouched: int = 0
     problems: tuple[str, ...] = ()
+    unverified: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     scope: GateScope = GateScope()
     awaiting: tuple[str, ...] = ()
@@ -131,6 +134,11 @@ class GateReport:
         return tuple(
             (item.cell_id, item.check) for item in self.items if item.gate_class is GateClass.REMOVED
         )
+
+    @property
+    def declared(self) -> int:
+        """How many failures the change itself declares as expected."""
+        return sum(item.declared for item in self.items)
 
     @property
     def changed_keys(self) -> frozenset[str]:
@@ -152,7 +160,7 @@ class GateReport:
         blocking = {item.blocks for item in self.items}
         if Blocks.UNEXPECTED in blocking or self.problems:
             return EXIT_UNEXPECTED
-        if Blocks.INCOMPLETE in blocking:
+        if Blocks.INCOMPLETE in blocking or self.unverified:
             return EXIT_INCOMPLETE
         if self.scope.is_head:
             return EXIT_NOTHING_SELECTED

@@ -26,7 +26,8 @@ from harness.plan.change.revision import (
     resolve_revision,
 )
 from harness.serialisation import as_object, load
-from harness.settings import ENVIRONMENT_PREFIX, Settings, flag_of, load_settings
+from harness.settings import ENVIRONMENT_PREFIX, OPTIONS, Settings, load_settings
+from harness.verdict.expectations import ExpectationList, ExpectationSurvey
 from harness.workspace.planning.open_plan import PlanContext, open_plan
 from harness.workspace.planning.plan_estimates import work_text
 from harness.workspace.planning.plan_history import PlanHistory
@@ -55,10 +56,16 @@ def compare_with_revision(
 
 @dataclass(frozen=True, kw_only=True)
 class RevisionPlan:
-    """The plan of a revision, and its matrix; None if the current code cannot read that."""
+    """The plan of a revision, with the settings and the matrix that it was made from.
+
+    matrix: None if the current code cannot read it. Then `expected` has its expected failures as the code of
+    the revision lists them; None if that cannot list them either.
+    """
 
     plan: PlanRecord
+    settings: Settings
     matrix: Matrix | None
+    expected: tuple[ExpectationSurvey, ...] | None = None
 
 
 def plan_of_revision(
@@ -87,24 +94,35 @@ def plan_of_revision(
             plan = _planned_here(context, there, only, checks, package_root)
         else:
             plan = _planned_there(there, revision, only, checks)
-        return RevisionPlan(plan=plan, matrix=_matrix(there.path("matrix")))
+        matrix = _matrix(there.path("matrix"))
+        expected = _expectations_there(there) if matrix is None else None
+        return RevisionPlan(plan=plan, settings=there, matrix=matrix, expected=expected)
 
 
 def settings_at(settings: Settings, folder: Path) -> Settings:
     """The settings of a revision that was written into `folder`: its own file, and explicit options.
 
-    A change of the settings file can select another profile or matrix; the base keeps its own.
+    A change of the settings file can select another profile or matrix; the base keeps its own. The variables
+    of this process are not read, because the command line has set them to the values of this checkout.
     """
     explicit = {name: settings[name] for name in settings.values if settings.is_explicit(name)}
     if "matrix" in explicit:
         explicit["matrix"] = _inside(settings)
-    return load_settings(explicit, os.environ, folder)
+    return load_settings(explicit, {}, folder)
 
 
 def _matrix(file: Path) -> Matrix | None:
     try:
         return load_matrix(file)
     except InputError:
+        return None
+
+
+def _expectations_there(settings: Settings) -> tuple[ExpectationSurvey, ...] | None:
+    try:
+        done = _run_there(settings, ["expect", "list", "--json"])
+        return load(ExpectationList, done.stdout).expectations
+    except (subprocess.TimeoutExpired, ValueError):
         return None
 
 
@@ -135,35 +153,12 @@ def _planned_here(
 def _planned_there(
     settings: Settings, revision: Revision, only: Sequence[str], checks: Sequence[str]
 ) -> PlanRecord:
-    """Run the planner of the revision, with the settings that it has there.
-
-    PYTHONPATH selects its code; `-P` excludes the working folder.
-    """
-    folder = settings.root
-    argv = [sys.executable, "-P", "-m", "harness", "--root", str(folder)]
-    argv += ["--matrix", settings["matrix"], "--profile", settings["profile"]]
-    argv += ["--state", str(folder / ".npu-matrix"), "plan", "--json"]
-    argv += [word for glob in only for word in ("--only", glob)]
-    argv += [word for check in checks for word in ("--check", check)]
+    """The plan that the planner of the revision makes, with the settings that it has there."""
+    arguments = ["plan", "--json"]
+    arguments += [word for glob in only for word in ("--only", glob)]
+    arguments += [word for check in checks for word in ("--check", check)]
     try:
-        done = subprocess.run(
-            argv,
-            cwd=folder,
-            env={
-                **os.environ,
-                # A revision without this option ignores the variable.
-                **{
-                    f"{ENVIRONMENT_PREFIX}{name.upper()}": settings[name]
-                    for name in ("engine", "base_image")
-                    if settings.values[name].origin == flag_of(name)
-                },
-                "PYTHONPATH": str(folder),
-                "PYTHONDONTWRITEBYTECODE": "1",
-            },
-            capture_output=True,
-            check=False,
-            timeout=SECONDS,
-        )
+        done = _run_there(settings, arguments)
         if done.returncode == 0:
             return load(PlanRecord, done.stdout)
         why = done.stderr.decode(errors="replace").strip()[-500:]
@@ -173,6 +168,32 @@ def _planned_there(
         f"{revision} cannot be planned, so nothing can be proved unchanged since then",
         why=f"the planner of that revision failed: {why}",
         fix="compare with a revision whose `npu-matrix plan` works, or plan without --changed-since",
+    )
+
+
+def _run_there(settings: Settings, arguments: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+    """Run a command of the code of a revision on its files.
+
+    PYTHONPATH selects its code; `-P` excludes the working folder.
+    """
+    folder = settings.root
+    argv = [sys.executable, "-P", "-m", "harness", "--root", str(folder)]
+    argv += ["--matrix", settings["matrix"], "--profile", settings["profile"]]
+    variables = {f"{ENVIRONMENT_PREFIX}{option.name.upper()}": option.name for option in OPTIONS}
+    # A revision without one of these options ignores its variable.
+    chosen = {variable: settings[name] for variable, name in variables.items() if settings.is_explicit(name)}
+    return subprocess.run(
+        [*argv, "--state", str(folder / ".npu-matrix"), *arguments],
+        cwd=folder,
+        env={
+            **{name: value for name, value in os.environ.items() if name not in variables},
+            **chosen,
+            "PYTHONPATH": str(folder),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
+        capture_output=True,
+        check=False,
+        timeout=SECONDS,
     )
 
 

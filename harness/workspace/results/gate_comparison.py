@@ -7,20 +7,18 @@ import os
 import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from harness.devices.host.inventory import HostReport
-from harness.errors import InfrastructureError, InputError, Location
+from harness.errors import InfrastructureError, InputError
 from harness.ledger.plan_record import PlanEntry, PlanRecord, SkipCause
-from harness.ledger.run_record import RunRecord
-from harness.ledger.store import FILE_NAME, Ledger
-from harness.matrix.version_matrix import Matrix
-from harness.outcome import Status
-from harness.plan.change.revision import Revision, checkout_revision, resolve_revision
+from harness.ledger.store import Ledger
+from harness.outcome import Evidence, Status
+from harness.plan.change.revision import checkout_revision
 from harness.plan.keys.key import key_changes
 from harness.plan.tasks.check_registry import all_checks
-from harness.plan.tasks.task import Plan, plan_of_record
+from harness.plan.tasks.evidence_bound import strongest_evidence
+from harness.plan.tasks.task import Plan
 from harness.run.scheduling.altered_outcomes import altered_outcomes
 from harness.settings import DEFAULT_PROFILE, Settings
 from harness.verdict.expectations import survey_expectations
@@ -37,13 +35,13 @@ from harness.verdict.triage.catalogue import LOCAL_NAME, catalogue_with
 from harness.verdict.triage.diagnosis import triage_file
 from harness.verdict.triage.diagnosis_text import in_short
 from harness.verdict.verdict import Verdict
-from harness.workspace.open_ledger import ledger_file, read_ledger
 from harness.workspace.planning.open_plan import PlanContext, expectations, open_plan
-from harness.workspace.planning.other_host_plans import add_outcomes_of_other_hosts, join_plans
-from harness.workspace.planning.revision_comparison import plan_of_revision
+from harness.workspace.planning.other_host_plans import add_outcomes_of_other_hosts
+from harness.workspace.results.gate_base import GateBase, expected_on_base, open_gate_base, uncompared
 from harness.workspace.results.gate_scope import (
     CheckoutChange,
     change_of_checkout,
+    gate_changes,
     import_problems,
     matrix_changes,
     missing_origins,
@@ -83,22 +81,6 @@ class GatePlan:
     own_keys: frozenset[str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Base:
-    """The base: its plan, with the cell ids of this checkout, and the verdicts on its entries.
-
-    revision: None if the base is a run or another ledger. matrix: None if it cannot be read. cells: cell id
-    of this checkout -> cell id on the base, where they differ.
-    """
-
-    name: str
-    plan: PlanRecord
-    verdicts: Mapping[CellCheck, Verdict]
-    revision: Revision | None = None
-    matrix: Matrix | None = None
-    cells: Mapping[str, str] = field(default_factory=dict)
-
-
 def open_gate_plan(settings: Settings, ledger: Ledger, options: GateOptions) -> GatePlan:
     """Plan the whole profile, because a change can affect more than the user selects with --only and --check.
 
@@ -128,7 +110,7 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
     plan, profile = context.plan, context.plan.profile
     attempts = read_attempts(plan, ledger)
     expected = expectations(context.matrix, profile)
-    base = _base(planned, ledger, options.base)
+    base = open_gate_base(context, planned.hosts, ledger, options.base)
     changes, places = _blame(context, base.plan)
     altered = altered_outcomes(plan.tasks, attempts.outcomes, ledger.artifacts)
     outdated = outdated_attempts(plan, attempts) | altered
@@ -151,7 +133,8 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
             for name, one in base.verdicts.items()
             if (one.outcome and not one.outcome.trust.claimed) or one.status is Status.BLOCKED
         },
-        base_expected=_base_expectations(base, head),
+        base_expected=expected_on_base(base, head),
+        evidence_changes=_evidence_changes(base.plan, plan.record()),
         selected=planned.selected,
         hardware=frozenset(name for name, one in head_entries.items() if _cause(one) is SkipCause.HOST),
         awaiting=options.awaiting,
@@ -162,8 +145,9 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
         problems=(
             *_idle_expectations(context, by_name),
             *import_problems(context.settings, changed.files if changed else ()),
-            *(stored_problems(changed) if changed else ()),
+            *(stored_problems(context.settings, changed) if changed else ()),
         ),
+        unverified=uncompared(context, base),
         notices=plan.notices,
         scope=_scope(context, base, head_entries, changed),
         impacted_only=options.impacted_only,
@@ -203,22 +187,26 @@ def _missing_sources(plan: Plan, key: str) -> str:
     return next((str(tree["repository"]) for tree in trees if tree.get("repository")), "")
 
 
-def _base_expectations(base: _Base, head: Mapping[CellCheck, Verdict]) -> dict[CellCheck, str]:
-    """(cell, check) -> where the base declares an expected failure that this checkout does not have."""
-    if base.matrix is None:
-        return {}
-    expected = expectations(base.matrix, base.plan.profile)
-    found = {}
-    for (cell, check), verdict in head.items():
-        earlier = expected(base.cells.get(cell, cell), check) if verdict.expected is None else None
-        if earlier is not None:
-            found[cell, check] = earlier.where
-    return found
+def _evidence_changes(base: PlanRecord, here: PlanRecord) -> dict[CellCheck, tuple[Evidence, Evidence]]:
+    before, after = _evidence_by_name(base), _evidence_by_name(here)
+    return {
+        name: (before[name], one) for name, one in after.items() if name in before and before[name] is not one
+    }
+
+
+def _evidence_by_name(plan: PlanRecord) -> dict[CellCheck, Evidence]:
+    """The strongest evidence that each entry with a key can have; this host may lack the device for it."""
+    tasks = plan.tasks_by_key
+    return {
+        name: Evidence.HARDWARE if _cause(entry) is SkipCause.HOST else strongest_evidence(tasks[entry.key])
+        for name, entry in plan.entries_by_name.items()
+        if _cause(entry) is SkipCause.HOST or entry.key in tasks
+    }
 
 
 def _scope(
     context: PlanContext,
-    base: _Base,
+    base: GateBase,
     head_entries: Mapping[CellCheck, PlanEntry],
     changed: CheckoutChange | None,
 ) -> GateScope:
@@ -234,19 +222,21 @@ def _scope(
         return _cause(entry) is SkipCause.PROFILE and not same
 
     files = changed.files if changed else ()
-    notes = matrix_changes(context.matrix, base.matrix, context.plan.profile) if base.matrix else ()
-    if base.revision and base.matrix is None:
-        notes = (
-            "not looked at: changes of expectations and profiles; the matrix of the base cannot be read",
-        )
+    unread = unread_files(context.settings, files, (context.plan.record(), base.plan))
+    notes: tuple[str, ...] = ()
+    if base.at and base.at.matrix:
+        notes = matrix_changes(context.matrix, base.at.matrix, context.plan.profile)
+    elif base.at:
+        notes = ("not looked at: changes of profiles and runners; the matrix of the base cannot be read",)
     return GateScope(
         profile=context.plan.profile,
         commit=base.revision.commit if base.revision else "",
         is_head=base.revision is not None and not files and base.revision.commit == _head(context.settings),
         changed_files=len(files) if changed else None,
-        unread_files=unread_files(context.settings, files, (context.plan.record(), base.plan)),
+        unread_files=unread,
         left_out=tuple(name for name, entry in head_entries.items() if changed_and_left_out(name, entry)),
         notes=(
+            *gate_changes(unread),
             *plan_changes(context.plan.record(), base.plan),
             *notes,
             *missing_origins(context.settings),
@@ -273,100 +263,6 @@ def _logs(
 def _head(settings: Settings) -> str:
     """The commit of this checkout."""
     return checkout_revision(settings.root).removesuffix("+")
-
-
-def _base(planned: GatePlan, ledger: Ledger, base: str) -> _Base:
-    """The base with this name: another ledger, a run of this ledger, or a git revision."""
-    settings = planned.context.settings
-    path = Path(base)
-    run = ledger.run(base)
-    stored = _has_ledger(path) or run is not None
-    try:
-        revision = resolve_revision(settings.root, base)
-    except (InputError, InfrastructureError):
-        if _has_ledger(path):
-            return _base_of_ledger(planned, base, ledger_file(path))
-        if run is not None:
-            return _base_of_run(planned, f"run {base}", run, ledger)
-        if path.is_dir():
-            # Its error says that the folder has no ledger.
-            ledger_file(path)
-        raise
-    if stored:
-        # Otherwise a change could replace its base: with a folder that has the name of the base branch.
-        raise InputError(
-            f"{base} is both a git revision and {'a ledger' if _has_ledger(path) else 'a run'}",
-            fix=f"write refs/heads/{base} or the commit for the revision, or ./{base} for the ledger",
-        )
-    here = plan_of_revision(planned.context, revision, (), ())
-    socs = {host.soc: host for host in planned.hosts.values()}
-    plans = {
-        soc: plan_of_revision(replace(planned.context, host=host), revision, (), ()).plan
-        for soc, host in socs.items()
-    }
-    plan = join_plans(here.plan, {cell: plans[host.soc] for cell, host in planned.hosts.items()})
-    plan, cells = _with_cell_ids_of(plan, planned.context.plan)
-    return _Base(
-        name=str(revision),
-        plan=plan,
-        verdicts=_verdicts_on(plan, ledger, None),
-        revision=revision,
-        matrix=here.matrix,
-        cells=cells,
-    )
-
-
-def _with_cell_ids_of(base: PlanRecord, here: Plan) -> tuple[PlanRecord, dict[str, str]]:
-    """The plan of the base, in which the cell of a stack whose versions were edited has the id that it has
-    here; and for these cells, id here -> id on the base."""
-    ids = {cell.id for cell in here.cells}
-    known = {cell.id for cell in base.cells}
-    stacks = {cell.stack: cell.id for cell in here.cells if cell.stack and cell.id not in known}
-    names = {
-        cell.id: stacks[cell.stack] for cell in base.cells if cell.id not in ids and cell.stack in stacks
-    }
-    renamed = replace(
-        base,
-        cells=tuple(replace(cell, id=names.get(cell.id, cell.id)) for cell in base.cells),
-        entries=tuple(
-            replace(entry, cell_id=names.get(entry.cell_id, entry.cell_id)) for entry in base.entries
-        ),
-    )
-    return renamed, {new: old for old, new in names.items()}
-
-
-def _has_ledger(path: Path) -> bool:
-    return (path / FILE_NAME).is_file() or (path.is_file() and path.suffix == ".sqlite3")
-
-
-def _base_of_ledger(planned: GatePlan, base: str, file: Path) -> _Base:
-    with read_ledger(planned.context.settings, file) as other:
-        run = other.latest_run()
-        if run is None:
-            raise InputError("this ledger has no run", where=Location(file), fix="name a ledger with a run")
-        return _base_of_run(planned, f"{base} (run {run.run_id})", run, other)
-
-
-def _base_of_run(planned: GatePlan, name: str, run: RunRecord, ledger: Ledger) -> _Base:
-    """A run as the base; InputError if its plan cannot be read."""
-    _stored_plan(run.plan)
-    plan, cells = _with_cell_ids_of(run.plan, planned.context.plan)
-    return _Base(name=name, plan=plan, verdicts=_verdicts_on(plan, ledger, run.run_id), cells=cells)
-
-
-def _verdicts_on(plan: PlanRecord, ledger: Ledger, run_id: str | None) -> dict[CellCheck, Verdict]:
-    """The verdicts of the entries of a base, by the current checks and without expectations."""
-    if not plan.entries:
-        return {}
-    stored = _stored_plan(plan)
-    outcomes = dict(read_attempts(stored, ledger).outcomes)
-    if run_id is not None:
-        outcomes |= {one.key: one for one in reversed(ledger.history(run_id=run_id, limit=100_000))}
-    return verdicts_from_ledger(stored, outcomes, lambda _cell, _check: None)
-
-
-def _stored_plan(plan: PlanRecord) -> Plan:
-    return plan_of_record(plan, {check.name: check for check in all_checks()})
 
 
 def _blame(

@@ -8,24 +8,29 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from harness.ledger.plan_record import PlanRecord
+from harness.ledger.store import FILE_NAME as LEDGER_FILE
 from harness.matrix.model.definitions import Runner
 from harness.matrix.version_matrix import Matrix
 from harness.package import PACKAGE_ROOT
 from harness.patchstack.format.patch_header import FILE_NAME as PATCH_HEADER
 from harness.patchstack.stacks.patch_origin import OriginState
 from harness.patchstack.stacks.patch_stack import PATCH_SUFFIXES, SERIES, imported_origins, upstreams
-from harness.plan.change.revision import Revision, changed_files
+from harness.plan.change.revision import Revision, changed_files, is_in_change
 from harness.plan.keys.code_digests import simulator_modules
+from harness.settings import ENVIRONMENT_PREFIX, Settings
 from harness.settings import FILE_NAME as SETTINGS_FILE
-from harness.settings import Settings
 
 #: The folder with the patch stacks of a checkout.
 PATCHES = "patches"
+#: The settings that decide where outcomes, and what they are compared with, come from.
+EVIDENCE_SETTINGS = ("state", "cache", "mirrors", "references", "executor", "ray_address")
+#: The files of a repository that decide how GitHub runs a gate.
+WORKFLOWS = (".github/", "action.yml", "action.yaml")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckoutChange:
-    """The files that differ from the base, and those of them that are stored outcomes or caches in git."""
+    """The files that differ from the base, and those of them that are outcomes, caches or mirrors in git."""
 
     files: tuple[str, ...]
     stored: tuple[str, ...]
@@ -44,19 +49,38 @@ def change_of_checkout(settings: Settings, revision: Revision) -> CheckoutChange
     untracked = [file for file in changed.untracked if not inside(file, "state", "cache", "reports")]
     return CheckoutChange(
         files=tuple(sorted({*changed.tracked, *untracked})),
-        stored=tuple(file for file in changed.tracked if inside(file, "state", "cache")),
+        # A submodule may be a mirror; its commits are named by their content.
+        stored=tuple(
+            file
+            for file in changed.tracked
+            if inside(file, "state", "cache")
+            or (inside(file, "mirrors") and not (settings.root / file).is_dir())
+        ),
     )
 
 
-def stored_problems(change: CheckoutChange) -> tuple[str, ...]:
+def stored_problems(settings: Settings, change: CheckoutChange) -> tuple[str, ...]:
     """The error for outcomes and caches that the change brings along: they would be reused as evidence."""
-    if not change.stored:
+    ledger = settings.path("state") / LEDGER_FILE
+    stored = change.stored or ((str(ledger),) if is_in_change(settings.root, ledger) else ())
+    if not stored:
         return ()
     problem = (
-        f"the change contains files of the state or cache folder, for example {change.stored[0]}: "
+        f"the change contains files of the state, cache or mirrors folder, for example {stored[0]}: "
         "outcomes come from runs, not from the change. Remove them from git"
     )
     return (problem,)
+
+
+def changed_evidence_settings(here: Settings, base: Settings) -> tuple[str, ...]:
+    """Sentences about settings with which the change decides by itself where its outcomes come from."""
+    return tuple(
+        f"the change sets {name} = {here[name]!r} instead of {base[name]!r} in {SETTINGS_FILE}, and so "
+        "decides where its own outcomes come from: set it in the job that runs the gate, with the variable "
+        f"{ENVIRONMENT_PREFIX}{name.upper()}"
+        for name in EVIDENCE_SETTINGS
+        if here[name] != base[name]
+    )
 
 
 def unread_files(
@@ -70,8 +94,27 @@ def unread_files(
     root = Path(os.path.realpath(settings.root))
     read = {_inside(settings.root / file, root) for file in _inputs(settings, plans)}
     unread = [file for file in changed if _inside(settings.root / file, root) not in read]
-    # Patches first, because reports show the first names only.
-    return tuple(sorted(unread, key=lambda file: (not file.endswith(PATCH_SUFFIXES), file)))
+    # Reports show the first names only.
+    return tuple(
+        sorted(unread, key=lambda file: (not file.endswith(PATCH_SUFFIXES), not _runs_gate(file), file))
+    )
+
+
+def gate_changes(unread: Collection[str]) -> tuple[str, ...]:
+    """A sentence about the files that run a gate: what they do cannot be judged by the gate itself."""
+    files = [file for file in unread if _runs_gate(file)]
+    if not files:
+        return ()
+    named = ", ".join(files[:3]) + (" and others" if len(files) > 3 else "")
+    note = (
+        f"not looked at: {len(files)} changed files of workflows or of npu-matrix itself, which can change "
+        f"what this gate does; review {named}"
+    )
+    return (note,)
+
+
+def _runs_gate(file: str) -> bool:
+    return file.startswith((*WORKFLOWS, f"{PACKAGE_ROOT.name}/"))
 
 
 def import_problems(settings: Settings, changed: Collection[str]) -> tuple[str, ...]:

@@ -19,7 +19,10 @@ from harness.outcome import Evidence, Outcome, State
 from harness.patchstack.apply.patch_verdict import MeasuredPatch, PatchVerdict
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, PatchesMeasured
 from harness.plan.tasks.check_registry import all_checks
+from harness.serialisation import dumps
 from harness.settings import load_settings
+from harness.verdict.expectations import ExpectationList, ExpectationSurvey
+from harness.workspace.planning import revision_comparison
 from harness.workspace.planning.open_plan import inspect_this_host, open_plan
 from harness.workspace.planning.other_host_plans import host_with_chip
 
@@ -577,6 +580,41 @@ def test_a_removed_expectation_of_a_failing_check_blocks(repository):
     classes, report = repository.classes(code=1)
     assert classes["verl-0-9-1"] == "new"
     assert any("removes the expected failure known" in note for note in report["scope"]["notes"])
+
+
+@pytest.mark.parametrize("lists", [True, False])
+def test_a_base_whose_matrix_only_its_own_version_can_read_keeps_its_expectations(
+    repository, monkeypatch, lists
+):
+    """The code of the base is a stand-in that plans, and lists its expectations or cannot."""
+    repository.answer(BAD, only="0-9-1")
+    repository.answer(GOOD, only="0-6-1")
+    plan = open_plan(repository.settings).plan
+    survey = ExpectationSurvey(
+        id="known", where="matrix.yaml:9", check="patches", state="fail", reason="moved", source="x",
+        owner="o", until="2099-01-01", fault="",
+        cells=tuple(cell.id for cell in plan.cells if "0-9-1" in cell.id),
+    )  # fmt: skip
+    package = repository.root / "harness"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "plan.json").write_text(dumps(plan.record()))
+    (package / "expect.json").write_text(dumps(ExpectationList(expectations=(survey,))) if lists else "{}")
+    (package / "__main__.py").write_text(
+        "import pathlib, sys\n"
+        "name = 'plan' if 'plan' in sys.argv else 'expect'\n"
+        "print(pathlib.Path(__file__).with_name(f'{name}.json').read_text())\n"
+    )
+    (repository.root / "matrix.yaml").write_text("format: 2\n")
+    repository.git("add", "harness")
+    repository.commit()
+    repository.write()
+    (package / "__main__.py").write_text("")
+    monkeypatch.setattr(revision_comparison, "PACKAGE_ROOT", package)
+    classes, report = repository.classes("--impacted", code=1 if lists else 4)
+    assert classes["verl-0-9-1"] == ("new" if lists else "known")
+    assert any("the matrix of the base cannot be read" in note for note in report["scope"]["notes"])
+    assert bool(report["unverified"]) is not lists
 
 
 def test_a_narrowed_profile_blocks(repository):

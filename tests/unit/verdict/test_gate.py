@@ -228,6 +228,48 @@ def test_an_expectation_that_the_change_removes_blocks_while_the_check_fails():
     assert classified(PASS, base_key="a" * 64, **removed) == (GateClass.PASSED, EXIT_OK)
 
 
+def test_a_failure_that_the_change_declares_is_known_only_if_it_is_decided():
+    declared = {"base_expected": {}}
+    fails = side(Status.FAIL, "loss differs", expected=KNOWN)
+    report = gate(fails, PASS, **declared)
+    assert (report.items[0].gate_class, report.exit_code, report.declared) == (GateClass.KNOWN, EXIT_OK, 1)
+    assert "itself declares as expected" in FORMATS["text"](report)
+    assert gate(fails, PASS, base_expected={NAME: "matrix.yaml:9"}).declared == 0
+    assert gate(fails, PASS).declared == 0
+    for status in (Status.ERROR, Status.INCONCLUSIVE):
+        undecided = side(status, "full disk", expected=replace(KNOWN, state=status.value))
+        assert classified(undecided, **declared) == (GateClass.INFRA, EXIT_INCOMPLETE)
+        stated = {"base_expected": {NAME: "matrix.yaml:9"}}
+        assert classified(undecided, **stated) == (GateClass.KNOWN, EXIT_OK)
+
+
+def test_weaker_evidence_than_on_the_base_blocks_until_it_is_accepted():
+    moved = {"evidence_changes": {NAME: (Evidence.HARDWARE, Evidence.SIMULATED)}}
+    report = gate(PASS, **moved)
+    assert [item.gate_class for item in report.items] == [GateClass.PASSED, GateClass.REMOVED]
+    assert report.exit_code == EXIT_INCOMPLETE
+    assert "hardware evidence for it, the change only simulated" in FORMATS["text"](report)
+    assert gate(PASS, accept_removed=("cell:loss",), **moved).exit_code == EXIT_OK
+
+
+def test_a_check_that_the_change_moves_to_hardware_is_not_awaited():
+    missing = side(Status.NOT_RUN, "no NPU on this host")
+    awaited = {"awaiting": ("npu",), "hardware": {NAME}}
+    moved = {"evidence_changes": {NAME: (Evidence.SIMULATED, Evidence.HARDWARE)}}
+    assert gate(missing, **awaited).exit_code == EXIT_NOTHING_SELECTED
+    assert classified(missing, **awaited, **moved) == (GateClass.NOT_RUN, EXIT_INCOMPLETE)
+    accepted = gate(missing, accept_removed=("cell:loss",), **awaited, **moved)
+    assert accepted.items[0].gate_class is GateClass.AWAITED
+    assert gate(PASS, **awaited, **moved).exit_code == EXIT_OK
+
+
+def test_what_could_not_be_compared_blocks_and_is_said():
+    report = gate(PASS, unverified=("not compared: the expected failures of main",))
+    assert report.exit_code == EXIT_INCOMPLETE
+    for name in ("text", "json", "github", "comment"):
+        assert "not compared" in html.unescape(FORMATS[name](report))
+
+
 def test_checks_outside_the_selection_count_if_their_key_changed():
     other = ("cell", "lint")
     inputs = GateInputs(
