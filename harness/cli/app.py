@@ -72,6 +72,10 @@ class _ReaderGoneError(Exception):
     """The reader of the output is gone (`| head`). click would exit with 1, which means a failed check."""
 
 
+#: Errors that `--debug` shows like any other command line.
+_WITHOUT_TRACEBACK = (click.ClickException, click.exceptions.Abort, KeyboardInterrupt, _ReaderGoneError)
+
+
 class LazyGroup(click.Group):
     """Loads a command's module only when that command is used, so that `--help` stays fast."""
 
@@ -252,54 +256,54 @@ def main(argv: list[str] | None = None) -> Any:
             click.echo(code.line)
         sys.stdout.flush()
         sys.exit(int(code) if isinstance(code, int) else 0)
-    except HarnessError as error:
-        if debug:
+    except (Exception, KeyboardInterrupt) as error:
+        if debug and not isinstance(error, _WITHOUT_TRACEBACK):
             raise
+        sys.exit(_report_error(error, arguments))
+
+
+def _report_error(error: BaseException, arguments: Sequence[str]) -> int:
+    """Print an error on standard error; returns the exit code."""
+    if isinstance(error, HarnessError):
         _print_error(error, arguments)
-        sys.exit(error.exit_code)
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        click.echo("interrupted; the same command resumes", err=True)
-        sys.exit(EXIT_INTERRUPTED)
-    except click.ClickException as error:
+        return error.exit_code
+    if isinstance(error, click.ClickException):
         usage = io.StringIO()
         error.show(usage)
         _complain(usage.getvalue().rstrip("\n"))
-        sys.exit(error.exit_code)
-    except _ReaderGoneError:
+        return error.exit_code
+    if isinstance(error, _ReaderGoneError):
         _drop_output()
-        sys.exit(EXIT_INCOMPLETE)
-    except OSError as error:
-        if debug:
-            raise
-        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
-        fix = "check the path and its permissions; --debug shows a traceback"
-        shown = caused_by(InfrastructureError(what, fix=fix), error)
-        with contextlib.suppress(OSError):
-            _print_error(shown, arguments)
-        try:
-            sys.stdout.flush()
-        except OSError:
-            _drop_output()
-        sys.exit(shown.exit_code)
-    except UnicodeEncodeError as error:
-        if debug:
-            raise
+        return EXIT_INCOMPLETE
+    if isinstance(error, OSError):
+        return _report_os_error(error, arguments)
+    if isinstance(error, UnicodeEncodeError):
         name = str(error.object)[max(0, error.start - 60) : error.end + 20]
         _complain(f"error: a file or folder name is not valid UTF-8: {name!a}")
         click.echo("  do:  rename the file or folder, or use another one", err=True)
-        sys.exit(EXIT_BAD_INPUT)
-    except Exception as error:
-        if debug:
-            raise
-        if _caused_by_interrupt(error):
-            click.echo("interrupted; the same command resumes", err=True)
-            sys.exit(EXIT_INTERRUPTED)
-        if is_disk_full(error):
-            _print_error(caused_by(InfrastructureError(str(error)), error), arguments)
-            sys.exit(EXIT_INCOMPLETE)
-        _complain(f"error: internal error: {type(error).__name__}: {error}")
-        click.echo("  do:  run the command again with --debug and report the traceback", err=True)
-        sys.exit(EXIT_INCOMPLETE)
+        return EXIT_BAD_INPUT
+    if isinstance(error, click.exceptions.Abort) or _caused_by_interrupt(error):
+        click.echo("interrupted; the same command resumes", err=True)
+        return EXIT_INTERRUPTED
+    if is_disk_full(error):
+        _print_error(caused_by(InfrastructureError(str(error)), error), arguments)
+        return EXIT_INCOMPLETE
+    _complain(f"error: internal error: {type(error).__name__}: {error}")
+    click.echo("  do:  run the command again with --debug and report the traceback", err=True)
+    return EXIT_INCOMPLETE
+
+
+def _report_os_error(error: OSError, arguments: Sequence[str]) -> int:
+    what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+    fix = "check the path and its permissions; --debug shows a traceback"
+    shown = caused_by(InfrastructureError(what, fix=fix), error)
+    with contextlib.suppress(OSError):
+        _print_error(shown, arguments)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
+    return shown.exit_code
 
 
 def _complain(text: str) -> None:

@@ -43,22 +43,8 @@ def gather_report_inputs(
     exit_code: the one to show, by default that of the run. since: the run to compare with, by default the
     previous one.
     """
-    run, plan, matrix = stored.run, stored.plan, stored.matrix
+    plan, matrix = stored.plan, stored.matrix
     now = time.time()
-    facts = RunFacts(
-        run_id=run.run_id,
-        command=" ".join(("npu-matrix", *run.argv)),
-        profile=plan.profile,
-        revision=revision_of(run),
-        version=__version__,
-        started=run.started,
-        seconds=(run.finished or now) - run.started,
-        executed=len(stored.executed),
-        reused=len(plan.tasks) - len(stored.executed),
-        exit_code=stored.exit_code if exit_code is None else exit_code,
-        options=settings.flags(*REPRODUCE_OPTIONS),
-        selection=plan.selection,
-    )
     known = plan.profile in matrix.profiles
     excluded = tuple(
         ExcludedCombination(
@@ -69,14 +55,14 @@ def gather_report_inputs(
         )
         for out in (matrix.cells(plan.profile).excluded if known else ())
     )
-    host = {name: str(value) for name, value in run.host.items() if name != "revision"}
+    host = {name: str(value) for name, value in stored.run.host.items() if name != "revision"}
     return join_report_inputs(
         plan,
         stored.verdicts,
         ledger,
         ReportInputs(
             generated=now,
-            run=facts,
+            run=_run_facts(settings, stored, stored.exit_code if exit_code is None else exit_code, now),
             host=host,
             excluded=excluded,
             published=_published(matrix, plan),
@@ -91,6 +77,24 @@ def gather_report_inputs(
             "home": str(home_folder(os.environ)),
         },
         since=since,
+    )
+
+
+def _run_facts(settings: Settings, stored: StoredRun, exit_code: int | None, now: float) -> RunFacts:
+    run, plan = stored.run, stored.plan
+    return RunFacts(
+        run_id=run.run_id,
+        command=" ".join(("npu-matrix", *run.argv)),
+        profile=plan.profile,
+        revision=revision_of(run),
+        version=__version__,
+        started=run.started,
+        seconds=(run.finished or now) - run.started,
+        executed=len(stored.executed),
+        reused=len(plan.tasks) - len(stored.executed),
+        exit_code=exit_code,
+        options=settings.flags(*REPRODUCE_OPTIONS),
+        selection=plan.selection,
     )
 
 
