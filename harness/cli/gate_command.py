@@ -95,6 +95,9 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
     unknown, which blocks too. Checks that the change no longer plans block until --accept-removed names them.
     The first lines of the report say what was compared and what was not.
 
+    The package index is asked whether it has replaced archives that outcomes rest on. If the key of such an
+    outcome differs from the base, it is stale; the others are counted.
+
     The gate does not run this checkout: execute `npu-matrix run` first, on any number of machines, and merge
     their ledgers. Only --reruns runs new failures again on this machine; a failure is excused as flaky only
     if its history shows flaky failures. With --run-base the base is run where a failure cannot be compared.
@@ -159,6 +162,7 @@ def _judged(
     from harness.verdict.gate.gate import judge_gate, undecided, unknown_on_base
     from harness.workspace.execution import base_run
     from harness.workspace.execution.rerun_tasks import rerun_tasks
+    from harness.workspace.planning.index_review import review_index
     from harness.workspace.results.foreign_secrets import ForeignSecrets
     from harness.workspace.results.gate_comparison import gate_inputs, open_gate_plan
 
@@ -168,12 +172,13 @@ def _judged(
         if merged.claimed or not merged.complete:
             click.echo("\n".join(merge_lines(str(shard), merged)), err=True)
     planned = open_gate_plan(settings, ledger, wanted)
-    report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
+    index = review_index(planned.context.plan, ledger)
+    report = judge_gate(inputs := gate_inputs(planned, ledger, wanted, index))
     if run_base and (names := unknown_on_base(report, inputs)):
         click.echo(f"running the base for {len(names)} failures without an outcome there", err=True)
         if base_run.run_base(settings, ledger, _revision(settings, inputs, wanted.base), names, screen):
             return None
-        report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
+        report = judge_gate(inputs := gate_inputs(planned, ledger, wanted, index))
     for number in range(1, reruns + 1):
         # Tasks of other hosts cannot be run again here.
         keys = [key for key in undecided(report, inputs.flakes) if key in planned.own_keys]
@@ -182,7 +187,7 @@ def _judged(
         click.echo(f"attempt {number} of {reruns} more on {len(keys)} failed tasks", err=True)
         if rerun_tasks(planned.context, ledger, keys):
             return None
-        report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
+        report = judge_gate(inputs := gate_inputs(planned, ledger, wanted, index))
     return report
 
 

@@ -189,6 +189,8 @@ def _lines(plan: Plan, known: PlanHistory, estimates: PlanEstimates) -> list[str
     )
     lines.extend(estimates.basis_lines())
     lines.extend(f"note: {notice}" for notice in plan.notices)
+    if known.outcomes:
+        lines.append(f"note: {known.index_review}")
     return lines
 
 

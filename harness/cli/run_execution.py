@@ -31,15 +31,15 @@ from harness.run.scheduling.run_result import RunResult
 from harness.run.scheduling.scheduler import RunPolicy, run_plan
 from harness.verdict.plan_verdicts import judge_plan, summarise_verdicts
 from harness.verdict.verdict import judge_outcome
-from harness.workspace.execution.outdated_by_index import outdated_by_index
 from harness.workspace.execution.reference_recording import record_references, recordings_of_run, run_program
 from harness.workspace.execution.run_setup import (
     host_record,
 )
 from harness.workspace.open_ledger import open_ledger
+from harness.workspace.planning.index_review import review_index
 from harness.workspace.planning.migration_status import finished_migrations
 from harness.workspace.planning.open_plan import PlanContext, cards_by_cell, expectations
-from harness.workspace.planning.plan_history import check_history
+from harness.workspace.planning.plan_history import INDEX_FACT, check_history
 from harness.workspace.results.run_report import write_report
 from harness.workspace.results.stored_run import StoredRun, recorded_run
 
@@ -62,11 +62,12 @@ def execute_plan(
         _, failure_rate = check_history(
             ledger, {task.check.name: task.check for task in context.plan.tasks.values()}
         )
+        index = review_index(context.plan, ledger)
         policy = RunPolicy(
             keep_going=keep_going,
             rerun={key for key, task in context.plan.tasks.items() if task.check.name in rerun},
             full=bool(rerun),
-            outdated=outdated_by_index(context.plan, ledger),
+            outdated=index.outdated,
             failure_rate=failure_rate,
             cards=cards_by_cell(context),
         )
@@ -80,7 +81,7 @@ def execute_plan(
                 observer=observer,
                 stopped=stopped,
                 argv=sys.argv[1:],
-                host=host_record(context),
+                host={**host_record(context), INDEX_FACT: str(index)},
             )
         return result, _conclude(context, ledger, result)
 

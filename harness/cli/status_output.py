@@ -16,6 +16,7 @@ from harness.report.model.report_model import ReportModel, build_model
 from harness.report.query.grid_query import GridSelection, select
 from harness.settings import Settings
 from harness.verdict.plan_verdicts import RunSummary, summarise_verdicts
+from harness.workspace.planning.plan_history import INDEX_FACT, last_review
 from harness.workspace.results.run_report import gather_report_inputs
 from harness.workspace.results.stored_run import StoredRun, is_running, mark_unfinished, open_run
 
@@ -47,8 +48,9 @@ def read_run(settings: Settings, ledger: Ledger, run_id: str | None, query: str)
 
 
 def show_run(view: RunView, console: Console) -> None:
-    """Print the grid."""
+    """Print the grid, and what the package index said about the archives when the run began."""
     print_grid(view.model, console, view.selection)
+    click.echo(last_review([view.stored.run]))
 
 
 def follow_run(settings: Settings, ledger: Ledger, run_id: str, query: str, console: Console) -> RunView:
@@ -94,6 +96,7 @@ def status_json(view: RunView) -> dict[str, object]:
         "finished": view.stored.run.finished,
         "counts": view.summary.by_status,
         "exit_code": view.summary.exit_code,
+        "package_index": view.stored.run.host.get(INDEX_FACT, ""),
         "verdicts": [
             verdict for verdict in view.stored.verdicts if (verdict.cell_id, verdict.check) in chosen
         ],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.check import Check, why_not_reusable
 from harness.devices.host.inventory import HostReport
 from harness.ledger.artifacts import ArtifactStore
+from harness.ledger.run_record import RunRecord
 from harness.ledger.store import FILE_NAME, Ledger
 from harness.outcome import Evidence, Judgement, Outcome, State, Status
 from harness.plan.change.rerun_reasons import outdated_outcomes
@@ -23,6 +24,8 @@ from harness.workspace.planning.open_plan import PlanContext, host_kind, open_pl
 #: How many executions of a check, and how many runs, the cost model uses.
 HISTORY = 60
 RUNS = 20
+#: The fact of a stored run that says what the package index answered.
+INDEX_FACT = "package index"
 #: Above this number of keys, only recent outcomes are looked up.
 MANY = 20_000
 
@@ -33,7 +36,7 @@ class PlanHistory:
 
     outcomes, judgements: by key, for reusable outcomes. not_reusable: key -> why its stored outcome is not
     reused. failure_rate: check -> share of failed executions. planned_before: ids of cells in earlier plans
-    of the profile.
+    of the profile. index_review: when the package index was last asked about the archives of outcomes.
     """
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
@@ -42,6 +45,7 @@ class PlanHistory:
     failure_rate: Mapping[str, float] = field(default_factory=dict)
     planned_before: frozenset[str] = frozenset()
     costs: CostModel
+    index_review: str = ""
 
 
 def read_history(context: PlanContext) -> PlanHistory:
@@ -88,6 +92,7 @@ def read_key_history(settings: Settings, checks: Mapping[str, Check], host: Host
         judgements={key: judgement for key, judgement in judgements.items() if key not in not_reusable},
         not_reusable=not_reusable,
         failure_rate=rates,
+        index_review=last_review(runs),
         planned_before=frozenset(
             cell.id for run in runs if run.plan.profile == settings["profile"] for cell in run.plan.cells
         ),
@@ -96,6 +101,14 @@ def read_key_history(settings: Settings, checks: Mapping[str, Check], host: Host
             host=host_label(host_kind(host)),
         ),
     )
+
+
+def last_review(runs: Iterable[RunRecord]) -> str:
+    """When a run last asked the index, and with which result. runs: newest first."""
+    found = next((run for run in runs if INDEX_FACT in run.host), None)
+    if found is None:
+        return "no run of this ledger has asked the package index whether archives were replaced"
+    return f"package index, last asked by run {found.run_id}: {found.host[INDEX_FACT]}"
 
 
 def host_label(host: Mapping[str, object]) -> str:

@@ -35,6 +35,7 @@ from harness.verdict.triage.catalogue import LOCAL_NAME, catalogue_with
 from harness.verdict.triage.diagnosis import triage_file
 from harness.verdict.triage.diagnosis_text import in_short
 from harness.verdict.verdict import Verdict
+from harness.workspace.planning.index_review import IndexReview
 from harness.workspace.planning.open_plan import PlanContext, expectations, open_plan
 from harness.workspace.planning.other_host_plans import add_outcomes_of_other_hosts
 from harness.workspace.results.gate_base import GateBase, expected_on_base, open_gate_base, uncompared
@@ -104,30 +105,31 @@ def open_gate_plan(settings: Settings, ledger: Ledger, options: GateOptions) -> 
     )
 
 
-def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> GateInputs:
-    """Everything that the gate judges: outcomes of this plan and of its base, flakes, causes of changes."""
-    context = planned.context
-    plan, profile = context.plan, context.plan.profile
+def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions, index: IndexReview) -> GateInputs:
+    """Everything that the gate judges: outcomes of this plan and of its base, flakes, causes of changes.
+
+    index: what the package index says about the archives of the outcomes.
+    """
+    context, plan = planned.context, planned.context.plan
     attempts = read_attempts(plan, ledger)
-    expected = expectations(context.matrix, profile)
     base = open_gate_base(context, planned.hosts, ledger, options.base)
-    changes, places = _blame(context, base.plan)
-    altered = altered_outcomes(plan.tasks, attempts.outcomes, ledger.artifacts)
-    outdated = outdated_attempts(plan, attempts) | altered
-    head = verdicts_from_ledger(plan, attempts.outcomes, expected, outdated)
-    base_entries = base.plan.entries_by_name
     head_entries = {(entry.cell_id, entry.check): entry for entry in plan.entries}
+    base_keys = {name: _key(one, head_entries.get(name)) for name, one in base.plan.entries_by_name.items()}
+    # Another archive of an unchanged key is not the fault of the change.
+    replaced = {key: why for key, why in index.outdated.items() if key not in base_keys.values()}
+    altered = altered_outcomes(plan.tasks, attempts.outcomes, ledger.artifacts)
+    outdated = {**outdated_attempts(plan, attempts), **altered, **replaced}
+    expected = expectations(context.matrix, plan.profile)
+    head = verdicts_from_ledger(plan, attempts.outcomes, expected, outdated)
     changed = change_of_checkout(context.settings, base.revision) if base.revision else None
-    by_name = {check.name for check in all_checks()}
-    flags = context.settings.flags(*REPRODUCE_OPTIONS)
-    chosen = () if profile == DEFAULT_PROFILE else ("--profile", profile)
+    changes, places = _blame(context, base.plan)
     return GateInputs(
         base_name=base.name,
         head=head,
         head_keys={name: _key(entry, None) for name, entry in head_entries.items()},
         logs=_logs(context, head, ledger),
         base={name: one for name, one in base.verdicts.items() if one.status in COMPARABLE},
-        base_keys={name: _key(entry, head_entries.get(name)) for name, entry in base_entries.items()},
+        base_keys=base_keys,
         base_statuses={
             name: one.status
             for name, one in base.verdicts.items()
@@ -142,20 +144,14 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
         flakes=flake_decisions(plan, attempts, ledger, now=time.time()),
         changes=changes,
         places=places,
-        problems=(
-            *_idle_expectations(context, by_name),
-            *import_problems(context.settings, changed.files if changed else ()),
-            *(stored_problems(context.settings, changed) if changed else ()),
-        ),
+        problems=_problems(context, changed),
         unverified=uncompared(context, base),
         notices=plan.notices,
-        scope=_scope(context, base, head_entries, changed),
+        scope=_scope(context, base, head_entries, changed, index),
         impacted_only=options.impacted_only,
-        profile=profile,
-        options=flags,
-        base_command=shlex.join(["npu-matrix", *flags, *chosen, "gate", "--base", options.base, "--run-base"])
-        if base.revision
-        else "",
+        profile=plan.profile,
+        options=context.settings.flags(*REPRODUCE_OPTIONS),
+        base_command=_base_command(context, options.base) if base.revision else "",
         base_cells=base.cells,
         mirrors={
             name: repository
@@ -163,6 +159,24 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
             if verdict.status is Status.NOT_RUN and (repository := _missing_sources(plan, verdict.key))
         },
     )
+
+
+def _problems(context: PlanContext, changed: CheckoutChange | None) -> tuple[str, ...]:
+    """What blocks the change by itself."""
+    by_name = {check.name for check in all_checks()}
+    return (
+        *_idle_expectations(context, by_name),
+        *import_problems(context.settings, changed.files if changed else ()),
+        *(stored_problems(context.settings, changed) if changed else ()),
+    )
+
+
+def _base_command(context: PlanContext, base: str) -> str:
+    """The command that runs the base."""
+    profile = context.plan.profile
+    chosen = () if profile == DEFAULT_PROFILE else ("--profile", profile)
+    flags = context.settings.flags(*REPRODUCE_OPTIONS)
+    return shlex.join(["npu-matrix", *flags, *chosen, "gate", "--base", base, "--run-base"])
 
 
 def _key(entry: PlanEntry, here: PlanEntry | None) -> str:
@@ -209,6 +223,7 @@ def _scope(
     base: GateBase,
     head_entries: Mapping[CellCheck, PlanEntry],
     changed: CheckoutChange | None,
+    index: IndexReview,
 ) -> GateScope:
     base_entries = base.plan.entries_by_name
 
@@ -239,6 +254,7 @@ def _scope(
             *gate_changes(unread),
             *plan_changes(context.plan.record(), base.plan),
             *notes,
+            f"package index: {index}",
             *missing_origins(context.settings),
         ),
     )

@@ -22,7 +22,8 @@ from harness.plan.tasks.check_registry import all_checks
 from harness.serialisation import dumps
 from harness.settings import load_settings
 from harness.verdict.expectations import ExpectationList, ExpectationSurvey
-from harness.workspace.planning import revision_comparison
+from harness.workspace.planning import index_review, revision_comparison
+from harness.workspace.planning.index_review import IndexReview
 from harness.workspace.planning.open_plan import inspect_this_host, open_plan
 from harness.workspace.planning.other_host_plans import host_with_chip
 
@@ -580,6 +581,22 @@ def test_a_removed_expectation_of_a_failing_check_blocks(repository):
     classes, report = repository.classes(code=1)
     assert classes["verl-0-9-1"] == "new"
     assert any("removes the expected failure known" in note for note in report["scope"]["notes"])
+
+
+def test_an_archive_that_the_index_replaced_makes_the_evidence_of_the_change_stale(repository, monkeypatch):
+    repository.answer(GOOD)
+    old = open_plan(repository.settings, checks=["patches"]).plan.tasks
+    repository.write(value=2)
+    repository.answer(GOOD)
+    new = open_plan(repository.settings, checks=["patches"]).plan.tasks
+    for tasks, code, status in ((new, 4, "stale"), (old, 0, "pass")):
+        review = IndexReview(outdated=dict.fromkeys(tasks, "another x.whl"), asked=3, unreached=1)
+        monkeypatch.setattr(index_review, "review_index", lambda _plan, _ledger, found=review: found)
+        _classes, report = repository.classes(code=code)
+        assert {item["status"] for item in report["items"]} == {status}
+        (note,) = [note for note in report["scope"]["notes"] if note.startswith("package index")]
+        assert "asked for 3 archives" in note
+        assert "no response for 1" in note
 
 
 @pytest.mark.parametrize("lists", [True, False])

@@ -26,7 +26,7 @@ def archive(file: Path, version: str = "1.0") -> ReleaseArchive:
 
 def replaced(ctx: Any, *archives: ReleaseArchive) -> dict[ReleaseArchive, str]:
     index = PackageIndex(settings=index_environment(os.environ), command=ctx.command)
-    return replaced_archives({HERE: archives}, index)
+    return dict(replaced_archives({HERE: archives}, index).replaced)
 
 
 @pytest.fixture(params=["server", "folder"])
@@ -58,7 +58,9 @@ def test_without_a_network_nothing_is_replaced(
     monkeypatch.delenv("PIP_NO_INDEX", raising=False)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    assert replaced(context({}), known) == {}
+    index = PackageIndex(settings=index_environment(os.environ), command=context({}).command)
+    changes = replaced_archives({HERE: [known]}, index)
+    assert (changes.replaced, changes.asked, changes.unreached) == ({}, 1, {known})
 
 
 def test_a_file_for_another_python_and_an_index_without_digests_say_nothing(
@@ -68,6 +70,5 @@ def test_a_file_for_another_python_and_an_index_without_digests_say_nothing(
     published.add("big", "1.0")
     published.add("big", "1.0", tag="cp310-cp310-manylinux_2_28_x86_64", files={"big/core.py": "x = 2\n"})
     assert replaced(context({}), other) == {}
-    assert (
-        replaced_archives({}, PackageIndex(settings=index_environment({}), command=context({}).command)) == {}
-    )
+    index = PackageIndex(settings=index_environment({}), command=context({}).command)
+    assert replaced_archives({}, index).asked == 0

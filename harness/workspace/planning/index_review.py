@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from harness.ledger.store import Ledger
 from harness.measurements import OldMeasurementsError, read_shape
@@ -22,8 +22,27 @@ from harness.workspace.downloads import run_quietly
 INDEX_TIMEOUT_S = 10
 
 
-def outdated_by_index(plan: Plan, ledger: Ledger) -> dict[str, str]:
-    """Key -> why its stored outcome is not reused: the index has another archive of a release it read.
+@dataclass(frozen=True, kw_only=True)
+class IndexReview:
+    """Which stored outcomes rest on archives that the package index has replaced.
+
+    outdated: key -> why its stored outcome is not reused. asked: for how many archives the index was asked.
+    unreached: for how many of them it did not respond.
+    """
+
+    outdated: Mapping[str, str] = field(default_factory=dict)
+    asked: int = 0
+    unreached: int = 0
+
+    def __str__(self) -> str:
+        if not self.asked:
+            return "no stored outcome names an archive to ask for"
+        text = f"asked for {self.asked} archives; {len(self.outdated)} outcomes rest on replaced ones"
+        return text + (f"; no response for {self.unreached} archives" if self.unreached else "")
+
+
+def review_index(plan: Plan, ledger: Ledger) -> IndexReview:
+    """Ask the index whether it has replaced an archive on which a stored outcome of the plan rests.
 
     Only the user's own indexes are asked, for the releases that checks of the plan read.
     """
@@ -36,9 +55,13 @@ def outdated_by_index(plan: Plan, ledger: Ledger) -> dict[str, str]:
             by_platform[platform].update(found.archives_read)
     settings = replace(index_environment(os.environ), retries=0, timeout_s=INDEX_TIMEOUT_S)
     changes = replaced_archives(by_platform, PackageIndex(settings=settings, command=run_quietly))
-    replaced = {archive.sha256: sha256 for archive, sha256 in changes.items()}
+    replaced = {archive.sha256: sha256 for archive, sha256 in changes.replaced.items()}
     reasons = {key: _reason(found, replaced) for key, found in measured.items() if found}
-    return {key: reason for key, reason in reasons.items() if reason}
+    return IndexReview(
+        outdated={key: reason for key, reason in reasons.items() if reason},
+        asked=changes.asked,
+        unreached=len(changes.unreached),
+    )
 
 
 def _measured(task: Task, outcome: Outcome) -> ReadsReleases | None:
