@@ -631,7 +631,8 @@ def test_a_plan_says_what_each_cell_and_all_will_take_and_what_the_figures_rest_
     after = json.loads(command("plan", "--json")[1])["estimates"]
     assert costs["tasks"].keys() - after["tasks"].keys() == {resolve["key"]}
     assert {task["measured"] for task in after["tasks"].values()} == {0, 1}
-    *_, summary, time, disk = command("plan")[1].splitlines()
+    *_, summary, time, disk, index = command("plan")[1].splitlines()
+    assert index == "note: no run of this ledger has asked the package index whether archives were replaced"
     assert "to run" in summary
     assert f"{after['total']['disk_mib'] / 1024:.1f} GiB of disk in total" in time
     assert f"{after['total']['guessed']} by a documented figure" in time
