@@ -289,7 +289,8 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
         return _not_run(name, inputs)
     if head.status is Status.BLOCKED:
         return _blocked(name, inputs)
-    if head.standing is Standing.KNOWN and not (head.status in UNDECIDED and inputs.declares(name)):
+    verifies_nothing = head.status in {*UNDECIDED, Status.UNSUPPORTED}
+    if head.standing is Standing.KNOWN and not (verifies_nothing and inputs.declares(name)):
         return GateClass.KNOWN, Blocks.NO, _known(name, head, inputs)
     earlier = (inputs.base_expected or {}).get(name) if head.expected is None else None
     if head.standing is Standing.UNEXPECTED and earlier:

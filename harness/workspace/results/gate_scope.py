@@ -6,10 +6,11 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from harness.ledger.plan_record import PlanRecord
 from harness.ledger.store import FILE_NAME as LEDGER_FILE
-from harness.matrix.model.definitions import Runner
+from harness.matrix.model.definitions import PinRule, Runner
 from harness.matrix.version_matrix import Matrix
 from harness.package import PACKAGE_ROOT
 from harness.patchstack.format.patch_header import FILE_NAME as PATCH_HEADER
@@ -142,21 +143,40 @@ def missing_origins(settings: Settings) -> tuple[str, ...]:
 
 
 def matrix_changes(here: Matrix, base: Matrix, profile: str) -> tuple[str, ...]:
-    """Sentences about changes of the matrix that no key shows: profiles, expected failures and runners."""
-    profiles = _changes(base.profiles, here.profiles)
-    expected = _changes(base.expectations, here.expectations)
+    """Sentences about changes of the matrix that permit more, or that no key shows."""
+    named = {
+        "the constraint": (base.constraints, here.constraints),
+        "the published table": (base.published, here.published),
+        "the override of": (_overrides(base), _overrides(here)),
+        "the expected failure": (base.expectations, here.expectations),
+    }
     return (
         *(
             f"not looked at: the change {verb} profile {name}, which this gate does not plan"
-            for name, verb in profiles.items()
+            for name, verb in _changes(base.profiles, here.profiles).items()
             if name != profile
         ),
-        *(f"the change {verb} the expected failure {name}" for name, verb in expected.items()),
+        *(
+            f"the change {verb} {kind} {name}"
+            for kind, (before, after) in named.items()
+            for name, verb in _changes(before, after).items()
+        ),
         *(
             f"the change {verb} the runner {name}: the outcomes that it signed do not count here"
             for name, verb in _changes(_with_keys(base), _with_keys(here)).items()
         ),
     )
+
+
+def _overrides(matrix: Matrix) -> dict[str, tuple[PinRule, ...]]:
+    """The rules that replace requirements, by what they replace."""
+    rules: dict[str, tuple[PinRule, ...]] = {}
+    for rule in matrix.override_rules:
+        what = rule.template or f"requirements that contradict those of {rule.yields_to}"
+        for of in rule.of:
+            name = f"{of}: {what}"
+            rules[name] = (*rules.get(name, ()), rule)
+    return rules
 
 
 def _with_keys(matrix: Matrix) -> dict[str, Runner]:
@@ -175,15 +195,21 @@ def plan_changes(here: PlanRecord, base: PlanRecord) -> tuple[str, ...]:
 
 
 def _patch_ids(plan: PlanRecord) -> set[str]:
-    return {str(patch.get("id", "")) for patch in _patches(plan)}
+    return {patch.id for patch in _patches(plan)}
 
 
-def _patches(plan: PlanRecord) -> Iterator[Mapping[str, object]]:
+class _PlannedPatch(NamedTuple):
+    id: str
+    file: PurePosixPath
+
+
+def _patches(plan: PlanRecord) -> Iterator[_PlannedPatch]:
     """The selected patches in the keys of a plan."""
     for task in plan.tasks:
         for facet, value in task.facets.items():
             if facet.startswith("patches[") and isinstance(value, list):
-                yield from value
+                for patch in value:
+                    yield _PlannedPatch(str(patch.get("id", "")), PurePosixPath(str(patch.get("file", ""))))
 
 
 def _changes(before: Mapping[str, object], after: Mapping[str, object]) -> dict[str, str]:
@@ -210,9 +236,8 @@ def _inputs(settings: Settings, plans: Collection[PlanRecord]) -> Iterator[str]:
         yield found.file
     for plan in plans:
         for patch in _patches(plan):
-            file = PurePosixPath(str(patch.get("file", "")))
-            yield str(file)
-            yield str(file.parent / PATCH_HEADER)
+            yield str(patch.file)
+            yield str(patch.file.parent / PATCH_HEADER)
         if PACKAGE_ROOT.parent == settings.root:
             yield from map(_file_of_module, (name for name, _digest in plan.code.modules))
     if PACKAGE_ROOT.parent == settings.root:

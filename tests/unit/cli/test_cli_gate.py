@@ -571,6 +571,19 @@ def test_files_that_no_key_reads_and_other_profiles_are_named_first(repository):
     assert "no key changed" in lines[-1]
 
 
+def test_rules_that_the_change_removes_or_replaces_are_named(repository):
+    rule = (
+        "constraints:\n  no-old: {forbid: {verl: '0.6.1'}, reason: '-', source: '-'}\n"
+        "overrides:\n  - {of: verl, override: 'torch>=2', reason: '-', source: '-'}\n"
+    )
+    repository.write(more=rule)
+    repository.commit()
+    repository.write(more=rule.partition("overrides")[0].replace("0.6.1", "0.5.0"))
+    notes = repository.classes("--impacted", code=4)[1]["scope"]["notes"]
+    assert "the change modifies the constraint no-old" in notes
+    assert "the change removes the override of verl: torch>=2" in notes
+
+
 def test_a_removed_expectation_of_a_failing_check_blocks(repository):
     repository.write(more=EXPECTATION % "2099-01-01")
     repository.commit()

@@ -241,6 +241,9 @@ def test_a_failure_that_the_change_declares_is_known_only_if_it_is_decided():
         assert classified(undecided, **declared) == (GateClass.INFRA, EXIT_INCOMPLETE)
         stated = {"base_expected": {NAME: "matrix.yaml:9"}}
         assert classified(undecided, **stated) == (GateClass.KNOWN, EXIT_OK)
+    unsupported = side(Status.UNSUPPORTED, expected=replace(KNOWN, state="unsupported"))
+    assert classified(unsupported, PASS, **declared) == (GateClass.NEW, EXIT_UNEXPECTED)
+    assert classified(unsupported, **declared) == (GateClass.UNKNOWN, EXIT_INCOMPLETE)
 
 
 def test_weaker_evidence_than_on_the_base_blocks_until_it_is_accepted():
