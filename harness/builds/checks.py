@@ -22,35 +22,47 @@ def _run_environment(ctx: TaskContext) -> Measured[EnvironmentBuilt | Environmen
     return venv_environment.run(ctx)
 
 
-def _environment_holds(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _outcome: Outcome) -> str:
-    return _why_changed(measurements, full=False)
+def _environment_holds(measurements: EnvironmentBuilt | EnvironmentNotBuilt, outcome: Outcome) -> str:
+    return _why_changed(measurements, outcome, full=False)
 
 
-def _environment_holds_fully(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _outcome: Outcome) -> str:
-    return _why_changed(measurements, full=True)
+def _environment_holds_fully(measurements: EnvironmentBuilt | EnvironmentNotBuilt, outcome: Outcome) -> str:
+    return _why_changed(measurements, outcome, full=True)
 
 
-def _why_changed(measurements: EnvironmentBuilt | EnvironmentNotBuilt, *, full: bool) -> str:
+def _why_changed(
+    measurements: EnvironmentBuilt | EnvironmentNotBuilt, outcome: Outcome, *, full: bool
+) -> str:
     if isinstance(measurements, EnvironmentNotBuilt):
         return ""
+    from harness.builds.cell import environment_files
+
     if measurements.container is not None:
         from harness.builds.cell import container_environment
 
-        return container_environment.holds(measurements, measurements.container, full=full)
-    from harness.builds.cell import venv_environment
+        changed = container_environment.holds(measurements, measurements.container, full=full)
+    else:
+        from harness.builds.cell import venv_environment
 
-    return venv_environment.holds(measurements, full=full)
+        changed = venv_environment.holds(measurements, full=full)
+    if changed or _is_foreign(outcome):
+        return changed
+    return environment_files.why_host_changed(measurements, full=full, running=True)
 
 
 def _environment_altered(measurements: EnvironmentBuilt | EnvironmentNotBuilt, outcome: Outcome) -> str:
     if isinstance(measurements, EnvironmentNotBuilt):
         return ""
     from harness.builds.cell import environment_files
+
+    return environment_files.altered(measurements, foreign=_is_foreign(outcome))
+
+
+def _is_foreign(outcome: Outcome) -> bool:
+    """Whether another machine measured it: a worker of a cluster may share its cache with this machine."""
     from harness.ledger.attestation.host_identity import host_fingerprint
 
-    # A worker of a cluster may have built it, in a cache that it shares with this machine.
-    elsewhere = outcome.origin is not None and outcome.origin.host != host_fingerprint()
-    return environment_files.altered(measurements, foreign=outcome.trust.foreign or elsewhere)
+    return outcome.trust.foreign or (outcome.origin is not None and outcome.origin.host != host_fingerprint())
 
 
 CHECKS: tuple[Check, ...] = (

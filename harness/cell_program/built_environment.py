@@ -179,7 +179,8 @@ class EnvironmentProbe:
     packages: name as the package's metadata spells it -> version. files: patched path -> SHA-256 of the file
     on disk, "" when it is missing. modules: name -> the result of importing it. python: facts about the
     interpreter. patched: what the import system finds for each patched path, None without patches. libraries:
-    the shared libraries of the process that used the NPU, as the loader found them.
+    the shared libraries of the process that imported the modules and used the device, as the loader found
+    them.
     """
 
     packages: Mapping[str, str]
@@ -198,8 +199,9 @@ class EnvironmentBuilt(EnvironmentLocation):
     digest: digest of its content. reused: whether an earlier task built it. expected: locked packages and
     their versions. left_out: locked packages that this device does not need, and why. built_here: packages
     that were built from source. patched: patched path -> SHA-256 of the patched file, "" where the patches
-    remove it. seconds: duration of each step. device_files: the libraries of this host that drive its NPU;
-    None for other devices. They are in `files` too, which `cleanup` removes.
+    remove it. seconds: duration of each step. libraries: the libraries of this host that it uses. For an NPU
+    they are in `files` too, which `cleanup` removes. toolkit: variable -> folder of CANN on this host that it
+    selects, without symbolic links; empty for other devices.
     """
 
     built: Literal[True] = True
@@ -213,7 +215,8 @@ class EnvironmentBuilt(EnvironmentLocation):
     patched: Mapping[str, str]
     probe: EnvironmentProbe
     seconds: Mapping[str, float]
-    device_files: VerifiedFiles | None = None
+    libraries: VerifiedFiles | None = None
+    toolkit: Mapping[str, str] = field(default_factory=dict)
 
 
 def modules_to_import(packages: Collection[str], device: str) -> list[str]:

@@ -64,9 +64,9 @@ def manifest_of(built: EnvironmentBuilt) -> Path:
 
 
 def host_library(built: EnvironmentBuilt) -> Path:
-    """The library that drives the NPU of this host."""
-    assert built.device_files is not None
-    stored = Path(built.device_files.manifest).read_text().splitlines()[-1]
+    """A library of this host that the environment loads."""
+    assert built.libraries is not None
+    stored = Path(built.libraries.manifest).read_text().splitlines()[-1]
     return next(Path(path) for path in json.loads(stored) if path.endswith("libascendcl.so"))
 
 

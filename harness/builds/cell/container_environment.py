@@ -23,8 +23,8 @@ from harness.builds.cell.environment_files import (
     runtime_folders,
     store_manifest,
     why_changed,
-    with_device_files,
     with_folders,
+    with_libraries,
     write_identity,
 )
 from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
@@ -146,7 +146,7 @@ def _build(
     )
     home.parent.mkdir(exist_ok=True)
     with filelock.FileLock(home.parent / f".{name}.lock", timeout=SECONDS_TO_WAIT):
-        location, probe, device_files = _probe(ctx, engine, spec, build, image, home)
+        location, probe, libraries = _probe(ctx, engine, spec, build, image, home)
     measured = build.finished(
         spec,
         location,
@@ -155,7 +155,7 @@ def _build(
         digest=layers[-1].key,
         reused=not built.built,
         image=image,
-        device_files=device_files,
+        libraries=libraries,
     )
     artifacts[IDENTITY] = IDENTITY
     _write_materials(ctx, lock, built, image, measured, artifacts)
@@ -198,9 +198,9 @@ def _probe(
     require_unchanged(manifest)
     manifest = with_folders(manifest, [WatchedFolder(path=image.bytecode)])
     mounted = [one for one in probe.libraries if any(Path(one).is_relative_to(at) for at in driver_files())]
-    manifest, device_files = with_device_files(manifest, mounted, home, ctx.cache)
+    manifest, libraries = with_libraries(manifest, mounted, spec.device, home, ctx.cache)
     write_identity(manifest, home, ctx.workdir)
-    return replace(location, files=store_manifest(manifest, home)), probe, device_files
+    return replace(location, files=store_manifest(manifest, home)), probe, libraries
 
 
 def _image(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,7 +73,8 @@ class EnvironmentBuild:
         digest: str,
         reused: bool,
         image: CellImage | None = None,
-        device_files: VerifiedFiles | None = None,
+        libraries: VerifiedFiles | None = None,
+        toolkit: Mapping[str, str] | None = None,
     ) -> EnvironmentBuilt:
         """The measurements of a build that succeeded."""
         return EnvironmentBuilt(
@@ -92,7 +93,8 @@ class EnvironmentBuild:
             patched=spec.patched_digests,
             probe=probe,
             seconds=self.seconds,
-            device_files=device_files,
+            libraries=libraries,
+            toolkit=toolkit or {},
         )
 
     def _failed(self, error: BuildStepError) -> EnvironmentNotBuilt:

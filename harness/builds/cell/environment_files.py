@@ -7,14 +7,15 @@ runtime, and the interpreter with its standard library.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from harness.builds.cell.device_libraries import device_folders
 from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
+from harness.builds.cell.host_libraries import library_folders, selected_toolkit, why_other_toolkit
 from harness.builds.cell.interpreter_files import (
     ask_interpreter,
     compile_library,
@@ -35,8 +36,10 @@ from harness.builds.installed.file_manifest import (
     write_manifest,
 )
 from harness.builds.installed.installed_records import CACHE_FOLDER, COMPILED, record_problems
-from harness.cell_program.built_environment import EnvironmentBuilt, VerifiedFiles
+from harness.cache_seal import sealed, unsealed
+from harness.cell_program.built_environment import CellDevice, EnvironmentBuilt, VerifiedFiles
 from harness.check import TaskContext
+from harness.digest import digest_json
 from harness.errors import InfrastructureError
 
 TOOLKIT = "toolkit"
@@ -117,44 +120,53 @@ def with_folders(manifest: FileManifest, added: Iterable[WatchedFolder]) -> File
 
 
 def store_manifest(manifest: FileManifest, home: Path) -> VerifiedFiles:
-    """Store the manifest in the folder of the environment, and note there that it is the latest.
-
-    Each manifest has a file of its own: outcomes of several cells can refer to one environment.
-    """
-    written = home / "files.json"
-    digest = write_manifest(manifest, written)
-    target = home / f"files-{digest[:DIGEST_CHARACTERS]}.json"
-    written.replace(target)
+    """Store the manifest in the folder of the environment, and note there that it is the latest."""
+    stored = _store(manifest, home, "files")
     temporary = home / f"{FINISHED}.tmp"
-    temporary.write_text(json.dumps({"files": digest}), "utf-8")
+    temporary.write_text(sealed(_seal_name(home), json.dumps({"files": stored.digest})), "utf-8")
     temporary.replace(home / FINISHED)
+    return stored
+
+
+def _store(manifest: FileManifest, folder: Path, name: str) -> VerifiedFiles:
+    """Store a manifest in a file of its own: outcomes of several cells can refer to one environment."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".new", delete=False) as written:
+        digest = write_manifest(manifest, Path(written.name))
+    target = folder / f"{name}-{digest[:DIGEST_CHARACTERS]}.json"
+    Path(written.name).replace(target)
     return VerifiedFiles(manifest=str(target), digest=digest, count=len(manifest.entries))
 
 
-def with_device_files(
-    manifest: FileManifest, libraries: Iterable[str], prefix: Path, cache: Path
-) -> tuple[FileManifest, VerifiedFiles | None]:
-    """The manifest with the `libraries` of this host that drive its NPU, and these alone.
+def _seal_name(home: Path) -> str:
+    return f"environment {home}"
 
-    The second list is stored where `cleanup` does not remove it; None if there are no such libraries.
+
+def with_libraries(
+    manifest: FileManifest, libraries: Iterable[str], device: CellDevice, home: Path, cache: Path
+) -> tuple[FileManifest, VerifiedFiles | None]:
+    """The manifest, and a list of the `libraries` of this host that the environment in `home` loads.
+
+    The libraries that drive an NPU are also in the manifest, and their list is stored where `cleanup` does
+    not remove it: hardware outcomes rest on them. None if there are no libraries.
     """
-    folders = device_folders(libraries, prefix)
+    folders = library_folders(libraries, home)
     if not folders:
         return manifest, None
-    part = make_manifest(folders)
-    home = cache / "devices"
-    home.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=home, suffix=".new", delete=False) as written:
-        digest = write_manifest(part, Path(written.name))
-    target = home / f"{digest[:DIGEST_CHARACTERS]}.json"
-    Path(written.name).replace(target)
-    stored = VerifiedFiles(manifest=str(target), digest=digest, count=len(part.entries))
-    return with_folders(manifest, folders), stored
+    if device.kind != "npu":
+        return manifest, _store(make_manifest(folders), home, "libraries")
+    return with_folders(manifest, folders), _store(make_manifest(folders), cache / "devices", "libraries")
 
 
-def write_identity(manifest: FileManifest, home: Path, folder: Path) -> None:
-    """Write the artifact `IDENTITY` of the environment in `home` to `folder`."""
-    (folder / IDENTITY).write_text(json.dumps(content_identity(manifest, home), indent=1), "utf-8")
+def write_identity(
+    manifest: FileManifest, home: Path, folder: Path, toolkit: Mapping[str, str] | None = None
+) -> None:
+    """Write the artifact `IDENTITY` of the environment in `home` to `folder`.
+
+    toolkit: what variables select, see `selected_toolkit`.
+    """
+    identity = content_identity(manifest, home) | ({"toolkit": digest_json(toolkit)} if toolkit else {})
+    (folder / IDENTITY).write_text(json.dumps(identity, indent=1), "utf-8")
 
 
 def earlier_manifest(home: Path) -> FileManifest | None:
@@ -163,7 +175,9 @@ def earlier_manifest(home: Path) -> FileManifest | None:
     Simulated runtimes that it does not list are removed, because nothing verifies them.
     """
     try:
-        digest = str(json.loads((home / FINISHED).read_text("utf-8"))["files"])
+        # Whoever can write to the cache could otherwise store another list of files.
+        finished = unsealed(_seal_name(home), (home / FINISHED).read_text("utf-8"))
+        digest = str(json.loads(finished or "")["files"])
         manifest = read_manifest(home / f"files-{digest[:DIGEST_CHARACTERS]}.json", digest)
         if find_changes(manifest, full=True):
             return None
@@ -180,24 +194,35 @@ def earlier_manifest(home: Path) -> FileManifest | None:
 def altered(measurements: EnvironmentBuilt, *, foreign: bool = False) -> str:
     """How the files of an environment differ from those that were built, or ""; also "" if it was removed.
 
-    The libraries that drive the NPU of this host are compared even if the environment was removed.
+    What drives the NPU of this host is compared even if the environment was removed.
     foreign: whether another machine may have built it. An environment in the same folder here is then another
     one, unless the list of its files is there as well. One for an NPU is then not compared: this host has
     another CANN.
     """
-    device = measurements.device_files
-    if device is not None and foreign:
-        return ""
-    if device is not None and Path(device.manifest).is_file():
-        changed = why_changed(device, what="device library of this host")
-        if changed:
-            return changed
     files = measurements.files
-    if files is None or not (Path(files.manifest).parent / FINISHED).is_file():
+    of_npu = measurements.requested_device.kind == "npu"
+    is_listed = files is not None and Path(files.manifest).is_file()
+    if foreign and (of_npu or not is_listed):
         return ""
-    if foreign and not Path(files.manifest).is_file():
-        return ""
-    return why_changed(files)
+    exists = files is not None and (Path(files.manifest).parent / FINISHED).is_file()
+    if (of_npu or exists) and not foreign and (changed := why_host_changed(measurements)):
+        return changed
+    return why_changed(files) if files is not None and exists else ""
+
+
+def why_host_changed(measurements: EnvironmentBuilt, *, full: bool = False, running: bool = False) -> str:
+    """How what an environment uses of this host differs from what it was measured with, or "".
+
+    full: read every library. running: whether a task is about to run. Otherwise it does not matter that a
+    variable is not set, because results are also looked at without the settings of CANN.
+    """
+    libraries, host = measurements.libraries, "host of the environment"
+    changed = why_changed(libraries, full=full, what=host) if libraries is not None else ""
+    if changed or measurements.requested_device.kind != "npu" or measurements.container is not None:
+        return changed
+    measured, selected = measurements.toolkit, selected_toolkit(os.environ)
+    other = why_other_toolkit(measured, selected if running else {**measured, **selected})
+    return f"the {host} has changed since it was built: {other}" if other else ""
 
 
 def why_changed(files: VerifiedFiles, *, full: bool = False, what: str = "environment") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,15 +17,17 @@ from harness.check import TaskContext
 # Folders next to the modules of the standard library that do not belong to it, and its own tests.
 NOT_OF_THE_INTERPRETER = frozenset({"site-packages", "dist-packages", "test", "tests"})
 _NAMES = "|".join(sorted(NOT_OF_THE_INTERPRETER))
-# Python takes its standard library from elsewhere if this file is next to the program.
-BUILD_FOLDER = "pybuilddir.txt"
+# Python takes its standard library from elsewhere if one of these is next to its program, or if the landmarks
+# are in a folder that it searches before its own one (Modules/getpath.py of CPython).
+REDIRECTIONS = ("pybuilddir.txt", "Modules/Setup.local", "{program}._pth")
+LANDMARKS = ("os.py", "os.pyc")
 SECONDS_TO_ASK = 60.0
 SECONDS_TO_COMPILE = 300.0
 _QUESTION = """
 import json, site, sys
-base = list(sys.path)
+found = {"base": list(sys.path), "tag": sys.implementation.cache_tag, "prefix": sys.base_prefix}
 site.main()
-print(json.dumps({"base": base, "paths": sys.path, "tag": sys.implementation.cache_tag}))
+print(json.dumps({**found, "paths": sys.path, "home": getattr(sys, "_home", None) or ""}))
 """
 
 
@@ -34,12 +36,15 @@ class InterpreterFiles:
     """What an environment imports.
 
     base: the folders and archives of the standard library. paths: all of `sys.path`. tag: the name of the
-    interpreter in the names of compiled modules.
+    interpreter in the names of compiled modules. prefix: where the interpreter is installed. home: the folder
+    of its program according to `pyvenv.cfg`.
     """
 
     base: tuple[str, ...]
     paths: tuple[str, ...]
     tag: str
+    prefix: str
+    home: str
 
 
 def ask_interpreter(ctx: TaskContext, python: Path) -> InterpreterFiles:
@@ -51,7 +56,11 @@ def ask_interpreter(ctx: TaskContext, python: Path) -> InterpreterFiles:
         # They may also print something.
         answer = json.loads(done.tail.splitlines()[-1])
         return InterpreterFiles(
-            base=tuple(answer["base"]), paths=tuple(answer["paths"]), tag=str(answer["tag"])
+            base=tuple(answer["base"]),
+            paths=tuple(answer["paths"]),
+            tag=str(answer["tag"]),
+            prefix=str(answer["prefix"]),
+            home=str(answer["home"]),
         )
     except (LookupError, TypeError, ValueError) as error:
         what = "The Python of the environment does not start."
@@ -91,13 +100,20 @@ def compile_library(ctx: TaskContext, python: Path, found: InterpreterFiles) -> 
 
 
 def interpreter_folders(python: Path, found: InterpreterFiles, prefix: Path) -> tuple[WatchedFolder, ...]:
-    """What belongs to the interpreter `python` of the environment in `prefix`, outside this environment."""
+    """What belongs to the interpreter `python` of the environment in `prefix`, outside this environment.
+
+    Among them are files that do not exist, and that would replace a part of the interpreter.
+    """
     program = python.resolve()
     links = [link for link in symbolic_links(python) if not link.is_relative_to(prefix)]
-    files = [*links, program, program.parent / BUILD_FOLDER]
+    programs = [*links, program, *([Path(found.home) / program.name] if found.home else [])]
+    files = [*links, program, *(path for path in _redirections(programs, found) if not os.path.lexists(path))]
     folders = _library_folders(found)
     files += [Path(path) for path in found.base if not Path(path).is_dir()]
     files += sorted({library for folder in folders for library in folder.parent.glob("libpython*.so*")})
+    for link in _links_in(folders):
+        steps = [*(symbolic_links(link) if link.exists() else ()), Path(os.path.realpath(link))]
+        files += [step for step in steps if not any(map(step.is_relative_to, folders))]
     return (
         *(WatchedFolder(path=str(file.parent), only=(file.name,)) for file in dict.fromkeys(files)),
         *(
@@ -111,12 +127,36 @@ def interpreter_folders(python: Path, found: InterpreterFiles, prefix: Path) -> 
     )
 
 
-def _library_folders(found: InterpreterFiles) -> list[Path]:
-    """The folders of the standard library that are in no other one of them."""
-    folders = [path for path in dict.fromkeys(found.base) if Path(path).is_dir()]
-    return [
-        Path(path) for path in folders if not _is_within(path, [other for other in folders if other != path])
+def _redirections(programs: Iterable[Path], found: InterpreterFiles) -> Iterator[Path]:
+    """Where Python searches for its standard library and its path, apart from where they are."""
+    parts = [
+        path.relative_to(found.prefix) for path in map(Path, found.base) if path.is_relative_to(found.prefix)
     ]
+    for program in programs:
+        yield from (program.parent / name.format(program=program.name) for name in REDIRECTIONS)
+        for folder in program.parents:
+            for part in parts:
+                yield from (folder / part, *(folder / part / name for name in LANDMARKS))
+
+
+def _library_folders(found: InterpreterFiles) -> list[Path]:
+    """The folders of the standard library, and those that links in it lead to; none is within another one."""
+    folders: list[Path] = []
+    pending = sorted((Path(path) for path in found.base if Path(path).is_dir()), key=lambda path: path.parts)
+    for folder in pending:
+        # A link may also lead to a folder above the library.
+        if not any(folder.is_relative_to(one) or one.is_relative_to(folder) for one in folders):
+            folders.append(folder)
+            pending += [link.resolve() for link in _links_in([folder]) if link.is_dir()]
+    return folders
+
+
+def _links_in(folders: Iterable[Path]) -> Iterator[Path]:
+    """The symbolic links in the folders of the standard library."""
+    for folder in folders:
+        for parent, names, files in os.walk(folder):
+            names[:] = sorted(name for name in names if name not in NOT_OF_THE_INTERPRETER)
+            yield from (path for name in (*names, *files) if (path := Path(parent, name)).is_symlink())
 
 
 def _compiled_names(folder: Path, tag: str) -> Iterator[str]:
@@ -148,5 +188,5 @@ def symbolic_links(path: Path) -> Iterator[Path]:
         pending += reversed(target.parts[1:] if target.is_absolute() else target.parts)
 
 
-def _is_within(path: str, folders: tuple[str, ...] | list[str]) -> bool:
+def _is_within(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(f"{folder}{os.sep}") for folder in folders)

@@ -28,11 +28,12 @@ from harness.builds.cell.environment_files import (
     store_manifest,
     verify_installed,
     why_changed,
-    with_device_files,
     with_folders,
+    with_libraries,
     write_identity,
 )
 from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
+from harness.builds.cell.host_libraries import selected_toolkit
 from harness.builds.cell.patched_files import MismatchError, install_patched
 from harness.builds.cell.wheel_store import WheelStore
 from harness.builds.installed.file_manifest import WatchedFolder, read_states
@@ -146,8 +147,9 @@ def _build_locked(
         require_unchanged(manifest)
     else:
         manifest = compiled_since(manifest)
-    manifest, device_files = with_device_files(manifest, probe.libraries, prefix, ctx.cache)
-    write_identity(manifest, home, ctx.workdir)
+    manifest, libraries = with_libraries(manifest, probe.libraries, spec.device, home, ctx.cache)
+    toolkit = selected_toolkit(os.environ) if spec.device.kind == "npu" else {}
+    write_identity(manifest, home, ctx.workdir, toolkit)
     return build.finished(
         spec,
         replace(location, files=store_manifest(manifest, home)),
@@ -155,7 +157,8 @@ def _build_locked(
         site_packages=site_packages,
         digest=spec.digest,
         reused=reused,
-        device_files=device_files,
+        libraries=libraries,
+        toolkit=toolkit,
     )
 
 

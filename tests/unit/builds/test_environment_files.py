@@ -19,6 +19,8 @@ from test_venv_environment import ORIGINAL, Cell
 
 from harness.builds.cell import venv_environment
 from harness.builds.cell.environment_files import (
+    DIGEST_CHARACTERS,
+    FINISHED,
     altered,
     earlier_manifest,
     runtime_folders,
@@ -26,7 +28,12 @@ from harness.builds.cell.environment_files import (
     why_changed,
     with_folders,
 )
-from harness.builds.installed.file_manifest import FileManifest, read_manifest
+from harness.builds.installed.file_manifest import (
+    FileManifest,
+    make_manifest,
+    read_manifest,
+    write_manifest,
+)
 from harness.cell_program.built_environment import EnvironmentBuilt
 from harness.outcome import Status
 
@@ -212,6 +219,21 @@ def test_the_list_of_files_is_not_believed_when_it_was_edited(cell: Cell) -> Non
     assert "is not the one that its build wrote" in venv_environment.holds(found)
     again, _ = cell.build()
     assert again.reused is False
+
+
+def test_an_environment_whose_list_of_files_others_stored_is_not_reused(cell: Cell) -> None:
+    """Whoever can write to the cache can make a list that fits the edited files."""
+    found, _ = cell.build()
+    assert found.files is not None
+    edit(Path(found.site_packages))
+    home, listed = Path(found.prefix).parent, Path(found.files.manifest)
+    digest = write_manifest(make_manifest(read_manifest(listed, found.files.digest).folders), listed)
+    listed.rename(home / f"files-{digest[:DIGEST_CHARACTERS]}.json")
+    finished = home / FINISHED
+    finished.write_text(finished.read_text().replace(found.files.digest, digest))
+    again, _ = cell.build()
+    assert not again.reused
+    assert (Path(again.site_packages) / "verl/other.py").read_bytes() == ORIGINAL
 
 
 def test_reading_every_file_finds_what_metadata_cannot_show(cell: Cell) -> None:

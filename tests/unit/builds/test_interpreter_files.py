@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,15 @@ def home(tmp_path: Path) -> Path:
     (home / "lib/libpython3.11.so.1.0").write_text("")
     (tmp_path / "current").symlink_to("3.11.7")
     (tmp_path / "python3").symlink_to("current/bin/python3.11")
+    (tmp_path / "etc/hooks").mkdir(parents=True)
+    for name in ("sitecustomize.py", "hooks/__init__.py"):
+        (tmp_path / "etc" / name).write_text("")
+    (tmp_path / "etc/alternative.py").symlink_to("sitecustomize.py")
+    (library / "sitecustomize.py").symlink_to(tmp_path / "etc/alternative.py")
+    (library / "hooks").symlink_to(tmp_path / "etc/hooks")
+    (library / "above").symlink_to(home)
+    (library / "loop").symlink_to("loop")
+    (library / "broken").symlink_to(tmp_path / "etc/later.py")
     (tmp_path / "venv/bin").mkdir(parents=True)
     (tmp_path / "venv/bin/python").symlink_to("../../python3")
     return home
@@ -34,19 +44,23 @@ def home(tmp_path: Path) -> Path:
 def found(home: Path) -> InterpreterFiles:
     library = home / "lib/python3.11"
     base = (str(home / "lib/python311.zip"), str(library), str(library / "lib-dynload"))
-    return InterpreterFiles(base=base, paths=base, tag=TAG)
+    return InterpreterFiles(base=base, paths=base, tag=TAG, prefix=str(home), home=str(home / "bin"))
 
 
 def point_elsewhere(link: Path) -> None:
+    target = link.readlink()
     other = link.parent / "other"
-    shutil.copytree(link.parent / "3.11.7", other)
     link.unlink()
-    link.symlink_to("other" if link.name == "current" else "other/bin/python3.11")
+    if target.name == "3.11.7":
+        shutil.copytree(link.parent / target, other, symlinks=True)
+    else:
+        shutil.copy(link.parent / target, other)
+    link.symlink_to("other")
 
 
 def forge(name: str) -> Callable[[Path], None]:
     def change(home: Path) -> None:
-        (home / name).parent.mkdir(exist_ok=True)
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text("forged")
 
     return change
@@ -57,6 +71,17 @@ NOTICED = {
     "a link to it": lambda home: point_elsewhere(home.parent / "python3"),
     "the program": forge("bin/python3.11"),
     "a build folder": forge("bin/pybuilddir.txt"),
+    "the settings of a build": forge("bin/Modules/Setup.local"),
+    "a file with paths": forge("bin/python3.11._pth"),
+    "a library that is searched earlier": forge("bin/lib/python3.11/os.py"),
+    "a compiled library that is searched earlier": forge("bin/lib/python3.11/os.pyc"),
+    "an archive that is searched earlier": forge("bin/lib/python311.zip"),
+    "extension modules that are searched earlier": forge("bin/lib/python3.11/lib-dynload/x.so"),
+    "an archive above the interpreter": forge("../lib/python311.zip"),
+    "a module behind two links": forge("../etc/sitecustomize.py"),
+    "a link behind a link": lambda home: point_elsewhere(home.parent / "etc/alternative.py"),
+    "a module in a folder behind a link": forge("../etc/hooks/__init__.py"),
+    "a module that a link names already": forge("../etc/later.py"),
     "a module": forge("lib/python3.11/os.py"),
     "a module that shadows others": forge("lib/python3.11/torch.py"),
     "an empty package": lambda home: (home / "lib/python3.11/torch").mkdir(),
@@ -99,7 +124,7 @@ def test_the_standard_library_is_compiled_once(context: Any, home: Path) -> None
     import sys
 
     ctx = context({})
-    files = InterpreterFiles(base=found(home).base, paths=(), tag=sys.implementation.cache_tag)
+    files = replace(found(home), tag=sys.implementation.cache_tag)
     compile_library(ctx, Path(sys.executable), files)
     library = home / "lib/python3.11"
     assert (library / f"json/__pycache__/__init__.{files.tag}.pyc").is_file()

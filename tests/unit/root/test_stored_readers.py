@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from stored_readers import find_readers
 
-from harness.builds.cell.environment_files import DIGEST_CHARACTERS, FINISHED, earlier_manifest
-from harness.builds.installed.file_manifest import WatchedFolder, make_manifest, write_manifest
+from harness.builds.cell.environment_files import FINISHED, earlier_manifest, store_manifest
+from harness.builds.installed.file_manifest import WatchedFolder, make_manifest
 from harness.code_graph.stored_facts import read_json, write_json
 from harness.compat.uses.analysis_cache import SqliteCache
 from harness.convergence.decision import reference_set
@@ -52,11 +52,8 @@ class Probe:
 def write_environment(folder: Path) -> Path:
     (folder / "venv").mkdir()
     (folder / "venv" / "module.py").write_text("x = 1\n")
-    manifest = make_manifest([WatchedFolder(path=str(folder / "venv"))])
-    digest = write_manifest(manifest, folder / "files.json")
-    (folder / "files.json").rename(folder / f"files-{digest[:DIGEST_CHARACTERS]}.json")
-    (folder / FINISHED).write_text(f'{{"files": "{digest}"}}')
-    return next(folder.glob("files-*.json"))
+    stored = store_manifest(make_manifest([WatchedFolder(path=str(folder / "venv"))]), folder)
+    return Path(stored.manifest)
 
 
 def write_finished(folder: Path) -> Path:
