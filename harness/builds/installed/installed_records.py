@@ -53,8 +53,7 @@ def record_problems(
     recorded, problems = _read_records(files, site_packages)
     patches = {os.path.normpath(site_packages / name): digests for name, digests in patched.items()}
     for path, lines in recorded.items():
-        pre_digest = patches[path].get("pre") if path in patches else None
-        problems += _line_problems(path, lines, files.get(path), patches.get(path), pre_digest)
+        problems += _line_problems(path, lines, files.get(path), patches.get(path))
     for path in files.keys() - recorded.keys():
         if not patches.get(path, {}).get("post"):
             problems.append(f"{path} is installed, but no RECORD lists it.")
@@ -66,20 +65,16 @@ def record_problems(
 
 
 def _line_problems(
-    path: str,
-    lines: list[RecordedFile],
-    entry: FileEntry | None,
-    patch: Mapping[str, str | None] | None,
-    original: str | None,
+    path: str, lines: list[RecordedFile], entry: FileEntry | None, patch: Mapping[str, str | None] | None
 ) -> list[str]:
-    """What is wrong with one file that RECORD files list; `original` is its digest before patching."""
+    """What is wrong with one file that RECORD files list."""
     owners = ", ".join(dict.fromkeys(line.owner for line in lines))
     with_digest = [line for line in lines if line.digest]
     if not with_digest and not path.endswith((*WITHOUT_DIGEST, COMPILED)):
         return [f"{path} has no SHA-256 in RECORD of {owners}."]
     if patch is not None:
         # Its present content is compared with the patches, its former content with RECORD.
-        matches = any(line.digest == original for line in with_digest)
+        matches = any(line.digest == patch.get("pre") for line in with_digest)
         return [] if matches else [f"{path} of {owners} was patched, but RECORD lists another original."]
     if entry is None:
         return [] if path.endswith(COMPILED) else [f"{path} of {owners} is missing."]

@@ -244,25 +244,10 @@ def make_lock(
     known. InputError for a value that cannot be used in a build file.
     """
     pins, python = facets.pins, facets.platform.python
-    is_simulated = axes.get("device") == "sim"
-    soc = "" if is_simulated else axes.get("soc", "").lower()
     packages = parse_lock(lock_text)
-    omitted = omitted_packages(packages, "sim") if is_simulated else {}
+    omitted = omitted_packages(packages, "sim") if axes.get("device") == "sim" else {}
     image, digest = _reference(base_image or _image(axes, python))
-    sources = tuple(
-        LockedSource(
-            package=_safe(normal_name(source.package)),
-            version=_safe(source.version),
-            commit=_safe(source.commit),
-            repository=_safe(source.repository),
-            env=_safe_env(pins.build_env.get(source.package, {})),
-        )
-        for source in pins.from_source
-    )
-    soc_version = {"SOC_VERSION": SOC_VERSIONS[soc]} if soc in SOC_VERSIONS else {}
-    build_env = {
-        name: value for values in pins.build_env.values() for name, value in _safe_env(values).items()
-    }
+    sources = _sources(pins)
     known = {source.package for source in sources} if resolved_sources is None else resolved_sources
     return CellLock(
         cell=cell,
@@ -279,13 +264,35 @@ def make_lock(
             replace(patch, file=_safe(patch.file), digest=_safe(patch.digest)) for patch in facets.patches
         ),
         compiled=tuple(sorted(_safe(normal_name(name)) for name in pins.build_env)),
-        build_env={**build_env, **soc_version},
+        build_env=_build_env(pins, axes),
         indexes=pins.indexes_of(package.name for package in packages),
         inconsistencies=tuple(inconsistencies),
         omitted=omitted,
         unpinned_sources=tuple(source.package for source in sources if source.package not in known),
         not_installed=dict(not_installed or {}),
     )
+
+
+def _sources(pins: PinsFacet) -> tuple[LockedSource, ...]:
+    return tuple(
+        LockedSource(
+            package=_safe(normal_name(source.package)),
+            version=_safe(source.version),
+            commit=_safe(source.commit),
+            repository=_safe(source.repository),
+            env=_safe_env(pins.build_env.get(source.package, {})),
+        )
+        for source in pins.from_source
+    )
+
+
+def _build_env(pins: PinsFacet, axes: Mapping[str, str]) -> dict[str, str]:
+    """The variables of all builds, and the SoC for which kernels are compiled."""
+    configured = {
+        name: value for values in pins.build_env.values() for name, value in _safe_env(values).items()
+    }
+    soc = "" if axes.get("device") == "sim" else axes.get("soc", "").lower()
+    return configured | ({"SOC_VERSION": SOC_VERSIONS[soc]} if soc in SOC_VERSIONS else {})
 
 
 def _image(axes: Mapping[str, str], python: str) -> str:
