@@ -30,7 +30,7 @@ from harness.errors import HarnessError
 # Folders that are renamed when they are complete, which takes minutes at most.
 UNFINISHED = (
     *("bundle/.bundle-*", "sim/.build-*", "sim/*/toolkit/.toolkit-*", ".libraries-*"),
-    *("sources/.fetching-*", "sources/*/.fetching-*"),
+    *("sources/.fetching-*", "sources/*/.fetching-*", "wheels/.fetching-*"),
 )
 DAY_SECONDS = 86400.0
 UNUSED_AFTER_S = 14 * DAY_SECONDS

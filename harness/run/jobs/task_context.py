@@ -231,6 +231,8 @@ class RunContext:
             "TMPDIR": str(self._scratch / TEMPORARY_FOLDER),
             # Without it numba stores what it compiled next to the installed modules.
             "NUMBA_CACHE_DIR": str(self._scratch / TEMPORARY_FOLDER),
+            # transformers imports code of models from it, also code that another program left there.
+            "HF_MODULES_CACHE": str(self._scratch / TEMPORARY_FOLDER / "hf-modules"),
             FOLDER_VARIABLE: str(CardLeases.of_host(self.site.environ).folder),
         }
 

@@ -140,7 +140,13 @@ def test_what_is_being_built_stays(tmp_path: Path) -> None:
 
 
 def test_half_made_folders_go_when_their_maker_must_be_dead(tmp_path: Path) -> None:
-    for name, hours in (("bundle/.bundle-old", 3.0), ("bundle/.bundle-new", 0.1), ("sim/.build-old", 3.0)):
+    hours_ago = {
+        "bundle/.bundle-old": 3.0,
+        "bundle/.bundle-new": 0.1,
+        "sim/.build-old": 3.0,
+        "wheels/.fetching-old": 3.0,
+    }
+    for name, hours in hours_ago.items():
         (tmp_path / name).mkdir(parents=True)
         then = time.time() - hours * 3600
         os.utime(tmp_path / name, (then, then))
@@ -150,6 +156,7 @@ def test_half_made_folders_go_when_their_maker_must_be_dead(tmp_path: Path) -> N
         "bundle/.bundle-old": True,
         "bundle/.bundle-new": False,
         "sim/.build-old": True,
+        "wheels/.fetching-old": True,
     }
     for one in found:
         if one.removable:

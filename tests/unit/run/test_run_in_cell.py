@@ -159,6 +159,13 @@ def test_what_programs_of_the_cell_leave_among_temporary_files_is_gone_afterward
     assert len(str(folder.parent.relative_to(tempfile.gettempdir()))) < 35
 
 
+def test_code_of_models_that_other_programs_left_is_not_imported(runs):
+    text = "import os; print(os.environ['HF_MODULES_CACHE'])"
+    folder = Path(runs(text, environ={"HF_MODULES_CACHE": "/else"})[0].measurements["tail"].strip())
+    assert folder.is_relative_to(tempfile.gettempdir())
+    assert not folder.parent.exists()
+
+
 def test_cards_are_leased_where_all_of_the_host_look(runs):
     text = "import os; print(os.environ['NPU_MATRIX_LEASES'])"
     said = runs(text)[0].measurements["tail"].strip()
