@@ -180,7 +180,8 @@ class EnvironmentProbe:
     on disk, "" when it is missing. modules: name -> the result of importing it. python: facts about the
     interpreter. patched: what the import system finds for each patched path, None without patches. libraries:
     the shared libraries of the process that imported the modules and used the device, as the loader found
-    them.
+    them. not_recorded: how the files of an image differ from RECORD and the patches, one sentence for each;
+    None for a virtual environment, whose files the host reads.
     """
 
     packages: Mapping[str, str]
@@ -190,6 +191,7 @@ class EnvironmentProbe:
     python: Mapping[str, str] = field(default_factory=dict)
     patched: tuple[PatchedFile, ...] | None = None
     libraries: tuple[str, ...] = ()
+    not_recorded: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

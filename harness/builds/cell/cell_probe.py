@@ -9,6 +9,7 @@ from pathlib import Path
 from harness.builds.cell.bundle import make_bundle
 from harness.builds.cell.cell_command import cell_command
 from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
+from harness.builds.engines.image_layers import OWN_FILES
 from harness.cell_program.built_environment import (
     CellDevice,
     EnvironmentLocation,
@@ -40,12 +41,14 @@ def probe_cell(
     faster. Only the first probe of an environment may do so, because later its files must not change.
     """
     bundle = make_bundle(PACKAGE_ROOT, ctx.cache)
-    names = ctx.workdir / "patched-names.json"
-    names.write_text(json.dumps(sorted(spec.manifest)), "utf-8")
+    patched = ctx.workdir / "patched.json"
+    patched.write_text(json.dumps(spec.manifest), "utf-8")
     out = ctx.workdir / "probe.json"
     on_cpu = spec.device.kind == "cpu"
     modules = modules_to_import(spec.expected, spec.device.kind)
-    args = ["--out", str(out), "--root", str(site_packages), "--files", str(names)]
+    args = ["--out", str(out), "--root", str(site_packages), "--files", str(patched)]
+    if location.container is not None:
+        args += ["--own", OWN_FILES]
     args += ["--device", "cpu" if on_cpu else "npu", "--modules", ",".join(modules)]
     argv, variables = cell_command(location, bundle, PROBE, args, compiles=compiles)
     completed = ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_PROBE)
@@ -55,17 +58,16 @@ def probe_cell(
             "probe", f"The environment could not be probed: the probe {ending}.", tail=completed.tail
         )
     probe = read_shape(EnvironmentProbe, out)
-    return replace(probe, patched=_probe_patched(ctx, spec, location, bundle))
+    return replace(probe, patched=_probe_patched(ctx, spec, location, bundle, patched))
 
 
 def _probe_patched(
-    ctx: TaskContext, spec: EnvironmentSpec, location: EnvironmentLocation, bundle: Path
+    ctx: TaskContext, spec: EnvironmentSpec, location: EnvironmentLocation, bundle: Path, expected: Path
 ) -> tuple[PatchedFile, ...] | None:
     """The file that an import in the cell would load for each patched path; None without patches."""
     if not spec.manifest:
         return None
-    expected, out = ctx.workdir / "patched.json", ctx.workdir / "patched-report.json"
-    expected.write_text(json.dumps(spec.manifest), "utf-8")
+    out = ctx.workdir / "patched-report.json"
     without_device = replace(location, requested_device=CellDevice(kind="cpu"))
     argv, variables = cell_command(without_device, bundle, PATCH_PROBE, [str(expected), str(out)])
     completed = ctx.command(argv, env=variables, cwd=ctx.workdir, timeout=SECONDS_TO_PROBE)

@@ -19,6 +19,7 @@ from harness.builds.cell.environment_build import EnvironmentBuild, environment_
 from harness.builds.cell.environment_files import (
     IDENTITY,
     earlier_manifest,
+    require_as_recorded,
     require_unchanged,
     runtime_folders,
     store_manifest,
@@ -195,6 +196,8 @@ def _probe(
     )
     with build.step("probe"):
         probe = probe_cell(ctx, spec, location, Path(site_packages), compiles=compiles)
+    compared = probe.not_recorded is not None
+    require_as_recorded(probe.not_recorded or () if compared else ["No file was compared with RECORD."])
     require_unchanged(manifest)
     manifest = with_folders(manifest, [WatchedFolder(path=image.bytecode)])
     mounted = [one for one in probe.libraries if any(Path(one).is_relative_to(at) for at in driver_files())]

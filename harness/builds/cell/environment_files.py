@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import tempfile
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
@@ -35,9 +35,9 @@ from harness.builds.installed.file_manifest import (
     read_manifest,
     write_manifest,
 )
-from harness.builds.installed.installed_records import CACHE_FOLDER, COMPILED, record_problems
 from harness.cache_seal import sealed, unsealed
 from harness.cell_program.built_environment import CellDevice, EnvironmentBuilt, VerifiedFiles
+from harness.cell_program.installed_records import CACHE_FOLDER, COMPILED, InstalledFile, record_problems
 from harness.check import TaskContext
 from harness.digest import digest_json
 from harness.errors import InfrastructureError
@@ -75,15 +75,22 @@ def verify_installed(
     folders = (WatchedFolder(path=str(prefix)), *interpreter_folders(python, interpreter, prefix))
     manifest = make_manifest(folders)
     inside = f"{prefix}/"
-    installed = replace(
-        manifest,
-        entries={path: entry for path, entry in manifest.entries.items() if path.startswith(inside)},
-    )
-    problems = record_problems(installed, site_packages, patched=spec.manifest, own=own)
+    installed = {
+        path: InstalledFile(
+            digest=entry.content if stat.S_ISREG(entry.state.mode) else "", size=entry.state.size
+        )
+        for path, entry in manifest.entries.items()
+        if path.startswith(inside) and not stat.S_ISDIR(entry.state.mode) and path not in own
+    }
+    require_as_recorded(record_problems(installed, site_packages, patched=spec.manifest))
+    return manifest
+
+
+def require_as_recorded(problems: Sequence[str]) -> None:
+    """BuildStepError if installed files are not as their RECORD and the patches say."""
     if problems:
         count = f"{len(problems)} installed files are" if len(problems) > 1 else "1 installed file is"
         raise BuildStepError("verify", f"{count} not as recorded: {problems[0]}", tail="\n".join(problems))
-    return manifest
 
 
 def compiled_since(manifest: FileManifest) -> FileManifest:

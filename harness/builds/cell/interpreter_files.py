@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness.builds.cell.environment_spec import BuildStepError
 from harness.builds.installed.file_manifest import WatchedFolder
-from harness.builds.installed.installed_records import CACHE_FOLDER, COMPILED
+from harness.cell_program.installed_records import CACHE_FOLDER, COMPILED
 from harness.check import TaskContext
 
 # Folders next to the modules of the standard library that do not belong to it, and its own tests.

@@ -18,6 +18,8 @@ from harness.digest import digest_bytes, digest_json
 # Part of every key: increase it when layers are built differently.
 LAYOUT = 2
 PREFIX = "/cell/venv"
+# The files of the empty virtual environment, one in each line.
+OWN_FILES = "/cell/own-files.txt"
 INSTALLER = "/run/npu-matrix/uv"
 INDEX_SETTINGS = "/run/npu-matrix/settings"
 SET_ENV = (
@@ -59,7 +61,8 @@ def image_layers(lock: CellLock, base: str, patched: PatchedTree | None = None) 
     A package that is built from a repository is part of the layer with its name.
     """
     chain = _LayerChain(digest_json({"layout": LAYOUT, "base": base, "arch": lock.arch}))
-    chain.add("python", {}, (f"{INSTALLER} venv --quiet --no-project --python python3 {PREFIX}",))
+    create = f"{INSTALLER} venv --quiet --no-project --python python3 {PREFIX}"
+    chain.add("python", {}, (create, f"find {PREFIX} ! -type d > {OWN_FILES}"))
     for content in layer_contents(lock):
         _add_packages(chain, content, lock)
     if patched is not None and patched.files:

@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 
 from harness.builds.installed.file_manifest import FileEntry, FileManifest
-from harness.builds.installed.installed_records import CACHE_FOLDER, COMPILED, RECORD
+from harness.cell_program.installed_records import CACHE_FOLDER, COMPILED, RECORD
 from harness.digest import digest_bytes
 
 _HOME = "@"

@@ -1,5 +1,6 @@
 """Compares the files of a newly installed environment with the RECORD files and with our patches.
 
+The host does so for a virtual environment, and a program in its container for an image.
 https://packaging.python.org/en/latest/specifications/recording-installed-packages/ defines RECORD: it has the
 SHA-256 and the size of every installed file, except of itself, of signatures and of compiled modules.
 """
@@ -9,18 +10,23 @@ from __future__ import annotations
 import base64
 import csv
 import os
-import stat
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from harness.builds.installed.file_manifest import FileEntry, FileManifest
 
 RECORD = "RECORD"
 # The files of a distribution that may have no digest.
 WITHOUT_DIGEST = (RECORD, "RECORD.jws", "RECORD.p7s")
 COMPILED = ".pyc"
 CACHE_FOLDER = "__pycache__"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstalledFile:
+    """A file of an environment. digest: SHA-256 in hexadecimal, "" for a symbolic link or a special file."""
+
+    digest: str
+    size: int
 
 
 @dataclass(frozen=True)
@@ -33,23 +39,17 @@ class RecordedFile:
 
 
 def record_problems(
-    manifest: FileManifest,
+    files: Mapping[str, InstalledFile],
     site_packages: Path,
     *,
     patched: Mapping[str, Mapping[str, str | None]],
-    own: Collection[str],
 ) -> list[str]:
     """What is wrong with the files of an environment, one sentence per file; empty if all is right.
 
-    manifest: the files of the environment. patched: path below site_packages -> digests before (`pre`) and
-    after (`post`) patching; None where the file does not exist. own: files that belong to no distribution,
-    because the virtual environment itself consists of them.
+    files: absolute path -> file, without those of the empty virtual environment, which belong to no
+    distribution. patched: path below site_packages -> digests before (`pre`) and after (`post`) patching;
+    None where the file does not exist.
     """
-    files = {
-        path: entry
-        for path, entry in manifest.entries.items()
-        if not stat.S_ISDIR(entry.state.mode) and path not in own
-    }
     recorded, problems = _read_records(files, site_packages)
     patches = {os.path.normpath(site_packages / name): digests for name, digests in patched.items()}
     for path, lines in recorded.items():
@@ -59,13 +59,16 @@ def record_problems(
             problems.append(f"{path} is installed, but no RECORD lists it.")
     for path, digests in patches.items():
         entry = files.get(path)
-        if (entry.content if entry else None) != digests.get("post"):
+        if (entry.digest if entry else None) != digests.get("post"):
             problems.append(f"{path} is not the patched file.")
     return sorted(problems)
 
 
 def _line_problems(
-    path: str, lines: list[RecordedFile], entry: FileEntry | None, patch: Mapping[str, str | None] | None
+    path: str,
+    lines: list[RecordedFile],
+    entry: InstalledFile | None,
+    patch: Mapping[str, str | None] | None,
 ) -> list[str]:
     """What is wrong with one file that RECORD files list."""
     owners = ", ".join(dict.fromkeys(line.owner for line in lines))
@@ -78,7 +81,7 @@ def _line_problems(
         return [] if matches else [f"{path} of {owners} was patched, but RECORD lists another original."]
     if entry is None:
         return [] if path.endswith(COMPILED) else [f"{path} of {owners} is missing."]
-    if not stat.S_ISREG(entry.state.mode):
+    if not entry.digest:
         return [f"{path} of {owners} is not a regular file."]
     # Some distributions share a file, for example a package's empty __init__.py.
     if with_digest and not any(_fits(line, entry) for line in with_digest):
@@ -86,8 +89,8 @@ def _line_problems(
     return []
 
 
-def _fits(line: RecordedFile, entry: FileEntry) -> bool:
-    return line.digest == entry.content and line.size in (None, entry.state.size)
+def _fits(line: RecordedFile, entry: InstalledFile) -> bool:
+    return line.digest == entry.digest and line.size in (None, entry.size)
 
 
 def _read_records(
