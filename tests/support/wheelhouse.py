@@ -8,7 +8,7 @@ import os
 import subprocess
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +92,7 @@ class Wheels:
         record = []
         for path, text in content.items():
             data = text.encode() if isinstance(text, str) else text
-            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-            record.append(f"{path},sha256={digest},{len(data)}\n")
+            record.append(f"{record_line(path, data)}\n")
         record.append(f"{info}/RECORD,,\n")
         content[f"{info}/RECORD"] = "".join(record)
         target = self.folder / f"{module}-{version}-{tag}.whl"
@@ -101,6 +100,24 @@ class Wheels:
             for path, text in content.items():
                 archive.writestr(path, text)
         return target
+
+
+def record_line(name: str, data: bytes) -> str:
+    """A line of RECORD."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    return f"{name},sha256={digest},{len(data)}"
+
+
+def rewritten(wheel: Path, change: Callable[[str], str], added: Mapping[str, str] | None = None) -> Path:
+    """The wheel with another RECORD, and with members that RECORD does not list."""
+    with zipfile.ZipFile(wheel) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, change(data.decode()) if name.endswith("/RECORD") else data)
+        for name, text in (added or {}).items():
+            archive.writestr(name, text)
+    return wheel
 
 
 @pytest.fixture

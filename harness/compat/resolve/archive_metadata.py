@@ -20,8 +20,8 @@ from packaging.utils import canonicalize_name
 from harness.compat.resolve.replaced_requirements import ReleaseMetadata
 from harness.errors import InputError, Location
 from harness.sources.packages.release_sources import SDIST_METADATA
+from harness.sources.packages.wheel_record import DESCRIPTION, RECORD, has_digest, recorded_files
 
-METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 BUILD_INFO = "vllm_ascend/_build_info.py"
 # `__device_type__ = 'A2'` since vllm-ascend 0.12, `__soc_version__ = 'ASCEND910B1'` before.
 BUILT_FOR = re.compile(r"__(?:device_type|soc_version)__\s*=\s*['\"](\w+)['\"]")
@@ -34,12 +34,14 @@ class ArchiveMetadata:
     release: what it requires. is_known: whether the archive has metadata.
     built_for: the chip that the kernels are built for, "" for any chip or if it is unknown.
     differences: descriptions of requirements that only the archive or only the index has.
+    was_edited: whether the RECORD of the wheel lists another METADATA.
     """
 
     release: ReleaseMetadata
     is_known: bool
     built_for: str
     differences: tuple[str, ...]
+    was_edited: bool = False
 
     def refusals(self, python: str) -> tuple[str, ...]:
         """Why pip refuses the archive, or installs something other than what was locked."""
@@ -59,13 +61,19 @@ class ArchiveMetadata:
 
     def remarks(self) -> tuple[str, ...]:
         """What a user should know about the archive."""
-        if not self.built_for:
-            return ()
-        text = (
-            f"The wheel of {self.release.name} {self.release.version} on the index is built for "
-            f"{self.built_for} only; for other chips, build it from source or use the vendor's variant index."
-        )
-        return (text,)
+        found = []
+        if self.built_for:
+            found.append(
+                f"The wheel of {self.release.name} {self.release.version} on the index is built for "
+                f"{self.built_for} only; for other chips, build it from source or use the vendor's variant "
+                "index."
+            )
+        if self.was_edited:
+            found.append(
+                f"The METADATA in the wheel of {self.release.name} {self.release.version} was edited after "
+                "the build: the RECORD of the wheel lists another one."
+            )
+        return tuple(found)
 
 
 def read_archive_metadata(name: str, version: str, sources: Path, on_index: bytes = b"") -> ArchiveMetadata:
@@ -76,7 +84,8 @@ def read_archive_metadata(name: str, version: str, sources: Path, on_index: byte
     try:
         with zipfile.ZipFile(sources) as archive:
             members = archive.namelist()
-            own = next((member for member in members if METADATA.fullmatch(member)), "")
+            own = next(filter(DESCRIPTION.fullmatch, members), "")
+            was_edited = bool(own) and _was_edited(archive, own)
             own = own or (SDIST_METADATA if SDIST_METADATA in members else "")
             metadata = _message(archive.read(own)) if own else Message()
             build = archive.read(BUILD_INFO).decode("utf-8", "replace") if BUILD_INFO in members else ""
@@ -94,7 +103,16 @@ def read_archive_metadata(name: str, version: str, sources: Path, on_index: byte
         is_known=bool(own),
         built_for=built_for[1] if built_for else "",
         differences=_differences(metadata, index) if index else (),
+        was_edited=was_edited,
     )
+
+
+def _was_edited(archive: zipfile.ZipFile, metadata: str) -> bool:
+    record = next(filter(RECORD.fullmatch, archive.namelist()), None)
+    if record is None:
+        return False
+    digest, _size = recorded_files(archive.read(record)).get(metadata, ("", ""))
+    return not has_digest(archive.read(metadata), digest)
 
 
 def _message(data: bytes) -> Message:

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.check import Completed, TaskContext
@@ -19,7 +19,7 @@ from harness.compat.resolve.hidden_requirements import hidden_requirements
 from harness.compat.resolve.replaced_requirements import ReleaseMetadata
 from harness.compat.resolve.resolve_problems import resolve_problem
 from harness.compat.resolve.resolve_request import ResolveRequest, pinned_releases, requirement_names
-from harness.errors import HarnessError, InfrastructureError
+from harness.errors import HarnessError, InfrastructureError, InputError
 from harness.matrix.model.environment_facets import PinnedOverride, PinsFacet
 from harness.measurements import read_shape
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
@@ -39,6 +39,7 @@ from harness.sources.packages.resolve_measurements import (
 )
 from harness.sources.packages.uv_errors import UvFailure, UvFailureKind, parse_uv_failure
 from harness.sources.packages.uv_settings import write_uv_settings
+from harness.sources.packages.wheel_record import ContradictoryWheelError
 from harness.sources.redact import redact_text, redact_url
 
 MAX_ATTEMPTS = 12
@@ -47,6 +48,7 @@ RETRY_INDEX_AFTER_S = 24 * 3600.0
 ARCHIVE_REMEDY = (
     "Choose a Python version, or versions of these packages, that the packages' own metadata allows."
 )
+UNUSABLE_REMEDY = "Use another release of the package, or ask its publisher to correct the archive."
 # The problems after which uv runs again without the package, so that the rest of the stack is checked too.
 EXCLUDABLE = (
     UvFailureKind.MISSING_VERSION,
@@ -82,6 +84,20 @@ class ResolveProgress:
     done: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class StackArchives:
+    """The archives of the stack's own packages. Sentences are by package.
+
+    locked: the archives in the lock. metadata: of the archives that were read. unread: why an archive could
+    not be verified. unusable: why an archive is damaged, or contradicts its own RECORD.
+    """
+
+    locked: Mapping[str, ReleaseArchive] = field(default_factory=dict)
+    metadata: tuple[ArchiveMetadata, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
+    unusable: Mapping[str, str] = field(default_factory=dict)
+
+
 def run(ctx: TaskContext) -> Measured[ResolveMeasured]:
     """Resolve the facet `pins` for the facet `platform`. A lock becomes the artifact `lock.txt`.
 
@@ -91,7 +107,7 @@ def run(ctx: TaskContext) -> Measured[ResolveMeasured]:
     pins = read_shape(PinsFacet, ctx.facets["pins"])
     request = ResolveRequest.from_facets(pins, ctx.facets["platform"])
     request = request.with_sources(mirrors_folder())
-    published = _overridden_metadata(ctx, request)
+    published, unusable = _overridden_metadata(ctx, request)
     request = request.with_yielded_requirements(published)
     settings = index_environment(os.environ)
     for notice in settings.notices:
@@ -107,23 +123,23 @@ def run(ctx: TaskContext) -> Measured[ResolveMeasured]:
         else:
             state = _after_failure(ctx, request, state, completed)
     hidden = hidden_requirements(published, request, state.lock or ())
-    locked: dict[str, ReleaseArchive] = {}
-    archives: list[ArchiveMetadata] = []
-    unread: dict[str, str] = {}
+    archives = StackArchives()
     if state.lock and not state.problems:
-        locked = _locked_archives(ctx, request, state)
-        indexes = state.settings.added_index_urls
-        archives, unread = _read_archives(request, _releases(ctx, request, indexes, locked))
-    return _measured(request, state, time.monotonic() - started, locked, archives, unread, hidden)
+        archives = _read_archives(ctx, request, state)
+    archives = replace(archives, unusable={**unusable, **archives.unusable})
+    return _measured(request, state, time.monotonic() - started, archives, hidden)
 
 
-def _overridden_metadata(ctx: TaskContext, request: ResolveRequest) -> list[ReleaseMetadata]:
+def _overridden_metadata(
+    ctx: TaskContext, request: ResolveRequest
+) -> tuple[list[ReleaseMetadata], dict[str, str]]:
     """The published metadata of the pinned releases with a requirement that an override replaces.
 
-    A release that no index has is left out, because uv reports it.
+    Releases that no index has are left out, because uv reports them. The second value has a sentence for each
+    package whose archive is unusable.
     """
     releases = _releases(ctx, request)
-    found = []
+    found, unusable = [], {}
     for name, version in pinned_releases(request.requirements).items():
         if not request.reads_metadata_of(name):
             continue
@@ -132,13 +148,17 @@ def _overridden_metadata(ctx: TaskContext, request: ResolveRequest) -> list[Rele
         except ReleaseNotFoundError as error:
             ctx.log(f"the overrides of {name} {version} have no effect: {error}")
             continue
+        except InputError as error:
+            ctx.log(f"the overrides of {name} {version} have no effect: {error}")
+            unusable[name] = _unusable(name, version, error)
+            continue
         archive = read_archive_metadata(name, version, file)
         if archive.is_known:
             found.append(archive.release)
         else:
             # Without it, uv would be told that the release requires nothing.
             ctx.log(f"the overrides of {name} {version} have no effect: its archive has no metadata")
-    return found
+    return found, unusable
 
 
 def _releases(
@@ -174,23 +194,39 @@ def _locked_archives(
     return chosen
 
 
-def _read_archives(
-    request: ResolveRequest, releases: ReleaseFetcher
-) -> tuple[list[ArchiveMetadata], dict[str, str]]:
-    """The metadata of the stack's own packages; and package -> a sentence, if its archive cannot be read."""
-    archives, unread = [], {}
+def _read_archives(ctx: TaskContext, request: ResolveRequest, state: ResolveProgress) -> StackArchives:
+    """The archives of the stack's own packages in the lock.
+
+    An archive that cannot be downloaded is `unread`: some indexes serve large files only as a whole.
+    """
+    locked = _locked_archives(ctx, request, state)
+    releases = _releases(ctx, request, state.settings.added_index_urls, locked)
+    metadata, unread, unusable = [], {}, {}
     for name in requirement_names(request.requirements):
-        if name not in releases.locked:
+        if name not in locked:
             continue
-        version = releases.locked[name].version
+        version = locked[name].version
         try:
             sources = releases.sources(name, version)
             on_index = releases.index_metadata(name, version)
-            archives.append(read_archive_metadata(name, version, sources.file, on_index))
+            metadata.append(read_archive_metadata(name, version, sources.file, on_index))
+        except InputError as error:
+            unusable[name] = _unusable(name, version, error)
         except HarnessError as error:
-            why = redact_text("; ".join(f"{one.what} {one.why}".strip() for one in error.problems))
-            unread[name] = f"Not verified: the archive of {name} {version} could not be read ({why})."
-    return archives, unread
+            unread[name] = (
+                f"Not verified: the archive of {name} {version} could not be read ({_what(error)})."
+            )
+    return StackArchives(locked=locked, metadata=tuple(metadata), unread=unread, unusable=unusable)
+
+
+def _unusable(name: str, version: str, error: InputError) -> str:
+    if isinstance(error, ContradictoryWheelError):
+        return f"The wheel of {name} {version} is not what it says: {error.contradiction}."
+    return f"The archive of {name} {version} cannot be used: {_what(error)}."
+
+
+def _what(error: HarnessError) -> str:
+    return redact_text("; ".join(f"{one.what} {one.why}".strip() for one in error.problems))
 
 
 def holds(measurements: ResolveMeasured, outcome: Outcome) -> str:
@@ -218,17 +254,24 @@ def newly_available_sources(measurements: ResolveMeasured, mirrors: Path | None)
 
 
 def judge(measurements: ResolveMeasured, _params: Mapping[str, object]) -> Judgement:
-    """Pass with a lock that no archive contradicts, not-run when an index is missing, otherwise fail."""
+    """Pass with a lock and archives that are what they say, not-run when an index is missing, else fail."""
     if measurements.resolved and not measurements.packages:
         return Judgement(
             status=Status.INCONCLUSIVE, reasons=("The lock has no package, so nothing was resolved.",)
         )
-    if measurements.resolved:
-        refusals = measurements.refusals
+    refusals, unusable = measurements.refusals, measurements.unusable
+    if measurements.resolved or unusable:
         return Judgement(
-            status=Status.FAIL if refusals else Status.PASS,
-            reasons=(*refusals, *_remarks(measurements)),
-            remedies=(ARCHIVE_REMEDY,) if refusals else (),
+            status=Status.FAIL if refusals or unusable else Status.PASS,
+            reasons=(
+                *(*unusable, *refusals),
+                *(problem.text for problem in measurements.problems),
+                *_remarks(measurements),
+            ),
+            remedies=(
+                *((UNUSABLE_REMEDY,) if unusable else ()),
+                *((ARCHIVE_REMEDY,) if refusals else ()),
+            ),
         )
     # What is certain comes first.
     problems = sorted(measurements.problems, key=lambda problem: problem.undecided)
@@ -355,9 +398,7 @@ def _measured(
     request: ResolveRequest,
     state: ResolveProgress,
     seconds: float,
-    locked: Mapping[str, ReleaseArchive],
-    archives: Sequence[ArchiveMetadata],
-    unread: Mapping[str, str],
+    archives: StackArchives,
     hidden: tuple[HiddenRequirement, ...],
 ) -> Measured[ResolveMeasured]:
     resolved = state.lock is not None and not state.problems
@@ -371,7 +412,9 @@ def _measured(
             resolved=resolved,
             target=request.target,
             host=request.host,
-            packages=tuple(_resolved(package, locked.get(package.name)) for package in state.lock or ()),
+            packages=tuple(
+                _resolved(package, archives.locked.get(package.name)) for package in state.lock or ()
+            ),
             problems=tuple(resolve_problem(one, request, state.unreachable) for one in state.problems),
             timed_out=state.timed_out,
             unreachable=state.unreachable,
@@ -381,12 +424,16 @@ def _measured(
             from_sdist=state.from_sdist,
             overrides=tuple(map(_applied, request.overrides)),
             hidden=hidden,
-            archives=(*unread.values(), *(remark for archive in archives for remark in archive.remarks())),
-            refusals=tuple(reason for archive in archives for reason in archive.refusals(request.python)),
+            archives=(
+                *archives.unread.values(),
+                *(remark for one in archives.metadata for remark in one.remarks()),
+            ),
+            refusals=tuple(reason for one in archives.metadata for reason in one.refusals(request.python)),
+            unusable=tuple(archives.unusable.values()),
             read=tuple(
                 name
                 for name in requirement_names(request.requirements)
-                if name in locked and name not in unread
+                if name in archives.locked and name not in archives.unread
             ),
             attempts=state.attempts,
             seconds=round(seconds, 3),

@@ -5,17 +5,12 @@ Of a large remote wheel only these members are fetched, with range requests: a f
 
 from __future__ import annotations
 
-import base64
-import csv
 import email
-import hashlib
-import io
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import IO, cast
 
@@ -25,11 +20,14 @@ from harness.errors import InputError, Location
 from harness.sources.packages.archive import installed_path, open_archive, open_zip
 from harness.sources.packages.archive_cache import new_file
 from harness.sources.packages.remote_file import RemoteFile
+from harness.sources.packages.wheel_record import WheelRecord, digest_of, has_digest, read_record
 from harness.sources.tree import Tree, path_problem
 
 # Only the names of compiled modules are kept: they show that a module exists, not what it defines.
 COMPILED = re.compile(r".*\.(?:so|pyd)")
-SOURCE_FILES = re.compile(r".*\.py|torch_npu/csrc/aten/.*\.yaml|[^/]+\.dist-info/METADATA|PKG-INFO")
+SOURCE_FILES = re.compile(
+    r".*\.py|torch_npu/csrc/aten/.*\.yaml|[^/]+\.dist-info/(?:METADATA|RECORD)|PKG-INFO"
+)
 # Tests and examples are not part of the API.
 EXCLUDED_FILES = re.compile(
     r"(?:tests?|examples?|docs?|benchmarks?)/.*|.*/(?:tests|testing|_vendor|thirdparty_files)/.*"
@@ -37,9 +35,7 @@ EXCLUDED_FILES = re.compile(
 MAX_MEMBER_BYTES = 8 << 20
 MAX_TOTAL_BYTES = 512 << 20
 MAX_MEMBERS = 200_000
-MAX_RECORD_BYTES = 32 << 20
 UNREADABLE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError)
-RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
 SDIST_METADATA = "PKG-INFO"
 # A commit has no built metadata, so its requirements are stored in a file of their own.
 REQUIREMENTS, TREE_REQUIREMENTS = "requirements.txt", "tree-requirements.txt"
@@ -87,14 +83,13 @@ def _is_requirement(line: str) -> bool:
 def archive_sources(archive: Path) -> Iterator[tuple[str, bytes]]:
     """The paths and contents of the sources in a wheel or an sdist.
 
-    InputError if it is damaged or malicious.
+    InputError if it is damaged or malicious, or a wheel contradicts its RECORD.
     """
     if archive.suffix == ".whl":
         where = Location(archive.name)
         with archive.open("rb") as stream, _opened_wheel(stream, where) as wheel:
-            for member in _source_members(wheel, where):
-                yield installed_path(member.filename), wheel.read(member)
-            yield from ((name, b"") for name in _compiled(wheel))
+            members = _source_members(wheel, where)
+            yield from _wheel_contents(wheel, members, read_record(wheel, where))
         return
     tree = open_archive(archive)
     paths = sorted(tree.paths())
@@ -147,15 +142,9 @@ def write_wheel_part(stream: RemoteFile, name: str, target: Path) -> None:
     where = Location(name)
     with _opened_wheel(cast("IO[bytes]", stream), where) as wheel:
         members = _source_members(wheel, where)
-        record = _record(wheel, where)
-        expected = {installed_path(m.filename): record.get(m.filename, "") for m in members}
-        unlisted = [m.filename for m in members if not record.get(m.filename)]
-        if unlisted:
-            raise InputError(
-                f"this wheel is not used: {unlisted[0]!r} has no digest in its RECORD", where=where
-            )
-        compiled = _compiled(wheel)
-        if _has_members(target, expected | dict.fromkeys(compiled, "")):
+        record = read_record(wheel, where)
+        expected = {installed_path(m.filename): record.digests[m.filename] for m in members}
+        if _has_members(target, expected | dict.fromkeys(_compiled(wheel), digest_of(b""))):
             return
         # A local header is its fixed 30 bytes, the name, and an extra field that may differ from the
         # directory's.
@@ -164,8 +153,16 @@ def write_wheel_part(stream: RemoteFile, name: str, target: Path) -> None:
             for m in members
         )
         with new_file(target) as file:
-            contents = ((installed_path(m.filename), wheel.read(m)) for m in members)
-            _write(file, chain(_verified(contents, expected, where), ((name, b"") for name in compiled)))
+            _write(file, _wheel_contents(wheel, members, record))
+
+
+def _wheel_contents(
+    wheel: zipfile.ZipFile, members: Sequence[zipfile.ZipInfo], record: WheelRecord
+) -> Iterator[tuple[str, bytes]]:
+    """The verified contents of these members by their installed paths, and empty compiled modules."""
+    for member in members:
+        yield installed_path(member.filename), record.verified(member.filename, wheel.read(member))
+    yield from ((name, b"") for name in _compiled(wheel))
 
 
 @contextmanager
@@ -182,42 +179,6 @@ def _compiled(wheel: zipfile.ZipFile) -> list[str]:
     return list(dict.fromkeys(map(installed_path, names)))
 
 
-def _record(wheel: zipfile.ZipFile, where: Location) -> dict[str, str]:
-    """The members of a wheel and their digests in the form `sha256=...`, from its RECORD."""
-    name = next((name for name in wheel.namelist() if RECORD.fullmatch(name)), None)
-    if name is None or wheel.getinfo(name).file_size > MAX_RECORD_BYTES:
-        raise InputError(
-            "this wheel is not used: it has no RECORD, or one larger than any known", where=where
-        )
-    rows = csv.reader(io.StringIO(wheel.read(name).decode("utf-8", "replace")))
-    return {row[0]: row[1] for row in rows if len(row) > 1}
-
-
-def _verified(
-    contents: Iterable[tuple[str, bytes]], expected: Mapping[str, str], where: Location
-) -> Iterator[tuple[str, bytes]]:
-    for name, data in contents:
-        if not _has_digest(data, expected[name]):
-            raise InputError(
-                f"this wheel is not used: {name!r} is not the file that its RECORD lists",
-                where=where,
-                why="the archive was changed after it was built, or it is damaged",
-                fix="get the archive again from its publisher",
-            )
-        yield name, data
-
-
-def _has_digest(data: bytes, digest: str) -> bool:
-    """Whether a member has the digest of RECORD; compiled files are stored empty and without a digest."""
-    algorithm, _, value = digest.partition("=")
-    if not algorithm:
-        return not data
-    if algorithm not in hashlib.algorithms_guaranteed or algorithm in {"md5", "sha1"}:
-        return False
-    found = hashlib.new(algorithm, data).digest()
-    return base64.urlsafe_b64encode(found).rstrip(b"=").decode() == value.rstrip("=")
-
-
 def _has_members(sources: Path, expected: Mapping[str, str]) -> bool:
     """Whether a zip has exactly these members (path -> digest)."""
     try:
@@ -226,7 +187,7 @@ def _has_members(sources: Path, expected: Mapping[str, str]) -> bool:
             return (
                 len(names) == len(expected)
                 and set(names) == set(expected)
-                and all(_has_digest(archive.read(name), expected[name]) for name in names)
+                and all(has_digest(archive.read(name), expected[name]) for name in names)
             )
     except UNREADABLE:
         return False

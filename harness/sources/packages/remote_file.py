@@ -48,14 +48,14 @@ class RemoteFile(io.RawIOBase):
         self.size = self._fetch_tail()
 
     def prefetch(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Fetch byte ranges (start, end); ranges close to each other share a request."""
+        """Fetch byte ranges (start, end), clipped to the file; ranges close to each other share a request."""
         merged: list[list[int]] = []
         for start, end in sorted(spans):
             if merged and start - merged[-1][1] <= MERGE_GAP_BYTES:
                 merged[-1][1] = max(merged[-1][1], end)
             else:
                 merged.append([start, end])
-        for start, end in merged:
+        for start, end in ((start, min(end, self.size)) for start, end in merged):
             if self._buffered(start, end) is None:
                 self._spans.append((start, self._fetch(start, end)))
 

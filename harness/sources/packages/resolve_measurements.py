@@ -91,6 +91,7 @@ class ResolveMeasured:
     source_requirements: what packages built from source require, where a mirror has their commit.
     from_sdist: packages without a wheel for the target.
     archives: remarks on the archives of the stack's packages. refusals: why pip would refuse one of them.
+    unusable: why one of them is damaged or contradicts its own RECORD.
     indexes: additional indexes that were searched because the user's own ones lack a package.
     hidden: requirements that the lock violates because overrides replace them. attempts: how often uv ran.
     read: packages of the stack whose archive was read.
@@ -111,6 +112,7 @@ class ResolveMeasured:
     hidden: tuple[HiddenRequirement, ...] = ()
     archives: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
+    unusable: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     attempts: int = 0
     seconds: float = 0.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import os
 import py_compile
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 from test_venv_environment import ORIGINAL, Cell
+from wheelhouse import record_line, rewritten
 
 from harness.builds.cell import venv_environment
 from harness.builds.cell.environment_files import (
@@ -48,11 +47,6 @@ def cell(wheels: Any, context: Any, tmp_path: Path) -> Cell:
     made = Cell(context, tmp_path, wheels.add("verl", "0.9.1", files=files), wheels.add("ray", "2.0"))
     made.patch(tmp_path, {"verl/core.py": (ORIGINAL, PATCHED)})
     return made
-
-
-def record_line(name: str, data: bytes) -> str:
-    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
-    return f"{name},sha256={digest},{len(data)}"
 
 
 def edit(site: Path) -> None:
@@ -276,16 +270,6 @@ def test_an_edit_of_the_installers_cache_does_not_reach_an_environment(cell: Cel
 RIGHT_LINE = record_line("verl/core.py", ORIGINAL)
 
 
-def rewritten(wheel: Path, change: Callable[[str], str]) -> Path:
-    """The wheel with another RECORD."""
-    with zipfile.ZipFile(wheel) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for name, data in members.items():
-            archive.writestr(name, change(data.decode()) if name.endswith("/RECORD") else data)
-    return wheel
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -304,6 +288,24 @@ def test_a_wheel_that_contradicts_its_record_fails(
     found, judgement = Cell(context, tmp_path, wheel).fail()
     assert (found.step, judgement.status) == ("verify", Status.FAIL)
     assert said in judgement.reasons[0]
+
+
+def test_a_wheel_whose_metadata_was_edited_after_the_build_is_installed(
+    wheels: Any, context: Any, tmp_path: Path
+) -> None:
+    """As torch_npu 2.5.1.post1 and 2.6.0."""
+    metadata = "verl-0.9.1.dist-info/METADATA"
+    wheel = wheels.add("verl", "0.9.1")
+    with zipfile.ZipFile(wheel) as archive:
+        text = archive.read(metadata)
+    line = record_line(metadata, text)
+    rewritten(wheel, lambda record: record.replace(line, record_line(metadata, b"the former one")))
+    found, judgement = Cell(context, tmp_path, wheel).build()
+    assert judgement.status is Status.PASS
+    target = Path(found.site_packages) / metadata
+    assert target.read_bytes() == text
+    target.write_bytes(text + b"Requires-Dist: x")
+    assert "METADATA" in altered(found)
 
 
 def test_a_package_that_changes_another_one_when_it_is_imported_fails(

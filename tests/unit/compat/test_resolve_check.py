@@ -3,13 +3,14 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from authenticated_index import AuthenticatedIndex
-from wheelhouse import Wheels
+from wheelhouse import Wheels, record_line, rewritten
 
 from harness.compat.resolve import resolve_check
 from harness.compat.resolve.resolve_problems import remedy
@@ -18,6 +19,7 @@ from harness.errors import InfrastructureError, InputError
 from harness.matrix.model.environment_facets import PinsFacet
 from harness.outcome import Status
 from harness.sources.packages.lockfile import parse_lock
+from harness.sources.packages.release_fetcher import TooLargeError
 from harness.sources.packages.resolve_measurements import (
     RESOLVE_FORMAT,
     RequirementOverride,
@@ -76,16 +78,87 @@ def test_compatible_pins_give_a_lock_with_digests(wheels: Any, context: Any) -> 
 def test_a_pass_names_the_archives_that_could_not_be_read(
     wheels: Any, context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(_self: object, name: str, _version: str) -> None:
-        raise InputError("this wheel is not used", why=f"{name}/core.py is not the file in its RECORD")
+    def without_ranges(_self: object, name: str, _version: str) -> None:
+        raise TooLargeError(f"the sources of {name} could not be fetched", why="no range requests")
 
     wheels.add("engine", "1.0")
-    monkeypatch.setattr(resolve_check.ReleaseFetcher, "sources", damaged)
+    monkeypatch.setattr(resolve_check.ReleaseFetcher, "sources", without_ranges)
     found, judgement, _ = measure(context, pins("engine==1.0"))
     assert judgement.status is Status.PASS
     assert found.read == ()
     [reason] = judgement.reasons
-    assert reason.startswith("Not verified: the archive of engine 1.0 could not be read (this wheel is not")
+    assert reason.startswith("Not verified: the archive of engine 1.0 could not be read (the sources of")
+
+
+CODE = {"engine/core.py": "X = 1\n", "engine/data.bin": "data"}
+LINE = record_line("engine/core.py", b"X = 1\n")
+METADATA = "engine-1.0.dist-info/METADATA"
+
+
+@pytest.mark.parametrize(
+    ("change", "added", "said"),
+    [
+        (lambda text: text.replace(LINE, record_line("engine/core.py", b"X = 2\n")), {}, "is not the file"),
+        (lambda text: text.replace(LINE, f"{LINE}0"), {}, "is not the file"),
+        (lambda text: text.replace(f"{LINE}\n", ""), {}, "'engine/core.py' has no digest"),
+        (
+            lambda text: text.replace(LINE, "engine/core.py,md5=1B2M2Y8AsgTpgAmY7PhCfg,6"),
+            {},
+            "is not the file",
+        ),
+        (lambda text: text.replace(LINE, "engine/core.py,shake_128=abcd,6"), {}, "is not the file"),
+        (lambda text: text, {"sitecustomize.py": "X = 1"}, "'sitecustomize.py' has no digest"),
+        (lambda text: text, {"engine/kernel.so": "X"}, "'engine/kernel.so' has no digest"),
+        (lambda text: text + "engine/gone.py,sha256=A,6\n", {}, "'engine/gone.py', which its RECORD lists"),
+        (lambda text: text, {"engine//data.bin": "data"}, "several files with one name"),
+    ],
+)
+@pytest.mark.parametrize("overridden", [False, True])
+def test_a_wheel_that_contradicts_its_record_fails(
+    wheels: Any,
+    context: Any,
+    change: Callable[[str], str],
+    added: dict[str, str],
+    said: str,
+    overridden: bool,
+) -> None:
+    wheel = wheels.add("engine", "1.0", "base>=2", files=CODE)
+    wheels.add("base", "1.0")
+    wheels.add("base", "2.0")
+    rewritten(wheel, change, added)
+    overrides = [override("engine", "base==1.0")] if overridden else []
+    found, judgement, _ = measure(context, pins("engine==1.0", overrides=overrides))
+    assert judgement.status is Status.FAIL
+    assert judgement.reasons[0].startswith("The wheel of engine 1.0 is not what it says: ")
+    assert said in judgement.reasons[0]
+    assert judgement.remedies == (resolve_check.UNUSABLE_REMEDY,)
+    # It was read: the outcome is not reused when the index serves another archive.
+    assert found.read == ("engine",)
+
+
+def test_a_damaged_wheel_fails(wheels: Any, context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(_self: object, _name: str, _version: str) -> None:
+        raise InputError("this wheel cannot be read", why="Bad CRC-32")
+
+    wheels.add("engine", "1.0")
+    monkeypatch.setattr(resolve_check.ReleaseFetcher, "sources", damaged)
+    _found, judgement, _ = measure(context, pins("engine==1.0"))
+    assert judgement.status is Status.FAIL
+    assert "Bad CRC-32" in judgement.reasons[0]
+
+
+def test_a_wheel_whose_metadata_was_edited_after_the_build_passes(wheels: Any, context: Any) -> None:
+    """As torch_npu 2.5.1.post1 and 2.6.0 on the package index: their README has other links."""
+    wheel = wheels.add("engine", "1.0")
+    with zipfile.ZipFile(wheel) as archive:
+        line = record_line(METADATA, archive.read(METADATA))
+    rewritten(wheel, lambda text: text.replace(line, record_line(METADATA, b"the former one")), {})
+    _found, judgement, _ = measure(context, pins("engine==1.0"))
+    assert judgement.status is Status.PASS
+    [reason] = judgement.reasons
+    assert "METADATA in the wheel of engine 1.0 was edited" in reason
+    rewritten(wheel, lambda text: text.replace(record_line(METADATA, b"the former one"), line), {})
+    assert measure(context, pins("engine==1.0"))[1].reasons == ()
 
 
 def test_remedies_for_invalid_requirements_and_unknown_errors() -> None:

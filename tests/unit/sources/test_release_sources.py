@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from package_server import PackageServer
+from wheelhouse import record_line, rewritten
 
 from harness.compat.operators.operator_check import pinned_torch_npu
 from harness.compat.resolve import resolve_check
@@ -143,7 +144,9 @@ def test_a_link_in_a_wheel_is_its_text_and_leads_nowhere(
     link = zipfile.ZipInfo("big/passwd.py")
     link.create_system = 3
     link.external_attr = 0o120777 << 16
-    with zipfile.ZipFile(index.folder / "big-1.0-py3-none-any.whl", "a") as archive:
+    wheel = index.folder / "big-1.0-py3-none-any.whl"
+    rewritten(wheel, lambda record: f"{record}{record_line('big/passwd.py', b'/etc/passwd')}\n")
+    with zipfile.ZipFile(wheel, "a") as archive:
         archive.writestr(link, "/etc/passwd")
     monkeypatch.setattr(fetcher_module, "MAX_WHOLE_WHEEL_BYTES", 1 << 30)
     assert fetched(context)[0].read("big/passwd.py") == b"/etc/passwd"
