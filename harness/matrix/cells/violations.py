@@ -185,9 +185,15 @@ class Violations:
 
 
 def _kind(constraint: Constraint, versions: Versions) -> ViolationKind:
-    """The kind of a violation. The metadata of a release says nothing certain about a commit before it."""
+    """The kind of a violation.
+
+    The metadata of a release says nothing certain about a commit before it, and a commit between two releases
+    may be like either.
+    """
     keys = {rule.key for rule in constraint.require if isinstance(rule, TableRequirement)}
     if constraint.kind is ViolationKind.REQUIREMENT and any(versions[key].ref for key in keys):
+        return ViolationKind.UNLISTED
+    if any(versions[axis].is_between_releases for axis in constraint.axes if axis in versions):
         return ViolationKind.UNLISTED
     return constraint.kind
 

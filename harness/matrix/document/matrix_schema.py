@@ -198,8 +198,10 @@ class ListedInEntry(MatrixEntry):
 
     table: Name = Field(description="Name of an entry of `published`")
     column: Text = Field("", description="Name of the column. Default: the column named after the axis")
-    part: Literal["minor", "nominal"] = Field(
-        "nominal", description="What must match: the minor release (2.7 of 2.7.1) or the whole version"
+    part: Literal["minor", "later-build", "nominal"] = Field(
+        "nominal",
+        description="What must match: the minor release (2.7 of 2.7.1), the release with the listed or a "
+        "later build (2.7.1.post2 where 2.7.1.post1 is listed), or the whole version",
     )
 
 

@@ -108,7 +108,8 @@ class TableRequirement:
     """The value must be the one that a published table lists for the cell's value on the axis `key`.
 
     allowed: version of `key` -> specifiers of which one must match. Versions that the table does not list are
-    not restricted. part: what must match, the `nominal` version or only the `minor` release (2.7 of 2.7.1).
+    not restricted. part: what must match, the `nominal` version, only the `minor` release (2.7 of 2.7.1), or
+    the release with the listed or a `later-build` (2.7.1.post2 where 2.7.1.post1 is listed).
     """
 
     axis: str
@@ -123,8 +124,8 @@ class TableRequirement:
         return (self.axis, self.key)
 
     def __str__(self) -> str:
-        what = f"minor release of {self.axis}" if self.part == "minor" else self.axis
-        return f"{what} as published in table {self.table} for {self.key}"
+        what = {"minor": f"minor release of {self.axis}", "later-build": f"{self.axis} or a later build"}
+        return f"{what.get(self.part, self.axis)} as published in table {self.table} for {self.key}"
 
     def allowed_for(self, versions: Versions) -> tuple[Specifier, ...]:
         """The specifiers that the table lists for the cell's value of `key`; () if it lists none."""
@@ -211,8 +212,7 @@ def table_requirement(
         try:
             (clause,) = parse_specifier(schemes[table.key], key).clauses
             options = tuple(parse_specifier(schemes[axis], option) for option in text.split(" / "))
-            if part == "minor":
-                options = tuple(_any_of_minor(schemes[axis], option) for option in options)
+            options = tuple(_widened(schemes[axis], option, part) for option in options)
         except ValueError as error:
             raise ValueError(f"row {key!r} of table {table.name!r}: {error}") from error
         if clause.version is None or clause.operator != "==":
@@ -237,15 +237,16 @@ def plain_version(text: str) -> str:
     return _RELEASE_BRANCH.sub("", _REMARK.sub("", text))
 
 
-def _any_of_minor(scheme: Scheme, specifier: Specifier) -> Specifier:
-    """Every patch release of the minor releases that a specifier names exactly."""
-    clauses = [
-        clause.version.release.split(".")[:2] if clause.version and clause.operator == "==" else []
-        for clause in specifier.clauses
-    ]
-    if len(clauses) != 1 or len(clauses[0]) != 2:
+def _widened(scheme: Scheme, specifier: Specifier, part: str) -> Specifier:
+    """The versions that agree in `part` with the one version that a specifier names, else the specifier."""
+    exact = specifier.clauses[0] if len(specifier.clauses) == 1 else None
+    if part == "nominal" or exact is None or exact.version is None or exact.operator != "==":
         return specifier
-    return parse_specifier(scheme, f"=={'.'.join(clauses[0])}.*")
+    version = exact.version
+    if part == "later-build":
+        return parse_specifier(scheme, f">={version.public},=={version.release}.*")
+    release = version.release.split(".")[:2]
+    return parse_specifier(scheme, f"=={'.'.join(release)}.*") if len(release) == 2 else specifier
 
 
 def allows(specifier: Specifier, version: Version) -> bool | None:

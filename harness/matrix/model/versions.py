@@ -70,6 +70,11 @@ class Version:
         return f"{self.nominal}@{self.commit[:12]}" if self.commit else str(self)
 
     @property
+    def is_between_releases(self) -> bool:
+        """Whether it is a commit with the number of the next release: `0.12.0.dev0@54879467c417`."""
+        return bool(self.ref) and self.scheme is Scheme.PEP440 and Pep440(self.nominal).is_devrelease
+
+    @property
     def released(self) -> Version:
         """The nominal version without its `ref`."""
         return parse_version(self.scheme, self.nominal) if self.ref else self

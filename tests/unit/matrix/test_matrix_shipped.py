@@ -85,7 +85,7 @@ def test_the_default_profile_starts_with_the_two_simulated_cells() -> None:
 @pytest.mark.parametrize(
     ("name", "constraints"),
     [
-        ("gptoss-20b-grpo", {"torch-npu-cann"}),
+        ("gptoss-20b-grpo", {"torch-npu-cann", "vllm-ascend-vllm-minor"}),
         ("one-step-off-2card", set()),
         ("gspo-qwen25-3b", {"vllm-ascend-torch-npu", "vllm-ascend-cann"}),
         ("gspo-async", set()),

@@ -47,12 +47,19 @@ constraints:
   plugin-torch-npu:
     {kind: requirement, require: {torch_npu: {table: pins}}, reason: metadata, source: s}
   minor: {require: {engine: {table: pairs, part: minor}}, reason: other classes, source: s}
+  own-minor:
+    {when: {plugin: "<=0.12.0.dev0"}, require: {engine: {same_as: plugin, part: minor}}, reason: r, source: s}
   exact: {kind: unlisted, require: {engine: {table: pairs}}, reason: one release, source: s}
 overrides:
   - {when: {cann: 8.5.0}, of: Engine_Plugin, override: "torch=={torch}", reason: a guide installs it last, source: g}
   - {of: engine, override: torch-npu, reason: r, source: s}
   - {when: {torch: {table: pairs}}, of: engine_plugin, override: "torch=={torch}", reason: listed, source: g}
   - {when: {cann: 8.2.RC1}, of: engine_plugin, override: torch~=2.9, reason: r, source: s}
+  - when: {torch_npu: {table: pins, part: later-build}}
+    of: engine-plugin
+    override: torch-npu=={torch_npu}
+    reason: later builds
+    source: g
 profiles:
   default: {title: t, select: [{stacks: all}]}
 """
@@ -103,6 +110,33 @@ def test_an_override_can_apply_to_what_a_published_table_lists() -> None:
     assert permitting is not None
     assert permitting.reason == "listed"
     assert found(plugin="0.11.0rc1", torch="2.7.1.post2")["plugin-torch"].override is None
+
+
+@pytest.mark.parametrize(
+    ("torch_npu", "permitted"),
+    [
+        ("2.7.1.post1", True),
+        ("2.7.1.post1.dev20250619", True),
+        ("2.7.1.post2+git4c901a4", True),
+        ("2.7.1rc1", False),
+        ("2.7.1.dev20250724", False),
+        ("2.7.2", False),
+        ("2.7.10", False),
+        ("2.8.0", False),
+    ],
+)
+def test_an_override_can_apply_to_later_builds_of_a_listed_release(torch_npu: str, permitted: bool) -> None:
+    violated = found(plugin="0.11.0rc1", torch_npu=torch_npu)["plugin-torch-npu"]
+    assert (violated.override is not None) is permitted
+
+
+@pytest.mark.parametrize(
+    ("plugin", "kind"), [("0.12.0.dev0", "incompatible"), ("0.12.0.dev0@54879467c417", "unlisted")]
+)
+def test_a_commit_between_two_releases_need_not_be_like_the_next_one(plugin: str, kind: str) -> None:
+    versions = MATRIX.versions({"plugin": plugin, "engine": "0.11.0"})
+    [violated] = [one for one in MATRIX.violations.of(versions, ()) if one.rule == "own-minor"]
+    assert violated.kind.value == kind
 
 
 def test_the_metadata_of_a_release_does_not_make_a_commit_fail() -> None:
