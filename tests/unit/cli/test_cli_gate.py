@@ -547,6 +547,36 @@ def test_a_changed_key_that_this_host_cannot_run_blocks_until_it_is_awaited(repo
     assert "awaited from other jobs" in text.splitlines()[1]
 
 
+def write_stack(repository, device):
+    """A profile of one stack on this device."""
+    repository.write()
+    text = (repository.root / "matrix.yaml").read_text().partition("      - product")[0]
+    axes = "soc: a2, " if device == "npu" else ""
+    stack = f"{{title: t, source: x, axes: {{verl: 0.9.1, python: host, {axes}device: {device}}}}}"
+    (repository.root / "matrix.yaml").write_text(f"{text}      - stacks: all\nstacks:\n  s: {stack}\n")
+
+
+@pytest.mark.parametrize(("before", "after"), [("npu", "sim"), ("sim", "npu")])
+def test_a_stack_that_the_change_moves_to_another_device_is_still_verified(repository, before, after):
+    write_stack(repository, before)
+    repository.commit()
+    write_stack(repository, after)
+    repository.answer(GOOD)
+    options = ["--base", "main", "--json", "--awaiting", "npu", "--impacted"]
+    found = CliRunner().invoke(command, options, obj=repository.settings, standalone_mode=False)
+    assert found.return_value == 4
+    wanted = "removed" if after == "sim" else "not-run"
+    items = [item for item in json.loads(found.stdout)["items"] if item["check"] == "loss"]
+    assert [item["blocks"] for item in items if item["class"] == wanted] == ["incomplete"]
+    accepted = CliRunner().invoke(
+        command,
+        [*options, "--accept-removed", "*", "--awaiting", "*"],
+        obj=repository.settings,
+        standalone_mode=False,
+    )
+    assert accepted.return_value == 0
+
+
 def test_a_base_that_is_the_checkout_itself_compares_nothing(repository):
     repository.answer(GOOD)
     (repository.root / "notes.txt").unlink()

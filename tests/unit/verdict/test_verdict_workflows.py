@@ -236,6 +236,18 @@ def test_a_job_on_cards_that_died_is_red_although_nobody_else_could_answer(tools
     assert tools(step["run"], PLAN=plan, NPU=npu).returncode == ends
 
 
+@pytest.mark.parametrize("job", ["hosted", "npu"])
+@pytest.mark.parametrize(
+    ("judged_later", "code", "ends"), [("1 4", 1, 0), ("4", 1, 1), ("4", 4, 0), ("1 4", 2, 1)]
+)
+def test_a_failure_without_a_change_is_red_in_the_job_that_finds_it(tools, job, judged_later, code, ends):
+    assert "'push' && '1 4' || '4'" in WORKFLOWS["matrix"]["env"]["JUDGED_LATER"]
+    (tools.folder / "npu-matrix").symlink_to(tools.folder)
+    script = step_with("matrix", job, " run ")
+    given = {"CELLS": "a", "JUDGED_LATER": judged_later, "RUNNER_TEMP": str(tools.folder)}
+    assert tools(script, code=code, **given).returncode == ends
+
+
 def test_the_gate_runs_without_any_shard(tools):
     assert tools(step_with("patch-gate", "gate", "npu-matrix gate"), BASE="b").returncode == 0
 
