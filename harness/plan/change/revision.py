@@ -181,6 +181,14 @@ def _check_out(repository: Path, commit: str, folder: Path, revision: Revision) 
             _check_out(repository / name, submodule_commit, folder / name, revision)
 
 
+def missing_submodules(root: Path, revision: Revision) -> tuple[str, ...]:
+    """The submodules of the revision that this checkout does not have, so that their files are unknown."""
+    top = Path(os.fsdecode(_git(root, "rev-parse", "--show-toplevel").stdout.rstrip(b"\n")))
+    listed = os.fsdecode(_git(top, "ls-tree", "-r", "-z", revision.commit).stdout).split("\0")
+    entries = [entry.partition("\t") for entry in listed if entry.startswith(SUBMODULE_MODE)]
+    return tuple(name for _facts, _tab, name in entries if not (top / name / ".git").exists())
+
+
 @dataclass(frozen=True, kw_only=True)
 class ChangedFiles:
     """Files that differ from a revision, relative to the checkout; `untracked` has none that git ignores."""

@@ -41,6 +41,7 @@ from harness.workspace.planning.other_host_plans import add_outcomes_of_other_ho
 from harness.workspace.results.gate_base import GateBase, expected_on_base, open_gate_base, uncompared
 from harness.workspace.results.gate_scope import (
     CheckoutChange,
+    absent_submodules,
     change_of_checkout,
     gate_changes,
     import_problems,
@@ -256,6 +257,7 @@ def _scope(
             *notes,
             f"package index: {index}",
             *missing_origins(context.settings),
+            *(absent_submodules(context.settings, base.revision) if base.revision else ()),
         ),
     )
 

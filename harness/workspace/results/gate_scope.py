@@ -16,7 +16,7 @@ from harness.package import PACKAGE_ROOT
 from harness.patchstack.format.patch_header import FILE_NAME as PATCH_HEADER
 from harness.patchstack.stacks.patch_origin import OriginState
 from harness.patchstack.stacks.patch_stack import PATCH_SUFFIXES, SERIES, imported_origins, upstreams
-from harness.plan.change.revision import Revision, changed_files, is_in_change
+from harness.plan.change.revision import Revision, changed_files, is_in_change, missing_submodules
 from harness.plan.keys.code_digests import simulator_modules
 from harness.settings import ENVIRONMENT_PREFIX, Settings
 from harness.settings import FILE_NAME as SETTINGS_FILE
@@ -128,6 +128,14 @@ def import_problems(settings: Settings, changed: Collection[str]) -> tuple[str, 
     )
 
 
+def absent_submodules(settings: Settings, revision: Revision) -> tuple[str, ...]:
+    """A sentence about the submodules of the base whose files are not in this checkout."""
+    names = missing_submodules(settings.root, revision)
+    if not names:
+        return ()
+    return (f"not looked at: {len(names)} submodules of the base, not here: {', '.join(names[:3])}",)
+
+
 def missing_origins(settings: Settings) -> tuple[str, ...]:
     """A sentence about the imported patches that cannot be compared with their origin."""
     missing = [
@@ -149,6 +157,7 @@ def matrix_changes(here: Matrix, base: Matrix, profile: str) -> tuple[str, ...]:
         "the published table": (base.published, here.published),
         "the override of": (_overrides(base), _overrides(here)),
         "the expected failure": (base.expectations, here.expectations),
+        "where packages come from for the axis": (_sources(base), _sources(here)),
     }
     return (
         *(
@@ -166,6 +175,14 @@ def matrix_changes(here: Matrix, base: Matrix, profile: str) -> tuple[str, ...]:
             for name, verb in _changes(_with_keys(base), _with_keys(here)).items()
         ),
     )
+
+
+def _sources(matrix: Matrix) -> dict[str, tuple[object, ...]]:
+    """Axis -> package, repository and additional indexes, which a change can point to its own servers."""
+    return {
+        name: (axis.package, axis.repository, axis.extra_index, axis.build_env)
+        for name, axis in matrix.axes.items()
+    }
 
 
 def _overrides(matrix: Matrix) -> dict[str, tuple[PinRule, ...]]:

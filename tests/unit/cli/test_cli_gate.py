@@ -609,9 +609,13 @@ def test_rules_that_the_change_removes_or_replaces_are_named(repository):
     repository.write(more=rule)
     repository.commit()
     repository.write(more=rule.partition("overrides")[0].replace("0.6.1", "0.5.0"))
+    text = (repository.root / "matrix.yaml").read_text()
+    own = text.replace("package: verl,", "package: verl, extra_index: ['https://example.org/simple'],")
+    (repository.root / "matrix.yaml").write_text(own)
     notes = repository.classes("--impacted", code=4)[1]["scope"]["notes"]
     assert "the change modifies the constraint no-old" in notes
     assert "the change removes the override of verl: torch>=2" in notes
+    assert "the change modifies where packages come from for the axis verl" in notes
 
 
 def test_a_removed_expectation_of_a_failing_check_blocks(repository):

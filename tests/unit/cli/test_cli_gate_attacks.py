@@ -73,6 +73,17 @@ def test_a_submodule_that_its_configuration_hides_is_a_changed_file(checkout):
     assert "sub" in checkout.gate("--base", "HEAD^")[2]["scope"]["unread_files"]
 
 
+def test_a_submodule_that_the_change_replaces_by_a_folder_is_named(checkout):
+    submodule(checkout, {"x": b"1"})
+    checkout.commit()
+    shutil.rmtree(checkout.root / "sub")
+    git(checkout.root, "rm", "-q", "--cached", "sub")
+    (checkout.root / "sub").mkdir()
+    (checkout.root / "sub" / "x").write_text("2")
+    notes = checkout.gate()[2]["scope"]["notes"]
+    assert "not looked at: 1 submodules of the base, not here: sub" in notes
+
+
 def green_ledger(checkout):
     """The ledger of a machine on which the changed patch applied."""
     checkout.write(patch_of("a = 1", "b = 2"))
