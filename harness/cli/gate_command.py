@@ -162,7 +162,6 @@ def _judged(
     from harness.verdict.gate.gate import judge_gate, undecided, unknown_on_base
     from harness.workspace.execution import base_run
     from harness.workspace.execution.rerun_tasks import rerun_tasks
-    from harness.workspace.planning.index_review import review_index
     from harness.workspace.results.foreign_secrets import ForeignSecrets
     from harness.workspace.results.gate_comparison import gate_inputs, open_gate_plan
 
@@ -172,13 +171,12 @@ def _judged(
         if merged.claimed or not merged.complete:
             click.echo("\n".join(merge_lines(str(shard), merged)), err=True)
     planned = open_gate_plan(settings, ledger, wanted)
-    index = review_index(planned.context.plan, ledger)
-    report = judge_gate(inputs := gate_inputs(planned, ledger, wanted, index))
+    report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
     if run_base and (names := unknown_on_base(report, inputs)):
         click.echo(f"running the base for {len(names)} failures without an outcome there", err=True)
         if base_run.run_base(settings, ledger, _revision(settings, inputs, wanted.base), names, screen):
             return None
-        report = judge_gate(inputs := gate_inputs(planned, ledger, wanted, index))
+        report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
     for number in range(1, reruns + 1):
         # Tasks of other hosts cannot be run again here.
         keys = [key for key in undecided(report, inputs.flakes) if key in planned.own_keys]
@@ -187,7 +185,7 @@ def _judged(
         click.echo(f"attempt {number} of {reruns} more on {len(keys)} failed tasks", err=True)
         if rerun_tasks(planned.context, ledger, keys):
             return None
-        report = judge_gate(inputs := gate_inputs(planned, ledger, wanted, index))
+        report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
     return report
 
 

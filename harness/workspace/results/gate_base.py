@@ -26,15 +26,15 @@ from harness.workspace.results.gate_scope import changed_evidence_settings
 
 @dataclass(frozen=True, kw_only=True)
 class GateBase:
-    """The base: its plan, with the cell ids of this checkout, and the verdicts on its entries.
+    """The base: its plan, with the cell ids of this checkout.
 
-    at: None if the base is a run or another ledger. cells: cell id of this checkout -> cell id on the base,
-    where they differ.
+    stored: the verdicts of a base that is a run or another ledger. at: None for such a base. cells: cell id
+    of this checkout -> cell id on the base, where they differ.
     """
 
     name: str
     plan: PlanRecord
-    verdicts: Mapping[CellCheck, Verdict]
+    stored: Mapping[CellCheck, Verdict] | None = None
     revision: Revision | None = None
     at: RevisionPlan | None = None
     cells: Mapping[str, str] = field(default_factory=dict)
@@ -79,11 +79,15 @@ def open_gate_base(
     return GateBase(
         name=str(revision),
         plan=plan,
-        verdicts=_verdicts_on(plan, ledger, None),
         revision=revision,
         at=here,
         cells=cells,
     )
+
+
+def base_verdicts(base: GateBase, ledger: Ledger) -> Mapping[CellCheck, Verdict]:
+    """The verdicts on the entries of the base; those of a revision by the outcomes in the ledger now."""
+    return _verdicts_on(base.plan, ledger, None) if base.stored is None else base.stored
 
 
 def _with_cell_ids_of(base: PlanRecord, here: Plan) -> tuple[PlanRecord, dict[str, str]]:
@@ -121,7 +125,7 @@ def _base_of_run(context: PlanContext, name: str, run: RunRecord, ledger: Ledger
     """A run as the base; InputError if its plan cannot be read."""
     _stored_plan(run.plan)
     plan, cells = _with_cell_ids_of(run.plan, context.plan)
-    return GateBase(name=name, plan=plan, verdicts=_verdicts_on(plan, ledger, run.run_id), cells=cells)
+    return GateBase(name=name, plan=plan, stored=_verdicts_on(plan, ledger, run.run_id), cells=cells)
 
 
 def _verdicts_on(plan: PlanRecord, ledger: Ledger, run_id: str | None) -> dict[CellCheck, Verdict]:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.devices.host.inventory import HostReport
 from harness.errors import InfrastructureError, InputError
 from harness.ledger.plan_record import PlanEntry, PlanRecord, SkipCause
 from harness.ledger.store import Ledger
@@ -35,10 +34,16 @@ from harness.verdict.triage.catalogue import LOCAL_NAME, catalogue_with
 from harness.verdict.triage.diagnosis import triage_file
 from harness.verdict.triage.diagnosis_text import in_short
 from harness.verdict.verdict import Verdict
-from harness.workspace.planning.index_review import IndexReview
+from harness.workspace.planning.index_review import IndexReview, review_index
 from harness.workspace.planning.open_plan import PlanContext, expectations, open_plan
 from harness.workspace.planning.other_host_plans import add_outcomes_of_other_hosts
-from harness.workspace.results.gate_base import GateBase, expected_on_base, open_gate_base, uncompared
+from harness.workspace.results.gate_base import (
+    GateBase,
+    base_verdicts,
+    expected_on_base,
+    open_gate_base,
+    uncompared,
+)
 from harness.workspace.results.gate_scope import (
     CheckoutChange,
     absent_submodules,
@@ -71,53 +76,56 @@ class GateOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class GatePlan:
-    """The plan that a gate judges: the whole profile, and what the user selected beyond it.
+    """The plan that a gate judges: the whole profile, and what the user selected beyond it; and its base.
 
-    selected: the entries that the user selected, None for all. hosts: cell id -> the host that ran it, if not
-    this one. own_keys: the tasks that this host can run.
+    selected: the entries that the user selected, None for all. own_keys: the tasks that this host can run.
+    index: what the package index says about the archives of the outcomes.
     """
 
     context: PlanContext
     selected: frozenset[CellCheck] | None
-    hosts: Mapping[str, HostReport]
     own_keys: frozenset[str]
+    base: GateBase
+    index: IndexReview
 
 
 def open_gate_plan(settings: Settings, ledger: Ledger, options: GateOptions) -> GatePlan:
     """Plan the whole profile, because a change can affect more than the user selects with --only and --check.
 
-    InputError if these select nothing.
+    InputError if these select nothing, or if there is no such base.
     """
     own = open_plan(settings)
-    whole, hosts = add_outcomes_of_other_hosts(own, ledger, (), ())
+    context, hosts = add_outcomes_of_other_hosts(own, ledger, (), ())
     own_keys = frozenset(own.plan.tasks)
-    if not options.only and not options.checks:
-        return GatePlan(context=whole, selected=None, hosts=hosts, own_keys=own_keys)
-    own_part = open_plan(settings, only=options.only, checks=options.checks)
-    part, part_hosts = add_outcomes_of_other_hosts(own_part, ledger, options.only, options.checks)
-    chosen = {(entry.cell_id, entry.check): entry for entry in part.plan.entries}
-    entries = tuple(chosen.get((entry.cell_id, entry.check), entry) for entry in whole.plan.entries)
-    plan = replace(whole.plan, entries=entries, tasks={**whole.plan.tasks, **part.plan.tasks})
+    selected = None
+    if options.only or options.checks:
+        own_part = open_plan(settings, only=options.only, checks=options.checks)
+        part, part_hosts = add_outcomes_of_other_hosts(own_part, ledger, options.only, options.checks)
+        chosen = {(entry.cell_id, entry.check): entry for entry in part.plan.entries}
+        entries = tuple(chosen.get((entry.cell_id, entry.check), entry) for entry in context.plan.entries)
+        tasks = {**context.plan.tasks, **part.plan.tasks}
+        context = replace(context, plan=replace(context.plan, entries=entries, tasks=tasks))
+        hosts = {**hosts, **part_hosts}
+        own_keys |= frozenset(own_part.plan.tasks)
+        selected = frozenset(chosen)
     return GatePlan(
-        context=replace(whole, plan=plan),
-        selected=frozenset(chosen),
-        hosts={**hosts, **part_hosts},
-        own_keys=own_keys | frozenset(own_part.plan.tasks),
+        context=context,
+        selected=selected,
+        own_keys=own_keys,
+        base=open_gate_base(context, hosts, ledger, options.base),
+        index=review_index(context.plan, ledger),
     )
 
 
-def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions, index: IndexReview) -> GateInputs:
-    """Everything that the gate judges: outcomes of this plan and of its base, flakes, causes of changes.
-
-    index: what the package index says about the archives of the outcomes.
-    """
-    context, plan = planned.context, planned.context.plan
+def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> GateInputs:
+    """Everything that the gate judges: outcomes of this plan and of its base, flakes, causes of changes."""
+    context, plan, base = planned.context, planned.context.plan, planned.base
     attempts = read_attempts(plan, ledger)
-    base = open_gate_base(context, planned.hosts, ledger, options.base)
+    on_base = base_verdicts(base, ledger)
     head_entries = {(entry.cell_id, entry.check): entry for entry in plan.entries}
     base_keys = {name: _key(one, head_entries.get(name)) for name, one in base.plan.entries_by_name.items()}
     # Another archive of an unchanged key is not the fault of the change.
-    replaced = {key: why for key, why in index.outdated.items() if key not in base_keys.values()}
+    replaced = {key: why for key, why in planned.index.outdated.items() if key not in base_keys.values()}
     altered = altered_outcomes(plan.tasks, attempts.outcomes, ledger.artifacts)
     outdated = {**outdated_attempts(plan, attempts), **altered, **replaced}
     expected = expectations(context.matrix, plan.profile)
@@ -129,11 +137,11 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions, index: 
         head=head,
         head_keys={name: _key(entry, None) for name, entry in head_entries.items()},
         logs=_logs(context, head, ledger),
-        base={name: one for name, one in base.verdicts.items() if one.status in COMPARABLE},
+        base={name: one for name, one in on_base.items() if one.status in COMPARABLE},
         base_keys=base_keys,
         base_statuses={
             name: one.status
-            for name, one in base.verdicts.items()
+            for name, one in on_base.items()
             if (one.outcome and not one.outcome.trust.claimed) or one.status is Status.BLOCKED
         },
         base_expected=expected_on_base(base, head),
@@ -148,7 +156,7 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions, index: 
         problems=_problems(context, changed),
         unverified=uncompared(context, base),
         notices=plan.notices,
-        scope=_scope(context, base, head_entries, changed, index),
+        scope=_scope(context, base, head_entries, changed, planned.index),
         impacted_only=options.impacted_only,
         profile=plan.profile,
         options=context.settings.flags(*REPRODUCE_OPTIONS),

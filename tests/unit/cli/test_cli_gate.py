@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -22,10 +23,11 @@ from harness.plan.tasks.check_registry import all_checks
 from harness.serialisation import dumps
 from harness.settings import load_settings
 from harness.verdict.expectations import ExpectationList, ExpectationSurvey
-from harness.workspace.planning import index_review, revision_comparison
+from harness.workspace.planning import revision_comparison
 from harness.workspace.planning.index_review import IndexReview
 from harness.workspace.planning.open_plan import inspect_this_host, open_plan
 from harness.workspace.planning.other_host_plans import host_with_chip
+from harness.workspace.results import gate_base, gate_comparison
 
 MATRIX = """\
 format: 1
@@ -388,14 +390,17 @@ def test_reruns_decide_that_a_known_flake_is_one_and_ask_no_more_than_needed(rep
     assert "passed 3 times in a row" in flaky["evidence"][0]
 
 
-def test_reruns_of_a_real_failure_add_evidence_and_excuse_nothing(repository, machine):
+def test_reruns_of_a_real_failure_add_evidence_and_excuse_nothing(repository, machine, monkeypatch):
     repository.answer(GOOD)
     repository.write(value=2)
     repository.answer(BAD)
     asked = machine(BAD, BAD, BAD)
+    planned = Mock(side_effect=gate_base.plan_of_revision)
+    monkeypatch.setattr(gate_base, "plan_of_revision", planned)
     classes, report = repository.classes("--reruns", "3", code=1)
     assert set(classes.values()) == {"new"}
     assert len(asked.asked) == 3
+    assert planned.call_count == 1, "the base is planned once"
     assert any("failed 4 of 4 attempts" in said for said in report["items"][0]["evidence"])
 
 
@@ -638,7 +643,7 @@ def test_an_archive_that_the_index_replaced_makes_the_evidence_of_the_change_sta
     new = open_plan(repository.settings, checks=["patches"]).plan.tasks
     for tasks, code, status in ((new, 4, "stale"), (old, 0, "pass")):
         review = IndexReview(outdated=dict.fromkeys(tasks, "another x.whl"), asked=3, unreached=1)
-        monkeypatch.setattr(index_review, "review_index", lambda _plan, _ledger, found=review: found)
+        monkeypatch.setattr(gate_comparison, "review_index", lambda _plan, _ledger, found=review: found)
         _classes, report = repository.classes(code=code)
         assert {item["status"] for item in report["items"]} == {status}
         (note,) = [note for note in report["scope"]["notes"] if note.startswith("package index")]
