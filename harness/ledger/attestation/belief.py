@@ -71,8 +71,10 @@ def _signer_of(outcome: Outcome, attestation: Attestation, signers: Signers) -> 
 def _mismatch(outcome: Outcome, device: Mapping[str, object], signer: Signer) -> str:
     if digest_json(device) != outcome.facets.get("device"):
         return "its signature names another device than the outcome"
+    if device.get("kind") != "npu":
+        return f"its device is of the kind {str(device.get('kind', ''))!r}, not an NPU"
     soc = str(device.get("soc", ""))
-    if device.get("kind") != "npu" or soc not in signer.socs:
+    if soc not in signer.socs:
         names = ", ".join(sorted(signer.socs)) or "no NPU"
         return f"it was measured on {soc or 'an unnamed SoC'}, and the runner {signer.name!r} has {names}"
     return ""

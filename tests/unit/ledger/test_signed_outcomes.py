@@ -265,6 +265,14 @@ def test_the_reason_of_a_refusal_names_neither_the_time_of_day_nor_a_temporary_f
     assert "allowed_signers" not in claimed
 
 
+def test_a_signature_proves_no_hardware_on_a_device_that_is_no_npu(bench):
+    device = {**DEVICE, "kind": "sim"}
+    outcome = bench.record(measured(facets={"device": digest_json(device)}))
+    text = bench.statement(outcome, device=device)
+    bench.attach(outcome, Attestation(statement=text, signature=sign(text.encode(), bench.key, NAMESPACE)))
+    assert bench.merged().trust.claimed == "its device is of the kind 'sim', not an NPU"
+
+
 def test_a_key_revocation_list_of_openssh_is_read(bench):
     outcome = bench.record(measured())
     bench.attach(outcome, bench.signed(outcome))
