@@ -227,12 +227,18 @@ def _attributes(attributes: Mapping[str, str]) -> str:
 
 def _without_claims(attributes: dict[str, str]) -> dict[str, str]:
     """The attributes of a property; hardware evidence, which a JUnit file cannot prove, becomes `claimed`."""
-    return {**attributes, "value": CLAIMED} if _is_claim(attributes) else attributes
+    claim = _is_evidence(attributes) and _is_claim(attributes.get("value", ""))
+    return {**attributes, "value": CLAIMED} if claim else attributes
 
 
-def _is_claim(attributes: Mapping[str, str]) -> bool:
-    words = [attributes.get(name, "").strip().lower() for name in ("name", "value")]
-    return words == ["evidence", Evidence.HARDWARE.value]
+def _is_evidence(attributes: Mapping[str, str]) -> bool:
+    return attributes.get("name", "").strip().lower() == "evidence"
+
+
+def _is_claim(text: str) -> bool:
+    """Whether a text is `hardware`, or a part of it: elements below a property can divide its text."""
+    word = text.strip().lower()
+    return bool(word) and word in Evidence.HARDWARE.value
 
 
 class _OpenSuite:
@@ -329,9 +335,8 @@ class _Copy:
 
     def text(self, data: str) -> None:
         if self._stack and self._within not in _TEXTLESS:
-            top = self._stack[-1]
-            claim = top.name == "property" and _is_claim({**top.attributes, "value": data})
-            self._writer.write(escape(CLAIMED if claim else data))
+            in_evidence = any(one.name == "property" and _is_evidence(one.attributes) for one in self._stack)
+            self._writer.write(escape(CLAIMED if in_evidence and _is_claim(data) else data))
 
     def end(self, name: str) -> None:
         element = self._stack.pop()

@@ -33,7 +33,9 @@ ELEMENTS = (
     *("testsuites", "testsuite", "testcase", "properties", "property", "system-out", "system-err"),
     *(*MARKS, "flakyFailure", "flakyError", *RERUN_MARKS),
 )
-_ATTRIBUTES = ("name", "classname", "tests", "failures", "errors", "skipped", "disabled", "status", "result")
+_ATTRIBUTES = (
+    *("name", "classname", "value", "tests", "failures", "errors", "skipped", "disabled", "status", "result"),
+)
 _ELEMENTS = {name.lower(): name for name in ELEMENTS}
 _XINCLUDE = "http://www.w3.org/2001/XInclude"
 # Values of the attributes `status` and `result`, without "-", "_" and spaces. gtest and ctest write disabled

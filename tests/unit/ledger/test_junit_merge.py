@@ -470,6 +470,9 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
         '<property value="hardware" name="evidence"></property>',
         '<property name="evidence">hardware</property>',
         '<x:property xmlns:x="urn:x" name="evidence" value="hardware"/>',
+        '<property xmlns:x="urn:x" name="evidence" x:value="hardware"/>',
+        '<property name="evidence" Value="hardware"/>',
+        '<property name="evidence"><b>hardware</b></property>',
     ],
 )
 def test_a_junit_file_cannot_claim_hardware_evidence(tmp_path: Path, claim: str) -> None:
@@ -482,6 +485,17 @@ def test_a_junit_file_cannot_claim_hardware_evidence(tmp_path: Path, claim: str)
     text = target.read_text("utf-8")
     assert text.count("claimed") == 2
     assert text.lower().count("hardware") == 1, "other properties are copied unchanged"
+
+
+def test_elements_in_a_property_cannot_divide_a_claim_of_hardware_evidence(tmp_path: Path) -> None:
+    source, target = tmp_path / "in.xml", tmp_path / "out.xml"
+    claims = '<property name="evidence">hard<b/>ware</property><property name="evidence">a log</property>'
+    source.write_text(
+        f'<testsuite name="s"><properties>{claims}</properties><testcase name="c"/></testsuite>'
+    )
+    merge_junit(target, [source], mask=Masker(()))
+    texts = ["".join(one.itertext()) for one in ET.parse(target).iter("property")]
+    assert texts == ["claimedclaimed", "a log"]
 
 
 def test_credentials_in_the_files_of_others_are_not_copied(tmp_path: Path) -> None:
