@@ -1,4 +1,4 @@
-"""What is left out is said: host rooms on Python 3.10, and every test that could not run.
+"""What is left out is said: packages of the host on Python 3.10, and every test that could not run.
 
 Properties are tried on the same examples wherever tests run; `pytest --hypothesis-profile search` tries others
 each time.
@@ -66,6 +66,24 @@ def settings_of_nobody(request: pytest.FixtureRequest) -> Iterator[None]:
 def pytest_report_header() -> list[str]:
     left_out = [Path(name).name for name in collect_ignore]
     return [f"not run on this Python, these rooms are the host's: {', '.join(left_out)}"] if left_out else []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    return called_not_run((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector):
+    return called_not_run((yield))
+
+
+def called_not_run(report):
+    """The report of a test or module; the reason of a skip begins with `not run: ` in every listing."""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        file, line, reason = report.longrepr
+        report.longrepr = file, line, f"not run: {reason.removeprefix('Skipped: ').removeprefix('not run: ')}"
+    return report
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 from conftest import CARDS, HERE, PATIENCE_SECONDS, PATIENT, ROOT
+from missing_programs import missing
 
 from harness.builds.ownership.temporary_folders import temporary_folder
 
@@ -55,8 +56,7 @@ def remove_left_over() -> None:
 def hosts() -> Iterator[list[str]]:
     """Three hosts, each with one interface, joined by a switch that is a host too."""
     if shutil.which("ip") is None or os.geteuid() != 0:
-        reason = "network namespaces need root and iproute2: not run here"
-        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+        missing("network namespaces need root and iproute2")
     with contextlib.ExitStack() as stack:
         remove_left_over()
         for name in (SWITCH, *NAMES):

@@ -14,13 +14,14 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 pytest.importorskip("docker.errors", reason="the Docker SDK is not installed: nox -s containers")
 
 from daemon import Daemon, NoDaemonError
+from missing_programs import missing, required_program
 
 from harness.builds.engines.docker_engine import DockerEngine
 from harness.builds.engines.podman_engine import PodmanEngine
@@ -45,18 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(600))
 
 
-def missing(what: str) -> NoReturn:
-    """Fail in CI, where everything is installed; elsewhere skip the test."""
-    if os.environ.get("CI"):
-        pytest.fail(what)
-    pytest.skip(what)
-
-
 def program(name: str) -> str:
-    found = shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin:" + os.environ.get("PATH", ""))
-    if found is None:
-        missing(f"there is no {name} here: apt-get install docker.io mmdebstrap podman")
-    return found
+    return required_program(name, "docker.io mmdebstrap podman")
 
 
 @contextlib.contextmanager

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import BASE, REPOSITORY, missing
+from conftest import BASE, REPOSITORY
+from missing_programs import missing
 from npu_tests import differences, run_npu_tests
 
 import harness

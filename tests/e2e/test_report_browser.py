@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from missing_programs import missing, required_program
 
 from harness.errors import InputError
 from harness.report.model.report_model import build_model
@@ -160,10 +160,9 @@ class Browser:
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     if importlib.util.find_spec("selenium") is None:
-        pytest.skip("not run: selenium is not installed")
-    chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or chromedriver is None:
-        pytest.skip("not run: chromium is not installed (Debian: chromium and chromium-driver)")
+        missing("selenium is not installed")
+    chromium = required_program("chromium", "chromium")
+    chromedriver = required_program("chromedriver", "chromium-driver")
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -495,7 +494,7 @@ def violations(browser: Browser) -> list[str]:
     """The violations that axe-core finds in the open page, with all details unfolded."""
     axe = axe_core()
     if axe is None:
-        pytest.skip("not run: axe-core is missing (install axe-core-python, or set NPU_MATRIX_AXE)")
+        missing("axe-core is not installed (install axe-core-python, or set NPU_MATRIX_AXE)")
     for closed in browser.all("details:not([open])"):
         browser.js("arguments[0].open = true", closed)
     browser.js(axe.read_text(encoding="utf-8"))
@@ -517,7 +516,7 @@ def test_accessibility(browser: Browser, page: str, *, dark: bool) -> None:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if importlib.util.find_spec("markdown_it") is None:
-        pytest.skip("not run: markdown-it-py is not installed")
+        missing("markdown-it-py is not installed")
     target = tmp_path_factory.mktemp("docs") / "site"
     subprocess.run([sys.executable, str(DOCS / "build.py"), str(target)], check=True, capture_output=True)
     return target

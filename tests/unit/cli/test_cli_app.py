@@ -37,7 +37,6 @@ HEAVY = (
 #: Makes the help of every command and sub-command; fails on the first command that loads one of HEAVY.
 LOAD_ALL = f"""
 import sys
-from collections.abc import Iterator
 import click
 from harness.cli.app import COMMANDS, app
 

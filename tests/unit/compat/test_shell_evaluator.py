@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from missing_programs import required_program
 
 from harness.compat.lint.shell.evaluator import MAX_COMMANDS, Evaluator
 from harness.errors import InputError
 
-BASH = shutil.which("bash") or ""
 # A function in place of the program records its arguments; no other program can be found.
 RECORD = "python() { printf '%s\\0' \"$@\"; printf '\\n\\0'; }\nPATH=/nowhere\n"
-pytestmark = pytest.mark.skipif(not BASH, reason="not run: bash is not installed")
 
 
 def commands_of_bash(script: str, folder: Path) -> list[list[str]]:
     done = subprocess.run(
-        [BASH, "--norc", "-c", RECORD + script],
+        [required_program("bash", "bash"), "--norc", "-c", RECORD + script],
         cwd=folder,
         env={},
         capture_output=True,

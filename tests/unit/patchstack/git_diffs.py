@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pygit2
-import pytest
 from gitcorpus import git
 from memory_tree import MemoryTree
+from missing_programs import required_program
 
 from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK, DirectoryTree, TreeFile
 
@@ -161,8 +161,7 @@ class GitDiffs:
     """A repository that makes diffs, and folders in which `git apply` is run."""
 
     def __init__(self, folder: Path) -> None:
-        if shutil.which("git") is None:
-            pytest.skip("there is no git here to compare with")
+        required_program("git", "git")
         self.folder = folder
         self.repository = pygit2.init_repository(str(folder / "repository"), bare=True)
         self.count = 0

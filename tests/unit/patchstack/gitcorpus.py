@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import pygit2
-import pytest
 from memory_tree import MemoryTree
+from missing_programs import required_program
 
 from harness.sources.tree import TreeFile
 
@@ -48,8 +47,7 @@ class GitBox:
     """A folder in which `git apply` is run."""
 
     def __init__(self, folder: Path) -> None:
-        if shutil.which("git") is None:
-            pytest.skip("there is no git here to compare with")
+        required_program("git", "git")
         self.folder = folder
         self.count = 0
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from gitcorpus import NAME, GitBox, content, edited, git_environment, random_lines
 from histories import History
 from memory_tree import MemoryTree
+from missing_programs import required_program
 
 from harness.errors import InfrastructureError, InputError
 from harness.patchstack.apply.classify import LoadedPatch, classify, read_patch
@@ -145,12 +145,11 @@ def test_releases_without_a_repository() -> None:
     assert heatmap_text(found).splitlines()[0].endswith(".oX")
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here to compare with")
 def test_commits_equal_those_of_git_rev_list(tmp_path: Path) -> None:
     history, repository = make_history(tmp_path)
     revisions = f"{history.ids[1]}..main"
     listed = subprocess.run(
-        ["git", "rev-list", revisions],
+        [required_program("git", "git"), "rev-list", revisions],
         cwd=tmp_path,
         env=git_environment(),
         capture_output=True,
