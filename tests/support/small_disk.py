@@ -13,11 +13,11 @@ import pytest
 
 @contextlib.contextmanager
 def small_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
-    """Mount an empty file system at `folder`; skips the test where mounting is not permitted."""
+    """Mount an empty file system at `folder`; skip the test where mounting is not permitted."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(folder)]
     if not shutil.which("mount") or subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("not run: cannot mount a small file system here")
+        pytest.skip("a small file system cannot be mounted here (only root can)")
     try:
         yield folder
     finally:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small_disk import small_disk
 from test_venv_environment import Cell
 
 from harness.builds.cell import environment_files
@@ -31,18 +31,7 @@ only_measured = pytest.mark.skipif(
 def disk(tmp_path: Path) -> Iterator[Any]:
     """A function: `disk(name, MiB)` returns the folder of a new file system of that size."""
     with contextlib.ExitStack() as mounted:
-
-        def make(name: str, size: int) -> Path:
-            folder = tmp_path / name
-            folder.mkdir()
-            argv = ["mount", "-t", "tmpfs", "-o", f"size={size}m", "tmpfs", str(folder)]
-            done = subprocess.run(argv, capture_output=True, text=True, check=False)
-            if done.returncode:
-                pytest.skip(f"file systems in memory cannot be mounted here: {done.stderr.strip()}")
-            mounted.callback(subprocess.run, ["umount", "-l", str(folder)], check=False)
-            return folder
-
-        yield make
+        yield lambda name, size: mounted.enter_context(small_disk(tmp_path / name, size))
 
 
 def test_small_packages_and_unknown_architectures_ask_for_nothing() -> None:

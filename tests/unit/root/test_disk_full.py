@@ -6,13 +6,12 @@ import contextlib
 import errno
 import os
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pygit2
 import pytest
+from small_disk import small_disk
 
 from harness.cli.app import app, main
 from harness.disk_full import FIX, is_disk_full, says_disk_full
@@ -114,19 +113,12 @@ def test_causes_are_followed() -> None:
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Path]:
     """A folder on a disk without space."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    if sys.platform != "linux" or os.geteuid() != 0 or subprocess.run(mount, check=False).returncode != 0:
-        pytest.skip("only root can make a small disk")
-    try:
+    with small_disk(tmp_path / "disk", mebibytes=1) as folder:
         (folder / "junit.xml").write_text('<testsuite name="s"><testcase name="x"/></testsuite>')
         with contextlib.suppress(OSError), (folder / "ballast").open("wb", buffering=0) as ballast:
             while ballast.write(b"x" * 512):
                 pass
         yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_every_store_on_a_full_disk_says_so(full: Path, tmp_path: Path) -> None:
