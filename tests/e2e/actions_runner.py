@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from git_command import git
 
 ROOT = Path(__file__).parents[2]
 CHOICE = re.compile(r"(?P<name>\S+) == '(?P<is>[^']*)' && '(?P<then>[^']*)'")
@@ -71,8 +72,8 @@ class Runner:
         """Run a job at a revision. context: the values that `${{ }}` can refer to, by dotted name."""
         self._jobs += 1
         checkout = self.folder / f"job-{self._jobs}"
-        git("clone", "-q", str(self.origin), str(checkout), cwd=self.folder)
-        git("checkout", "-q", "--detach", revision, cwd=checkout)
+        git(self.folder, "clone", "-q", str(self.origin), str(checkout))
+        git(checkout, "checkout", "-q", "--detach", revision)
         body = flow["jobs"][name] if "jobs" in flow else flow["runs"]
         environ = {**self.environ, **self._expanded(flow.get("env", {}), context)}
         result = JobResult()
@@ -162,10 +163,3 @@ def _copy(checkout: Path, path: str, target: Path) -> None:
     elif source.is_file():
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, copy)
-
-
-def git(*arguments: str, cwd: Path) -> str:
-    """Run git with the identity of a test user and return its output."""
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(["git", *identity, *arguments], cwd=cwd, check=True, capture_output=True, text=True)
-    return done.stdout.strip()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 from authenticated_index import AuthenticatedIndex
 from canaries import FILES, ProcessWatch, Search, credentials, plain_token, plant
 from conftest import PATCH, REPOSITORY, SECONDS, Checkout
+from git_command import commit_all
 
 from harness.digest import digest_file
 from harness.sources.packages.index_settings import index_environment, uv_binary
@@ -61,15 +61,6 @@ class Machine:
         self.output += output
         return output
 
-    def commit(self) -> None:
-        for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "a test")):
-            subprocess.run(
-                ["git", "-c", "user.name=t", "-c", "user.email=t@t", *words],
-                cwd=self.checkout.root,
-                env={"PATH": os.environ["PATH"], "HOME": str(self.folder)},
-                check=True,
-            )
-
     def found(self) -> dict[str, set[str]]:
         search = Search()
         shown = search.in_data(self.output.encode())
@@ -88,7 +79,7 @@ BUILD = ("--check", "resolve", "--check", "patches", "--check", "environment")
 def test_after_a_build_locks_reports_a_merge_a_gate_and_a_cleanup(machine: Machine) -> None:
     machine.plant(*DEFAULT_INDEX[1:], *OTHERS)
     (machine.checkout.root / ".gitignore").write_text("/*\n!matrix.yaml\n!patches\n")
-    machine.commit()
+    commit_all(machine.checkout.root)
     with ProcessWatch() as watch:
         # The wheels are no real torch_npu, so the environment is installed, and its simulated device fails.
         assert "environment" in machine.use("run", *BUILD, codes=(1, 4))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pygit2
 import pytest
-from actions_runner import ROOT, JobResult, Runner, git, load
+from actions_runner import ROOT, JobResult, Runner, load
+from git_command import git
 
 from harness.plan.tasks.check_registry import all_checks
 
@@ -59,10 +60,10 @@ class Project:
         self.root = folder / "origin"
         self.root.mkdir()
         self.commits = [self._upstream(folder / "mirrors" / "verl.git", f"c = {n}\n") for n in (1, 2)]
-        git("init", "-q", "-b", "main", cwd=self.root)
+        git(self.root, "init", "-q", "-b", "main")
         self.write(old=1)
         self.commit("base")
-        git("commit", "-q", "--allow-empty", "-m", "as many are", cwd=self.root)
+        git(self.root, "commit", "-q", "--allow-empty", "-m", "as many are")
         self.comments = folder / "comment"
         self.log = folder / "comments.log"
         self.runner = Runner(
@@ -101,14 +102,14 @@ class Project:
         (folder.parent / "series").write_text("b\n")
 
     def commit(self, message: str) -> str:
-        git("add", "-A", cwd=self.root)
-        git("commit", "-q", "-m", message, cwd=self.root)
-        return git("rev-parse", "HEAD", cwd=self.root)
+        git(self.root, "add", "-A")
+        git(self.root, "commit", "-q", "-m", message)
+        return git(self.root, "rev-parse", "HEAD")
 
     def push_to_main(self, event: str = "push") -> JobResult:
         """Run matrix.yml on main. Its outcomes are the baseline of pull requests."""
         self.runner.new_run()
-        flow, head = FLOWS["matrix"], git("rev-parse", "main", cwd=self.root)
+        flow, head = FLOWS["matrix"], git(self.root, "rev-parse", "main")
         github = {"github.event_name": event}
         planned = self.runner.job(flow, "plan", github, revision=head)
         assert not planned.failed, planned.output
@@ -150,7 +151,7 @@ def project(tmp_path: Path, parsed_code: Path) -> Project:
 
 def test_a_pull_request_that_breaks_a_patch_is_blocked_with_one_comment(project: Project) -> None:
     assert not project.push_to_main("schedule").failed
-    git("checkout", "-q", "-b", "change", cwd=project.root)
+    git(project.root, "checkout", "-q", "-b", "change")
     project.write(old=5)
     gate, comment = project.pull_request(project.commit("break it"))
     assert gate.failed.endswith(": 1"), gate.output
@@ -169,7 +170,7 @@ def test_a_pull_request_that_breaks_a_patch_is_blocked_with_one_comment(project:
 
 
 def test_a_shard_that_died_is_red(project: Project) -> None:
-    git("checkout", "-q", "-b", "change", cwd=project.root)
+    git(project.root, "checkout", "-q", "-b", "change")
     (project.root / "patches" / "verl" / "b" / "all.patch").write_text(
         PATCH.format(old=1).replace("b = 2", "b = 3")
     )
@@ -179,7 +180,7 @@ def test_a_shard_that_died_is_red(project: Project) -> None:
 
 
 def test_a_shard_on_cards_that_died_is_red(project: Project) -> None:
-    git("checkout", "-q", "-b", "change", cwd=project.root)
+    git(project.root, "checkout", "-q", "-b", "change")
     (project.root / "NOTES").write_text("nothing that matters\n")
     head = project.commit("a note")
     gate, _comment = project.pull_request(head, npu="failure")
@@ -195,9 +196,9 @@ def test_the_composite_action_gates_another_repository(project: Project) -> None
         "inputs.base": "origin/main",
         "github.action_path": str(ROOT),
     }
-    same = project.runner.job(action, "", context, revision=git("rev-parse", "main", cwd=project.root))
+    same = project.runner.job(action, "", context, revision=git(project.root, "rev-parse", "main"))
     assert same.failed.endswith(": 3"), same.output
-    git("checkout", "-q", "-b", "change", cwd=project.root)
+    git(project.root, "checkout", "-q", "-b", "change")
     (project.root / "NOTES").write_text("nothing that matters\n")
     unchanged = project.runner.job(action, "", context, revision=project.commit("a note"))
     assert not unchanged.failed, unchanged.output

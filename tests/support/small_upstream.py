@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
+
+from git_command import git
 
 BASE = "".join(f"def f{number}():\n    return {number}\n\n\n" for number in range(20))
 FIXED = BASE.replace("return 7\n", "return 70\n")
@@ -32,13 +32,7 @@ class Git:
         self("config", "core.autocrlf", "false")
 
     def __call__(self, *argv: str) -> str:
-        environment = {"PATH": os.environ["PATH"], "HOME": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-        for who in ("AUTHOR", "COMMITTER"):
-            environment |= {f"GIT_{who}_NAME": "A", f"GIT_{who}_EMAIL": "a@example.org"}
-        done = subprocess.run(
-            ["git", *argv], cwd=self.folder, env=environment, check=True, capture_output=True, text=True
-        )
-        return done.stdout.strip()
+        return git(self.folder, *argv)
 
     def commit(self, version: str, module: str, subject: str) -> str:
         for name, text in {"version/version": version, "mod.py": module}.items():

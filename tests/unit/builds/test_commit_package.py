@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
-import subprocess
 from pathlib import Path
 
 import pytest
+from git_command import commit_all
 from memory_tree import MemoryTree
 
 from harness.builds.cell.commit_package import CommitPackage, find_commit_package
@@ -30,18 +30,7 @@ def mirrors(tmp_path: Path) -> tuple[Path, str]:
         (clone / name).parent.mkdir(parents=True, exist_ok=True)
         (clone / name).write_text(text)
     (clone / "verl" / "link.py").symlink_to("/etc/passwd")
-
-    def git(*words: str) -> str:
-        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        done = subprocess.run(
-            ["git", "-C", str(clone), *identity, *words], capture_output=True, check=True, text=True
-        )
-        return done.stdout.strip()
-
-    git("init", "-q")
-    git("add", ".")
-    git("commit", "-qm", "one")
-    return tmp_path / "mirrors", git("rev-parse", "HEAD")
+    return tmp_path / "mirrors", commit_all(clone)
 
 
 def find_verl(commit: str, mirrors: Path) -> CommitPackage | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
+from git_command import git
 from test_image_layers import lock
 
 from harness.builds.export.lock_formats import EXPORTS
@@ -35,15 +35,7 @@ class Upstream:
         self.git("tag", "-a", "-m", "a release", "v1", self.commits[0])
 
     def git(self, *argv: str) -> str:
-        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        done = subprocess.run(
-            ["git", "-C", str(self.folder), *identity, *argv],
-            env=ENVIRON,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout.strip()
+        return git(self.folder, *argv)
 
     def source(self, commit: str) -> LockedSource:
         return LockedSource(

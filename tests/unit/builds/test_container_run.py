@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from git_command import commit_all
 from memory_engine import MemoryEngine, MemoryProcess
 
 from harness.builds.cell.cell_command import cell_command
@@ -189,12 +190,7 @@ def test_settings_reach_a_shell_as_they_are(folders: Path) -> None:
 def test_a_mirror_with_the_commit_is_lent(folders: Path) -> None:
     repository = folders / "mirrors/verl"
     repository.mkdir(parents=True)
-    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    subprocess.run([*git, "init", "-q"], check=True)
-    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True)
-    commit = subprocess.run(
-        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    commit = commit_all(repository)
     source = LockedSource(
         package="verl", version="1", commit=commit, repository="https://g.example/verl", env={}
     )

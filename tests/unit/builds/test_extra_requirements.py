@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from git_command import commit_all, git
 
 from harness.builds.export.lock_formats import EXPORTS
 from harness.builds.lock.cell_lock import CellLock, LockFacets, make_lock
@@ -48,9 +49,8 @@ def clone(folder: Path, setup: str, files: Mapping[str, str] | None = None) -> P
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text(text)
     (repository / "pyproject.toml").write_text("[project]\nname = 'verl'\ndynamic = ['dependencies']\n")
-    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "one"), ("tag", "v0.9.9")):
-        subprocess.run(["git", "-C", str(repository), *identity, *words], check=True, capture_output=True)
+    commit_all(repository)
+    git(repository, "tag", "v0.9.9")
     return folder
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from git_command import commit_all, git
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_engine import KILLED, MemoryEngine, MemoryProcess
@@ -264,9 +265,8 @@ def run_layer(commands: tuple[str, ...], folder: Path, tools: tuple[str, ...]) -
 def repository_with_script(folder: Path) -> LockedSource:
     (folder / "ci").mkdir(parents=True)
     (folder / "ci/build.sh").write_text(BUILD)
-    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    for argv in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"], ["tag", "v7"]):
-        subprocess.run([*git, *argv], check=True, env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull})
+    commit_all(folder)
+    git(folder, "tag", "v7")
     return LockedSource(package="torch-npu", version="2.6.0", commit="v7", repository=str(folder), env={})
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from git_command import commit_all, git
 
 from harness.builds.export.lock_formats import EXPORTS, docker_context
 from harness.builds.lock.cell_lock import CellLock, LockFacets, PatchFile, make_lock
@@ -238,20 +239,10 @@ def test_a_package_built_from_a_repository_stands_in_its_layer(tmp_path: Path) -
 def test_what_a_commit_held_is_checked_where_a_mirror_tells(tmp_path: Path) -> None:
     repository = tmp_path / "mirrors/vllm"
     repository.mkdir(parents=True)
-
-    def git(*words: str) -> str:
-        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        done = subprocess.run(
-            ["git", "-C", str(repository), *identity, *words], capture_output=True, check=True
-        )
-        return done.stdout.decode().strip()
-
-    git("init", "-q")
     (repository / "setup.py").write_text("")
-    git("add", "setup.py")
-    git("commit", "-qm", "one")
-    git("tag", "v0.11.0")
-    tree = git("rev-parse", "HEAD^{tree}")
+    commit_all(repository)
+    git(repository, "tag", "v0.11.0")
+    tree = git(repository, "rev-parse", "HEAD^{tree}")
     made = add_tree_ids(lock(tmp_path), tmp_path / "mirrors")
     assert made.from_source[0].tree == tree
     assert f"| `v0.11.0` | {tree} |" in EXPORTS["markdown"](made)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import platform
-import subprocess
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import filelock
 import pytest
 from authenticated_index import AuthenticatedIndex
 from environments import GOOD, GOOD_PROBE, environment_built, environment_probe
+from git_command import commit_all
 
 from harness.builds.cell import environment_files, environment_judge, environment_spec, venv_environment
 from harness.builds.cell.environment_build import environment_evidence
@@ -340,11 +340,7 @@ def test_a_commit_of_a_mirror_is_part_of_the_environment_and_found_again(
     (clone / "verl").mkdir(parents=True)
     (clone / "verl" / "__init__.py").write_text("ANSWER = 3\n")
     (clone / "setup.py").write_text("install_requires = []\n")
-    git = ["git", "-C", str(clone), "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
-        subprocess.run([*git, *words], check=True, capture_output=True)
-    done = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
-    source = {"package": "verl", "version": "0.7.0.dev0", "commit": done.stdout.strip()}
+    source = {"package": "verl", "version": "0.7.0.dev0", "commit": commit_all(clone)}
     monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))
     cell.ctx.facets["pins"] = {"from_source": [source]}
     cell.lock.write_text("")

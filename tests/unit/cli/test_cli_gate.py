@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
 from edit_ledger import NEW_PLAN_DIGESTS, edit_ledger
+from git_command import git
 
 from harness.cli.app import main
 from harness.cli.gate_command import command
@@ -83,8 +83,7 @@ class Repository:
         (root / "notes.txt").write_text("a file that no key reads\n")
 
     def git(self, *arguments):
-        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-        subprocess.run(["git", *identity, *arguments], cwd=self.root, check=True, capture_output=True)
+        return git(self.root, *arguments)
 
     def write(self, value=1, versions="0.6.1, 0.9.1", more="", device="sim"):
         (self.root / "matrix.yaml").write_text(MATRIX.format(versions=versions, more=more, device=device))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
+from git_command import commit_all
 
 from harness.cli.app import main
 from harness.errors import EXIT_BAD_INPUT, EXIT_OK, EXIT_UNEXPECTED
@@ -93,12 +93,7 @@ def test_a_branch_is_followed_in_a_clone_and_its_row_says_so_where_there_is_none
 ):
     clone = tmp_path / "mirrors" / "a+verl"
     clone.mkdir(parents=True)
-    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(clone)]
-    for arguments in (["init", "-q", "-b", "main"], ["commit", "-q", "--allow-empty", "-m", "one"]):
-        subprocess.run([*git, *arguments], check=True)
-    head = subprocess.run(
-        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    head = commit_all(clone)
     (checkout / "matrix.yaml").write_text(MATRIX.replace("verl: 0.9.1}", "verl: 0.10.0.dev0@main}"))
 
     monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from git_command import git
 
 from harness.cli.app import main
 from harness.errors import EXIT_BAD_INPUT, EXIT_OK
@@ -60,16 +61,6 @@ RESOLVE_FAILED = RESOLVE_FORMAT.write(
         ),
     )
 )
-
-
-def git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(folder), *arguments],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout.strip()
 
 
 @pytest.fixture

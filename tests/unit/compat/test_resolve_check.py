@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from authenticated_index import AuthenticatedIndex
+from git_command import commit_all
 from wheelhouse import Wheels, record_line, rewritten
 
 from harness.compat.resolve import resolve_check
@@ -490,11 +490,7 @@ def test_requirements_of_a_commit_are_locked_once_a_mirror_has_it(
     clone = tmp_path / "mirrors" / "verl"
     clone.mkdir(parents=True)
     (clone / "setup.py").write_text('install_requires = ["ray>=2", "torch<2.13"]\n')
-    git = ["git", "-C", str(clone), "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
-        subprocess.run([*git, *words], check=True, capture_output=True)
-    done = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
-    source = {"package": "verl", "version": "0.7.0.dev0", "commit": done.stdout.strip(), "repository": "r"}
+    source = {"package": "verl", "version": "0.7.0.dev0", "commit": commit_all(clone), "repository": "r"}
     chosen = pins("torch==2.13.0", from_source=[source], overrides=[override("verl", "torch")])
 
     monkeypatch.delenv("NPU_MATRIX_MIRRORS", raising=False)

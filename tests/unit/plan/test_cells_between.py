@@ -1,7 +1,7 @@
-import subprocess
 from pathlib import Path
 
 import pytest
+from git_command import git
 
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.plan.bisection.cells_between import bisection_cells, commit_values
@@ -64,23 +64,14 @@ def test_another_job_is_a_change_too(matrix):
 
 
 def test_commits_on_the_line_of_first_parents(tmp_path, matrix):
-    def git(*arguments):
-        done = subprocess.run(
-            ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(tmp_path), *arguments],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        return done.stdout.strip()
-
-    git("init", "-q", "-b", "main")
+    git(tmp_path, "init", "-q", "-b", "main")
     commits = []
     for number in range(4):
-        git("commit", "-q", "--allow-empty", "-m", str(number))
-        commits.append(git("rev-parse", "HEAD"))
-    git("checkout", "-q", "-b", "side", commits[0])
-    git("commit", "-q", "--allow-empty", "-m", "aside")
-    aside = git("rev-parse", "HEAD")
+        git(tmp_path, "commit", "-q", "--allow-empty", "-m", str(number))
+        commits.append(git(tmp_path, "rev-parse", "HEAD"))
+    git(tmp_path, "checkout", "-q", "-b", "side", commits[0])
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "aside")
+    aside = git(tmp_path, "rev-parse", "HEAD")
     parse = matrix.axes["verl"].parse
     repository = Repository(tmp_path)
     good, bad = parse(f"0.6.1@{commits[0][:12]}"), parse(f"0.7.0.dev0@{commits[3]}")

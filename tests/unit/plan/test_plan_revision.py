@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
+from git_command import commit_all, git
 
 from harness.plan.change.revision import changed_files, extract_revision, resolve_revision
-
-
-def git(folder: Path, *arguments: str) -> None:
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    options = [*identity, "-c", "protocol.file.allow=always"]
-    subprocess.run(["git", *options, *arguments], cwd=folder, check=True, capture_output=True)
 
 
 @pytest.fixture
@@ -25,9 +19,7 @@ def repository(tmp_path: Path) -> Path:
     (root / "vendor" / "x.patch").write_text("one\n")
     (root / "ours" / "patches" / "x.patch").symlink_to("../../vendor/x.patch")
     (root / "ours" / ".gitattributes").write_text("patches export-ignore\n")
-    git(root, "init", "-q", "-b", "main")
-    git(root, "add", "-A")
-    git(root, "commit", "-q", "-m", "x")
+    commit_all(root)
     return root
 
 
@@ -58,9 +50,7 @@ def test_a_submodule_has_the_commit_that_the_revision_names(repository: Path, tm
     plugin = tmp_path / "plugin"
     plugin.mkdir()
     (plugin / "y.patch").write_text("one\n")
-    git(plugin, "init", "-q", "-b", "main")
-    git(plugin, "add", "-A")
-    git(plugin, "commit", "-q", "-m", "x")
+    commit_all(plugin)
     git(repository, "submodule", "add", "-q", str(plugin), "plugin")
     git(repository, "commit", "-q", "-m", "y")
     (repository / "plugin" / "y.patch").write_text("two\n")

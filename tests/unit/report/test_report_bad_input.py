@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import sqlite3
-import subprocess
 from pathlib import Path
 
 import pytest
 from edit_ledger import NEW_PLAN_DIGESTS, edit_ledger
+from git_command import git
 from test_report_command import Bench
 
 from harness.errors import HarnessError
@@ -180,15 +180,6 @@ def test_a_reports_folder_that_cannot_be_written_stops_a_run_before_it_starts(be
     (bench.root / "reports").unlink()
     assert bench.ask("run", "--check", "patches", "--reports", "/proc/nowhere/reports") == 4
     assert "no report can be written here" in capsys.readouterr().err
-
-
-def git(root: Path, *arguments: str) -> str:
-    said = subprocess.run(
-        ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@example.org", *arguments],
-        check=True,
-        capture_output=True,
-    )
-    return said.stdout.decode().strip()
 
 
 def test_a_reports_folder_that_links_to_itself_is_refused(tmp_path: Path) -> None:

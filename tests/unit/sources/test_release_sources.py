@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from git_command import commit_all
 from package_server import PackageServer
 from wheelhouse import record_line, rewritten
 
@@ -252,12 +252,7 @@ def test_a_commit_s_own_requirements_say_which_torch_npu_it_is_made_for(tmp_path
     (upstream / "vllm_ascend").mkdir(parents=True)
     (upstream / "vllm_ascend/__init__.py").write_text("import torch_npu\n")
     (upstream / "requirements.txt").write_text("# build\n--pre\ntorch==2.7.1\ntorch-npu==2.7.1  # NPU\n")
-    git = ["git", "-C", str(upstream), "-c", "user.name=n", "-c", "user.email=e@example.com"]
-    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
-        subprocess.run([*git, *command], check=True)
-    commit = subprocess.run(
-        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    commit = commit_all(upstream)
     cache, mirrors = tmp_path / "cache", tmp_path / "mirrors"
     sources = ReleaseFetcher(cache=cache, command=run_quietly, mirrors=mirrors).commit(commit)
     assert sources is not None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from git_command import commit_all
 from signing_keys import make_key
 
 from harness.cli.gate_command import command
@@ -35,16 +35,10 @@ class Checkout:
         (root / ".gitignore").write_text(".npu-matrix\n.cache\n")
         self.write(key)
         (root / "revoked").write_text("")
-        self.git("init", "-q", "-b", "main")
-        self.git("add", "-A")
-        self.git("commit", "-q", "-m", "x")
+        commit_all(root)
 
     def write(self, key: str, more: str = "") -> None:
         (self.root / "matrix.yaml").write_text(MATRIX.format(key=key, more=more))
-
-    def git(self, *arguments: str) -> None:
-        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-        subprocess.run(["git", *identity, *arguments], cwd=self.root, check=True, capture_output=True)
 
     def believed(self, base: str = "main") -> list[str]:
         return sorted(runners_of_base(self.settings, base))
@@ -83,7 +77,7 @@ def test_a_key_that_the_change_no_longer_revokes_is_not_believed(checkout):
     checkout.write(checkout.key)
     (checkout.root / "revoked").write_text(f"{checkout.key}\n")
     assert checkout.believed() == []
-    checkout.git("commit", "-q", "-a", "-m", "y")
+    commit_all(checkout.root)
     assert checkout.believed() == ["a2-host"]
     (checkout.root / "revoked").unlink()
     assert checkout.believed() == []
