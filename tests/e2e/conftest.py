@@ -13,34 +13,13 @@ from typing import Any
 
 import pytest
 from blocking_index import BlockingIndex
+from sample_patch import EMPTY_MEAN, MEAN, write_patch
 from wheelhouse import Wheels
 
 REPOSITORY = Path(__file__).parents[2]
 # Timeout of a command.
 SECONDS = 300
-SOURCE = "def mean(values):\n    total = sum(values)\n    return total / len(values)\n"
-HEADER = """\
-Subject: the mean of nothing is 0
-Why: an empty batch must not stop the run
-Owner: tests
-Upstream-Status: Pending
-Upstream-Url: none (a test)
-Applies-To: >=0.6.1,<=0.9.1
-Guarded-By: loss:none
-Review-By: 2099-01-01
-Body: all.patch >=0.6.1,<=0.9.1
-"""
-PATCH = """\
-diff --git a/verl/core.py b/verl/core.py
---- a/verl/core.py
-+++ b/verl/core.py
-@@ -1,3 +1,5 @@
- def mean(values):
-     total = sum(values)
-+    if not values:
-+        return 0
-     return total / len(values)
-"""
+PATCH = EMPTY_MEAN.format(file="verl/core.py")
 
 
 def matrix_text(versions: list[str], expectation: str = "") -> str:
@@ -85,18 +64,14 @@ class Checkout:
             "CI": "true",
         }
 
-    def release(self, version: str, *requires: str, source: str = SOURCE) -> None:
+    def release(self, version: str, *requires: str, source: str = MEAN) -> None:
         self.wheels.add("verl", version, *requires, files={"verl/core.py": source})
 
     def matrix(self, *versions: str, expectation: str = "") -> None:
         (self.root / "matrix.yaml").write_text(matrix_text(list(versions), expectation))
 
     def patch(self, text: str = PATCH) -> None:
-        folder = self.root / "patches" / "verl" / "empty-mean"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "PATCH").write_text(HEADER)
-        (folder / "all.patch").write_text(text)
-        (folder.parent / "series").write_text("empty-mean\n")
+        write_patch(self.root / "patches" / "verl" / "empty-mean", text)
 
     def start(self, *arguments: str, **environ: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

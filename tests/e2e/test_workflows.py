@@ -10,6 +10,7 @@ import pygit2
 import pytest
 from actions_runner import ROOT, JobResult, Runner, load
 from git_command import git
+from sample_patch import added_line, write_patch
 
 from harness.plan.tasks.check_registry import all_checks
 
@@ -28,18 +29,6 @@ profiles:
       - product: {{verl: [{versions}]}}
         with: {{python: host, device: sim}}
 """
-HEADER = """\
-Subject: a test
-Why: a test
-Owner: tests
-Upstream-Status: Pending
-Upstream-Url: none (a test)
-Applies-To: >=0.6,<=1.0
-Guarded-By: loss:none
-Review-By: 2099-01-01
-Body: all.patch >=0.6,<=1.0
-"""
-PATCH = "diff --git a/verl/core.py b/verl/core.py\n--- a/verl/core.py\n+++ b/verl/core.py\n@@ -1 +1,2 @@\n a = {old}\n+b = 2\n"
 GH = """\
 #!/bin/bash
 # Replaces GitHub's comments by a file, which it lists, writes and changes. --jq is ignored.
@@ -50,6 +39,10 @@ case $method in
   *) cat "${field#body=@}" > "$COMMENTS_FILE" ;;
 esac
 """
+
+
+def patch_of(old: int) -> str:
+    return added_line("verl/core.py", f"a = {old}", "b = 2")
 
 
 class Project:
@@ -95,11 +88,7 @@ class Project:
         others = {check.name: "the test has no index" for check in all_checks() if check.name != "patches"}
         versions = ", ".join(f"0.9.{n}@{commit}" for n, commit in enumerate(self.commits))
         (self.root / "matrix.yaml").write_text(MATRIX.format(versions=versions, without=json.dumps(others)))
-        folder = self.root / "patches" / "verl" / "b"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "PATCH").write_text(HEADER)
-        (folder / "all.patch").write_text(PATCH.format(old=old))
-        (folder.parent / "series").write_text("b\n")
+        write_patch(self.root / "patches" / "verl" / "b", patch_of(old), versions=">=0.6,<=1.0")
 
     def commit(self, message: str) -> str:
         git(self.root, "add", "-A")
@@ -171,9 +160,7 @@ def test_a_pull_request_that_breaks_a_patch_is_blocked_with_one_comment(project:
 
 def test_a_shard_that_died_is_red(project: Project) -> None:
     git(project.root, "checkout", "-q", "-b", "change")
-    (project.root / "patches" / "verl" / "b" / "all.patch").write_text(
-        PATCH.format(old=1).replace("b = 2", "b = 3")
-    )
+    (project.root / "patches" / "verl" / "b" / "all.patch").write_text(patch_of(1).replace("b = 2", "b = 3"))
     head = project.commit("another patch")
     gate, _comment = project.pull_request(head, dead=1)
     assert gate.failed.endswith(": 4"), gate.output

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_patch import EMPTY_MEAN, MEAN, write_patch
 from wheelhouse import Wheels
 
 from harness.builds.cell import cell_command, cell_probe, interpreter, venv_environment
@@ -32,29 +33,6 @@ from harness.matrix.reading.load_matrix import load_matrix
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
 from harness.plan.tasks.check_registry import CHECK_PACKAGES, all_checks
 
-CORE = "def mean(values):\n    total = sum(values)\n    return total / len(values)\n"
-HEADER = """\
-Subject: the mean of nothing is 0
-Why: an empty batch must not stop the run
-Owner: tests
-Upstream-Status: Pending
-Upstream-Url: none (a test)
-Applies-To: {versions}
-Guarded-By: loss:none
-Review-By: 2999-01-01
-Body: all.patch {versions}
-"""
-PATCH = """\
-diff --git a/{file} b/{file}
---- a/{file}
-+++ b/{file}
-@@ -1,3 +1,5 @@
- def mean(values):
-     total = sum(values)
-+    if not values:
-+        return 0
-     return total / len(values)
-"""
 MATRIX = """\
 format: 1
 axes:
@@ -234,10 +212,7 @@ class World:
 
     def _patch(self, axis: str, file: str, versions: str) -> Path:
         folder = self.root / "patches" / axis / "empty-mean"
-        folder.mkdir(parents=True)
-        (folder / "PATCH").write_text(HEADER.format(versions=versions))
-        (folder / "all.patch").write_text(PATCH.format(file=file))
-        (folder.parent / "series").write_text("empty-mean\n")
+        write_patch(folder, EMPTY_MEAN.format(file=file), versions=versions)
         return folder / "all.patch"
 
     def _publish(self, folder: Path) -> None:
@@ -251,7 +226,7 @@ class World:
             "verl": (
                 "0.9.1",
                 {
-                    "verl/core.py": CORE,
+                    "verl/core.py": MEAN,
                     "verl/ops.py": use,
                     "verl/trainer/__init__.py": "",
                     "verl/trainer/main_ppo.py": MAIN,
@@ -267,7 +242,7 @@ class World:
                 },
             ),
             "vllm": ("0.18.0", {}),
-            "vllm-ascend": ("0.18.0", {"vllm_ascend/core.py": CORE}),
+            "vllm-ascend": ("0.18.0", {"vllm_ascend/core.py": MEAN}),
         }
         for package, (version, files) in self._releases.items():
             self.wheels.add(package, version, files=files)

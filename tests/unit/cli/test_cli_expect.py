@@ -6,6 +6,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from sample_patch import added_line, write_patch
 
 from harness.cli.app import main
 from harness.cli.expect_command import command
@@ -34,18 +35,6 @@ expectations:
   known: {cells: "verl-0-9-1*", check: patches, state: fail, reason: moved, source: "https://example.org/1",
     owner: tests, until: 2099-01-01}
 """
-HEADER = """\
-Subject: a test
-Why: a test
-Owner: tests
-Upstream-Status: Pending
-Upstream-Url: none (a test)
-Applies-To: >=0.6.1,<=0.9.1
-Guarded-By: loss:none
-Review-By: 2099-01-01
-Body: all.patch >=0.6.1,<=0.9.1
-"""
-PATCH = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1,2 @@\n a = 1\n+b = 2\n"
 CLEAN = MeasuredPatch(patch="verl/b", verdict=PatchVerdict.CLEAN)
 GOOD = PATCHES_FORMAT.write(PatchesMeasured(tree="t", selected=("verl/b",), applies=True, verdicts=(CLEAN,)))
 BAD = PATCHES_FORMAT.write(PatchesMeasured(tree="t", selected=("x",), relations=("conflict",), applies=False))
@@ -54,11 +43,7 @@ BAD = PATCHES_FORMAT.write(PatchesMeasured(tree="t", selected=("x",), relations=
 @pytest.fixture
 def checkout(tmp_path):
     (tmp_path / "matrix.yaml").write_text(MATRIX)
-    folder = tmp_path / "patches" / "verl" / "b"
-    folder.mkdir(parents=True)
-    (folder / "PATCH").write_text(HEADER)
-    (folder / "all.patch").write_text(PATCH)
-    (folder.parent / "series").write_text("b\n")
+    write_patch(tmp_path / "patches" / "verl" / "b", added_line("a.py", "a = 1", "b = 2"))
     settings = load_settings({}, {}, tmp_path)
 
     def expect(*arguments, code=0):

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from edit_ledger import NEW_PLAN_DIGESTS, edit_ledger
 from git_command import git
+from sample_patch import added_line, write_patch
 
 from harness.cli.app import main
 from harness.cli.gate_command import command
@@ -44,25 +45,6 @@ profiles:
         with: {{python: host, device: {device}}}
 {more}
 """
-HEADER = """\
-Subject: a test
-Why: a test
-Owner: tests
-Upstream-Status: Pending
-Upstream-Url: none (a test)
-Applies-To: >=0.6.1,<=0.9.1
-Guarded-By: loss:none
-Review-By: 2099-01-01
-Body: all.patch >=0.6.1,<=0.9.1
-"""
-PATCH = """\
-diff --git a/verl/core.py b/verl/core.py
---- a/verl/core.py
-+++ b/verl/core.py
-@@ -1 +1,2 @@
- a = 1
-+b = {value}
-"""
 CLEAN = MeasuredPatch(patch="verl/b", verdict=PatchVerdict.CLEAN)
 GOOD = PATCHES_FORMAT.write(
     PatchesMeasured(tree="verl 0.9.1", selected=("verl/b",), applies=True, verdicts=(CLEAN,))
@@ -70,6 +52,10 @@ GOOD = PATCHES_FORMAT.write(
 BAD = PATCHES_FORMAT.write(
     PatchesMeasured(tree="verl 0.9.1", selected=("verl/b",), relations=("verl/b conflicts",), applies=False)
 )
+
+
+def patch_of(value):
+    return added_line("verl/core.py", "a = 1", f"b = {value}")
 
 
 class Repository:
@@ -87,11 +73,7 @@ class Repository:
 
     def write(self, value=1, versions="0.6.1, 0.9.1", more="", device="sim"):
         (self.root / "matrix.yaml").write_text(MATRIX.format(versions=versions, more=more, device=device))
-        folder = self.root / "patches" / "verl" / "b"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "PATCH").write_text(HEADER)
-        (folder / "all.patch").write_text(PATCH.format(value=value))
-        (folder.parent / "series").write_text("b\n")
+        write_patch(self.root / "patches" / "verl" / "b", patch_of(value))
 
     def commit(self):
         self.git("add", "-A", "matrix.yaml", "patches")
@@ -592,7 +574,7 @@ def test_a_base_that_is_the_checkout_itself_compares_nothing(repository):
 def test_files_that_no_key_reads_and_other_profiles_are_named_first(repository):
     folder = repository.root / "elsewhere"
     folder.mkdir()
-    (folder / "x.patch").write_text(PATCH.format(value=3))
+    (folder / "x.patch").write_text(patch_of(3))
     repository.answer(GOOD)
     profile = (
         "  nightly: {title: t, select: [{product: {verl: [0.8.0]}, with: {python: host, device: sim}}]}\n"
