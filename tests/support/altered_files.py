@@ -24,17 +24,19 @@ class Altered:
         status = path.stat() if path.exists() else None
         data = path.read_bytes() if status and not link else b""
         self.change(path)
-        yield path
-        if link:
-            path.unlink()
-            path.symlink_to(link)
-        elif status is None:
-            path.unlink()
-        else:
-            path.write_bytes(data)
-            path.chmod(status.st_mode)
-            # With another time, Python compiles a module again.
-            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        try:
+            yield path
+        finally:
+            if link:
+                path.unlink()
+                path.symlink_to(link)
+            elif status is None:
+                path.unlink()
+            else:
+                path.write_bytes(data)
+                path.chmod(status.st_mode)
+                # With another time, Python compiles a module again.
+                os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def in_packages(name: str) -> Callable[[EnvironmentBuilt], Path]:

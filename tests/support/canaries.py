@@ -21,7 +21,6 @@ import zlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
@@ -258,14 +257,12 @@ class Search:
                 path = Path(parent, name)
                 if path in leaving_out:
                     continue
-                data = str(path).encode()
+                places = self.in_data(str(path).encode())
                 if path.is_symlink():
-                    data += str(path.readlink()).encode()
+                    places |= self.in_data(str(path.readlink()).encode())
                 elif path.is_file():
-                    data += b"\n" + path.read_bytes()
-                places = self.in_data(data) | (_rows(path, self) if path.suffix == ".sqlite3" else set())
-                if not path.is_symlink() and path.is_file():
                     places |= self.in_data(path.read_bytes())
+                    places |= _rows(path, self) if path.suffix == ".sqlite3" else set()
                 if places:
                     found[str(path.relative_to(folder))] = places
         return found
@@ -297,9 +294,7 @@ class ProcessWatch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._stop.set()
         self._thread.join()
 

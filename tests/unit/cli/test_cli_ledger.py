@@ -23,26 +23,13 @@ from harness.errors import (
 from harness.ledger.attestation.statement import Attestation
 from harness.ledger.plan_record import PlanRecord, TaskRecord
 from harness.ledger.store import Ledger
-from harness.outcome import ArtifactRef, Evidence, Failure, Origin, Outcome, State, Tier
+from harness.outcome import ArtifactRef, Evidence, Failure, Origin, State, Tier
 
 
 def shard(folder: Path, key: str) -> Path:
     with Ledger.open(folder) as ledger:
         ref = ledger.artifacts.put(f"lock of {key}".encode(), "lock.txt")
-        ledger.record(
-            Outcome(
-                key=key * 64,
-                check="resolve",
-                tier=Tier.STATIC,
-                state=State.COMPLETED,
-                evidence=Evidence.STATIC,
-                facets={},
-                measurements={"resolved": True},
-                artifacts=(ref,),
-                started=1.0,
-                finished=2.0,
-            )
-        )
+        ledger.record(make_outcome(key * 64, "resolve", measurements={"resolved": True}, artifacts=(ref,)))
     return folder
 
 
@@ -150,25 +137,10 @@ def test_what_is_no_ledger_stops_before_anything_is_merged(tmp_path, capsys):
     assert not (tmp_path / ".npu-matrix").exists()
 
 
-def hardware_shard(folder: Path, key: str, host: str = "f" * 64) -> Path:
-    with Ledger.open(folder, host=host) as ledger:
-        ledger.record(
-            Outcome(
-                key=key * 64,
-                check="loss",
-                tier=Tier.NUMERICS,
-                state=State.COMPLETED,
-                evidence=Evidence.HARDWARE,
-                facets={},
-                started=1.0,
-                finished=2.0,
-            )
-        )
-    return folder
-
-
 def test_merge_says_which_hardware_outcomes_it_does_not_believe_and_why(tmp_path, capsys):
-    far = hardware_shard(tmp_path / "a", "a")
+    far = tmp_path / "a"
+    with Ledger.open(far, host="f" * 64) as ledger:
+        ledger.record(make_outcome("a" * 64, "loss", tier=Tier.NUMERICS, evidence=Evidence.HARDWARE))
     code, out, _ = call(capsys, tmp_path, str(far))
     assert code == EXIT_OK
     assert "1 hardware outcomes claimed, not believed" in out
@@ -248,11 +220,15 @@ def test_a_host_signs_its_hardware_outcomes_and_another_machine_believes_them(tm
         run_id = ledger.begin_run(PlanRecord(tasks=(task,)), ["run"], {})
         for name in "ab":
             ledger.record(
-                Outcome(
-                    key=name * 64, check="loss", tier=Tier.NUMERICS, state=State.COMPLETED,
-                    evidence=Evidence.HARDWARE, facets=facets, started=1.0, finished=2.0, run_id=run_id,
+                make_outcome(
+                    name * 64,
+                    "loss",
+                    tier=Tier.NUMERICS,
+                    evidence=Evidence.HARDWARE,
+                    facets=facets,
+                    run_id=run_id,
                 )
-            )  # fmt: skip
+            )
     code, out, _ = run(capsys, sign)
     assert code == EXIT_UNEXPECTED
     assert "1 outcomes signed, 0 were signed before" in out

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from histories import History
+from make_outcome import make_outcome
 
 from harness.compat.checks import CHECKS
-from harness.outcome import Evidence, Outcome, State, Status
+from harness.outcome import Status
 
 PLATFORM = {"python": "3.11", "arch": "x86_64", "host": True}
 RECIPE = {
@@ -62,15 +63,7 @@ def test_a_mirror_counts_only_if_it_has_the_commit(
     [check] = [one for one in CHECKS if one.name == name]
     measured = check.run(context(facets(commit)))
     assert check.measurements is not None
-    outcome = Outcome(
-        key="k",
-        check=name,
-        tier=check.tier,
-        state=State.COMPLETED,
-        evidence=Evidence.STATIC,
-        facets={},
-        measurements=check.measurements.write(measured.measurements),
-    )
+    outcome = make_outcome("k", name, measurements=check.measurements.write(measured.measurements))
     assert check.judge(check.read(outcome), check.params).status is Status.NOT_RUN
     assert check.outdated(outcome) == "", "the folder of mirrors has no such commit"
     monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "later"))

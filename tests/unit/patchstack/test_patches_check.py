@@ -9,6 +9,7 @@ from typing import Any
 
 import pygit2
 import pytest
+from make_outcome import make_outcome
 
 from harness.check import Completed
 from harness.digest import digest_bytes, digest_file
@@ -119,16 +120,7 @@ def resolved(tmp_path: Path, wheel: Path, version: str = "1.0") -> dict[str, Out
     """The outcome of `resolve` with the wheel in its lock."""
     package = ResolvedPackage(name="verl", version=version, file=wheel.name, sha256=digest_file(wheel))
     measured = RESOLVE_FORMAT.write(ResolveMeasured(resolved=True, packages=(package,)))
-    outcome = Outcome(
-        key="k",
-        check="resolve",
-        tier=Tier.STATIC,
-        state=State.COMPLETED,
-        evidence=Evidence.STATIC,
-        facets={},
-        measurements=measured,
-    )
-    return {"resolve": outcome}
+    return {"resolve": make_outcome("k", "resolve", measurements=measured)}
 
 
 def test_patches_are_applied_to_the_archive_in_the_lock(tmp_path: Path) -> None:

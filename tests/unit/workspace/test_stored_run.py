@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from make_outcome import make_outcome
 
 from harness.check import Check
 from harness.errors import EXIT_INCOMPLETE, EXIT_OK
 from harness.ledger.plan_record import PlanEntry
 from harness.ledger.store import Ledger
-from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
+from harness.outcome import Evidence, Judgement, Measured, Status, Tier
 from harness.plan.tasks.task import Plan, Task
 from harness.settings import Settings, load_settings
 from harness.workspace.results import stored_run
@@ -66,14 +67,8 @@ def ledger(settings: Settings, plan: Plan) -> Iterator[Ledger]:
         run_id = opened.begin_run(plan.record(), ["run"], {}, now=1.0)
         for task in plan.tasks.values():
             opened.record(
-                Outcome(
-                    key=task.key,
-                    check=task.check.name,
-                    tier=task.check.tier,
-                    state=State.COMPLETED,
-                    evidence=Evidence.CPU,
-                    facets={},
-                    run_id=run_id,
+                make_outcome(
+                    task.key, task.check.name, tier=task.check.tier, evidence=Evidence.CPU, run_id=run_id
                 )
             )
         opened.finish_run(run_id, EXIT_OK)
