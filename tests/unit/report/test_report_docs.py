@@ -25,7 +25,9 @@ DOCS = ROOT / "docs"
 TEXTS = sorted([*DOCS.glob("en/*.md"), *DOCS.glob("zh/*.md")])
 READMES = sorted(ROOT.glob("README*.md"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-IN_TEXT = re.compile(r"`(npu-matrix [^`]+)`")
+IN_TEXT = re.compile(r"`((?:[A-Z_]+=\S+ )?(?:npu-matrix|nox -s npu_e2e --) [^`]+)`")
+# Variables before a command, and the session that passes its arguments to `npu-matrix run`.
+VARIABLES, SESSION = re.compile(r"^(?:[A-Z_]+=\S+ )+"), re.compile(r"^nox -s npu_e2e -- ")
 
 
 def load(name: str) -> ModuleType:
@@ -47,9 +49,11 @@ def commands_of(text: str) -> list[list[str]]:
         if kind in {"sh", "console"}
         for line in body.replace("\\\n", " ").splitlines()
     ]
-    shown = [line.removeprefix("$ ") for line in lines] + [
+    indented = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    shown = [line.removeprefix("$ ") for line in lines + indented] + [
         " ".join(found.split()) for found in IN_TEXT.findall(text)
     ]
+    shown = [SESSION.sub("npu-matrix run ", VARIABLES.sub("", line)) for line in shown]
     words = [shlex.split(line)[1:] for line in shown if line.startswith("npu-matrix ")]
     return [list(itertools.takewhile(lambda word: word not in {">", "|", "&&"}, line)) for line in words]
 
@@ -57,20 +61,35 @@ def commands_of(text: str) -> list[list[str]]:
 @pytest.mark.parametrize("file", [*TEXTS, *READMES], ids=lambda file: f"{file.parent.name}/{file.stem}")
 def test_every_command_shown_exists_and_takes_its_options(file: Path) -> None:
     for arguments in commands_of(file.read_text(encoding="utf-8")):
-        command: click.Command = app
-        context = click.Context(app, info_name="npu-matrix")
-        while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
-            name, *arguments = arguments
-            inner = command.get_command(context, name)
-            assert inner, f"{file.name}: there is no command {name}"
-            command, context = inner, click.Context(inner, info_name=name, parent=context)
         try:
-            if arguments:
-                command.make_context("npu-matrix", list(arguments), parent=context.parent)
+            parse(arguments)
         except click.BadParameter as error:
             # The reader's files are not here.
             if "does not exist" not in error.message:
                 raise
+
+
+def parse(arguments: list[str]) -> None:
+    """Parse a command line without executing it: global options, each group and the command with its options."""
+    command: click.Command | None = app
+    context = None
+    while command and arguments:
+        context = command.make_context(command.name, list(arguments), parent=context)
+        arguments = [*context._protected_args, *context.args]
+        if not isinstance(command, click.Group) or not arguments:
+            return
+        name, *arguments = arguments
+        command = command.get_command(context, name)
+        assert command, f"there is no command {name}"
+
+
+@pytest.mark.parametrize(
+    "line", ["npu-matrix --runner a run --profile b", "npu-matrix --runner a rnu", "npu-matrix ledger sgin k"]
+)
+def test_a_wrong_command_behind_a_global_option_or_in_an_indented_block_is_noticed(line: str) -> None:
+    [arguments] = commands_of(f"Sign it:\n\n    {line}\n")
+    with pytest.raises((click.UsageError, AssertionError)):
+        parse(arguments)
 
 
 EXAMPLES = {
