@@ -38,6 +38,7 @@ SECRET_OUTCOMES = {
     "measurements.index": {"measurements": {"index": "https://me:canary@index.example/simple"}},
     "failure.message": {"failure": Failure(kind="x", message="Authorization: Basic Y2FuYXJ5Y2FuYXJ5")},
     "measurements.text": {"measurements": {"text": "the canary-of-this-machine"}},
+    "measurements contains": {"measurements": {"https://me:canary@index.example/simple": True}},
     "lock.txt": {},
 }
 

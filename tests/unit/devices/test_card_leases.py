@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import shutil
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness import card_locks
 from harness.devices.cards.card_leases import CardLeases, closest_cards
 from harness.errors import InfrastructureError, InterruptedRunError
 from harness.fixtures.cell_leases import NoCardError, lease_cards
@@ -253,6 +255,24 @@ def test_processes_exclude_each_other_while_their_files_disappear(book: CardLeas
             file.unlink(missing_ok=True)
         time.sleep(0.002)
     assert [taker.returncode for taker in takers] == [0, 0, 0]
+
+
+def test_a_file_that_was_removed_before_it_was_locked_is_not_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    lock, removed = fcntl.flock, []
+
+    def remove_first(descriptor: int, operation: int) -> None:
+        if not removed:
+            removed.append((tmp_path / "card-0.lock").unlink())
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(card_locks.fcntl, "flock", remove_first)
+    with (
+        card_locks.open_folder(tmp_path) as folder,
+        card_locks.locked_file(folder, "card-0.lock") as descriptor,
+    ):
+        assert os.fstat(descriptor).st_ino == (tmp_path / "card-0.lock").stat().st_ino
 
 
 def test_a_folder_that_is_a_link_is_refused_and_its_target_unchanged(book: CardLeases, tmp_path: Path):

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from edit_ledger import edit_ledger
@@ -245,6 +246,42 @@ def test_a_runner_with_a_namespace_of_its_own_signs_for_no_other(bench):
     assert "not one by a valid key" in bench.merged().trust.claimed
     bench.attach(outcome, bench.signed(outcome, namespace="other-repository"))
     assert bench.merged().trust.signer == "a2-host"
+
+
+def named(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """A resource of the statement's predicate."""
+    (found,) = [one for one in document["predicate"]["configuration"] if one["name"] == name]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (lambda it: named(it, "host")["digest"].update(sha256="0" * 64), "names another host"),
+        (lambda it: named(it, "device")["annotations"].update(count=8), "names another device"),
+        (
+            lambda it: it["predicate"]["configuration"].append(named(it, "host")),
+            "names no key of the runner ''",
+        ),
+        (lambda it: it["subject"].append(it["subject"][0]), "belongs to another outcome"),
+        (lambda it: it["subject"][0].update(name="b" * 64), "belongs to another outcome"),
+    ],
+)
+def test_a_signature_counts_only_for_the_host_device_and_outcome_that_it_names(bench, edit, why):
+    outcome = bench.record(measured())
+    document = json.loads(bench.statement(outcome))
+    edit(document)
+    text = json.dumps(document)
+    bench.attach(outcome, Attestation(statement=text, signature=sign(text.encode(), bench.key, NAMESPACE)))
+    assert why in bench.merged().trust.claimed
+
+
+def test_a_runner_signs_only_what_was_measured_on_an_npu(bench):
+    device = {**DEVICE, "kind": "sim"}
+    outcome = bench.record(measured(facets={"device": digest_json(device)}))
+    text = bench.statement(outcome, device=device)
+    bench.attach(outcome, Attestation(statement=text, signature=sign(text.encode(), bench.key, NAMESPACE)))
+    assert "it was measured on Ascend910B3, and the runner" in bench.merged().trust.claimed
 
 
 @pytest.mark.parametrize(
