@@ -1,4 +1,4 @@
-"""Sessions: `nox -s npu_e2e` is the main job, `nox -s tests` passes the tests, `nox -s lint` keeps the house.
+"""Sessions: `nox -s npu_e2e` is the main job, `nox -s tests` runs the tests, `nox -s lint` checks the code.
 
 Each session's environment is reused while pyproject.toml stays the same: a repeated run starts at once.
 """
@@ -44,7 +44,7 @@ def install(session: nox.Session, *groups: str, extras: tuple[str, ...] = ()) ->
 
 
 def run_and_exit(session: nox.Session, *argv: str) -> None:
-    """Run a program of the session and hand on its exit code, which nox would turn into 1."""
+    """Run a program of the session and return its exit code, which nox would turn into 1."""
     program = str(Path(session.bin) / argv[0])
     code = subprocess.call([program, *argv[1:]], cwd=ROOT)
     if code:
@@ -65,9 +65,9 @@ def tests(session: nox.Session) -> None:
     # The long tests come first, so that at the end no worker waits for another. The variable lets Python
     # store compiled modules even where a machine's settings forbid it. Otherwise each command that a test
     # starts compiles them again.
+    everything = ["-n", "auto", "--dist", "worksteal", "--durations", "30", "tests/e2e", "tests/unit"]
     session.run(
-        *("python", "-m", "pytest"),
-        *(session.posargs or ["-n", "auto", "--dist", "worksteal", "tests/e2e", "tests/unit"]),
+        *("python", "-m", "pytest", *(session.posargs or everything)),
         env={"PYTHONDONTWRITEBYTECODE": ""},
     )
 

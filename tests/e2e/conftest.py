@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from blocking_index import BlockingIndex
-from sample_patch import EMPTY_MEAN, MEAN, write_patch
+from patched_checkout import EMPTY_MEAN, MEAN, write_patch
 from wheelhouse import Wheels
 
 REPOSITORY = Path(__file__).parents[2]

@@ -10,25 +10,9 @@ import pygit2
 import pytest
 from actions_runner import ROOT, JobResult, Runner, load
 from git_command import git
-from sample_patch import added_line, write_patch
-
-from harness.plan.tasks.check_registry import all_checks
+from patched_checkout import added_line, matrix_of_patches, write_patch
 
 FLOWS = {name: load(ROOT / ".github" / "workflows" / f"{name}.yml") for name in ("matrix", "patch-gate")}
-MATRIX = """\
-format: 1
-axes:
-  verl: {{title: verl, scheme: pep440, package: verl, source: a test, repository: "https://example.org/verl"}}
-  python: {{title: Python, scheme: python, source: a test}}
-  device: {{title: device, scheme: name, source: a test, values: {{sim: {{title: simulated}}}}}}
-profiles:
-  default:
-    title: a test
-    without: {without}
-    select:
-      - product: {{verl: [{versions}]}}
-        with: {{python: host, device: sim}}
-"""
 GH = """\
 #!/bin/bash
 # Replaces GitHub's comments by a file, which it lists, writes and changes. --jq is ignored.
@@ -85,9 +69,8 @@ class Project:
         return str(repository.create_commit(name, who, who, "m", root.write(), []))
 
     def write(self, *, old: int) -> None:
-        others = {check.name: "the test has no index" for check in all_checks() if check.name != "patches"}
-        versions = ", ".join(f"0.9.{n}@{commit}" for n, commit in enumerate(self.commits))
-        (self.root / "matrix.yaml").write_text(MATRIX.format(versions=versions, without=json.dumps(others)))
+        versions = [f"0.9.{n}@{commit}" for n, commit in enumerate(self.commits)]
+        (self.root / "matrix.yaml").write_text(matrix_of_patches(versions))
         write_patch(self.root / "patches" / "verl" / "b", patch_of(old), versions=">=0.6,<=1.0")
 
     def commit(self, message: str) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_patch import EMPTY_MEAN, MEAN, write_patch
+from patched_checkout import EMPTY_MEAN, MEAN, write_patch
 from wheelhouse import Wheels
 
 from harness.builds.cell import cell_command, cell_probe, interpreter, venv_environment

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from sample_patch import added_line, write_patch
+from patched_checkout import added_line, write_patch
 
 from harness.cli.app import main
 from harness.cli.expect_command import command

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from edit_ledger import NEW_PLAN_DIGESTS, edit_ledger
 from git_command import git
-from sample_patch import added_line, write_patch
+from patched_checkout import added_line, write_patch
 
 from harness.cli.app import main
 from harness.cli.gate_command import command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import subprocess
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from edit_ledger import edit_ledger
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from signing_keys import make_key
 
@@ -405,16 +406,19 @@ def flip(text: str, position: int, letter: str) -> str:
     return text[:index] + letter + text[index + 1 :]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 10_000), st.characters(min_codepoint=32, max_codepoint=126))
-def test_any_edit_of_a_signed_statement_is_not_believed(bench, position, letter):
-    outcome = measured(origin=None)
+def test_any_edit_of_a_signed_statement_is_not_believed(bench):
     with Ledger.open(bench.folder / "sealed", signers=lambda: bench.signers, host=FAR) as ledger:
-        stored = ledger.record(outcome) if not ledger.history() else ledger.history()[0]
+        stored = ledger.record(measured())
         good = bench.signed(stored)
         assert ledger.refusal_of(stored, good) == ""
-        edited = replace(good, statement=flip(good.statement, position, letter))
-        assert bool(ledger.refusal_of(stored, edited)) is (edited != good)
+
+        @settings(max_examples=60, deadline=None)
+        @given(st.integers(0, 10_000), st.characters(min_codepoint=32, max_codepoint=126))
+        def is_refused(position, letter):
+            edited = replace(good, statement=flip(good.statement, position, letter))
+            assert bool(ledger.refusal_of(stored, edited)) is (edited != good)
+
+        is_refused()
 
 
 json_values = (
@@ -422,47 +426,48 @@ json_values = (
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.sampled_from(
-        ["check", "evidence", "facets", "finished", "key", "measurements", "origin", "state", "run_id"]
-    ),
-    st.data(),
-)
-def test_any_edit_of_a_signed_outcome_with_its_digest_recomputed_is_not_believed(bench, name, data):
+EDITS = {
+    "check": st.just("actor"),
+    "evidence": st.sampled_from(["static", "cpu", "simulated"]),
+    "facets": st.just({"device": digest_json({**DEVICE, "soc": "Ascend910_9392"})}),
+    "finished": st.floats(3.0, 9.0),
+    "key": st.just("9" * 64),
+    "measurements": st.dictionaries(st.text(max_size=3), json_values, max_size=2),
+    "origin": st.just({"recorder": HERE, "host": HERE}),
+    "state": st.just("timeout"),
+    "run_id": st.just("another"),
+}
+
+
+def test_any_edit_of_a_signed_outcome_with_its_digest_recomputed_is_not_believed(bench):
     """Either the row is damaged, or its hardware evidence is not believed, or it does not claim any."""
-    folder = bench.folder / f"edited-{len(list(bench.folder.iterdir()))}"
-    with Ledger.open(folder, host=FAR) as ledger:
-        outcome = ledger.record(measured())
-        attestation = bench.signed(outcome)
-        ledger.attest(outcome, attestation)
-    body = json.loads(outcome_body(outcome))
-    edits = {
-        "check": st.just("actor"),
-        "evidence": st.sampled_from(["static", "cpu", "simulated"]),
-        "facets": st.just({"device": digest_json({**DEVICE, "soc": "Ascend910_9392"})}),
-        "finished": st.floats(3.0, 9.0),
-        "key": st.just("9" * 64),
-        "measurements": st.dictionaries(st.text(max_size=3), json_values, max_size=2),
-        "origin": st.just({**body["origin"], "recorder": HERE, "host": HERE}),
-        "state": st.just("timeout"),
-        "run_id": st.just("another"),
-    }
-    body[name] = data.draw(edits[name])
-    text = json.dumps(body)
-    uid = outcome_uid(text)
-    edit_ledger(
-        folder / FILE_NAME,
-        "UPDATE outcomes SET body = ?, uid = ?, key = ?, check_name = ?, state = ?, run_id = ?",
-        values=(text, uid, body["key"], body["check"], body["state"], body["run_id"]),
-    )
-    edit_ledger(folder / FILE_NAME, "UPDATE attestations SET uid = ?", values=(uid,))
-    with Ledger.open(folder / "merged", signers=lambda: bench.signers, host=HERE) as ledger:
-        ledger.merge(folder / FILE_NAME)
-        found = ledger.history()
-        assert all(one.evidence is not Evidence.HARDWARE and not one.trust.signer for one in found)
-        if body["evidence"] == "hardware":
-            assert all("changed after it was signed" in one.trust.claimed for one in found)
+    outcome = bench.record(measured())
+    bench.attach(outcome, bench.signed(outcome))
+    signed = json.loads(outcome_body(outcome))
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.sampled_from(sorted(EDITS)).flatmap(lambda name: st.tuples(st.just(name), EDITS[name])))
+    def is_not_believed(edit):
+        name, value = edit
+        body = {**signed, name: {**signed[name], **value} if name == "origin" else value}
+        folder = bench.folder / f"edited-{len(list(bench.folder.iterdir()))}"
+        shutil.copytree(bench.folder / "far", folder)
+        text = json.dumps(body)
+        uid = outcome_uid(text)
+        edit_ledger(
+            folder / FILE_NAME,
+            "UPDATE outcomes SET body = ?, uid = ?, key = ?, check_name = ?, state = ?, run_id = ?",
+            values=(text, uid, body["key"], body["check"], body["state"], body["run_id"]),
+        )
+        edit_ledger(folder / FILE_NAME, "UPDATE attestations SET uid = ?", values=(uid,))
+        with Ledger.open(folder / "merged", signers=lambda: bench.signers, host=HERE) as ledger:
+            ledger.merge(folder / FILE_NAME)
+            found = ledger.history()
+            assert all(one.evidence is not Evidence.HARDWARE and not one.trust.signer for one in found)
+            if body["evidence"] == "hardware":
+                assert all("changed after it was signed" in one.trust.claimed for one in found)
+
+    is_not_believed()
 
 
 def test_a_signature_is_verified_whatever_evidence_the_outcome_states(bench):

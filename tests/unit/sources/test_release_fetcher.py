@@ -25,13 +25,15 @@ from harness.sources.packages.release_archive import ReleaseArchive, TargetPlatf
 from harness.sources.packages.release_fetcher import ReleaseFetcher
 
 TRUE, FALSE = "x = 'published'\n", "x = 'swapped'\n"
+# So that a swapped wheel is smaller, and can be given the size of the one that it replaces.
+FILLER = f"# {''.join(hashlib.sha256(bytes([n])).hexdigest() for n in range(40))}\n"
 
 
 @pytest.fixture
 def published(server: PackageServer, index: Any) -> Any:
     """An index with digests and one release."""
     server.digests = True
-    index.add("big", "1.0", files={"big/core.py": TRUE})
+    index.add("big", "1.0", files={"big/core.py": TRUE, "big/filler.py": FILLER})
     return index
 
 
@@ -70,6 +72,9 @@ def swap(file: Path) -> None:
         archive.writestr("big/__init__.py", "")
         archive.writestr("big-1.0.dist-info/METADATA", "Name: big\nVersion: 1.0\n")
         archive.writestr("big-1.0.dist-info/RECORD", f"big/core.py,sha256={sha},{len(FALSE)}\n")
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.comment = bytes(status.st_size - file.stat().st_size)
+    assert file.stat().st_size == status.st_size
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 

@@ -1,9 +1,27 @@
-"""Patches of a checkout that tests write: the only one of its upstream, with one variant."""
+"""Files of a small checkout: a matrix whose only check is `patches`, and patches with one variant."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
 
+from harness.plan.tasks.check_registry import all_checks
+
+MATRIX = """\
+format: 1
+axes:
+  verl: {{title: verl, scheme: pep440, package: verl, source: a test, repository: "https://example.org/verl.git"}}
+  python: {{title: Python, scheme: python, source: a test}}
+  device: {{title: device, scheme: name, source: a test, values: {{sim: {{title: simulated}}}}}}
+profiles:
+  default:
+    title: a test
+    without: {without}
+    select:
+      - product: {{verl: {versions}}}
+        with: {{python: host, device: sim}}
+"""
 HEADER = """\
 Subject: a test
 Why: a test
@@ -29,10 +47,16 @@ diff --git a/{file} b/{file}
 """
 
 
+def matrix_of_patches(versions: Iterable[str]) -> str:
+    """A matrix with a cell for each version of verl, and only the check `patches`: no index is needed."""
+    without = {check.name: "the test has no index" for check in all_checks() if check.name != "patches"}
+    return MATRIX.format(without=json.dumps(without), versions=json.dumps(list(versions)))
+
+
 def write_patch(
     folder: Path, text: str, *, versions: str = ">=0.6.1,<=0.9.1", guard: str = "loss:none"
 ) -> None:
-    """Write `all.patch` with its header into a folder `patches/UPSTREAM/NAME`, and the series of the upstream."""
+    """Write the patch `all.patch` into a folder `patches/UPSTREAM/NAME`, as the only one of its upstream."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "PATCH").write_text(HEADER.format(versions=versions, guard=guard))
     (folder / "all.patch").write_text(text)
