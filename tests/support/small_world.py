@@ -10,7 +10,6 @@ import contextlib
 import functools
 import io
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ from typing import Any
 
 import pytest
 from patched_checkout import EMPTY_MEAN, MEAN, write_patch
-from wheelhouse import Wheels
+from wheelhouse import Wheels, only_index
 
 from harness.builds.cell import cell_command, cell_probe, interpreter, venv_environment
 from harness.cell_program.built_environment import ENVIRONMENT_FORMAT, EnvironmentBuilt
@@ -308,13 +307,7 @@ class World:
 def small_world(folder: Path) -> Iterator[World]:
     """The world, while stand-ins replace what needs real packages."""
     with pytest.MonkeyPatch.context() as patched:
-        for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
-            patched.delenv(name)
-        wheels = Wheels(folder / "wheels")
-        patched.setenv("PIP_CONFIG_FILE", os.devnull)
-        patched.setenv("PIP_NO_INDEX", "1")
-        patched.setenv("PIP_FIND_LINKS", wheels.folder.as_uri())
-        patched.setenv("UV_CACHE_DIR", str(folder / "uv-cache"))
+        wheels = only_index(folder, patched)
         patched.setattr(interpreter, "_base_executable", lambda: own_interpreter(folder))
         # A library that the probe is said to have used stands for the CANN of an NPU host.
         library = folder / "ascend" / "lib64" / "libascendcl.so"

@@ -120,17 +120,22 @@ def rewritten(wheel: Path, change: Callable[[str], str], added: Mapping[str, str
     return wheel
 
 
-@pytest.fixture
-def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wheels:
+def only_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Wheels:
+    """Wheels in a folder, which is the only index of pip and uv."""
     for variable in list(os.environ):
         if variable.startswith(("PIP_", "UV_")):
             monkeypatch.delenv(variable)
-    wheels = Wheels(tmp_path / "wheels")
+    wheels = Wheels(folder / "wheels")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", wheels.folder.as_uri())
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
+    monkeypatch.setenv("UV_CACHE_DIR", str(folder / "uv-cache"))
     return wheels
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wheels:
+    return only_index(tmp_path, monkeypatch)
 
 
 @pytest.fixture

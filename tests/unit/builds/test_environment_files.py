@@ -7,14 +7,14 @@ import os
 import py_compile
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_venv_environment import ORIGINAL, Cell
-from wheelhouse import record_line, rewritten
+from wheelhouse import Context, Wheels, only_index, record_line, rewritten
 
 from harness.builds.cell import venv_environment
 from harness.builds.cell.environment_files import (
@@ -41,13 +41,26 @@ PATCHED = b"ANSWER = 2\n"
 FORGED = b"ANSWER = 7\n"
 
 
-@pytest.fixture
-def cell(wheels: Any, context: Any, tmp_path: Path) -> Cell:
+def make_cell(wheels: Wheels, folder: Path) -> Cell:
     files = {"verl/core.py": ORIGINAL.decode(), "verl/__init__.py": "from verl import core, other\n"}
     files["verl/other.py"] = ORIGINAL.decode()
-    made = Cell(context, tmp_path, wheels.add("verl", "0.9.1", files=files), wheels.add("ray", "2.0"))
-    made.patch(tmp_path, {"verl/core.py": (ORIGINAL, PATCHED)})
+    packages = wheels.add("verl", "0.9.1", files=files), wheels.add("ray", "2.0")
+    made = Cell(lambda facets: Context(folder / "task", facets), folder, *packages)
+    made.patch(folder, {"verl/core.py": (ORIGINAL, PATCHED)})
     return made
+
+
+@pytest.fixture
+def cell(wheels: Wheels, tmp_path: Path) -> Cell:
+    return make_cell(wheels, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def attacked_cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
+    """A cell for all attacks: each ends with an environment that was built again."""
+    folder = tmp_path_factory.mktemp("attacked")
+    with pytest.MonkeyPatch.context() as patched:
+        yield make_cell(only_index(folder, patched), folder)
 
 
 def edit(site: Path) -> None:
@@ -174,7 +187,10 @@ ATTACKS: tuple[Callable[[Path], None], ...] = (
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-def test_an_attacked_environment_is_stale_and_built_again(cell: Cell, attack: Callable[[Path], None]) -> None:
+def test_an_attacked_environment_is_stale_and_built_again(
+    attacked_cell: Cell, attack: Callable[[Path], None]
+) -> None:
+    cell = attacked_cell
     found, _ = cell.build()
     assert (venv_environment.holds(found), altered(found)) == ("", "")
     attack(Path(found.site_packages))
@@ -318,14 +334,18 @@ def test_a_wheel_whose_metadata_was_edited_after_the_build_is_installed(
     assert "METADATA" in altered(found)
 
 
+@pytest.mark.parametrize("name", ["__init__.py", "added.py", "__pycache__/without_source.cpython-311.pyc"])
 def test_a_package_that_changes_another_one_when_it_is_imported_fails(
-    wheels: Any, context: Any, tmp_path: Path
+    wheels: Any, context: Any, tmp_path: Path, name: str
 ) -> None:
-    code = "import pathlib, ray\npathlib.Path(ray.__file__).write_text('X = 1')\n"
+    code = (
+        f"import pathlib, ray\ntarget = pathlib.Path(ray.__file__).parent / {name!r}\n"
+        "target.parent.mkdir(exist_ok=True)\ntarget.write_text('X = 1')\n"
+    )
     packages = wheels.add("verl", "0.9.1", files={"verl/__init__.py": code}), wheels.add("ray", "2.0")
     found, judgement = Cell(context, tmp_path, *packages).fail()
     assert (found.step, judgement.status) == ("verify", Status.FAIL)
-    assert "ray/__init__.py" in judgement.reasons[0]
+    assert f"ray/{name}" in judgement.reasons[0]
 
 
 def test_a_package_that_lets_python_import_from_elsewhere_fails(

@@ -201,6 +201,18 @@ def test_an_override_resolves_a_conflict(wheels: Any, context: Any) -> None:
     assert reason.endswith("It is built without a device (its setup.py).")
 
 
+def test_what_an_override_hides_has_the_reason_that_was_written_for_this_package(
+    wheels: Any, context: Any
+) -> None:
+    wheels.add("vllm", "0.11.0", "torch==2.8.0")
+    wheels.add("verl", "0.7.0", "torch>=2")
+    wheels.add("torch", "2.7.1")
+    overrides = [override("vllm", "torch"), {**override("verl", "torch"), "reason": "Of another package"}]
+    stack = ("torch==2.7.1", "vllm==0.11.0", "verl==0.7.0")
+    found, _judgement, _ = measure(context, pins(*stack, overrides=overrides))
+    assert [(one.of, one.reason) for one in found.hidden] == [("vllm", "It is built without a device")]
+
+
 def test_overrides_apply_in_the_checkout_of_another_project(wheels: Any, context: Any) -> None:
     wheels.add("vllm", "0.11.0", "torch==2.8.0")
     wheels.add("torch", "2.7.1")

@@ -154,6 +154,19 @@ def test_a_run_whose_record_was_lost_is_not_replaced_by_an_older_one(
         assert latest.run_id == again
 
 
+def test_an_older_outcome_that_was_moved_behind_a_newer_one_is_noticed(ledger_file: Path) -> None:
+    """Nothing in the text of an outcome says where its row is; the order decides which outcome counts."""
+    with Ledger.open(ledger_file.parent) as ledger:
+        failed = ledger.get("key-4")
+    assert failed is not None
+    assert failed.measurements["good"] is False
+    with closing(sqlite3.connect(ledger_file, isolation_level=None)) as raw:
+        raw.execute("UPDATE outcomes SET id = id + 1000 WHERE key = 'key-4' AND id < 17")
+    with Ledger.open(ledger_file.parent) as ledger:
+        assert ledger.notices
+        assert ledger.get("key-4") in (None, failed)
+
+
 def test_a_text_that_a_flipped_bit_made_binary_is_noticed_and_hides_nothing(
     tmp_path: Path, ledger_file: Path
 ) -> None:

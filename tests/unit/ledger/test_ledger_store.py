@@ -471,6 +471,19 @@ def test_an_outcome_that_is_not_that_of_its_digest_is_not_believed(tmp_path: Pat
         assert ledger.damaged_rows == 1
 
 
+@pytest.mark.parametrize("column", ["key", "check_name", "state", "run_id"])
+def test_a_column_that_contradicts_the_text_of_its_outcome_is_not_believed(
+    tmp_path: Path, column: str
+) -> None:
+    """Whoever can seal a row could otherwise show the outcome of one key as that of another one."""
+    with Ledger.open(tmp_path) as ledger:
+        ledger.record(outcome("k1"))
+    edit_ledger(tmp_path / FILE_NAME, f"UPDATE outcomes SET {column} = 'timeout'")
+    with Ledger.open(tmp_path) as ledger:
+        assert ledger.get_many(["k1", "timeout"]) == {}
+        assert ledger.history() == ()
+
+
 ODD = [None, -1, 1e300, "x", [], [1], {}, {"a": 1}]
 
 

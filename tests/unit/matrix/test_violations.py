@@ -53,6 +53,7 @@ constraints:
 overrides:
   - {when: {cann: 8.5.0}, of: Engine_Plugin, override: "torch=={torch}", reason: a guide installs it last, source: g}
   - {of: engine, override: torch-npu, reason: r, source: s}
+  - {of: engine_plugin, override: engine, reason: r, source: s}
   - {when: {torch: {table: pairs}}, of: engine_plugin, override: "torch=={torch}", reason: listed, source: g}
   - {when: {cann: 8.2.RC1}, of: engine_plugin, override: torch~=2.9, reason: r, source: s}
   - when: {torch_npu: {table: pins, part: later-build}}
@@ -97,6 +98,11 @@ def test_an_override_permits_only_the_versions_that_it_allows() -> None:
     assert violated["plugin-torch"].override is None
     violated = found(plugin="0.11.0rc1", torch="2.10.0", cann="8.2.RC1")
     assert violated["plugin-torch"].override is not None
+
+
+def test_an_override_of_a_requirement_does_not_make_versions_compatible() -> None:
+    violated = found(plugin="0.12.0", engine="0.11.0")
+    assert {name: one.override for name, one in violated.items()} == {"minor": None, "exact": None}
 
 
 def test_builds_for_other_platforms_are_the_version_that_a_table_lists() -> None:

@@ -322,7 +322,13 @@ def test_the_exit_code_that_is_printed_is_the_one_that_is_returned():
 
 
 def test_blocked_behind_nothing_is_red():
-    assert classified(side(Status.BLOCKED)) == (GateClass.NOT_RUN, EXIT_INCOMPLETE)
+    blocked, same, cause = side(Status.BLOCKED), "a" * 64, ("cell", "resolve")
+    assert classified(blocked) == (GateClass.NOT_RUN, EXIT_INCOMPLETE)
+    assert classified(blocked, base_key=same) == (GateClass.NOT_RUN, EXIT_INCOMPLETE)
+    inputs = GateInputs(
+        base_name="main", head={NAME: blocked, cause: FAIL}, base_keys={NAME: same, cause: same}
+    )
+    assert [item.blocks for item in judge_gate(inputs).items] == [Blocks.NO, Blocks.NO], "a known failure"
 
 
 def test_nothing_planned_and_nothing_asked_are_never_green():
