@@ -150,4 +150,5 @@ def test_an_outcome_of_this_machine_must_be_made_from_its_last_lock():
 def test_an_outcome_of_another_machine_must_be_made_from_a_lock_that_the_ledger_has():
     old, new = a_lock("a", foreign=True), a_lock("b", foreign=True)
     assert outdated(old, [new, old], foreign=True) == ""
+    assert outdated(old, [a_lock("b"), old], foreign=True) == "", "the lock of this machine is another one"
     assert "does not have" in outdated(old, [new], foreign=True)
