@@ -7,7 +7,8 @@ import shutil
 
 import pytest
 from click.testing import CliRunner
-from gate_checkout import GateCheckout, git, patch_of
+from gate_checkout import GateCheckout, patch_of
+from git_command import git
 
 from harness.cli.gate_command import command
 from harness.errors import InputError

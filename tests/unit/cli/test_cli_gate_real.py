@@ -6,7 +6,8 @@ import json
 import shutil
 
 import pytest
-from gate_checkout import GateCheckout, git, patch_of
+from gate_checkout import GateCheckout, patch_of
+from git_command import git
 
 from harness.cli.gate_command import command
 from harness.cli.patches_command import command as patches_command
