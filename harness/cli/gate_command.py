@@ -108,6 +108,7 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
     from harness.verdict.gate.gate_format import FORMATS
     from harness.workspace.open_ledger import open_ledger
     from harness.workspace.results.base_runners import runners_of_base
+    from harness.workspace.results.gate_base import foreign_ledger
     from harness.workspace.results.gate_comparison import GateOptions
 
     wanted = GateOptions(
@@ -118,7 +119,7 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
         awaiting=_names(options["awaiting"]),
         accept_removed=_names(options["accept_removed"]),
     )
-    shards = [_shard(settings, Path(shard)) for shard in options["shards"]]
+    shards = [foreign_ledger(settings, Path(shard)) for shard in options["shards"]]
     with open_ledger(settings, partial(runners_of_base, settings, base)) as ledger:
         report = _judged(
             settings, ledger, wanted, shards, run_base=options["run_base"], reruns=options["reruns"]
@@ -130,22 +131,6 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
         if options[name]:
             _write(Path(options[name]), FORMATS[name](report))
     return report.exit_code
-
-
-def _shard(settings: Settings, path: Path) -> Path:
-    """The ledger file at `path`; InputError if git tracks it here, because a change could bring it along."""
-    from harness.plan.change.revision import is_in_change
-    from harness.workspace.open_ledger import ledger_file
-
-    file = ledger_file(path)
-    if is_in_change(settings.root, file):
-        raise InputError(
-            "this ledger is a file of the checkout, so the change itself could have brought it",
-            where=Location(path),
-            why="outcomes come from runs, not from the change",
-            fix="remove it from git, and download the ledgers of other jobs outside of the checkout",
-        )
-    return file
 
 
 def _judged(

@@ -59,6 +59,10 @@ class Revision:
         return self.commit[:12] if self.commit.startswith(self.name) else f"{self.name} ({self.commit[:12]})"
 
 
+class AmbiguousRevisionError(InputError):
+    """Several references have this name, so it says nothing; it must not stand for anything else either."""
+
+
 def checkout_revision(root: Path) -> str:
     """The commit of a checkout, with a `+` if tracked files were changed; "" if there is no commit.
 
@@ -100,7 +104,7 @@ def resolve_revision(root: Path, name: str) -> Revision:
     found = _git(root, "-c", "core.warnAmbiguousRefs=true", "rev-parse", "--verify", f"{name}^{{commit}}")
     if found.returncode == 0 and AMBIGUOUS in found.stderr:
         # git prefers tags: whoever can push one could replace the base of a gate, for example origin/main.
-        raise InputError(
+        raise AmbiguousRevisionError(
             f"revision {name!r} is ambiguous: more than one branch, tag or commit has this name",
             where=Location(root),
             fix=f"write refs/remotes/{name}, refs/heads/{name} or refs/tags/{name}, or the full commit id",

@@ -11,9 +11,15 @@ from harness.errors import InfrastructureError, InputError, Location
 from harness.ledger.plan_record import PlanRecord
 from harness.ledger.run_record import RunRecord
 from harness.ledger.store import FILE_NAME, Ledger
-from harness.plan.change.revision import Revision, resolve_revision
+from harness.plan.change.revision import (
+    AmbiguousRevisionError,
+    Revision,
+    is_in_change,
+    resolve_revision,
+)
 from harness.plan.tasks.check_registry import all_checks
 from harness.plan.tasks.task import Plan, plan_of_record
+from harness.settings import Settings
 from harness.verdict.gate.gate_report import CellCheck
 from harness.verdict.ledger_outcomes import read_attempts, verdicts_from_ledger
 from harness.verdict.verdict import Verdict
@@ -53,9 +59,11 @@ def open_gate_base(
     stored = _has_ledger(path) or run is not None
     try:
         revision = resolve_revision(settings.root, base)
+    except AmbiguousRevisionError:
+        raise
     except (InputError, InfrastructureError):
         if _has_ledger(path):
-            return _base_of_ledger(context, base, ledger_file(path))
+            return _base_of_ledger(context, base, foreign_ledger(settings, path))
         if run is not None:
             return _base_of_run(context, f"run {base}", run, ledger)
         if path.is_dir():
@@ -83,6 +91,19 @@ def open_gate_base(
         at=here,
         cells=cells,
     )
+
+
+def foreign_ledger(settings: Settings, path: Path) -> Path:
+    """The ledger file at `path`; InputError if git tracks it here, because a change could bring it along."""
+    file = ledger_file(path)
+    if is_in_change(settings.root, file):
+        raise InputError(
+            "this ledger is a file of the checkout, so the change itself could have brought it",
+            where=Location(path),
+            why="outcomes come from runs, not from the change",
+            fix="remove it from git, and download the ledgers of other jobs outside of the checkout",
+        )
+    return file
 
 
 def base_verdicts(base: GateBase, ledger: Ledger) -> Mapping[CellCheck, Verdict]:

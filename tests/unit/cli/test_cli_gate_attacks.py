@@ -94,6 +94,25 @@ def green_ledger(checkout):
     return data
 
 
+@pytest.mark.parametrize("ambiguous", [False, True])
+def test_a_ledger_that_the_change_names_like_a_missing_base_does_not_replace_it(
+    checkout, monkeypatch, ambiguous
+):
+    checkout.write(patch_of("something else", "b = 1"))
+    checkout.run()
+    git(checkout.root, "checkout", "-q", "-b", "change")
+    folder = checkout.root / "origin" / "main"
+    folder.mkdir(parents=True)
+    shutil.copy(checkout.root / ".npu-matrix" / "ledger.sqlite3", folder)
+    checkout.commit()
+    if ambiguous:
+        git(checkout.root, "update-ref", "refs/remotes/origin/main", "main")
+        git(checkout.root, "update-ref", "refs/tags/origin/main", "change")
+    monkeypatch.chdir(checkout.root)
+    with pytest.raises(InputError, match="ambiguous" if ambiguous else "file of the checkout"):
+        checkout.gate("--base", "origin/main")
+
+
 @pytest.mark.parametrize("in_submodule", [False, True])
 def test_a_ledger_in_the_checkout_is_not_the_shard_of_another_job(checkout, in_submodule):
     data = green_ledger(checkout)
