@@ -10,6 +10,7 @@ from pathlib import Path
 
 from harness.digest import digest_bytes, digest_file
 from harness.errors import InputError, Location
+from harness.sources.damaged_archive import UNREADABLE
 from harness.sources.tree import path_problem
 
 # Source files are far smaller; this limit keeps a damaged archive from filling the disk.
@@ -59,7 +60,7 @@ def _contents(archive: Path, manifest: Mapping[str, Mapping[str, str | None]]) -
                 if info.file_size > LARGEST_FILE:
                     raise InputError(f"{name} is too large for a source file", where=Location(archive))
             contents = {name: opened.read(name) for name in members}
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
+    except UNREADABLE as error:
         raise InputError(
             "the archive of patched files cannot be read", where=Location(archive), why=str(error)
         ) from error

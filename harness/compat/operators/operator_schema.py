@@ -16,6 +16,7 @@ import yaml
 
 from harness.compat.surface.call_signature import CallSignature
 from harness.errors import InputError, Location
+from harness.sources.damaged_archive import UNREADABLE
 
 SCHEMA_FILES = ("npu_native_functions.yaml", "npu_native_functions_by_codegen.yaml")
 SCHEMA_FOLDER = "torch_npu/csrc/aten"
@@ -26,6 +27,7 @@ ATB_OPERATOR = re.compile(r"\b_?npu_[a-z0-9_]+\b")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SECTIONS = ("custom", "custom_autograd", "quant")
 MAX_FILE_BYTES = 8 << 20
+_UNREADABLE: tuple[type[Exception], ...] = (*UNREADABLE, yaml.YAMLError)
 SCHEMA = re.compile(
     r"(?P<name>[A-Za-z_]\w*)(?:\.(?P<overload>\w+))?\((?P<arguments>.*)\)\s*->\s*(?P<returns>.+)", re.DOTALL
 )
@@ -90,7 +92,7 @@ def read_operators(wheel: Path) -> OperatorSchemas:
             for member in sorted(names):
                 if ATB_SOURCE.fullmatch(member) and archive.getinfo(member).file_size <= MAX_FILE_BYTES:
                     unsigned.update(ATB_OPERATOR.findall(archive.read(member).decode("utf-8", "replace")))
-    except (zipfile.BadZipFile, OSError, EOFError, yaml.YAMLError) as error:
+    except _UNREADABLE as error:
         raise InputError("this wheel cannot be read", where=Location(wheel), why=str(error)) from error
     schemas = {name: tuple(dict.fromkeys(found)) for name, found in entries.items()}
     return OperatorSchemas(schemas=schemas, unsigned=frozenset(unsigned - set(schemas)))

@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 from harness.compat.resolve.replaced_requirements import ReleaseMetadata
 from harness.errors import InputError, Location
+from harness.sources.damaged_archive import UNREADABLE
 from harness.sources.packages.release_sources import SDIST_METADATA
 from harness.sources.packages.wheel_record import DESCRIPTION, RECORD, has_digest, recorded_files
 
@@ -89,7 +90,7 @@ def read_archive_metadata(name: str, version: str, sources: Path, on_index: byte
             own = own or (SDIST_METADATA if SDIST_METADATA in members else "")
             metadata = _message(archive.read(own)) if own else Message()
             build = archive.read(BUILD_INFO).decode("utf-8", "replace") if BUILD_INFO in members else ""
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
+    except UNREADABLE as error:
         raise InputError("these sources cannot be read", where=Location(sources), why=str(error)) from error
     index = _message(on_index) if on_index else None
     built_for = BUILT_FOR.search(build)

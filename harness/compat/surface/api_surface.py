@@ -35,6 +35,7 @@ from harness.compat.surface.module_names import (
 from harness.compat.surface.package_text import PackageText
 from harness.compat.surface.syntax_walk import walk
 from harness.errors import InputError, Location
+from harness.sources.damaged_archive import UNREADABLE
 from harness.sources.python_syntax import parse_source
 
 MAX_DEPTH = 40
@@ -93,8 +94,8 @@ class ApiSurface:
         try:
             self._zip = zipfile.ZipFile(file)
             names = [*dict.fromkeys((*self._zip.namelist(), *self._changes))]
-        except (zipfile.BadZipFile, OSError, EOFError, ValueError) as error:
-            raise InputError("these sources cannot be read", where=Location(file), why=str(error)) from error
+        except UNREADABLE as error:
+            raise _unreadable(file, error) from error
         self._members = _modules(names)
         self._compiled = {_compiled_module(name) for name in names if name.endswith(COMPILED)}
         self._folders = {".".join(module.split(".")[:n]) for module in self._members for n in range(1, 20)}
@@ -115,7 +116,7 @@ class ApiSurface:
         return tuple(sorted(self._members.items(), key=lambda item: item[1]))
 
     def source(self, module: str) -> bytes:
-        """The text of a module; empty when the module does not exist or cannot be read."""
+        """The text of a module; empty when the module does not exist. InputError when it cannot be read."""
         return self._read_source(module)
 
     def _read(self, module: str) -> bytes:
@@ -124,8 +125,8 @@ class ApiSurface:
             return self._changes[member]
         try:
             return self._zip.read(member) if member else b""
-        except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError):
-            return b""
+        except UNREADABLE as error:
+            raise _unreadable(self.file, error) from error
 
     def has_module(self, module: str) -> bool:
         """Whether the module exists, as a source file, a folder or a compiled file."""
@@ -353,6 +354,10 @@ class ApiSurface:
                     if node.func.attr == method and not by_super:
                         found.append((f"{file}:{node.lineno}", arguments_of(node)))
         return tuple(found)
+
+
+def _unreadable(file: Path, error: Exception) -> InputError:
+    return InputError("these sources cannot be read", where=Location(file), why=str(error))
 
 
 def _keeps_signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

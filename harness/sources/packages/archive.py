@@ -13,6 +13,7 @@ from typing import IO
 
 from harness.digest import CHUNK_BYTES
 from harness.errors import InputError, Location
+from harness.sources.damaged_archive import UNREADABLE
 from harness.sources.tree import EXECUTABLE, MAX_FILE_BYTES, REGULAR, SYMLINK, path_problem
 
 MAX_MEMBERS = 200_000
@@ -85,14 +86,7 @@ def open_archive(file: Path) -> ArchiveTree:
             return _open_zip(file)
         if tarfile.is_tarfile(file):
             return _open_tar(file)
-    except (
-        OSError,
-        EOFError,
-        zipfile.BadZipFile,
-        tarfile.TarError,
-        ValueError,
-        NotImplementedError,
-    ) as error:
+    except UNREADABLE as error:
         raise InputError("this archive cannot be read", where=Location(file), why=str(error)) from error
     raise InputError(
         "this file is neither a wheel nor an sdist",
@@ -147,7 +141,7 @@ def _open_zip(file: Path) -> ArchiveTree:
         try:
             with archive.open(member.name) as stream:
                 return stream.read(member.size + 1)
-        except (zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
+        except UNREADABLE as error:
             raise InputError(
                 f"member {member.name!r} is damaged", where=Location(file), why=str(error)
             ) from error
@@ -185,7 +179,7 @@ def _open_tar(file: Path) -> ArchiveTree:
         try:
             stream = archive.extractfile(info)
             data: bytes = stream.read(member.size + 1) if stream else b""
-        except (tarfile.TarError, EOFError, OSError) as error:
+        except UNREADABLE as error:
             raise InputError(
                 f"member {member.name!r} is damaged", where=Location(file), why=str(error)
             ) from error

@@ -6,9 +6,9 @@ Of a large remote wheel only these members are fetched, with range requests: a f
 from __future__ import annotations
 
 import email
+import errno
 import re
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import IO, cast
 from packaging.requirements import InvalidRequirement, Requirement
 
 from harness.errors import InputError, Location
+from harness.sources.damaged_archive import UNREADABLE
 from harness.sources.packages.archive import installed_path, open_archive, open_zip
 from harness.sources.packages.archive_cache import new_file
 from harness.sources.packages.remote_file import RemoteFile
@@ -35,7 +36,6 @@ EXCLUDED_FILES = re.compile(
 MAX_MEMBER_BYTES = 8 << 20
 MAX_TOTAL_BYTES = 512 << 20
 MAX_MEMBERS = 200_000
-UNREADABLE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError)
 SDIST_METADATA = "PKG-INFO"
 # A commit has no built metadata, so its requirements are stored in a file of their own.
 REQUIREMENTS, TREE_REQUIREMENTS = "requirements.txt", "tree-requirements.txt"
@@ -62,7 +62,7 @@ def _member_text(sources: Path, ending: str) -> str:
         with zipfile.ZipFile(sources) as archive:
             names = [name for name in archive.namelist() if name.endswith(ending)]
             return archive.read(names[0]).decode("utf-8", "replace") if names else ""
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
+    except UNREADABLE as error:
         raise InputError("these sources cannot be read", where=Location(sources), why=str(error)) from error
 
 
@@ -170,7 +170,10 @@ def _opened_wheel(stream: IO[bytes], where: Location) -> Iterator[zipfile.ZipFil
     try:
         with open_zip(stream, Path(where.file)) as wheel:
             yield wheel
-    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, zlib.error) as error:
+    except UNREADABLE as error:
+        # Other errors of the system come from the disk or the network; EINVAL is a seek to before the start.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
         raise InputError("this wheel cannot be read", where=where, why=str(error)) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
 import io
@@ -9,11 +10,11 @@ import os
 import re
 import sys
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
+from harness.sources.damaged_archive import UNREADABLE
 from harness.sources.redact import MASK, mask_secrets, redact_text
 from harness.sources.secrets.encoded_forms import PIECE, encoded_forms, without_space
 from harness.sources.secrets.secret_values import secret_values
@@ -27,6 +28,8 @@ _OPEN_CHARACTERS = 8 * PIECE
 _OPEN_KEY = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^-]{0,16384}\Z")
 #: Files and members of archives are searched up to this size.
 MAX_BYTES = 64 << 20
+#: Bytes of a member that are unpacked at a time; of a damaged one, so many can be lost.
+UNPACKED_BYTES = 4096
 
 
 class Masker:
@@ -226,18 +229,22 @@ def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _with_members(data: bytes) -> Iterator[bytes]:
-    """The data, and the content of its members if it is a zip or gzip archive."""
+    """The data, and the content of its members if it is a zip or gzip archive, as far as they can be read."""
     yield data
-    if data.startswith(b"\x1f\x8b"):
-        try:
-            yield gzip.GzipFile(fileobj=io.BytesIO(data)).read(MAX_BYTES)
-        except (OSError, EOFError, zlib.error):
-            return
-    elif data.startswith(b"PK"):
-        try:
+    with contextlib.suppress(*UNREADABLE):
+        if data.startswith(b"\x1f\x8b"):
+            yield _readable_part(gzip.GzipFile(fileobj=io.BytesIO(data)))
+        elif data.startswith(b"PK"):
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 for member in archive.infolist():
-                    if member.file_size <= MAX_BYTES:
-                        yield archive.read(member)
-        except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError, zlib.error):
-            return
+                    with contextlib.suppress(*UNREADABLE), archive.open(member) as opened:
+                        yield _readable_part(opened)
+
+
+def _readable_part(stream: IO[bytes] | gzip.GzipFile) -> bytes:
+    """The start of an unpacked stream, to where it is damaged, and at most `MAX_BYTES` of it."""
+    found = bytearray()
+    with contextlib.suppress(*UNREADABLE):
+        while len(found) < MAX_BYTES and (chunk := stream.read(UNPACKED_BYTES)):
+            found += chunk
+    return bytes(found)

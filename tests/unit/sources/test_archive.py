@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import io
+import random
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import harness.sources.packages.archive as module
+from harness.compat.resolve.archive_metadata import read_archive_metadata
+from harness.compat.surface.api_surface import ApiSurface
 from harness.errors import InputError
 from harness.sources.packages.archive import open_archive
+from harness.sources.packages.release_sources import archive_sources, release_requirements
 from harness.sources.tree import EXECUTABLE, SYMLINK, tree_digest
 
+MODULES = [f"verl.m{n}" for n in range(4)]
 FILES = {"verl/__init__.py": b"x = 1\n", "verl/sub/caf\u00e9.py": b"y = 2\r\n", "verl/empty.py": b""}
 
 
@@ -182,3 +187,48 @@ def test_any_bytes_are_read_or_refused(data: bytes, tmp_path_factory: pytest.Tem
     except InputError:
         return
     assert all(isinstance(path, str) for path in tree.paths())
+
+
+def damaged(data: bytes) -> Iterator[bytes]:
+    """The data with one bit flipped, and cut off, at places all over it."""
+    step = max(1, len(data) // 150)
+    for place in range(0, len(data), step):
+        yield data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :]
+        yield data[:place]
+
+
+def problem(read: Callable[[Path], object], file: Path) -> Exception | None:
+    """The error of reading the file that is no InputError."""
+    try:
+        read(file)
+    except InputError:
+        return None
+    except Exception as error:  # noqa: BLE001
+        return error
+    return None
+
+
+@pytest.mark.parametrize("suffix", ["whl", "gz", "bz2", "xz"])
+def test_a_damaged_archive_is_named_or_has_other_content(tmp_path: Path, suffix: str) -> None:
+    files = {f"verl/m{n}.py": random.Random(n).randbytes(300).hex().encode() for n in range(4)}
+    files["verl-1.0.dist-info/METADATA"] = b"Name: verl\nRequires-Dist: torch\n"
+    file = (
+        wheel(tmp_path, files)
+        if suffix == "whl"
+        else sdist(tmp_path, [plain(f"verl-1.0/{path}", data) for path, data in files.items()], suffix)
+    )
+    reads: dict[str, Callable[[Path], object]] = {
+        "tree": lambda path: [open_archive(path).read(name) for name in open_archive(path).paths()],
+        "sources": lambda path: list(archive_sources(path)),
+    }
+    if suffix == "whl":
+        reads["requirements"] = release_requirements
+        reads["metadata"] = lambda path: read_archive_metadata("verl", "1.0", path)
+        reads["surface"] = lambda path: [
+            surface.source(one) for surface in [ApiSurface(path)] for one in MODULES
+        ]
+    failures = set()
+    for data in damaged(file.read_bytes()):
+        file.write_bytes(data)
+        failures |= {f"{name}: {found!r}" for name, read in reads.items() if (found := problem(read, file))}
+    assert not failures

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import html
+import io
 import json
 import os
 import re
@@ -139,6 +140,29 @@ def test_text_files_are_masked_and_other_files_with_a_secret_are_removed(tmp_pat
     assert sorted(path.name for path in removed) == ["archive.zip", "log.gz", "raw.bin"]
     assert (tmp_path / "log.txt").read_text() == "one\n***\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clean.bin", "log.txt"]
+
+
+@pytest.mark.parametrize("damage", ["stored data", "flags"])
+def test_a_secret_in_an_archive_of_which_another_member_is_damaged_is_found(damage: str) -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("first", "ordinary text " * 50)
+        archive.writestr("second", f"{PLAIN} " * 100)
+        place = archive.getinfo("first").header_offset
+    data = bytearray(stream.getvalue())
+    if damage == "flags":
+        # A member that claims to be encrypted, in its header and in the directory.
+        data[place + 6] |= 1
+        data[data.index(b"PK\x01\x02") + 8] |= 1
+    else:
+        data[place + 40 : place + 50] = b"\xff" * 10
+    assert Masker([PLAIN]).occurs_in(bytes(data))
+
+
+def test_a_secret_in_a_file_that_was_cut_off_is_found() -> None:
+    # Of the damaged end, a block can be lost.
+    packed = gzip.compress(f"{PLAIN} ".encode() * 100 + os.urandom(20_000).hex().encode())
+    assert Masker([PLAIN]).occurs_in(packed[:-2000])
 
 
 def test_short_forms_do_not_garble_ordinary_text() -> None:
