@@ -9,6 +9,7 @@ from typing import Any
 from harness.compat.lint.hydra_compose import Composition, Program, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_measurements import CONFIG_RULE, LintFinding, UndecidedRule
+from harness.compat.lint.program_findings import program_findings
 from harness.compat.lint.shell.values import ScriptValue
 
 TYPE_RULE = "CONFIG-TYPE"
@@ -30,7 +31,7 @@ def config_findings(
     configuration: VerlConfiguration | None,
     composed: tuple[Program, Composition] | None,
 ) -> Iterator[LintFinding | UndecidedRule]:
-    """Findings of the rules CONFIG-KEY and CONFIG-TYPE; an undecided rule if nothing could be composed."""
+    """Findings about the configuration; an undecided rule if nothing could be composed."""
     if configuration is None or composed is None:
         entry = job.entry or "the program that the job starts"
         verl = f"verl {versions['verl']}" if versions.get("verl") else "verl, whose version is not given"
@@ -63,6 +64,7 @@ def config_findings(
             source=source,
         )
     yield from _type_findings(job, configuration, program, composition, source)
+    yield from program_findings(job, configuration, program, composition)
 
 
 def _type_findings(

@@ -16,19 +16,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError
 from harness.sources.python_syntax import parse_source
 from harness.sources.tree import Tree, path_problem
 
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
 MAX_CONFIG_FILES = 2000
 MAX_CONFIG_BYTES = 4 << 20
 # A script with more wrong overrides has another problem, and each costs one composition.
 MAX_REFUSED = 20
-# Stands for a value that only a run can know. Hydra takes any text.
-UNKNOWN_VALUE = "value_of_the_run"
+# Stands, with the name of the unknown after it, for a value that only a run can know. Hydra takes any text.
+UNKNOWN_VALUE = "value_of_the_run_"
+_NO_NAME = re.compile(r"\W+")
 _SEARCH_PATH = re.compile(r"(?P<scheme>file|pkg)://(?P<path>[\w./-]+)")
 _KEY = re.compile(r"'([^']+)'")
 _FOLDER_OPTIONS = ("--config-path", "-cp", "--config-dir", "-cd")
@@ -61,12 +65,14 @@ class RefusedOverride:
 class Composition:
     """A composed configuration without the refused overrides.
 
-    problem: why nothing could be composed, or "".
+    problem: why nothing could be composed, or "". incomplete: whether files of another package are missing in
+    it, which the job adds to Hydra's search path.
     """
 
     values: Mapping[str, Any]
     refused: tuple[RefusedOverride, ...]
     problem: str = ""
+    incomplete: bool = False
 
     def has(self, key: str) -> bool:
         """Whether the configuration has this dotted key."""
@@ -93,6 +99,18 @@ class VerlConfiguration:
         self._paths = frozenset(tree.paths())
         self._folder: Path | None = None
         self._defaults: dict[Program, Composition] = {}
+        self._trees: dict[str, ast.Module | None] = {}
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Every file of this verl."""
+        return self._paths
+
+    def syntax_tree(self, path: str) -> ast.Module | None:
+        """The syntax tree of a file; None if it cannot be parsed."""
+        if path not in self._trees:
+            self._trees[path] = parse_source(self._tree.read(path))
+        return self._trees[path]
 
     @property
     def label(self) -> str:
@@ -136,7 +154,8 @@ class VerlConfiguration:
         for _ in range(MAX_REFUSED):
             values, problem = self._load(program, taken)
             if not problem:
-                return Composition(values=values, refused=tuple(refused))
+                incomplete = any(_key(one.text) == "hydra.searchpath" for one in taken)
+                return Composition(values=values, refused=tuple(refused), incomplete=incomplete)
             guilty = self._guilty(program, taken, problem)
             if guilty is None:
                 break
@@ -182,7 +201,7 @@ class VerlConfiguration:
 
     def _nodes(self, path: str) -> Iterator[ast.AST]:
         """All nodes of a module; none if it is not valid."""
-        parsed = parse_source(self._tree.read(path))
+        parsed = self.syntax_tree(path)
         return ast.walk(parsed) if parsed is not None else iter(())
 
     def _guilty(self, program: Program, taken: Sequence[ScriptValue], problem: str) -> RefusedOverride | None:
@@ -203,7 +222,6 @@ class VerlConfiguration:
         from hydra._internal.utils import create_config_search_path
         from hydra.errors import HydraException
         from hydra.types import RunMode
-        from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
 
         assert self._folder is not None
@@ -214,11 +232,7 @@ class VerlConfiguration:
                 config = loader.load_configuration(program.name, words, run_mode=RunMode.RUN)
             except (HydraException, OmegaConfBaseException) as error:
                 return {}, _message(error)
-            try:
-                plain = OmegaConf.to_container(config, resolve=True)
-            except OmegaConfBaseException:
-                plain = OmegaConf.to_container(config, resolve=False)
-        return (plain if isinstance(plain, dict) else {}), ""
+            return _resolved(config), ""
 
     def _config_files(self) -> Iterator[str]:
         count = 0
@@ -273,6 +287,40 @@ class VerlConfiguration:
         return None
 
 
+def _resolved(config: DictConfig) -> dict[str, Any]:
+    """The values of a configuration. An interpolation that only a run can resolve stays as it is."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        plain = OmegaConf.to_container(config, resolve=True)
+        return {str(name): value for name, value in plain.items()} if isinstance(plain, dict) else {}
+    except OmegaConfBaseException:
+        found: dict[str, Any] = {}
+    raw = OmegaConf.to_container(config, resolve=False)
+    for name, value in raw.items() if isinstance(raw, dict) else ():
+        try:
+            node = config[name]
+        except OmegaConfBaseException:
+            found[str(name)] = value
+            continue
+        found[str(name)] = _resolved(node) if OmegaConf.is_dict(node) else _plain_or(node, value)
+    return found
+
+
+def _plain_or(node: Any, raw: Any) -> Any:
+    """A resolved value; a list with an interpolation that cannot be resolved stays as it is written."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    if not OmegaConf.is_list(node):
+        return node
+    try:
+        return OmegaConf.to_container(node, resolve=True)
+    except OmegaConfBaseException:
+        return raw
+
+
 def _parsed(overrides: Sequence[ScriptValue]) -> tuple[list[RefusedOverride], list[ScriptValue]]:
     """The overrides that are not valid, and the others."""
     refused, taken = [], []
@@ -306,7 +354,7 @@ def _text(override: ScriptValue) -> str:
     """The override as Hydra gets it; a value that is not known is replaced by a text."""
     if not override.unknown:
         return override.text
-    return f"{override.text.partition('=')[0]}={UNKNOWN_VALUE}"
+    return f"{override.text.partition('=')[0]}={UNKNOWN_VALUE}{_NO_NAME.sub('_', override.unknown)}"
 
 
 def _key(override: str) -> str:

@@ -1,0 +1,372 @@
+"""Calls of functions, classes and methods in a followed program."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from harness.compat.lint.dry_run.libraries import FieldDefault, Libraries
+from harness.compat.lint.dry_run.values import (
+    UNKNOWN,
+    Bound,
+    Class,
+    Function,
+    Instance,
+    Native,
+    Partial,
+    Scope,
+    Super,
+    Unknown,
+    Value,
+    remote,
+    sources_of,
+)
+from harness.compat.lint.dry_run.worker_groups import replaced_function
+
+if TYPE_CHECKING:
+    from harness.compat.lint.dry_run.interpreter import Interpreter
+
+MAX_DEPTH = 45
+Named = dict[str, Value]
+FieldKeys = Mapping[str, frozenset[str]]
+
+
+class Calls:
+    """Calls what the followed program calls."""
+
+    def __init__(self, interpreter: Interpreter) -> None:
+        self._run = interpreter
+        self.libraries = Libraries(interpreter)
+        self._depth = 0
+
+    def call(self, node: ast.Call, scope: Scope) -> Value:
+        """The value of a call expression."""
+        expressions = self._run.expressions
+        if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
+            return self._super(scope)
+        callee = expressions.value(node.func, scope)
+        positional: list[Value] = []
+        certain = True
+        for argument in node.args:
+            if isinstance(argument, ast.Starred):
+                items = expressions.items(expressions.value(argument.value, scope))
+                certain = certain and not isinstance(items, Unknown)
+                positional += [] if isinstance(items, Unknown) else list(items)
+            else:
+                positional.append(expressions.value(argument, scope))
+        named: Named = {}
+        for keyword in node.keywords:
+            value = expressions.value(keyword.value, scope)
+            if keyword.arg is not None:
+                named[keyword.arg] = value
+                continue
+            entries = self._entries(value)
+            certain = certain and entries is not None
+            named |= entries or {}
+        if not certain and isinstance(callee, (Function, Bound, Class, Partial)):
+            return Unknown(sources=sources_of(*positional, *named.values()))
+        return self.apply(callee, positional, named, node, scope)
+
+    def _entries(self, value: Value) -> Named | None:
+        if isinstance(value, Instance):
+            return dict(value.attributes)
+        if isinstance(value, dict) and all(isinstance(name, str) for name in value):
+            return dict(value)
+        return None
+
+    def _super(self, scope: Scope) -> Value:
+        holder = scope.holder("__function__")
+        function = holder.variables["__function__"] if holder else None
+        if not isinstance(function, Function) or function.owner is None or holder is None:
+            return UNKNOWN
+        node = function.node
+        first = node.args.args[0].arg if node.args.args else ""
+        receiver = holder.variables.get(first)
+        if isinstance(receiver, Instance):
+            return Super(receiver=receiver, after=function.owner)
+        return UNKNOWN
+
+    def apply(
+        self, callee: Value, positional: list[Value], named: Named, node: ast.AST, scope: Scope
+    ) -> Value:
+        """Call a value with arguments."""
+        callee = self._run.resolve(callee)
+        match callee:
+            case Bound():
+                return self.function(callee.function, [callee.receiver, *positional], named, node, scope)
+            case Function():
+                return self.function(callee, positional, named, node, scope)
+            case Class():
+                return self.construct(callee, positional, named, node, scope)
+            case Partial():
+                every = [*callee.arguments, *positional]
+                return self.apply(callee.function, every, {**callee.named, **named}, node, scope)
+            case Native():
+                return callee.compute(positional, named)
+            case Instance():
+                return self.method(callee, "__call__", positional, node, scope, named)
+            case Unknown():
+                return self.libraries.call(callee, positional, named, node, scope)
+        return UNKNOWN
+
+    def method(
+        self,
+        receiver: Instance,
+        name: str,
+        positional: Sequence[Value],
+        node: ast.AST,
+        scope: Scope,
+        named: Named | None = None,
+    ) -> Value:
+        """Call a method of an object; unknown if there is none."""
+        found, member = receiver.type.attribute(name)
+        if not found or not isinstance(member, Function):
+            return UNKNOWN
+        return self.function(member, [receiver, *positional], named or {}, node, scope)
+
+    def function(
+        self, function: Function, positional: list[Value], named: Named, node: ast.AST, scope: Scope
+    ) -> Value:
+        """Call a function of verl."""
+        from harness.compat.lint.dry_run.interpreter import ReturnJump
+
+        replacement = replaced_function(function, self._run)
+        if replacement is not None:
+            return replacement(positional, named)
+        if self._depth >= MAX_DEPTH or function.is_generator:
+            return Unknown(sources=sources_of(*positional, *named.values()))
+        inner = Scope(function.scope, function.scope.path)
+        inner.variables["__function__"] = function
+        self._bind(function, positional, named, inner, node, scope)
+        keys = frozenset(self._run.trace)
+        self._depth += 1
+        try:
+            with self._run.traced() as trace:
+                for name in inner.variables:
+                    inner.keys[name] = keys
+                if isinstance(function.node, ast.Lambda):
+                    return self._run.expressions.value(function.node.body, inner)
+                try:
+                    self._run.block(function.node.body, inner)
+                except ReturnJump as jump:
+                    trace.update(jump.keys)
+                    return jump.value
+        finally:
+            self._depth -= 1
+        return None
+
+    def _bind(
+        self,
+        function: Function,
+        positional: Sequence[Value],
+        named: Named,
+        inner: Scope,
+        node: ast.AST,
+        scope: Scope,
+    ) -> None:
+        arguments = function.node.args
+        names = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
+        only_named = [one.arg for one in arguments.kwonlyargs]
+        variables = inner.variables
+        variables.update(zip(names, positional, strict=False))
+        extra = {name: value for name, value in named.items() if name not in names and name not in only_named}
+        variables.update({name: value for name, value in named.items() if name not in extra})
+        if arguments.vararg is not None:
+            variables[arguments.vararg.arg] = tuple(positional[len(names) :])
+        elif len(positional) > len(names):
+            raise self._run.error("TypeError", f"{function.name}() takes {len(names)} arguments", node, scope)
+        if arguments.kwarg is not None:
+            variables[arguments.kwarg.arg] = extra
+        elif extra:
+            message = f"{function.name}() got an unexpected keyword argument '{min(extra)}'"
+            raise self._run.error("TypeError", message, node, scope)
+        for name in (*names, *only_named):
+            if name not in variables:
+                # An argument that is missing here is more likely our mistake than the program's.
+                variables[name] = function.defaults.get(name, UNKNOWN)
+
+    def construct(
+        self,
+        kind: Class,
+        positional: list[Value],
+        named: Named,
+        node: ast.AST,
+        scope: Scope,
+        keys: FieldKeys | None = None,
+    ) -> Value:
+        """Make an object of a class of verl. keys: the configuration keys on which arguments rest."""
+        replacement = replaced_function(kind, self._run)
+        if replacement is not None:
+            return replacement(positional, named)
+        if kind.inherits("enum.Enum", "enum.IntEnum"):
+            members = [one for one in kind.scope.variables.values() if isinstance(one, Instance)]
+            found = [one for one in members if positional and one.attributes.get("value") == positional[0]]
+            return found[0] if found else UNKNOWN
+        instance = Instance(type=kind)
+        has_init, init = kind.attribute("__init__")
+        if has_init and isinstance(init, Function):
+            self.function(init, [instance, *positional], named, node, scope)
+        elif kind.is_dataclass:
+            given = {**dict(zip(kind.dataclass_fields(), positional, strict=False)), **named}
+            self._fill_fields(instance, given, keys or {}, node, scope)
+        return instance
+
+    def _fill_fields(
+        self, instance: Instance, given: Named, keys: FieldKeys, node: ast.AST, scope: Scope
+    ) -> None:
+        fields = instance.type.dataclass_fields()
+        every = frozenset(self._run.trace)
+        for name in given:
+            if name not in fields and not instance.type.open_bases:
+                message = f"{instance.type.name}.__init__() got an unexpected keyword argument '{name}'"
+                error = self._run.error("TypeError", message, node, scope)
+                error.keys |= keys.get(name, frozenset())
+                raise error
+        for name in fields:
+            if name in given:
+                self._run.expressions.set_directly(instance, name, given[name], keys.get(name, every))
+                continue
+            found, default = instance.type.attribute(name)
+            if isinstance(default, FieldDefault):
+                default = (
+                    self.apply(default.factory, [], {}, node, scope)
+                    if default.factory is not None
+                    else default.value
+                )
+            self._run.expressions.set_directly(instance, name, default if found else UNKNOWN, frozenset())
+        self.method(instance, "__post_init__", [], node, scope)
+
+    def member(self, holder: Instance | Super | Class, name: str, node: ast.AST, scope: Scope) -> Value:
+        """An attribute of an object, of a class, or of `super()`."""
+        if isinstance(holder, Super):
+            return self._super_member(holder, name)
+        if isinstance(holder, Class):
+            return self._class_member(holder, name)
+        if name == "__dict__":
+            return holder.attributes
+        if name == "__class__":
+            return holder.type
+        if name in holder.attributes:
+            self._run.trace |= holder.keys.get(name, frozenset())
+            return self._run.resolve(holder.attributes[name])
+        found, member = holder.type.attribute(name)
+        if not found:
+            return self._absent(holder, name, node, scope)
+        if isinstance(member, Function):
+            return self._bound(member, holder, node, scope)
+        if isinstance(member, FieldDefault):
+            return UNKNOWN
+        return self._run.resolve(member)
+
+    def _bound(self, member: Function, holder: Instance, node: ast.AST, scope: Scope) -> Value:
+        if member.is_property:
+            return self.function(member, [holder], {}, node, scope)
+        if member.is_static:
+            return member
+        receiver = holder.type if member.is_class_method else holder
+        return Bound(function=member, receiver=receiver)
+
+    def _absent(self, holder: Instance, name: str, node: ast.AST, scope: Scope) -> Value:
+        if holder.type.is_dataclass and not holder.type.open_bases:
+            if holder.type.attribute("__getattr__")[0]:
+                return UNKNOWN
+            if name in ("items", "keys", "values"):
+                return self.libraries.method(dict(holder.attributes), name)
+            message = f"'{holder.type.name}' object has no attribute '{name}'"
+            raise self._run.error("AttributeError", message, node, scope)
+        return UNKNOWN
+
+    def _class_member(self, holder: Class, name: str) -> Value:
+        if name == "__name__":
+            return holder.name
+        if name in ("remote", "options"):
+            return remote(holder, name)
+        found, member = holder.attribute(name)
+        if found and isinstance(member, Function) and member.is_class_method:
+            return Bound(function=member, receiver=holder)
+        if found and not isinstance(member, FieldDefault):
+            return self._run.resolve(member)
+        return UNKNOWN
+
+    def _super_member(self, holder: Super, name: str) -> Value:
+        order = holder.receiver.type.order
+        after = order[order.index(holder.after) + 1 :] if holder.after in order else []
+        for kind in after:
+            if name in kind.scope.variables:
+                member = kind.scope.variables[name]
+                if isinstance(member, Function):
+                    return Bound(function=member, receiver=holder.receiver)
+                return member
+            if name == "__init__" and kind.is_dataclass:
+                break
+        if name == "__setattr__":
+            return Native(name=name, compute=lambda given, _named: self._set_plainly(holder.receiver, given))
+        return UNKNOWN
+
+    def _set_plainly(self, receiver: Instance, given: Sequence[Value]) -> Value:
+        if len(given) == 2 and isinstance(given[0], str):
+            self._run.expressions.set_directly(receiver, given[0], given[1], frozenset(self._run.trace))
+        return None
+
+    def define(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, scope: Scope) -> Value:
+        """The function that a definition makes, after its decorators."""
+        expressions, arguments = self._run.expressions, node.args
+        positional = [*arguments.posonlyargs, *arguments.args]
+        first = len(positional) - len(arguments.defaults)
+        defaults = {
+            one.arg: expressions.value(default, scope)
+            for one, default in zip(positional[first:], arguments.defaults, strict=True)
+        }
+        for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+            if default is not None:
+                defaults[one.arg] = expressions.value(default, scope)
+        owner = scope.variables.get("__class_body__")
+        outer = scope.parent if isinstance(owner, Class) and scope.parent is not None else scope
+        is_lambda = isinstance(node, ast.Lambda)
+        function = Function(
+            name="<lambda>" if isinstance(node, ast.Lambda) else node.name,
+            node=node,
+            scope=outer,
+            defaults=defaults,
+            owner=owner if isinstance(owner, Class) else None,
+        )
+        return function if is_lambda else self.decorated(function, _decorators(node), scope)
+
+    def decorated(self, defined: Function | Class, decorators: Sequence[ast.expr], scope: Scope) -> Value:
+        """A function or class after its decorators; those of other packages leave it as it is."""
+        result: Value = defined
+        for decorator in reversed(decorators):
+            name = ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
+            last = name.rpartition(".")[2]
+            if isinstance(defined, Class) and last == "dataclass":
+                defined.is_dataclass = True
+            elif isinstance(result, Function) and last in ("staticmethod", "classmethod"):
+                result.is_static, result.is_class_method = last == "staticmethod", last == "classmethod"
+            elif isinstance(result, Function) and last in ("property", "cached_property"):
+                result.is_property = True
+            elif isinstance(defined, Function) and last in ("setter", "deleter"):
+                return scope.variables.get(defined.name, defined)
+            else:
+                wrapper = self._run.expressions.value(decorator, scope)
+                if isinstance(wrapper, (Function, Bound, Class, Instance, Partial)):
+                    wrapped = self.apply(wrapper, [result], {}, decorator, scope)
+                    result = wrapped if isinstance(wrapped, (Function, Class, Bound)) else result
+        if isinstance(result, Function) and isinstance(defined, Function) and result is not defined:
+            result.owner = result.owner or defined.owner
+        return result
+
+    def finish_class(self, defined: Class) -> None:
+        """Make the members of an enumeration."""
+        if not defined.inherits("enum.Enum", "enum.IntEnum"):
+            return
+        for number, (name, value) in enumerate(list(defined.scope.variables.items())):
+            if isinstance(value, Function) or name.startswith("_"):
+                continue
+            known = value if not isinstance(value, Unknown) else number
+            attributes: Named = {"name": name, "value": known}
+            defined.scope.variables[name] = Instance(type=defined, attributes=attributes)
+
+
+def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Sequence[ast.expr]:
+    return () if isinstance(node, ast.Lambda) else node.decorator_list

@@ -1,0 +1,114 @@
+"""What alternative branches write, so that it can be undone and the results be merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from harness.compat.lint.dry_run.values import Class, Function, Unknown, Value, sources_of
+
+Container = dict[str, Value] | list[Value] | set[Value]
+
+
+@dataclass(kw_only=True, eq=False)
+class _Written:
+    """A container that a branch changed, with its content before and, once the branch ended, after it."""
+
+    container: Container
+    before: Container
+    after: Container
+
+
+class Journal:
+    """Records the first change of each container in every open branch."""
+
+    def __init__(self) -> None:
+        self._branches: list[dict[int, _Written]] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a branch is being followed that may not be taken."""
+        return bool(self._branches)
+
+    def touch(self, container: Container) -> None:
+        """Say that a container is about to be changed."""
+        if self._branches and id(container) not in self._branches[-1]:
+            content = container.copy()
+            self._branches[-1][id(container)] = _Written(container=container, before=content, after=content)
+
+    def suspended(self) -> list[dict[int, _Written]]:
+        """Stop recording; `resume` continues with what this returns."""
+        branches, self._branches = self._branches, []
+        return branches
+
+    def resume(self, branches: list[dict[int, _Written]]) -> None:
+        """Continue recording."""
+        self._branches = branches
+
+    def branch(self, follow: Callable[[], None]) -> dict[int, _Written]:
+        """Follow a branch and undo it; returns what it wrote. Exceptions of `follow` must not escape it."""
+        self._branches.append({})
+        try:
+            follow()
+        finally:
+            written = self._branches.pop()
+            for one in written.values():
+                one.after = one.container.copy()
+                _fill(one.container, one.before)
+        return written
+
+    def merge(self, branches: Sequence[dict[int, _Written]], sources: frozenset[str]) -> None:
+        """Apply the changes of alternative branches: what differs between them is not known."""
+        every: dict[int, _Written] = {}
+        for written in branches:
+            for key, one in written.items():
+                every.setdefault(key, one)
+        for key, one in every.items():
+            states = [written[key].after if key in written else one.before for written in branches]
+            self.touch(one.container)
+            _fill(one.container, _merged(states, sources))
+
+
+def _fill(container: Container, content: Container) -> None:
+    if isinstance(container, list) and isinstance(content, list):
+        container[:] = content
+    elif isinstance(container, dict) and isinstance(content, dict):
+        container.clear()
+        container.update(content)
+    elif isinstance(container, set) and isinstance(content, set):
+        container &= content
+        container |= content
+
+
+def _merged(states: Sequence[Container], sources: frozenset[str]) -> Container:
+    first = states[0]
+    if isinstance(first, dict):
+        dicts = [state for state in states if isinstance(state, dict)]
+        names = dict.fromkeys(name for state in dicts for name in state)
+        return {name: _merged_entry([state.get(name, _ABSENT) for state in dicts], sources) for name in names}
+    if all(same(state, first) for state in states):
+        return first
+    return [Unknown(sources=sources, optional=True)] if isinstance(first, list) else set()
+
+
+_ABSENT = object()
+
+
+def _merged_entry(values: Sequence[Value], sources: frozenset[str]) -> Value:
+    return merged_value(values, sources)
+
+
+def merged_value(values: Sequence[Value], sources: frozenset[str]) -> Value:
+    """The value, if all are the same; otherwise an unknown."""
+    if all(same(value, values[0]) for value in values):
+        return values[0]
+    return Unknown(sources=sources | sources_of(*values), optional=_ABSENT in values)
+
+
+def same(left: Value, right: Value) -> bool:
+    """Whether two values are known to be the same."""
+    if left is right:
+        return True
+    if isinstance(left, (Function, Class)) or type(left) is not type(right):
+        return False
+    return bool(left == right)

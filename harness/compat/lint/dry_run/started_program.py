@@ -1,0 +1,88 @@
+"""Starts a program of verl with a composed configuration, and tells which of verl's own checks fail."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from harness.compat.lint.dry_run.interpreter import (
+    BudgetError,
+    Interpreter,
+    OpenCheck,
+    ReturnJump,
+    Surroundings,
+)
+from harness.compat.lint.dry_run.values import Config, Function, ProgramError, Unknown, Value
+from harness.compat.lint.hydra_compose import UNKNOWN_VALUE
+
+MAX_PYTHON_DEPTH = 8000
+UNKNOWN_MARK = re.compile(rf"{UNKNOWN_VALUE}(?P<name>\w*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramChecks:
+    """failed: exceptions that the program raises. open: checks that rest on values that are not known."""
+
+    failed: tuple[ProgramError, ...]
+    open: tuple[OpenCheck, ...]
+    complete: bool
+
+
+def follow_program(
+    module: str,
+    values: Mapping[str, Value],
+    paths: frozenset[str],
+    read_module: Callable[[str], ast.Module | None],
+    surroundings: Surroundings,
+) -> ProgramChecks:
+    """Follow the function of `module` that Hydra starts."""
+    run = Interpreter(paths, read_module, surroundings)
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, MAX_PYTHON_DEPTH))
+    complete, last = True, []
+    try:
+        scope = run.module(module)
+        main = next(
+            (one for one in scope.variables.values() if isinstance(one, Function) and _is_main(one)), None
+        )
+        if main is not None:
+            run.calls.function(main, [as_config(values)], {}, main.node, scope)
+    except ProgramError as error:
+        last.append(error)
+    except (BudgetError, RecursionError, ReturnJump):
+        complete = False
+    finally:
+        sys.setrecursionlimit(before)
+    return ProgramChecks(failed=(*run.failures, *last), open=tuple(run.open_checks), complete=complete)
+
+
+def as_config(values: Mapping[str, Value], path: str = "") -> Config:
+    """The composed configuration as the program sees it; values that are not known are marked in it."""
+    config = Config({}, path)
+    for name, value in values.items():
+        config[str(name)] = _entry(value, config.key(str(name)))
+    return config
+
+
+def _entry(value: Value, path: str) -> Value:
+    if isinstance(value, Mapping):
+        return as_config(value, path)
+    if isinstance(value, list):
+        return [_entry(one, path) for one in value]
+    if isinstance(value, str):
+        found = UNKNOWN_MARK.search(value)
+        if found:
+            return Unknown(sources=frozenset([found["name"]]))
+        if "${" in value:
+            return Unknown()
+    return value
+
+
+def _is_main(function: Function) -> bool:
+    if isinstance(function.node, ast.Lambda):
+        return False
+    names = [ast.unparse(one.func) for one in function.node.decorator_list if isinstance(one, ast.Call)]
+    return any(name.endswith("hydra.main") for name in names)

@@ -1,0 +1,269 @@
+"""The values of a followed program: Python's own, and stand-ins for functions, classes and the unknown."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+#: A plain value of Python (number, text, None, list, dict, tuple, set) or one of the classes below.
+Value: TypeAlias = object
+Arguments: TypeAlias = "tuple[list[Value], dict[str, Value]]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unknown:
+    """A value that is not known.
+
+    name: the dotted name of something in another package, or "". sources: the unknown values of the launch
+    script on which it depends. text: a text of which only a part is not known. optional: whether it may also
+    be absent, as an element that only one branch adds.
+    """
+
+    name: str = ""
+    sources: frozenset[str] = frozenset()
+    text: str = ""
+    optional: bool = False
+
+
+UNKNOWN = Unknown()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourcePlace:
+    """A line in a file of verl."""
+
+    path: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+class Scope:
+    """Variables of a module, class body or function. keys: the configuration keys behind each value."""
+
+    def __init__(self, parent: Scope | None, path: str) -> None:
+        self.variables: dict[str, Value] = {}
+        self.keys: dict[str, frozenset[str]] = {}
+        self.parent, self.path = parent, path
+        self.global_names: set[str] = set()
+        self.outer_names: set[str] = set()
+
+    @property
+    def module(self) -> Scope:
+        """The scope of the module."""
+        scope = self
+        while scope.parent is not None:
+            scope = scope.parent
+        return scope
+
+    def holder(self, name: str) -> Scope | None:
+        """The scope that has a variable; None if there is none."""
+        scope: Scope | None = self.module if name in self.global_names else self
+        while scope is not None:
+            if name in scope.variables:
+                return scope
+            scope = scope.parent
+        return None
+
+
+@dataclass(eq=False, kw_only=True)
+class Function:
+    """A function or lambda of verl. owner: the class in whose body it is defined."""
+
+    name: str
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    scope: Scope
+    defaults: Mapping[str, Value]
+    owner: Class | None = None
+    is_static: bool = False
+    is_class_method: bool = False
+    is_property: bool = False
+
+    @property
+    def is_generator(self) -> bool:
+        """Whether calling it makes an iterator."""
+        return not isinstance(self.node, ast.Lambda) and contains_own(self.node, (ast.Yield, ast.YieldFrom))
+
+
+_CONTAINS = "_npu_matrix_contains"
+
+
+def contains_own(node: ast.AST, kinds: tuple[type[ast.AST], ...]) -> bool:
+    """Whether a node of these kinds is below `node`, but not in a nested function or class."""
+    known: dict[object, bool] = node.__dict__.setdefault(_CONTAINS, {})
+    if kinds not in known:
+        known[kinds] = False
+        waiting = list(ast.iter_child_nodes(node))
+        while waiting and not known[kinds]:
+            current = waiting.pop()
+            known[kinds] = isinstance(current, kinds)
+            if not isinstance(current, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+                waiting.extend(ast.iter_child_nodes(current))
+    return known[kinds]
+
+
+@dataclass(eq=False, kw_only=True)
+class Class:
+    """A class of verl. bases: classes of verl, or unknown ones. fields: annotated names of its body."""
+
+    name: str
+    path: str
+    bases: tuple[Value, ...]
+    scope: Scope
+    is_dataclass: bool = False
+    fields: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def qualified(self) -> str:
+        """The dotted name."""
+        return f"{self.path.removesuffix('.py').replace('/', '.')}.{self.name}"
+
+    @property
+    def order(self) -> list[Class]:
+        """The class and its bases that are known, in the order in which attributes are looked up."""
+        found: list[Class] = [self]
+        for base in self.bases:
+            for one in base.order if isinstance(base, Class) else ():
+                if one in found:
+                    found.remove(one)
+                found.append(one)
+        return found
+
+    @property
+    def open_bases(self) -> list[str]:
+        """The names of bases that are not classes of verl."""
+        return [
+            base.name
+            for one in self.order
+            for base in one.bases
+            if isinstance(base, Unknown) and base.name not in HARMLESS_BASES
+        ]
+
+    def attribute(self, name: str) -> tuple[bool, Value]:
+        """Whether the class or a base has an attribute, and its value."""
+        for one in self.order:
+            if name in one.scope.variables:
+                return True, one.scope.variables[name]
+        return False, None
+
+    def inherits(self, *names: str) -> bool:
+        """Whether a base outside of verl has one of these dotted names."""
+        return any(
+            isinstance(base, Unknown) and base.name in names for one in self.order for base in one.bases
+        )
+
+    def dataclass_fields(self) -> dict[str, str]:
+        """The fields with their annotations, those of bases first."""
+        found: dict[str, str] = {}
+        for one in reversed(self.order):
+            if one.is_dataclass:
+                found |= one.fields
+        return found
+
+
+#: Bases from other packages that add no attributes that matter here.
+HARMLESS_BASES = (
+    "abc.ABC",
+    "typing.Protocol",
+    "typing.Generic",
+    "collections.abc.Mapping",
+    "enum.Enum",
+    "builtins.object",
+)
+
+
+@dataclass(eq=False, kw_only=True)
+class Instance:
+    """An object. keys: the configuration keys that each attribute rests on."""
+
+    type: Class
+    attributes: dict[str, Value] = field(default_factory=dict)
+    keys: dict[str, frozenset[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Bound:
+    """A function that gets `receiver` as its first argument."""
+
+    function: Function
+    receiver: Value
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Partial:
+    """`functools.partial`."""
+
+    function: Value
+    arguments: tuple[Value, ...]
+    named: Mapping[str, Value]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Native:
+    """A function that is computed here. compute gets positional and named arguments."""
+
+    name: str
+    compute: Callable[[list[Value], dict[str, Value]], Value]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Super:
+    """`super()`."""
+
+    receiver: Instance
+    after: Class
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lazy:
+    """An imported name whose module is read when the name is used; `name` "" is the module itself."""
+
+    path: str
+    name: str = ""
+
+
+class Config(dict[str, Value]):
+    """A mapping of the composed configuration. path: its dotted key, which starts every key in it."""
+
+    def __init__(self, values: Mapping[str, Value], path: str = "") -> None:
+        super().__init__(values)
+        self.path = path
+
+    def key(self, name: str) -> str:
+        """The dotted key of an entry."""
+        return f"{self.path}.{name}" if self.path else name
+
+
+@dataclass(kw_only=True, eq=False)
+class ProgramError(Exception):
+    """An exception that the followed program raises. keys: configuration keys behind its condition."""
+
+    type: str
+    message: str
+    place: SourcePlace
+    keys: frozenset[str] = frozenset()
+    guarded: bool = False
+
+
+def remote(called: Value, name: str) -> Value:
+    """`f.remote` calls `f` in another process; `f.options(...)` is `f` with settings for Ray."""
+    if name == "remote":
+        return called
+    return Native(name=name, compute=lambda _given, _named: called)
+
+
+def sources_of(*values: Value) -> frozenset[str]:
+    """The unknown values of the launch script on which these depend."""
+    return frozenset().union(*(value.sources for value in values if isinstance(value, Unknown)))
+
+
+def has_unknown(value: Value, depth: int = 0) -> bool:
+    """Whether a value is or contains something that is not plain Python."""
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return depth > 5 or any(has_unknown(one, depth + 1) for one in value)
+    if isinstance(value, dict):
+        return depth > 5 or any(has_unknown(one, depth + 1) for one in value.values())
+    return not (value is None or isinstance(value, (bool, int, float, str, bytes)))

@@ -1,0 +1,123 @@
+"""Worker groups: verl starts its workers in other processes, here they are followed one of each kind."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.compat.lint.dry_run.values import (
+    UNKNOWN,
+    Class,
+    Function,
+    Instance,
+    Native,
+    Scope,
+    Unknown,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from harness.compat.lint.dry_run.interpreter import Interpreter
+
+Replacement = Callable[[list[Value], dict[str, Value]], Value]
+_RAY_BASE = "verl.single_controller.ray.base."
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WorkerGroup:
+    """Workers by role. size: the number of processes of each; 0 if not known."""
+
+    workers: Mapping[str, Instance]
+    size: int
+
+    def member(self, name: str, run: Interpreter, node: ast.AST, scope: Scope) -> Value:
+        """A method of the group, which calls the workers' method of this name."""
+        if name == "world_size":
+            return self.size or UNKNOWN
+        if name == "spawn":
+            return Native(name=name, compute=lambda _given, _named: self._spawned())
+
+        def compute(given: list[Value], named: dict[str, Value]) -> Value:
+            with _in_group(run, self.size):
+                for worker in self.workers.values():
+                    run.calls.method(worker, name, given, node, scope, named)
+            return UNKNOWN
+
+        return Native(name=name, compute=compute)
+
+    def _spawned(self) -> Value:
+        return {
+            role: WorkerGroup(workers={role: worker}, size=self.size) for role, worker in self.workers.items()
+        }
+
+
+@contextmanager
+def _in_group(run: Interpreter, size: int) -> Iterator[None]:
+    before = run.surroundings.world_size
+    run.surroundings.world_size = size
+    try:
+        yield
+    finally:
+        run.surroundings.world_size = before
+
+
+def replaced_function(called: Function | Class, run: Interpreter) -> Replacement | None:
+    """What stands in for a function or class of verl that only a cluster can run; None for others."""
+    path = called.scope.path if isinstance(called, Function) else called.path
+    name = (
+        called.name
+        if isinstance(called, Class) or called.owner is None
+        else f"{called.owner.name}.{called.name}"
+    )
+    dotted = f"{path.removesuffix('.py').replace('/', '.')}.{name}"
+    replacements: Mapping[str, Replacement] = {
+        f"{_RAY_BASE}create_colocated_worker_cls": lambda given, named: _argument(
+            given, named, "class_dict", 0
+        ),
+        f"{_RAY_BASE}create_colocated_worker_cls_fused": lambda given, named: _argument(
+            given, named, "class_dict", 0
+        ),
+        f"{_RAY_BASE}RayWorkerGroup": lambda given, named: _group(given, named, run),
+        "verl.utils.device.get_device_name": lambda _given, _named: run.surroundings.device,
+    }
+    return replacements.get(dotted)
+
+
+def _argument(given: list[Value], named: Mapping[str, Value], name: str, position: int) -> Value:
+    return named[name] if name in named else given[position] if position < len(given) else None
+
+
+def _group(given: list[Value], named: Mapping[str, Value], run: Interpreter) -> Value:
+    pool, classes = (
+        _argument(given, named, "resource_pool", 0),
+        _argument(given, named, "ray_cls_with_init", 1),
+    )
+    scope = Scope(None, "")
+    node = ast.Pass(lineno=0, col_offset=0)
+    size = run.expressions.attribute(pool, "world_size", ast.Constant(value=None), scope) if pool else UNKNOWN
+    known = size if isinstance(size, int) and not isinstance(size, bool) else 0
+    if isinstance(classes, Instance):
+        classes = {"worker": classes}
+    if not isinstance(classes, dict):
+        return UNKNOWN
+    workers: dict[str, Instance] = {}
+    with _in_group(run, known):
+        for role, described in classes.items():
+            made = _worker(described, run, node, scope)
+            if isinstance(made, Instance):
+                workers[str(role)] = made
+    return WorkerGroup(workers=workers, size=known)
+
+
+def _worker(described: Value, run: Interpreter, node: ast.AST, scope: Scope) -> Value:
+    """Make the worker that `RayClassWithInitArgs` describes."""
+    if not isinstance(described, Instance):
+        return UNKNOWN
+    kind = run.resolve(described.attributes.get("cls", UNKNOWN))
+    positional, named = described.attributes.get("args", ()), described.attributes.get("kwargs", {})
+    if isinstance(kind, Unknown) or not isinstance(positional, tuple) or not isinstance(named, dict):
+        return UNKNOWN
+    return run.calls.apply(kind, list(positional), dict(named), node, scope)

@@ -1,0 +1,85 @@
+"""Findings of the rule VERL-CHECK: checks of verl itself that fail with a job's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from harness.compat.lint.dry_run.interpreter import Surroundings
+from harness.compat.lint.dry_run.started_program import ProgramChecks, follow_program
+from harness.compat.lint.dry_run.values import ProgramError, Unknown, Value
+from harness.compat.lint.hydra_compose import Composition, Program, VerlConfiguration
+from harness.compat.lint.job_settings import JobSettings
+from harness.compat.lint.lint_measurements import LintFinding, UndecidedRule
+from harness.compat.lint.shell.values import ScriptValue
+
+PROGRAM_RULE = "VERL-CHECK"
+MAX_SETTINGS = 8
+
+
+def program_findings(
+    job: JobSettings, configuration: VerlConfiguration, program: Program, composition: Composition
+) -> Iterator[LintFinding | UndecidedRule]:
+    """The checks of verl that fail, and the unknown values on which others depend.
+
+    Nothing is found if overrides were not read or Hydra refuses some: what verl gets is then not known.
+    """
+    if composition.problem or composition.refused or composition.incomplete or job.has_unread_arguments:
+        return
+    checks = follow_program(
+        program.module,
+        composition.values,
+        configuration.paths,
+        configuration.syntax_tree,
+        Surroundings(device=job.device, variables=_variables(job)),
+    )
+    for error in _distinct(checks):
+        yield _finding(error, job, configuration, composition)
+    unknown = sorted({name for check in checks.open for name in check.sources if name})
+    if unknown:
+        yield UndecidedRule(rule=PROGRAM_RULE, unknown=tuple(unknown), recipe=job.name)
+
+
+def _variables(job: JobSettings) -> Mapping[str, Value]:
+    return {
+        name: Unknown(sources=frozenset([value.unknown])) if value.unknown else value.text
+        for name, value in job.env.items()
+    }
+
+
+def _distinct(checks: ProgramChecks) -> list[ProgramError]:
+    return list({(error.place, error.message): error for error in checks.failed}.values())
+
+
+def _finding(
+    error: ProgramError, job: JobSettings, configuration: VerlConfiguration, composition: Composition
+) -> LintFinding:
+    settings = _settings(error, job)
+    where = next(iter(settings.values())).where if settings else job.where
+    keys = list(settings) or sorted(_leaves(error.keys, composition))[:MAX_SETTINGS]
+    values = ", ".join(f"{key}={composition.value(key)}" for key in keys)
+    place = f"{error.place} of {configuration.label}"
+    return LintFinding(
+        rule=PROGRAM_RULE,
+        severity="error",
+        file=str(where.file),
+        line=where.line,
+        column=where.column,
+        message=f"verl stops: {error.message or error.type}",
+        why=f"{place} raises {error.type}; this rests on {values}"
+        if values
+        else f"{place} raises {error.type}",
+        fix=f"change {' or '.join(keys)}" if keys else "read the line of verl that raises the error",
+        source=place,
+        recipe=job.name,
+    )
+
+
+def _settings(error: ProgramError, job: JobSettings) -> Mapping[str, ScriptValue]:
+    """The overrides on which a failed check rests; those that the message names come first."""
+    found = {key: value for key, value in job.overrides.items() if key in error.keys}
+    named = {key: value for key, value in found.items() if key.rpartition(".")[2] in error.message}
+    return dict(list({**named, **found}.items())[:MAX_SETTINGS])
+
+
+def _leaves(keys: frozenset[str], composition: Composition) -> list[str]:
+    return [key for key in keys if not isinstance(composition.value(key), Mapping)]

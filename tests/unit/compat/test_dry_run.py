@@ -1,0 +1,239 @@
+"""Followed programs raise what real Python raises, and nothing where a value is not known."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from harness.compat.lint.dry_run.interpreter import Surroundings
+from harness.compat.lint.dry_run.started_program import ProgramChecks, follow_program
+
+HEAD = """\
+import collections.abc, enum, functools, os
+from dataclasses import dataclass, field
+import hydra
+from omegaconf import OmegaConf, DictConfig
+@dataclass
+class Base(collections.abc.Mapping):
+    _mutable = {"size"}
+    def __setattr__(self, name, value):
+        if name in self.__dict__ and name not in self._mutable:
+            raise AttributeError(f"{name} is frozen")
+        super().__setattr__(name, value)
+    def get(self, key, default=None):
+        try:
+            return getattr(self, key)
+        except AttributeError:
+            return default
+    def __getitem__(self, key): return getattr(self, key)
+    def __iter__(self): return iter(())
+    def __len__(self): return 1
+@dataclass
+class Actor(Base):
+    size: int = 1
+    mode: str = "mean"
+    more: dict = field(default_factory=dict)
+    def __post_init__(self):
+        if self.mode not in ["mean", "sum"]:
+            raise ValueError(f"wrong mode {self.mode}")
+    def validate(self, cards):
+        assert self.size % cards == 0, f"{self.size} % {cards}"
+class Role(enum.Enum):
+    A = "a"
+    B = "b"
+    def __str__(self): return "role" + self.value
+REGISTRY = {}
+def register(name):
+    def decorator(f):
+        REGISTRY[name] = f
+        return f
+    return decorator
+@register("one")
+def first(x): return x + 1
+"""
+MAIN = "@hydra.main(config_path=None, config_name=None, version_base=None)\ndef main(c):\n"
+CONFIG = {
+    "n": 8,
+    "tp": 2,
+    "batch": 64,
+    "mode": "mean",
+    "none": None,
+    "list": [1, 2],
+    "inner": {"a": 1, "x": 2.5},
+}
+
+
+def follow(body: str, config: Mapping[str, Any]) -> ProgramChecks:
+    source = HEAD + MAIN + "".join(f"    {line}\n" for line in body.splitlines())
+    files = {"verl/main.py": source}
+    return follow_program(
+        "verl/main.py",
+        config,
+        frozenset(files),
+        lambda path: ast.parse(files[path]),
+        Surroundings(device="npu"),
+    )
+
+
+def real_error(body: str, config: Mapping[str, Any]) -> str:
+    source = HEAD + MAIN + "".join(f"    {line}\n" for line in body.splitlines())
+    namespace: dict[str, Any] = {"__name__": "verl_main"}
+    code = compile(source, "verl/main.py", "exec")
+    sys.modules["verl_main"] = types.ModuleType("verl_main")
+    try:
+        exec(code, namespace)
+        made = OmegaConf.create(dict(config))
+        OmegaConf.set_struct(made, True)
+        namespace["main"].__wrapped__(made)
+    except Exception as error:  # noqa: BLE001 - any is expected
+        return type(error).__name__
+    finally:
+        del sys.modules["verl_main"]
+    return ""
+
+
+BODIES = [
+    "assert c.n % c.tp == 0",
+    "assert c.n % (c.tp * 3) == 0, 'no'",
+    "if c.n > 4 and c.batch // c.n < 9: raise ValueError('few')",
+    "a = Actor(size=c.batch, mode=c.mode); a.validate(c.n * c.tp)",
+    "a = Actor(size=c.batch, mode=c.mode); a.validate(7)",
+    "Actor(size=1, mode='max')",
+    "Actor(length=1)",
+    "a = Actor(); a.mode = 'sum'",
+    "a = Actor(); a.size = 5; assert a.size == 5 and a['size'] == 5 and a.get('q', 3) == 3",
+    "a = Actor(**c.inner)",
+    "x = c.none * 2",
+    "x = c.n + c.mode",
+    "x = c.missing",
+    "x = c.get('missing', 4); assert x == 4 and 'n' in c and 'q' not in c",
+    "assert getattr(c, 'q', 5) == 5 and hasattr(c, 'n')",
+    "REGISTRY['two'](1)",
+    "assert REGISTRY['one'](c.n) == 9",
+    "try:\n    raise KeyError('x')\nexcept KeyError:\n    y = 1\nassert y == 1",
+    "try:\n    c.missing\nexcept (AttributeError, TypeError):\n    y = 1\nelse:\n    y = 2\nassert y == 1",
+    "t = 0\nfor i, v in enumerate(c.list):\n    if v == 2:\n        break\n    t += v\nelse:\n    t = 9\nassert t == 1 and i == 1",
+    "i = 0\nwhile True:\n    i += 1\n    if i > 1: break\nassert i == 2",
+    "d = {Role.A: 1}; d[Role.B] = 2; assert Role.B in d and str(Role.A) == 'rolea' and Role('b') is Role.B",
+    "f = functools.partial(first, x=c.n); assert f() == 9",
+    "assert [v * 2 for v in c.list if v > 1] == [4] and {k: v for k, v in c.inner.items()}['a'] == 1",
+    "assert f'{c.n}-{c.mode}' == '8-mean' and ','.join(str(v) for v in c.list) == '1,2'",
+    "def inner(*a, k=2, **kw): return len(a) + k + len(kw)\nassert inner(1, 2, z=3) == 5",
+    "c.n = 3\nassert c.n == 3",
+    "x, *y = [1, 2, 3]; assert max(c.list) == 2 and sum(c.list) == 3 and (c.n if c.tp else 0) == 8",
+    "assert isinstance(c, DictConfig) and isinstance(c.n, int) and not isinstance(c.mode, int | float)",
+    "assert OmegaConf.select(c, 'inner.x') == 2.5 and OmegaConf.to_container(c)['inner'] == {'a': 1, 'x': 2.5}",
+    "m = OmegaConf.merge(OmegaConf.create({'a': 1, 'b': 2}), c.inner); assert m.b == 2 and m.x == 2.5",
+    "int(c.mode)",
+    "x = c.n / (c.tp - 2)",
+    "c.list[5]",
+    "def f():\n    nonlocal_x = 1\n    return nonlocal_x\nif f() != 1 or (z := c.n) != 8: raise RuntimeError('x')",
+]
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_program_raises_what_python_raises(body: str) -> None:
+    checks = follow(body, CONFIG)
+    real = real_error(body, CONFIG)
+    followed = [error.type for error in checks.failed]
+    assert bool(followed) == bool(real), (followed, real)
+    assert not real or real in followed[0] or followed[0] in real or real == "MissingMandatoryValue"
+    assert checks.complete
+
+
+numbers = st.integers(-3, 9)
+sums = st.recursive(
+    st.one_of(numbers.map(str), st.sampled_from(["c.n", "c.tp", "c.batch", "c.inner.a"])),
+    lambda inner: st.tuples(inner, st.sampled_from(["+", "-", "*", "//", "%"]), inner).map(
+        lambda parts: f"({' '.join(parts)})"
+    ),
+    max_leaves=6,
+)
+checks_of_sums = st.tuples(sums, st.sampled_from(["==", "!=", "<", ">=", "in"]), sums).map(
+    lambda parts: f"{parts[0]} {parts[1]} {f'[{parts[2]}, 3]' if parts[1] == 'in' else parts[2]}"
+)
+conditions = st.recursive(
+    checks_of_sums,
+    lambda inner: st.one_of(
+        inner.map(lambda text: f"not ({text})"),
+        st.tuples(inner, st.sampled_from(["and", "or"]), inner).map(lambda parts: f"({' '.join(parts)})"),
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(first=conditions, second=conditions, value=sums)
+def test_any_arithmetic_is_pythons(first: str, second: str, value: str) -> None:
+    body = f"x = {value}\nif {first}:\n    assert {second}, 'm'\nelse:\n    x = 2 * x\nassert x != 4"
+    checks, real = follow(body, CONFIG), real_error(body, CONFIG)
+    assert (checks.failed[0].type if checks.failed else "") == real
+
+
+UNKNOWN = {**CONFIG, "n": "value_of_the_run_NODES"}
+
+
+@pytest.mark.parametrize(
+    ("body", "fails", "open_values"),
+    [
+        ("assert c.n % c.tp == 0", False, {"NODES"}),
+        ("assert c.n > 2 and c.tp == 3", True, set()),
+        ("assert c.n > 2 or c.tp == 2", False, set()),
+        ("if c.n > 2: raise ValueError('x')", False, {"NODES"}),
+        ("if c.n > 2:\n    y = 1\nelse:\n    y = 1\nassert y == 2", True, set()),
+        ("if c.n > 2:\n    y = 1\nelse:\n    y = 2\nassert y == 2", False, {"NODES"}),
+        ("def f():\n    if c.n > 2: return 1\n    return 1\nassert f() == 2", True, set()),
+        ("def f():\n    if c.n > 2: return\n    raise ValueError('x')\nf()", False, {"NODES"}),
+        ("if c.n > 2: raise ValueError('x')\nassert c.tp == 3", True, {"NODES"}),
+        ("d = {}\nif c.n > 2: d['a'] = 1\nassert 'a' in d", False, {"NODES"}),
+        ("l = []\nif c.n > 2: l.append(1)\nassert len(l) == 1", False, set()),
+        ("for i in range(c.n): raise ValueError('x')", False, {"NODES"}),
+        ("x = os.environ.get('Q', '3')\nassert x == '3'", False, set()),
+        ("import torch\nx = torch.f(c)\nassert x.shape[0] == c.tp", False, set()),
+        ("a = Actor(size=c.n)\nassert a.size == 2\nassert a.mode == 'sum'", True, {"NODES"}),
+        ("if c.n > 2:\n    raise ValueError('x')\nelse:\n    raise KeyError('x')", True, {"NODES"}),
+        ("while c.n > 2: raise ValueError('x')", False, {"NODES"}),
+    ],
+)
+def test_what_is_not_known_is_no_failure_and_is_told(body: str, fails: bool, open_values: set[str]) -> None:
+    checks = follow(body, UNKNOWN)
+    assert bool(checks.failed) == fails, checks.failed
+    assert {name for check in checks.open for name in check.sources} == open_values
+
+
+def test_a_failure_names_its_line_its_message_and_the_keys_behind_it() -> None:
+    body = "cards = c.n * c.tp\nother = c.inner.a\nif other: pass\nassert c.batch % (cards + 1) == 0, f'{c.batch} % {cards}'"
+    (error,) = follow(body, CONFIG).failed
+    assert (error.type, error.message) == ("AssertionError", "64 % 16")
+    assert error.place.path == "verl/main.py"
+    assert error.place.line == HEAD.count("\n") + 2 + 4
+    assert {"n", "tp", "batch"} <= error.keys
+    assert "inner.a" not in error.keys
+
+
+def test_several_checks_that_fail_are_all_found() -> None:
+    checks = follow("assert c.n == 1\nif c.tp > 1: raise ValueError('tp')\nassert c.batch == 64", CONFIG)
+    assert [error.type for error in checks.failed] == ["AssertionError", "ValueError"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def f(n): return f(n + 1)\nf(0)",
+        "while True: pass",
+        "x = 'a'\nfor i in range(100): x = x + x",
+        "x = 2\nfor i in range(100): x = x ** x",
+        "for i in range(10 ** 9): pass",
+        "x = " + "(" * 150 + "1" + ")" * 150,
+    ],
+)
+def test_a_program_without_an_end_is_left(body: str) -> None:
+    assert not follow(body, CONFIG).failed
