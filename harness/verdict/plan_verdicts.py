@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
 from harness.ledger.plan_record import PlanEntry
 from harness.ledger.run_record import Disposition
-from harness.outcome import UNDECIDED, UNVERIFIED, Judgement, Outcome, Status
+from harness.outcome import UNVERIFIED, Judgement, Outcome, Status
 from harness.plan.tasks.cell_decisions import EntryDecision, Phase, decide_cell, entries_by_cell
 from harness.plan.tasks.evidence_bound import bounded_outcome
 from harness.plan.tasks.task import Plan, Task
@@ -44,8 +44,7 @@ def judge_plan(
             key=entry.key,
             outcome=outcome,
             state=failure_state(plan.tasks[entry.key].check, outcome, judgement) if outcome else "",
-            # An entry that was never run cannot be an expected failure.
-            expected=expected(entry.cell_id, entry.check) if _was_decided(judgement, outcome) else None,
+            expected=expected(entry.cell_id, entry.check),
             blocked_by_known=blocked_by_known,
         )
 
@@ -82,10 +81,6 @@ def judge_stored(task: Task, outcome: Outcome) -> tuple[Judgement, Outcome]:
     if bounded.lowered:
         judgement = replace(judgement, reasons=(*judgement.reasons, bounded.lowered))
     return judgement, bounded.outcome
-
-
-def _was_decided(judgement: Judgement, outcome: Outcome | None) -> bool:
-    return outcome is not None or judgement.status not in UNDECIDED
 
 
 def _judgement(

@@ -175,7 +175,7 @@ def judge_against_expectation(
     found = state or judgement.status.value
     new = _unexpected_reasons(judgement, found, expected)
     # An expected error is one that a run recorded; no expectation replaces the run.
-    never_ran = judgement.status is Status.ERROR and outcome is None
+    never_ran = judgement.status in UNDECIDED and outcome is None
     return Verdict(
         cell_id=cell_id,
         check=check,

@@ -92,10 +92,18 @@ class GateInputs:
             return False
         return name not in self.base_expected
 
-    def weakened(self, name: CellCheck) -> bool:
-        """Whether the change can give only weaker evidence for the entry than the base can."""
+    def weakened(self, name: CellCheck) -> str:
+        """Why the change has, or can have, only weaker evidence for the entry than the base; else ""."""
         before, after = self.evidence_changes.get(name, (Evidence.STATIC, Evidence.STATIC))
-        return after.rank < before.rank
+        if after.rank < before.rank:
+            return f"the base can give {before.value} evidence for it, the change only {after.value}"
+        base, head = self.base.get(name), self.head.get(name)
+        if not base or not head or not self.changed(name) or {base.status, head.status} != {Status.PASS}:
+            return ""
+        if base.evidence is None or (head.evidence and head.evidence.rank >= base.evidence.rank):
+            return ""
+        weaker = head.evidence.value if head.evidence else "no"
+        return f"it passed on {base.evidence.value} evidence on the base, and on {weaker} evidence here"
 
     def changed(self, name: CellCheck) -> bool:
         """Whether the key of an entry differs from that of the base, or the base has no such key."""
@@ -147,7 +155,7 @@ def judge_gate(inputs: GateInputs) -> GateReport:
         if name not in removed and not _left_out(name, verdict, inputs)
     }
     items = [_item(name, verdict, inputs) for name, verdict in judged.items()]
-    weakened = [name for name in inputs.evidence_changes if inputs.weakened(name)]
+    weakened = [name for name in {**inputs.evidence_changes, **judged} if inputs.weakened(name)]
     return GateReport(
         base=inputs.base_name,
         items=(*items, *(_removed_item(name, inputs) for name in (*removed, *weakened))),
@@ -191,7 +199,6 @@ def _item(name: CellCheck, head: Verdict, inputs: GateInputs) -> GateItem:
         changed=inputs.changed(name),
         reproduce=_run_command(name, inputs),
         obtained=head.evidence,
-        weaker_than=_weaker_than(head, inputs.base.get(name)),
         reasons=(*head.reasons, *reasons),
         # The remedies of an entry that was never run are about the run that should have run it.
         remedies=(*(head.remedies if head.outcome or not how else ()), *remedies, *how),
@@ -202,20 +209,13 @@ def _item(name: CellCheck, head: Verdict, inputs: GateInputs) -> GateItem:
     )
 
 
-def _weaker_than(head: Verdict, base: Verdict | None) -> Evidence | None:
-    if base is None or {head.status, base.status} != {Status.PASS} or not head.evidence or not base.evidence:
-        return None
-    return base.evidence if head.evidence.rank < base.evidence.rank else None
-
-
 def _removed_item(name: CellCheck, inputs: GateInputs) -> GateItem:
     """An entry that the base runs and the change does not, or only with weaker evidence."""
     head = inputs.head.get(name)
     accepted = _is_accepted(name, inputs)
     reasons = head.reasons if head else ("only the base plans this check of this cell",)
-    if inputs.weakened(name):
-        before, after = inputs.evidence_changes[name]
-        reasons = (f"the base can give {before.value} evidence for it, the change only {after.value}",)
+    if weaker := inputs.weakened(name):
+        reasons = (weaker,)
     option = shlex.quote(f"{name[0]}:{name[1]}")
     return GateItem(
         cell_id=name[0],
@@ -225,7 +225,7 @@ def _removed_item(name: CellCheck, inputs: GateInputs) -> GateItem:
         status=head.status if head else Status.NOT_RUN,
         reasons=reasons,
         remedies=() if accepted else (f"plan it again, or accept it: gate --accept-removed {option}",),
-        evidence=(f"the base plans it with key {inputs.base_keys[name][:12]}",),
+        evidence=(f"the base plans it with key {inputs.base_keys.get(name, '')[:12]}",),
         place=inputs.places.get(name),
     )
 

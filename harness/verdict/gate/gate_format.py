@@ -85,13 +85,6 @@ def scope_lines(report: GateReport) -> list[str]:
         accepted = f", accepted ({', '.join(report.accept_removed)})" if report.accept_removed else ""
         named = [f"{cell} {check}" for cell, check in report.gone]
         lines.append(f"the change removes {len(named)} checks{accepted}: {_first(named)}")
-    weaker = [
-        f"{item.cell_id} {item.check} ({item.weaker_than.value} there, {item.obtained.value} here)"
-        for item in report.items
-        if item.weaker_than and item.obtained
-    ]
-    if weaker:
-        lines.append(f"passed on weaker evidence than on the base: {_first(weaker)}")
     if scope.left_out:
         names = ", ".join(sorted({check for _cell, check in scope.left_out}))
         lines.append(
@@ -192,7 +185,6 @@ def _item_json(item: GateItem) -> dict[str, object]:
         "key": item.key,
         "changed": item.changed,
         "obtained": item.obtained.value if item.obtained else None,
-        "weaker_than": item.weaker_than.value if item.weaker_than else None,
         "reasons": list(map(masked, item.reasons)),
         "remedies": list(map(masked, item.remedies)),
         "evidence": list(map(masked, item.evidence)),

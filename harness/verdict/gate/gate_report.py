@@ -61,9 +61,8 @@ class GateItem:
     """One classified entry of the plan. `evidence`: sentences that name keys and runs of the ledger.
 
     changed: whether the key differs from that of the base, or the base has none. obtained: how the outcome
-    was obtained. weaker_than: the evidence of the pass on the base, if this one is a pass on weaker evidence.
-    changes: the inputs that the change modified. place: the line that sets them. reproduce: the command that
-    runs the check. declared: whether the change itself declares this failure as expected.
+    was obtained. changes: the inputs that the change modified. place: the line that sets them. reproduce: the
+    command that runs the check. declared: whether the change itself declares this failure as expected.
     """
 
     cell_id: str
@@ -74,7 +73,6 @@ class GateItem:
     key: str = ""
     changed: bool = False
     obtained: Evidence | None = None
-    weaker_than: Evidence | None = None
     reasons: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from edit_ledger import edit_ledger
 from make_outcome import make_outcome
 from signing_keys import make_key
 
@@ -77,6 +78,18 @@ def test_runs_whose_plans_contain_credentials_are_left_out_and_named(tmp_path, c
     assert f"1 runs left out, because they contain credentials:\n    {bad}" in out
     with Ledger.open(tmp_path / ".npu-matrix") as ledger:
         assert [run.run_id for run in ledger.runs()] == [good]
+    stored = [path.read_bytes() for path in (tmp_path / ".npu-matrix").rglob("*") if path.is_file()]
+    assert not [data for data in (*stored, (out + err).encode()) if b"canary" in data]
+
+
+def test_runs_whose_ids_contain_credentials_are_left_out(tmp_path, capsys):
+    other = shard(tmp_path / "a", "a")
+    with Ledger.open(other) as ledger:
+        ledger.begin_run(PlanRecord(profile="default"), [], {})
+    edit_ledger(ledger.path, "UPDATE runs SET run_id = 'https://me:canary@index.example/simple'")
+    code, out, err = call(capsys, tmp_path, str(other))
+    assert code == EXIT_INCOMPLETE
+    assert "1 runs left out, because they contain credentials" in out
     stored = [path.read_bytes() for path in (tmp_path / ".npu-matrix").rglob("*") if path.is_file()]
     assert not [data for data in (*stored, (out + err).encode()) if b"canary" in data]
 

@@ -50,6 +50,11 @@ def test_quarantine_ends():
     assert stability("fppp", old) is Stability.EXPIRED
 
 
+def test_quarantine_ends_although_the_clock_was_set_back():
+    old = [attempts("pfpp", NOW - (QUARANTINE_DAYS + 5) * DAY)]
+    assert decide(attempts("fppp", NOW), old, now=NOW - 20 * DAY).stability is Stability.EXPIRED
+
+
 def test_the_chance_is_that_of_the_beta_binomial():
     # Without a history, every number of failures is equally likely.
     assert _at_least(5, 5, 0.0, 0.0) == pytest.approx(1 / 6)

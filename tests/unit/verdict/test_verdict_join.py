@@ -8,9 +8,17 @@ from make_outcome import make_outcome
 from harness.check import Check
 from harness.ledger.plan_record import PlanEntry, Skip
 from harness.ledger.run_record import Disposition
+from harness.ledger.store import Ledger
 from harness.outcome import ArtifactRef, Evidence, Failure, Judgement, Measured, State, Status, Tier, Trust
 from harness.plan.tasks.task import Plan, Task
-from harness.verdict.ledger_outcomes import RecordedAttempts, outdated_attempts, verdicts_from_ledger
+from harness.verdict.gate.flake import Stability
+from harness.verdict.ledger_outcomes import (
+    RecordedAttempts,
+    flake_decisions,
+    outdated_attempts,
+    read_attempts,
+    verdicts_from_ledger,
+)
 from harness.verdict.plan_verdicts import judge_plan
 from harness.verdict.verdict import ExpectedFailure, Standing
 
@@ -119,6 +127,27 @@ def test_evidence_that_was_edited_in_the_ledger_is_bounded_by_the_check_and_the_
     assert verdict.outcome is not None
     assert verdict.outcome.evidence is Evidence.STATIC
     assert "states hardware evidence" in verdict.reasons[-1]
+
+
+def test_a_pass_of_another_machine_proves_nothing_against_failures_of_this_one(tmp_path):
+    entry, task = entry_and_task("probe", Status.PASS)
+    check = replace(task.check, judge=lambda measured, _params: Judgement(status=Status(measured["status"])))
+    plan = Plan(
+        profile="p",
+        matrix_digest="m",
+        cells=(),
+        entries=(entry,),
+        tasks={"probe": replace(task, check=check)},
+    )
+    with Ledger.open(tmp_path / "far", host="f" * 64) as far, Ledger.open(tmp_path / "here") as here:
+        for number, status in enumerate(("fail", "fail", "pass", "pass", "pass")):
+            ledger = here if status == "fail" else far
+            ledger.record(make_outcome("probe", measurements={"status": status}, started=number))
+        here.merge(far.path)
+        recorded = read_attempts(plan, here)
+        assert len(recorded.attempts["probe"]) == 5
+        decision = flake_decisions(plan, recorded, here, now=9.0)["cell", "probe"]
+    assert decision.stability is Stability.FAILS
 
 
 def outdated(made_from, attempts, *, foreign=False):
