@@ -113,6 +113,13 @@ def open_database(path: Path, *, read_only: bool = False) -> OpenedDatabase:
     """
     # An empty file is a damaged one if it is read as a ledger, or if files of outcomes were stored beside it.
     had_content = read_only or (path.parent / "artifacts" / "sha256").is_dir()
+    if path.exists() and not path.is_file():
+        raise InfrastructureError(
+            "cannot open the ledger",
+            where=Location(path),
+            why="it is a folder" if path.is_dir() else "it is not a file",
+            fix="move it away, or choose another state folder with --state",
+        )
     with database_errors(path, "open"):
         if path.is_file() and (read_only or not _is_writable(path)):
             copy = Path(tempfile.mkdtemp(prefix="npu-matrix-ledger-"))

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -597,6 +597,16 @@ def test_a_state_folder_that_is_a_file(tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError) as caught:
         Ledger.open(tmp_path / "state")
     assert "--state" in str(caught.value)
+
+
+@pytest.mark.parametrize(("make", "why"), [(Path.mkdir, "it is a folder"), (os.mkfifo, "it is not a file")])
+def test_what_is_no_file_in_the_place_of_the_ledger_is_not_called_unwritable(
+    tmp_path: Path, make: Callable[[Path], object], why: str
+) -> None:
+    make(tmp_path / FILE_NAME)
+    with pytest.raises(InfrastructureError, match=why) as caught:
+        Ledger.open(tmp_path)
+    assert "move it away" in caught.value.problems[0].fix
 
 
 def intact(_file: Path) -> None:
