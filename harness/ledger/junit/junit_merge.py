@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 from xml.sax.saxutils import escape, quoteattr
 
-from harness.errors import InfrastructureError, Location
+from harness.errors import InfrastructureError, InputError, Location
 from harness.ledger.junit.junit_stream import (
     FORBIDDEN,
     MARKS,
@@ -126,8 +126,16 @@ def merge_junit(
     their test cases. A case whose attributes say that it did not run or failed gets the corresponding
     element. For a source that cannot be read to its end, or that has fewer cases than it declares, a case
     with an error is added. properties: added to every outermost suite. The memory needed does not depend on
-    the size of the files. InputError if a source does not exist, InfrastructureError when writing fails.
+    the size of the files. InputError if a source does not exist or the target is no regular file,
+    InfrastructureError when writing fails.
     """
+    if target.exists() and not target.is_file():
+        raise InputError(
+            "the merged file cannot replace this",
+            where=Location(target),
+            why="it is a folder, a device or a pipe",
+            fix="name another output file",
+        )
     temporary = target.with_name(f".{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 import tempfile
 import tracemalloc
 from collections.abc import Iterator
@@ -460,6 +461,10 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InfrastructureError):
         merge_junit(tmp_path / "file" / "out.xml", [SAMPLES / "ctest.xml"], mask=Masker(()))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="cannot replace this"):
+        merge_junit(tmp_path / "pipe", [SAMPLES / "ctest.xml"], mask=Masker(()))
+    assert (tmp_path / "pipe").is_fifo()
 
 
 @pytest.mark.parametrize(
