@@ -21,6 +21,12 @@ LAYOUTS = (PLUGIN, RECIPE, QUILT, PLAIN)
 _REQUIRED = "REQUIRED_VERL.txt"
 _SUMMARY = "patch_summary/patch_summary.yaml"
 _SETTING = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)")
+#: The start of a file's changes in any kind of patch, and of a hunk.
+_DIFF = re.compile(rb"^(?:diff --git |Index: |--- [^\n]*\n\+\+\+ )", re.MULTILINE)
+_HUNK = re.compile(rb"^@@ -\d", re.MULTILINE)
+#: Larger files are not searched for patches. Documents show patches, but are none.
+_MAX_PATCH_BYTES = 4 << 20
+_DOCUMENTS = frozenset({".md", ".rst", ".html", ".htm", ".ipynb", ".tex"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +82,15 @@ def import_patches(folder: Path, layout: str = "") -> ImportedStack:
         found, problems = [_read(file, "", "", folder) for file in patch_files(folder)], []
     else:
         raise InputError(f"unknown layout {selected!r}", fix=f"one of {', '.join(LAYOUTS)}")
-    if not found:
-        raise InputError(
-            "this folder has no patches", where=Location(folder), fix="give the folder that contains them"
-        )
     problems += [problem for patch in found for problem in _patch_problems(patch)]
     problems += _left_out(root / "patch" if selected == PLUGIN and root else folder, found, problems)
+    if not found:
+        raise InputError(
+            f"this folder has no patches laid out as {selected}",
+            where=Location(folder),
+            why="; ".join(problem.what for problem in problems[:3]),
+            fix="give the folder that contains them, or the layout that they have",
+        )
     summary = root / _SUMMARY if selected == PLUGIN and root else None
     return ImportedStack(
         layout=selected,
@@ -93,7 +102,10 @@ def import_patches(folder: Path, layout: str = "") -> ImportedStack:
 
 
 def _left_out(folder: Path, found: Sequence[ImportedPatch], problems: Sequence[Problem]) -> list[Problem]:
-    """A problem for each patch file that is not imported and that no other problem names."""
+    """A problem for each patch file that is not imported and that no other problem names.
+
+    A patch is recognised by its name or by what it contains, for example `fix.patch.txt` or a mailbox.
+    """
     imported = {os.path.realpath(patch.file) for patch in found}
     texts = [problem.what for problem in problems]
     return [
@@ -104,11 +116,26 @@ def _left_out(folder: Path, found: Sequence[ImportedPatch], problems: Sequence[P
             fix="move or copy it to where the others are, or remove it",
         )
         for file in sorted(folder.rglob("*"))
-        if file.suffix.lower() in PATCH_SUFFIXES
-        and (file.is_symlink() or file.is_file())
+        if (file.is_symlink() or file.is_file())
         and os.path.realpath(file) not in imported
+        and (_is_named_as_patch(file) or _contains_patch(file))
         and not any(file.name in text for text in texts)
     ]
+
+
+def _is_named_as_patch(file: Path) -> bool:
+    """Whether one of the suffixes is that of a patch: also `fix.patch.gz`."""
+    return any(suffix.lower() in PATCH_SUFFIXES for suffix in file.suffixes)
+
+
+def _contains_patch(file: Path) -> bool:
+    try:
+        if not file.is_file() or file.stat().st_size > _MAX_PATCH_BYTES or file.suffix.lower() in _DOCUMENTS:
+            return False
+        data = file.read_bytes()
+    except OSError:
+        return False
+    return b"\0" not in data and bool(_DIFF.search(data) and _HUNK.search(data))
 
 
 def _detected_layout(folder: Path, root: Path | None) -> str:

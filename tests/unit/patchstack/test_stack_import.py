@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 from datetime import date
 from pathlib import Path
 
@@ -218,11 +219,30 @@ def test_patch_files_that_are_not_imported_are_named(layout: str, tmp_path: Path
     (tmp_path / "elsewhere.patch").write_bytes(PATCH)
     (folder / "linked.patch").symlink_to(tmp_path / "elsewhere.patch")
     (folder / "LOUD.PATCH").write_bytes(PATCH)
+    others = ("fix.patch.txt", "mail.mbox", "0001-without-suffix")
+    for name in others:
+        (folder / name).write_bytes(b"From: somebody\n\n" + PATCH)
+    (folder / "packed.diff.gz").write_bytes(gzip.compress(PATCH))
+    (folder / "README.md").write_bytes(PATCH)
+    (folder / "notes.txt").write_text("--- a heading\n+++ not a patch\n")
     found = import_patches(top, layout)
     texts = " ".join(problem_texts(found))
+    for name in (*others, "packed.diff.gz"):
+        assert name in texts
+    assert "README.md" not in texts
+    assert "notes.txt" not in texts
     expected = {PLUGIN: ["too-high.patch"], QUILT: ["two.patch"]}.get(layout, [])
     for name in (*expected, "linked.patch", "LOUD.PATCH"):
         assert name in texts
+
+
+def test_a_folder_whose_patches_are_not_where_the_layout_has_them_says_so(tmp_path: Path) -> None:
+    (tmp_path / "fix").mkdir()
+    (tmp_path / "fix" / "all.patch").write_bytes(PATCH)
+    (tmp_path / "series").write_text("fix\n")
+    with pytest.raises(InputError, match="no patches laid out as quilt") as caught:
+        import_patches(tmp_path)
+    assert "there is no fix; all.patch is not in the series" in str(caught.value)
 
 
 def test_a_pin_without_versions_is_an_input_error(tmp_path: Path) -> None:
