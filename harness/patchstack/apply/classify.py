@@ -20,13 +20,21 @@ from harness.patchstack.apply.patch_apply import (
 )
 from harness.patchstack.apply.patch_verdict import ClassifiedPatch, HunkFailure, HunkPlace, PatchVerdict
 from harness.patchstack.apply.three_way import three_way_inputs
-from harness.patchstack.format.diff import ChangeKind, FilePatch, Patch, PatchFormatError, UnsafePatchError
+from harness.patchstack.format.diff import (
+    ChangeKind,
+    FilePatch,
+    Hunk,
+    Patch,
+    PatchFormatError,
+    UnsafePatchError,
+)
 from harness.patchstack.format.diff_parser import parse_patch
 from harness.patchstack.format.diff_writer import diff_files, render_patch
 from harness.patchstack.python_source.enclosing_symbols import (
     enclosing,
     enclosing_quickly,
     heading_problem,
+    is_definition,
     same_place,
 )
 from harness.sources.tree import HasBlobs, Tree, TreeFile, blob_id
@@ -257,13 +265,17 @@ def _original_positions(file: FilePatch, base: bytes) -> tuple[tuple[int, tuple[
 def _already_upstream(case: _FailedPatch) -> ClassifiedPatch | None:
     undone = apply_patch(case.patch.undo, case.tree, every_reason=False)
     if isinstance(undone, Applied):
-        return _upstream_verdict(case, "the tree already contains exactly this change")
-    again = (
-        convert_line_endings(case.patch.undo, case.tree) if may_be_line_endings(case.patch, undone) else None
-    )
-    if again and isinstance(apply_patch(again, case.tree, every_reason=False), Applied):
-        return _upstream_verdict(case, "the tree already contains this change, with other line endings")
-    return None
+        reason = "the tree already contains exactly this change"
+    elif may_be_line_endings(case.patch, undone):
+        again = convert_line_endings(case.patch.undo, case.tree)
+        undone = apply_patch(again, case.tree, every_reason=False) if again else undone
+        reason = "the tree already contains this change, with other line endings"
+    if isinstance(undone, NotApplied):
+        return None
+    # Another function may have the same lines.
+    if any(_misplacements(change, case.blobs) for change in undone.changes):
+        return None
+    return _upstream_verdict(case, reason)
 
 
 def _upstream_verdict(case: _FailedPatch, reason: str) -> ClassifiedPatch:
@@ -346,9 +358,8 @@ def _upstream_in_other_context(case: _FailedPatch) -> ClassifiedPatch | None:
         return None
     for file in case.patch.files:
         data = case.tree.read(file.source)
-        if not all(
-            _contains_change(data, *group) for hunk in file.hunks for group in _change_groups(hunk.lines)
-        ):
+        groups = (group for hunk in file.hunks for group in _change_groups(hunk))
+        if not all(_contains_change(file.source, data, group) for group in groups):
             return None
     return _upstream_verdict(
         case,
@@ -356,25 +367,43 @@ def _upstream_in_other_context(case: _FailedPatch) -> ClassifiedPatch | None:
     )
 
 
-def _change_groups(lines: tuple[tuple[bytes, bytes], ...]) -> list[tuple[bytes, bytes]]:
-    """Each run of changed lines as (removed, added)."""
-    groups: list[tuple[bytes, bytes]] = []
-    removed = added = b""
-    for op, text in [*lines, (b" ", b"")]:
+@dataclass(frozen=True, kw_only=True)
+class _ChangeGroup:
+    """A run of changed lines. heading: the nearest definition above it that its hunk shows."""
+
+    heading: bytes
+    removed: bytes
+    added: bytes
+
+
+def _change_groups(hunk: Hunk) -> list[_ChangeGroup]:
+    groups: list[_ChangeGroup] = []
+    heading, removed, added = hunk.section, b"", b""
+    for op, text in [*hunk.lines, (b" ", b"")]:
         if op == b"-":
             removed += text
         elif op == b"+":
             added += text
-        elif removed or added:
-            groups.append((removed, added))
-            removed = added = b""
+        else:
+            if removed or added:
+                groups.append(_ChangeGroup(heading=heading, removed=removed, added=added))
+                removed = added = b""
+            heading = text if is_definition(text) else heading
     return groups
 
 
-def _contains_change(data: bytes, removed: bytes, added: bytes) -> bool:
-    distinctive = len(b"".join(added.split())) >= _DISTINCTIVE_BYTES
+def _contains_change(path: str, data: bytes, group: _ChangeGroup) -> bool:
+    """Whether the file has the added lines, once and in the same definition, and not the removed ones."""
+    distinctive = len(b"".join(group.added.split())) >= _DISTINCTIVE_BYTES
     whole = b"\n" + data
-    return distinctive and whole.count(b"\n" + added) == 1 and not (removed and b"\n" + removed in whole)
+    start = whole.find(b"\n" + group.added)
+    if not distinctive or start < 0 or whole.count(b"\n" + group.added) > 1:
+        return False
+    if group.removed and b"\n" + group.removed in whole:
+        return False
+    if path.endswith(".py") and group.added[:1].isspace() and not is_definition(group.heading.lstrip()):
+        return False  # It belongs to a definition that is not known.
+    return not heading_problem(path, group.heading, data, data.count(b"\n", 0, start) + 1)
 
 
 def _conflict(case: _FailedPatch) -> ClassifiedPatch:
@@ -399,10 +428,17 @@ def _partly_upstream(case: _FailedPatch) -> list[str]:
         there = [
             number
             for number, hunk in enumerate(file.hunks, start=1)
-            if not isinstance(place_hunks((hunk.reversed(),), data), HunkMismatch)
+            if _is_undone_here(file.source, data, hunk)
             and isinstance(place_hunks((hunk,), data), HunkMismatch)
         ]
         if there:
             numbers = ", ".join(map(str, there))
             found.append(f"{file.source}: hunk {numbers} of {len(file.hunks)} is already upstream")
     return found
+
+
+def _is_undone_here(path: str, data: bytes, hunk: Hunk) -> bool:
+    undone = place_hunks((hunk.reversed(),), data)
+    return not isinstance(undone, HunkMismatch) and not heading_problem(
+        path, hunk.section, data, undone[1][0].line
+    )

@@ -60,6 +60,11 @@ def same_place(was: tuple[str, ...], now: tuple[str, ...], base: bytes, data: by
     )
 
 
+def is_definition(text: bytes) -> bool:
+    """Whether a line of Python source begins a function or class."""
+    return _DEFINITION.match(text) is not None
+
+
 def heading_problem(path: str, section: bytes, data: bytes, line: int) -> str:
     """Why a hunk placed at `line` (from 1) is not in the definition that its heading names, or "".
 

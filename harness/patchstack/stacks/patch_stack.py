@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.digest import digest_bytes
 from harness.errors import InputError, Location, Problem
-from harness.patchstack.format.patch_header import FILE_NAME, ID, PatchHeader, parse_header
+from harness.patchstack.format.patch_header import FILE_NAME, ID, PatchHeader, in_range, parse_header
 from harness.patchstack.stacks.patch_origin import OriginFinding, OriginState, origin_of, origins
 from harness.serialisation import JsonValue, json_form, json_object
 
@@ -64,12 +64,17 @@ class PatchStack:
     patches: tuple[PatchHeader, ...]
 
     def select(self, version: str) -> tuple[SelectedPatch, ...]:
-        """The variants for `version`, in order; patches that are not for it are left out."""
+        """The variants for `version`, in order; patches that are not for it are left out.
+
+        InputError if a patch is for it, according to its header, and has no variant for it.
+        """
         root = self.folder.parent.parent
         selected = []
         for number, patch in enumerate(self.patches, start=1):
             variant = patch.variant_for(version)
             if variant is None:
+                if in_range(patch.applies_to, version):
+                    raise InputError.of([no_variant(patch, version)])
                 continue
             data = read_patch_file(variant.file)
             origin = origin_of(patch, variant, root)
@@ -97,6 +102,16 @@ def load_stack(patches: Path, upstream: str) -> PatchStack:
     if problems:
         raise InputError.of(problems)
     return stack
+
+
+def no_variant(patch: PatchHeader, version: str) -> Problem:
+    """The error for a patch whose header says that it is for a version, without a variant for it."""
+    return Problem(
+        f"{patch.id} applies to {version}, but has no variant for it",
+        Location(patch.file),
+        why=f"Applies-To is {patch.applies_to}; without a variant, cells with {version} would not have it",
+        fix="widen the range of a variant, or narrow Applies-To",
+    )
 
 
 def selected_patches(root: Path, upstream: str, version: str) -> list[dict[str, JsonValue]]:
@@ -192,4 +207,26 @@ def read_stack(patches: Path, upstream: str) -> tuple[PatchStack, list[Problem]]
                     f"{child.name} is not in the series", Location(series), fix="add it, or remove the folder"
                 )
             )
+    problems += [_unused(file) for file in _unused_files(folder, headers)]
     return PatchStack(upstream=upstream, folder=folder, patches=tuple(headers)), problems
+
+
+def _unused_files(folder: Path, headers: Sequence[PatchHeader]) -> list[Path]:
+    """The patch files of a stack that no header names."""
+    named = {variant.file for header in headers for variant in header.variants}
+    places = [folder, *(header.file.parent for header in headers)]
+    return [
+        file
+        for place in places
+        for file in sorted(place.iterdir())
+        if file.suffix.lower() in PATCH_SUFFIXES and not file.is_dir() and file not in named
+    ]
+
+
+def _unused(file: Path) -> Problem:
+    return Problem(
+        "no cell has this patch",
+        Location(file),
+        why=f"no Body line of a {FILE_NAME} file names it",
+        fix="name it in the header of its patch, or remove it",
+    )

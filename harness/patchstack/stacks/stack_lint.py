@@ -10,7 +10,7 @@ from harness.errors import Location, Problem
 from harness.patchstack.apply.classify import read_patch
 from harness.patchstack.format.patch_header import PatchHeader, in_range
 from harness.patchstack.stacks.patch_origin import OriginState, origins
-from harness.patchstack.stacks.patch_stack import read_patch_file, read_stack
+from harness.patchstack.stacks.patch_stack import no_variant, read_patch_file, read_stack
 
 
 def lint_stack(
@@ -80,14 +80,7 @@ def _range_problems(patch: PatchHeader, versions: list[str]) -> list[Problem]:
         covering = [variant for variant in patch.variants if variant.covers(version)]
         inside = in_range(patch.applies_to, version)
         if inside and not covering:
-            problems.append(
-                Problem(
-                    f"{patch.id} applies to {version}, but has no variant for it",
-                    Location(patch.file),
-                    why=f"Applies-To is {patch.applies_to}",
-                    fix="widen the range of a variant, or narrow Applies-To",
-                )
-            )
+            problems.append(no_variant(patch, version))
         what = (
             f"{version} is in the ranges of {len(covering)} variants"
             if inside

@@ -278,3 +278,38 @@ def test_a_rename_a_creation_and_a_deletion() -> None:
         "pkg/new name.py": TreeFile(data=BASE),
         "pkg/caf\u00e9.py": TreeFile(data=b"x\n", mode="100755"),
     }
+
+
+SAME_BODY = """import torch
+
+
+def first(x):
+    a = prepare(x)
+    b = run(a)
+    return b
+
+
+def second(x):
+    a = prepare(x)
+    b = run(a)
+    return b
+"""
+CALL = "    torch.npu.synchronize_all()\n"
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    "hunk", ["@@ -5,3 +5,4 @@ def first(x):\n", "@@ -4,4 +4,5 @@ import torch\n def first(x):\n"]
+)
+def test_a_change_that_only_another_function_has_is_not_upstream(hunk: str, ending: str) -> None:
+    lines = f"     a = prepare(x)\n+{CALL}     b = run(a)\n     return b\n"
+    data = f"--- a/{PATH}\n+++ b/{PATH}\n{hunk}{lines}".encode()
+    rewritten = SAME_BODY.replace("a = prepare(x)\n    b = run(a)\n", "a = prepare2(x)\n    b = run2(a)\n", 1)
+    rewritten = rewritten.replace("def first(x)", "def first(x, y)")
+    before_run = f"    a = prepare(x)\n{CALL}    b = run(a)\n"
+    other = rewritten.replace("    a = prepare(x)\n    b = run(a)\n", before_run)
+    found = verdict(data, tree(mod=other.replace("\n", ending).encode()))
+    assert found.verdict is PatchVerdict.CONFLICT
+    assert not any("upstream" in reason for reason in found.reasons)
+    own = rewritten.replace("a = prepare2(x)\n", f"a = prepare2(x)\n{CALL}").replace("prepare(x)", "make(x)")
+    assert verdict(data, tree(mod=own.encode())).verdict is PatchVerdict.ALREADY_UPSTREAM

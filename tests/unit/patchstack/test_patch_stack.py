@@ -47,6 +47,26 @@ def test_select_returns_the_variant_for_the_version(tmp_path: Path) -> None:
     assert stack.select("3.0") == ()
 
 
+def test_a_patch_without_a_variant_for_its_version_is_not_left_out(tmp_path: Path) -> None:
+    stack = load_stack(make(tmp_path, HEADER.replace("two.patch >=2.0", "two.patch >=2.5")), "up")
+    assert [patch.file for patch in stack.select("2.5")] == ["patches/up/fix/two.patch"]
+    with pytest.raises(InputError, match=r"fix applies to 2\.1, but has no variant for it"):
+        stack.select("2.1")
+    assert stack.select("3.1") == ()
+
+
+@pytest.mark.parametrize("name", ["loose.patch", "fix/three.patch", "fix/three.diff", "fix/THREE.PATCH"])
+def test_a_patch_file_that_no_header_names_is_an_input_error(tmp_path: Path, name: str) -> None:
+    patches = make(tmp_path)
+    (patches / "up" / name).write_bytes(BODY)
+    with pytest.raises(InputError, match="no cell has this patch"):
+        load_stack(patches, "up")
+    (patches / "up" / name).unlink()
+    (patches / "up" / name).symlink_to(patches / "up/fix/one.patch")
+    with pytest.raises(InputError, match="no cell has this patch"):
+        load_stack(patches, "up")
+
+
 def test_a_development_version_has_a_variant(tmp_path: Path) -> None:
     chosen = load_stack(make(tmp_path), "up").select("2.0.dev0")
     assert [patch.version_range for patch in chosen] == [">=1.0,<2.0"]
