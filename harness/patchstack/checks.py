@@ -24,13 +24,14 @@ def _run(ctx: TaskContext) -> Measured[PatchesMeasured]:
 
 
 def judge(measurements: PatchesMeasured, _params: Mapping[str, object]) -> Judgement:
-    """Pass when every patch applies unchanged or is upstream already, and no imported one is out of date."""
+    """Pass when every patch applies unchanged or is upstream already, and nothing else is wrong with it."""
     if not measurements.selected:
         return Judgement(
             status=Status.UNSUPPORTED, reasons=("No patch of this project is for the versions of this cell.",)
         )
     failing = [verdict for verdict in measurements.verdicts if not _is_accepted(verdict)]
-    if measurements.tree == TREE_UNAVAILABLE and not failing and not measurements.stale:
+    problems = (*measurements.stale, *measurements.uninstallable)
+    if measurements.tree == TREE_UNAVAILABLE and not failing and not problems:
         return Judgement(status=Status.NOT_RUN, reasons=(measurements.reason,), remedies=(COMMIT_REMEDY,))
     unjudged = set(measurements.selected) - {verdict.patch for verdict in measurements.verdicts}
     if unjudged and measurements.applies:
@@ -44,10 +45,10 @@ def judge(measurements: PatchesMeasured, _params: Mapping[str, object]) -> Judge
         f"{verdict.patch}: {remedy}" for verdict in measurements.verdicts for remedy in verdict.remedies
     ]
     undecided = all(verdict.verdict is PatchVerdict.UNSUPPORTED for verdict in failing)
-    refused = Status.INCONCLUSIVE if failing and undecided and not measurements.stale else Status.FAIL
+    refused = Status.INCONCLUSIVE if failing and undecided and not problems else Status.FAIL
     return Judgement(
-        status=Status.PASS if measurements.applies and not measurements.stale else refused,
-        reasons=(*measurements.stale, *reasons, *measurements.relations),
+        status=Status.PASS if measurements.applies and not problems else refused,
+        reasons=(*problems, *reasons, *measurements.relations),
         remedies=tuple(remedies),
     )
 

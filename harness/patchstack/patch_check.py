@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.check import TaskContext
@@ -18,6 +19,7 @@ from harness.patchstack.stacks.upstream_tree import TreeNotFoundError, UpstreamT
 from harness.serialisation import to_json
 from harness.sources.packages.locked_releases import releases_of_task
 from harness.sources.packages.release_archive import ReleaseArchive
+from harness.sources.tree import SYMLINK
 
 PATCHED_FILES = "patched.zip"
 PATCHED_DIGESTS = "patched.json"
@@ -57,7 +59,6 @@ def run(ctx: TaskContext) -> Measured[PatchesMeasured]:
         results.append(_apply(ctx, tree, patches))
     applies = all(result.applies for result in results) and missing is None
     tree_name = TREE_UNAVAILABLE if missing else ", ".join(trees.values()) or TREE_NOT_NEEDED
-    # No path is in two upstreams.
     digests = {path: found for result in results for path, found in result.digests().items()}
     return Measured(
         measurements=PatchesMeasured(
@@ -68,6 +69,7 @@ def run(ctx: TaskContext) -> Measured[PatchesMeasured]:
             verdicts=tuple(verdict.measured for result in results for verdict in result.verdicts),
             relations=tuple(sentence for result in results for sentence in result.relations),
             files=digests,
+            uninstallable=tuple(_uninstallable(results)),
             stale=tuple(stale),
             source=missing[0] if missing else None,
             reason=missing[1] if missing else "",
@@ -96,6 +98,17 @@ def _apply(ctx: TaskContext, target: UpstreamTree, patches: Sequence[SelectedPat
     for verdict in result.verdicts:
         ctx.log(f"  {verdict.patch}: {verdict.verdict} {'; '.join(verdict.reasons)}".rstrip())
     return result
+
+
+def _uninstallable(results: Sequence[StackResult]) -> Iterator[str]:
+    """Why changed files cannot be in the environment of a cell as the patches make them."""
+    paths = Counter(path for result in results for path in result.files)
+    for path in sorted(path for path, count in paths.items() if count > 1):
+        yield f"Patches for two packages write {path}."
+    for result in results:
+        for path, file in sorted(result.files.items()):
+            if file is not None and file.mode == SYMLINK:
+                yield f"{path} is a symbolic link after patching, and packages are installed without links."
 
 
 def _write_artifacts(folder: Path, results: Sequence[StackResult]) -> dict[str, str]:

@@ -24,6 +24,7 @@ class PatchesMeasured:
     applies: whether all trees were found and every patch applies or is upstream already.
     files: path below site-packages -> digests of every changed file.
     relations: sentences on patches that need or exclude an earlier patch.
+    uninstallable: sentences on patched files that cannot be installed.
     stale: sentences on patches whose origin has changed since they were imported.
     source, reason: the tree that was not found, and why.
     archives_read: the archives of releases that the patches were applied to.
@@ -36,6 +37,7 @@ class PatchesMeasured:
     verdicts: tuple[MeasuredPatch, ...] = ()
     relations: tuple[str, ...] = ()
     files: Mapping[str, FileDigests] = field(default_factory=dict)
+    uninstallable: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()
     source: TreeSource | None = None
     reason: str = ""

@@ -6,6 +6,7 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.digest import digest_bytes, digest_file
@@ -15,6 +16,12 @@ from harness.sources.tree import path_problem
 
 # Source files are far smaller; this limit keeps a damaged archive from filling the disk.
 LARGEST_FILE = 16 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PatchedFile:
+    data: bytes
+    executable: bool
 
 
 class MismatchError(Exception):
@@ -37,15 +44,15 @@ def install_patched(
     new = _contents(archive, manifest)
     for name, expected in manifest.items():
         _require_pre(root, name, expected.get("pre"), expected.get("post"))
-    for name, data in new.items():
-        _replace(root / name, data)
+    for name, file in new.items():
+        _replace(root / name, file)
     for name, expected in manifest.items():
         if not expected.get("post"):
             root.joinpath(name).unlink(missing_ok=True)
     return {name: _on_disk(root / name) for name in manifest}
 
 
-def _contents(archive: Path, manifest: Mapping[str, Mapping[str, str | None]]) -> dict[str, bytes]:
+def _contents(archive: Path, manifest: Mapping[str, Mapping[str, str | None]]) -> dict[str, _PatchedFile]:
     try:
         with zipfile.ZipFile(archive) as opened:
             members = {info.filename: info for info in opened.infolist() if not info.is_dir()}
@@ -59,7 +66,8 @@ def _contents(archive: Path, manifest: Mapping[str, Mapping[str, str | None]]) -
             for name, info in members.items():
                 if info.file_size > LARGEST_FILE:
                     raise InputError(f"{name} is too large for a source file", where=Location(archive))
-            contents = {name: opened.read(name) for name in members}
+            contents = {name: opened.read(info) for name, info in members.items()}
+            executable = {name for name, info in members.items() if info.external_attr >> 16 & 0o100}
     except UNREADABLE as error:
         raise InputError(
             "the archive of patched files cannot be read", where=Location(archive), why=str(error)
@@ -69,7 +77,7 @@ def _contents(archive: Path, manifest: Mapping[str, Mapping[str, str | None]]) -
             raise InputError(
                 f"{name} has another digest than the manifest of patched files says", where=Location(archive)
             )
-    return contents
+    return {name: _PatchedFile(data=data, executable=name in executable) for name, data in contents.items()}
 
 
 def _require_pre(root: Path, name: str, pre: str | None, post: str | None) -> None:
@@ -87,15 +95,15 @@ def _on_disk(path: Path) -> str:
     return digest_file(path) if path.is_file() else ""
 
 
-def _replace(target: Path, data: bytes) -> None:
+def _replace(target: Path, file: _PatchedFile) -> None:
     """Write a new file and rename it, because the installed file may be a link into the installer's cache."""
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=".patched-", dir=target.parent)
     try:
         with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
+            stream.write(file.data)
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
-        Path(name).chmod(mode)
+        Path(name).chmod(mode | 0o111 if file.executable else mode & ~0o111)
         Path(name).replace(target)
     except BaseException:
         Path(name).unlink(missing_ok=True)

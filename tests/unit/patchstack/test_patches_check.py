@@ -216,6 +216,35 @@ def test_patches_of_two_upstreams_are_in_one_archive(tmp_path: Path, monkeypatch
         assert archive.read("vllm_ascend/mod.py") == b"a = 1\r\nb = 3\r\n"
 
 
+def test_a_file_that_patches_of_two_upstreams_write_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only one of the two contents would be installed."""
+    mirror = commit(tmp_path / "mirrors" / "x.git", OLD, "vllm_ascend")
+    monkeypatch.setenv(MIRRORS, str(tmp_path / "mirrors"))
+    tree, wheel = release(tmp_path)
+    first, second = (diff_files({"shared.py": (None, data)}) for data in (b"a = 1\n", b"a = 2\n"))
+    facets = {"verl_tree": tree, "patches[verl]": selected(tmp_path, first)}
+    ctx = Context(tmp_path, {**facets, "patches[vllm_ascend]": ascend(tmp_path, mirror, second)}, wheel)
+    _measured, status, reasons = run(ctx)
+    assert status is Status.FAIL
+    assert reasons[0] == "Patches for two packages write shared.py."
+
+
+def test_a_patch_that_makes_a_symbolic_link_fails(tmp_path: Path) -> None:
+    """The environment would have a file with the text of the link."""
+    tree, wheel = release(tmp_path)
+    link = (
+        b"diff --git a/verl/link.py b/verl/link.py\nnew file mode 120000\n--- /dev/null\n+++ b/verl/link.py\n"
+        b"@@ -0,0 +1 @@\n+mod.py\n\\ No newline at end of file\n"
+    )
+    _measured, status, reasons = run(
+        Context(tmp_path, {"verl_tree": tree, "patches[verl]": selected(tmp_path, link)}, wheel)
+    )
+    assert status is Status.FAIL
+    assert "verl/link.py is a symbolic link" in reasons[0]
+
+
 @pytest.mark.parametrize(
     ("content", "expected", "reason"),
     [(OLD, Status.NOT_RUN, "no local clone"), (b"a = 1\nb = 99\n", Status.FAIL, "conflict")],
