@@ -17,8 +17,8 @@ from harness.check import TaskContext
 # Folders next to the modules of the standard library that do not belong to it, and its own tests.
 NOT_OF_THE_INTERPRETER = frozenset({"site-packages", "dist-packages", "test", "tests"})
 _NAMES = "|".join(sorted(NOT_OF_THE_INTERPRETER))
-# Python takes its standard library from elsewhere if one of these is next to its program, or if the landmarks
-# are in a folder that it searches before its own one (Modules/getpath.py of CPython).
+# Python takes its standard library from elsewhere if one of these is next to its program, or if a landmark is
+# in a folder that it searches before its own one (Modules/getpath.py of CPython).
 REDIRECTIONS = ("pybuilddir.txt", "Modules/Setup.local", "{program}._pth")
 LANDMARKS = ("os.py", "os.pyc")
 SECONDS_TO_ASK = 60.0
@@ -132,11 +132,15 @@ def _redirections(programs: Iterable[Path], found: InterpreterFiles) -> Iterator
     parts = [
         path.relative_to(found.prefix) for path in map(Path, found.base) if path.is_relative_to(found.prefix)
     ]
+    prefix = Path(found.prefix)
     for program in programs:
         yield from (program.parent / name.format(program=program.name) for name in REDIRECTIONS)
         for folder in program.parents:
-            for part in parts:
-                yield from (folder / part, *(folder / part / name for name in LANDMARKS))
+            # It searches upwards for an archive in every folder, and for a library as far as its own one.
+            above = folder in prefix.parents
+            yield from (folder / part for part in parts if part.suffix == ".zip" or not above)
+            if not above:
+                yield from (folder / part / name for part in parts for name in LANDMARKS)
 
 
 def _library_folders(found: InterpreterFiles) -> list[Path]:

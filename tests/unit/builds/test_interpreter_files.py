@@ -107,6 +107,7 @@ UNUSED = {
     "its tests": forge("lib/python3.11/test/regression.py"),
     "modules that another version compiled": forge("lib/python3.11/__pycache__/os.cpython-312.pyc"),
     "another library": forge("lib/libother.so"),
+    "another interpreter above it": forge("../lib/python3.11/os.py"),
 }
 
 
