@@ -49,11 +49,15 @@ def evidence_badge(model: ReportModel, evidence: Evidence) -> Badge:
     colour = GREEN
     if marks[Mark.FAIL] or marks[Mark.UNEXPECTED_PASS]:
         colour = RED
-    elif marks[Mark.PASS] < ran:
+    elif marks[Mark.PASS] < ran or model.inputs.run.selection:
         colour = AMBER
     known = f", {marks[Mark.KNOWN_FAIL]} known" if marks[Mark.KNOWN_FAIL] else ""
-    text = f"{marks[Mark.PASS]}/{ran}{known}"
+    text = f"{marks[Mark.PASS]}/{ran}{known}{_part(model)}"
     return Badge(label=label, text=text, colour=colour, solid=evidence is Evidence.HARDWARE)
+
+
+def _part(model: ReportModel) -> str:
+    return ", part of the profile" if model.inputs.run.selection else ""
 
 
 def _overall(model: ReportModel) -> Badge:
@@ -67,8 +71,8 @@ def _overall(model: ReportModel) -> Badge:
         return Badge(label="npu-matrix", text="nothing ran", colour=GREY, solid=False)
     kinds = ", ".join(f"{passed[kind]} {style.label}" for kind, style in EVIDENCE.items() if kind in passed)
     idle = sum(one.results for one in model.unanswered)
-    part = bool(model.inputs.run.selection)
-    rest = (f", {idle} without a verdict" if idle else "") + (", part of the profile" if part else "")
+    part = _part(model)
+    rest = (f", {idle} without a verdict" if idle else "") + part
     # Static checks need no device; a pass on the CPU or a simulated device is not one on hardware.
     solid = set(passed) <= {Evidence.HARDWARE, Evidence.STATIC} and Evidence.HARDWARE in passed
     colour = AMBER if idle or part else GREEN

@@ -115,7 +115,8 @@ def test_the_report_of_a_selection_is_not_green(bench: Bench, capsys) -> None:
     stored = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     assert stored["run"]["selection"] == "--check resolve"
     assert "This is a part of the profile (--check resolve)" in stored["headline"]
-    assert "part of the profile" in (folder / "badges" / "status.svg").read_text(encoding="utf-8")
+    for name in ("status", "static"):
+        assert "part of the profile" in (folder / "badges" / f"{name}.svg").read_text(encoding="utf-8")
 
 
 def test_a_bad_query_is_bad_usage(bench: Bench, capsys) -> None:
