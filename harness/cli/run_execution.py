@@ -36,7 +36,7 @@ from harness.workspace.execution.run_setup import (
     host_record,
 )
 from harness.workspace.open_ledger import open_ledger
-from harness.workspace.planning.index_review import review_index
+from harness.workspace.planning.index_review import IndexReview, review_index
 from harness.workspace.planning.migration_status import finished_migrations
 from harness.workspace.planning.open_plan import PlanContext, cards_by_cell, expectations
 from harness.workspace.planning.plan_history import INDEX_FACT, check_history
@@ -83,7 +83,7 @@ def execute_plan(
                 argv=sys.argv[1:],
                 host={**host_record(context), INDEX_FACT: str(index)},
             )
-        return result, _conclude(context, ledger, result)
+        return result, _conclude(context, ledger, result, index)
 
 
 def record_reference_sets(
@@ -104,7 +104,7 @@ def record_reference_sets(
     return 0
 
 
-def _conclude(context: PlanContext, ledger: Ledger, result: RunResult) -> StatedExit:
+def _conclude(context: PlanContext, ledger: Ledger, result: RunResult, index: IndexReview) -> StatedExit:
     expected = expectations(context.matrix, context.settings["profile"])
     verdicts = judge_plan(context.plan, result.outcomes, result.without_outcome, expected)
     summary = summarise_verdicts(verdicts)
@@ -119,6 +119,7 @@ def _conclude(context: PlanContext, ledger: Ledger, result: RunResult) -> Stated
         *context.plan.notices,
         *finished_migrations(context.matrix, context.plan, verdicts),
         *([clock] if clock else []),
+        *([f"package index: {index}"] if index.unreached else []),
     ):
         click.echo(f"note: {notice}")
     stored = StoredRun(

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+import json
+
+from gate_checkout import GateCheckout
+
+from harness.cli import run_execution
+from harness.cli.plan_command import command as plan_command
+from harness.cli.run_command import command as run_command
 from harness.cli.run_output import print_not_run, print_unexpected, print_unlisted
+from harness.cli.status_command import command as status_command
 from harness.outcome import Status
 from harness.verdict.verdict import Standing, Verdict
+from harness.workspace.planning.index_review import IndexReview
+
+
+def test_an_index_that_does_not_respond_is_said_and_stored(tmp_path, monkeypatch):
+    checkout = GateCheckout(tmp_path)
+    for review, said in ((IndexReview(asked=6, unreached=6), True), (IndexReview(asked=6), False)):
+        monkeypatch.setattr(run_execution, "review_index", lambda _plan, _ledger, found=review: found)
+        text = checkout.invoke(run_command, []).stdout
+        assert ("no response for 6 archives" in text) is said
+        status = json.loads(checkout.invoke(status_command, ["--json"]).stdout)
+        assert status["package_index"] == str(review)
+        assert str(review) in checkout.invoke(plan_command, []).stdout
+        assert str(review) in checkout.invoke(status_command, []).stdout
 
 
 def not_run(reason: str, *remedies: str) -> Verdict:

@@ -12,6 +12,7 @@ import pytest
 from harness.cli import run_execution
 from harness.cli.app import app, main
 from harness.cli.stated_exit import StatedExit
+from harness.workspace.planning.index_review import IndexReview
 
 
 class _Ledger:
@@ -47,7 +48,7 @@ def conclude(
     result = SimpleNamespace(
         interrupted=interrupted, run_id="r", outcomes={}, without_outcome={}, executed_keys=()
     )
-    return run_execution._conclude(context, ledger, result), ledger  # type: ignore[arg-type]
+    return run_execution._conclude(context, ledger, result, IndexReview()), ledger  # type: ignore[arg-type]
 
 
 def full_disk(*_any: object) -> None:
