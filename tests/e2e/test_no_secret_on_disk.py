@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from authenticated_index import AuthenticatedIndex
 from canaries import FILES, ProcessWatch, Search, credentials, plain_token, plant
-from conftest import PATCH, REPOSITORY, SECONDS, Checkout
+from command_checkout import PATCH, REPOSITORY, SECONDS, Checkout
 from git_command import commit_all
 
 from harness.digest import digest_file

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from canaries import Search, plant
+from canaries import ProcessWatch, Search, plain_token, plant
 from run_fakes import make_check, make_task
 
 from harness.check import TaskContext
@@ -119,6 +121,21 @@ def test_no_secret_reaches_an_outcome_or_a_file(
     assert "http://***@index.example/named/simple" in log
     if outcome.state is State.ERROR:
         assert (site.work / f"{outcome.key[:16]}-1" / "kept.txt").is_file()
+
+
+def test_the_watch_sees_the_arguments_of_a_process() -> None:
+    wait = "import sys; sys.stdin.read()"
+    with (
+        ProcessWatch() as watch,
+        subprocess.Popen(
+            [sys.executable, "-c", wait, plain_token("PIP_PROXY1")], stdin=subprocess.PIPE
+        ) as process,
+    ):
+        deadline = time.monotonic() + 60
+        while not watch.found and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.kill()
+    assert {"PIP_PROXY"} in watch.found.values()
 
 
 def test_the_search_finds_what_is_there(site: JobSite, tmp_path: Path) -> None:
