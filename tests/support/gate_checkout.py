@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import pytest
 from click.testing import CliRunner, Result
 from git_command import commit_all
 from patched_checkout import added_line, matrix_of_patches, write_patch
@@ -23,10 +25,15 @@ def patch_of(line: str, added: str) -> str:
 
 
 class GateCheckout:
-    """A repository with a matrix and one patch of verl, and a mirror that has verl's commit."""
+    """A repository with a matrix and one patch of verl, and a mirror that has verl's commit.
 
-    def __init__(self, folder: Path) -> None:
+    parsed_code: what the cache contains from the beginning.
+    """
+
+    def __init__(self, folder: Path, parsed_code: Path | None = None) -> None:
         self.folder = folder
+        if parsed_code:
+            shutil.copytree(parsed_code, folder / "cache" / parsed_code.name)
         upstream = folder / "mirrors" / "verl"
         (upstream / "verl").mkdir(parents=True)
         (upstream / "verl" / "core.py").write_text("a = 1\n")
@@ -78,3 +85,12 @@ class GateCheckout:
         assert report["exit_code"] == found.return_value
         (item,) = [item for item in report["items"] if item["check"] == "patches"]
         return int(found.return_value), item, report
+
+
+@pytest.fixture(scope="session")
+def parsed_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a cache stores of the code of npu-matrix. Reading all modules takes seconds, in every new cache."""
+    made = GateCheckout(tmp_path_factory.mktemp("parsed-code"))
+    made.run()
+    made.gate()
+    return made.folder / "cache" / "code"

@@ -21,8 +21,8 @@ EXPECTED = (
 
 
 @pytest.fixture
-def checkout(tmp_path):
-    return GateCheckout(tmp_path)
+def checkout(tmp_path, parsed_code):
+    return GateCheckout(tmp_path, parsed_code)
 
 
 def add(file, text):

@@ -16,8 +16,8 @@ from harness.errors import InputError
 
 
 @pytest.fixture
-def checkout(tmp_path):
-    return GateCheckout(tmp_path)
+def checkout(tmp_path, parsed_code):
+    return GateCheckout(tmp_path, parsed_code)
 
 
 def test_a_broken_patch_of_a_commit_without_mirrors_is_not_green(checkout):
