@@ -95,7 +95,9 @@ class Checkout:
         return self.run("run", "--check", "resolve", "--check", "patches", *more, code=code, **environ)
 
     def report(self) -> dict[str, Any]:
-        return json.loads((self.root / "reports" / "report.json").read_text())
+        found: dict[str, Any] = json.loads((self.root / "reports" / "report.json").read_text())
+        return found
 
     def status(self, code: int = 0) -> dict[str, Any]:
-        return json.loads(self.run("status", "--json", code=code))
+        found: dict[str, Any] = json.loads(self.run("status", "--json", code=code))
+        return found
