@@ -20,6 +20,7 @@ from harness.devices.host.npu_smi import NpuReport, parse_npu_smi
 from harness.devices.host.soc import soc_family
 from harness.devices.sim.runtime_build.compiler import COMPILER_NAMES
 from harness.errors import InfrastructureError
+from harness.user_folders import exists
 
 NPU_SMI_TIMEOUT_S = 20.0
 #: CANN 8.5 and later install to `cann`, earlier ones to `ascend-toolkit`.
@@ -171,7 +172,7 @@ def _number_by_nodes(report: NpuReport, nodes: Sequence[int]) -> NpuReport:
 def _cann(view: HostView) -> str:
     homes = (view.environ.get(name) for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH"))
     roots = [Path(home) for home in homes if home] + [view.ascend / part for part in CANN_ROOTS]
-    for root in roots:
+    for root in filter(exists, roots):
         for file in sorted(root.glob("*/ascend_toolkit_install.info")) + sorted(root.glob("version.cfg")):
             if version := _version(file):
                 return version

@@ -22,13 +22,19 @@ _OUTPUT_LINES = 12
 def find_compiler(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """The command of a C compiler: `CC`, otherwise the system's, otherwise the one in the wheel `ziglang`.
 
-    InfrastructureError when there is none.
+    InfrastructureError when there is none, or if CC is no command.
     """
     environ = os.environ if environ is None else environ
-    if environ.get("CC"):
-        command = shlex.split(environ["CC"])
-        if shutil.which(command[0], path=environ.get("PATH")):
-            return tuple(command)
+    try:
+        command = shlex.split(environ.get("CC", ""))
+    except ValueError as error:
+        raise InfrastructureError(
+            f"the variable CC is not a command: {environ['CC']!r}",
+            why=str(error),
+            fix="set it to the command of a C compiler, or unset it",
+        ) from error
+    if command and shutil.which(command[0], path=environ.get("PATH")):
+        return tuple(command)
     for name in COMPILER_NAMES:
         if program := shutil.which(name, path=environ.get("PATH")):
             return (program,)
