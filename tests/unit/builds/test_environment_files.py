@@ -263,6 +263,11 @@ def test_reading_every_file_finds_what_metadata_cannot_show(cell: Cell) -> None:
     files = store_manifest(unseen, Path(found.files.manifest).parent)
     assert why_changed(files) == ""
     assert "verl/other.py" in why_changed(files, full=True)
+    stored = replace(found, files=files)
+    on_npu = replace(stored, requested_device=replace(found.requested_device, kind="npu"))
+    assert venv_environment.holds(stored) == ""
+    assert "verl/other.py" in venv_environment.holds(stored, full=True)
+    assert "verl/other.py" in venv_environment.holds(on_npu)
 
 
 def test_an_environment_of_another_machine_is_not_compared_with_the_one_in_its_folder_here(
