@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from harness.errors import Problem
 from harness.matrix.cells.pins import resolve_rules
 from harness.matrix.cells.product_expansion import expand_product
-from harness.matrix.model.constraints import Constraint, ExcludedCombinations, plain_version
+from harness.matrix.model.constraints import Constraint, ExcludedCombinations, ViolationKind, plain_version
 from harness.matrix.model.versions import Version
 from harness.matrix.version_matrix import Matrix
 
@@ -86,8 +86,9 @@ def _products(matrix: Matrix) -> Iterator[Problem]:
 
 
 def _constraints(matrix: Matrix) -> Iterator[Problem]:
+    """Constraints that no cell violates. What a package requires also is for cells of others."""
     for constraint in matrix.constraints.values():
-        if not _excludes_something(matrix, constraint):
+        if constraint.kind is not ViolationKind.REQUIREMENT and not _excludes_something(matrix, constraint):
             yield Problem(f"constraint {constraint.id!r} excludes nothing", constraint.where, fix="remove it")
 
 

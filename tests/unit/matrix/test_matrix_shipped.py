@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.matrix.cells.pins import pins_facet
+from harness.matrix.model.constraints import TableRequirement, ViolationKind
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.matrix.reading.unused_entries import find_unused_entries
 
@@ -122,6 +123,26 @@ def test_published_tables_are_complete() -> None:
     }
     assert MATRIX.published["torch-npu"].column("cann")["2.7.1.post2"] == "8.5.0"
     assert all(table.source and table.date for table in MATRIX.published.values())
+
+
+def test_everything_that_a_package_itself_requires_is_a_constraint_that_can_fail() -> None:
+    """The metadata of a release breaks a cell; a table of versions that somebody tested does not."""
+    checked = {
+        (rule.table, rule.axis)
+        for constraint in MATRIX.constraints.values()
+        if constraint.kind is not ViolationKind.UNLISTED
+        for rule in constraint.require
+        if isinstance(rule, TableRequirement)
+    }
+    required = {
+        (table.name, column)
+        for table in MATRIX.published.values()
+        if table.name.endswith("-metadata")
+        for column in table.columns
+        if column in MATRIX.axes and column != table.key
+    }
+    assert ("vllm-ascend-metadata", "python") in required
+    assert required <= checked
 
 
 def test_constraints_leave_the_combinations_that_are_known_to_resolve() -> None:
