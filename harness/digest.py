@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -90,6 +91,9 @@ def _identity(path: Path) -> FileIdentity | None:
     try:
         status = path.stat()
     except OSError:
+        return None
+    # Reading a pipe or a device might never end.
+    if not stat.S_ISREG(status.st_mode):
         return None
     # ctime cannot be set by a program, so a replaced file is noticed even if it has the old mtime.
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

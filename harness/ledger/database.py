@@ -121,7 +121,9 @@ def open_database(path: Path, *, read_only: bool = False) -> OpenedDatabase:
             fix="move it away, or choose another state folder with --state",
         )
     with database_errors(path, "open"):
-        if path.is_file() and (read_only or not _is_writable(path)):
+        if read_only and not path.is_file():
+            raise InputError("there is no ledger here", where=Location(path), fix="name the file of a ledger")
+        if read_only or (path.is_file() and not _is_writable(path)):
             copy = Path(tempfile.mkdtemp(prefix="npu-matrix-ledger-"))
             try:
                 opened = _open_writable(_copy_to(path, copy), had_content=had_content)

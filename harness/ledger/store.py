@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.digest import canonical_json
-from harness.errors import InfrastructureError, InputError, Location, Problem
+from harness.errors import InfrastructureError, Location, Problem
 from harness.evidence import strongest_evidence
 from harness.ledger import run_rows
 from harness.ledger.artifacts import ArtifactStore
@@ -309,8 +309,6 @@ class Ledger:
         process started wrote that ledger, so what it says about this machine is as true as what is recorded
         here. InputError if the file is not a ledger.
         """
-        if not other.is_file():
-            raise InputError("there is no ledger to merge", where=Location(other), fix=f"pass a {FILE_NAME}")
         read, added, signed = 0, 0, 0
         claimed: list[ClaimedOutcome] = []
         refs: dict[str, ArtifactRef] = {}

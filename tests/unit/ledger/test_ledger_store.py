@@ -363,6 +363,15 @@ def test_an_empty_file_is_no_ledger_without_outcomes(tmp_path: Path, beside: boo
         Ledger.read(far / FILE_NAME)
 
 
+def test_a_ledger_that_is_not_there_is_neither_read_nor_created(tmp_path: Path) -> None:
+    missing = tmp_path / "far" / FILE_NAME
+    with Ledger.open(tmp_path / "here") as here, pytest.raises(InputError, match="there is no ledger here"):
+        here.merge(missing)
+    with pytest.raises(InputError, match="there is no ledger here"):
+        Ledger.read(missing)
+    assert not missing.parent.exists()
+
+
 def test_merging_what_is_no_ledger_says_so(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello" * 200)
     with Ledger.open(tmp_path / "a") as ledger:

@@ -1,10 +1,18 @@
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.digest import canonical_json, digest_file, digest_json, digest_tree
+from harness.digest import (
+    VerifiedContents,
+    canonical_json,
+    digest_bytes,
+    digest_file,
+    digest_json,
+    digest_tree,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -47,3 +55,25 @@ def test_a_tree_is_its_relative_paths_and_contents(tmp_path):
 def test_a_file_larger_than_a_chunk(tmp_path):
     (tmp_path / "big").write_bytes(b"x" * (1 << 21))
     assert digest_file(tmp_path / "big") != digest_file(Path(__file__))
+
+
+def test_a_verified_file_that_was_edited_is_read_again(tmp_path: Path):
+    file, verified = tmp_path / "file", VerifiedContents()
+    file.write_bytes(b"content")
+    before = file.stat()
+    assert verified.has_digest(file, digest_bytes(b"content"))
+    assert verified.contains(file, digest_bytes(b"content"))
+    file.write_bytes(b"CONTENT")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert not verified.contains(file, digest_bytes(b"content"))
+    assert not verified.has_digest(file, digest_bytes(b"content"))
+    assert verified.has_digest(file, digest_bytes(b"CONTENT"))
+
+
+def test_only_regular_files_are_read(tmp_path: Path):
+    pipe, verified = tmp_path / "pipe", VerifiedContents()
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path, tmp_path / "missing", Path("/dev/null")):
+        assert not verified.has_digest(path, digest_bytes(b""))
+        verified.add(path, "content")
+        assert not verified.contains(path, "content")
