@@ -10,6 +10,7 @@ from harness.compat.lint.dry_run.values import ProgramError, Unknown, Value
 from harness.compat.lint.hydra_compose import Composition, Program, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_measurements import LintFinding, UndecidedRule
+from harness.compat.lint.ruleset import load_ruleset
 from harness.compat.lint.shell.values import ScriptValue
 
 PROGRAM_RULE = "VERL-CHECK"
@@ -30,7 +31,7 @@ def program_findings(
         composition.values,
         configuration.paths,
         configuration.syntax_tree,
-        Surroundings(device=job.device, variables=_variables(job)),
+        Surroundings(device=job.device, variables=_variables(job), model=_model(job)),
     )
     for error in _distinct(checks):
         yield _finding(error, job, configuration, composition)
@@ -46,8 +47,16 @@ def _variables(job: JobSettings) -> Mapping[str, Value]:
     }
 
 
+def _model(job: JobSettings) -> Mapping[str, Value]:
+    """What the config.json of the job's model is known to have."""
+    facts = load_ruleset().model_facts(job.model)
+    if facts is None:
+        return {}
+    return {"num_attention_heads": facts.heads, "num_key_value_heads": facts.query_groups}
+
+
 def _distinct(checks: ProgramChecks) -> list[ProgramError]:
-    return list({(error.place, error.message): error for error in checks.failed}.values())
+    return list({(error.place, error.message): error for error in checks.failed if error.keys}.values())
 
 
 def _finding(

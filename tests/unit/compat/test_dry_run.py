@@ -237,3 +237,84 @@ def test_several_checks_that_fail_are_all_found() -> None:
 )
 def test_a_program_without_an_end_is_left(body: str) -> None:
     assert not follow(body, CONFIG).failed
+
+
+CLUSTER = {
+    "verl/single_controller/ray/base.py": """\
+class Pool:
+    def __init__(self, counts): self.store = counts
+    @property
+    def world_size(self): return sum(self.store)
+class RayClassWithInitArgs:
+    def __init__(self, cls, *args, **kwargs): self.cls, self.args, self.kwargs = cls, args, kwargs
+def create_colocated_worker_cls(class_dict): raise NotImplementedError
+class RayWorkerGroup: pass
+""",
+    "verl/registry.py": "ENGINES = {}\ndef register(name):\n    def add(cls):\n        ENGINES[name] = cls\n        return cls\n    return add\n",
+    "verl/engines/__init__.py": "from .fsdp import Engine\n",
+    "verl/engines/fsdp.py": "from verl.registry import register\n@register('fsdp')\nclass Engine: pass\n",
+    "verl/worker.py": """\
+import os, ray, torch
+from torch.distributed.device_mesh import init_device_mesh
+from megatron.core import parallel_state as mpu
+from transformers import AutoConfig, AutoModel
+import verl.engines
+from verl.registry import ENGINES
+class Worker:
+    def __init__(self, config):
+        self.config, self.world_size = config, int(os.environ["WORLD_SIZE"])
+        assert self.world_size == torch.distributed.get_world_size()
+        if config.strategy not in ENGINES: raise ValueError(f"no engine {config.strategy}")
+        mesh = init_device_mesh("npu", mesh_shape=(self.world_size // config.sp, config.sp), mesh_dim_names=["dp", "sp"])
+        assert mesh.size() == self.world_size and mesh["sp"].size() == config.sp, "mesh"
+    def init_model(self):
+        model = AutoModel.from_pretrained("x", config=AutoConfig.from_pretrained("x"))
+        assert model.config.num_attention_heads % self.config.sp == 0, "heads"
+        mpu.initialize_model_parallel(tensor_model_parallel_size=self.config.tp, pipeline_model_parallel_size=2)
+""",
+    "verl/main.py": """\
+import hydra, ray
+from verl.single_controller.ray.base import Pool, RayClassWithInitArgs, RayWorkerGroup, create_colocated_worker_cls
+from verl.worker import Worker
+@ray.remote
+class Runner:
+    def run(self, config):
+        pool = Pool([config.cards] * config.nodes)
+        classes = {"actor": RayClassWithInitArgs(cls=ray.remote(Worker), config=config)}
+        group = RayWorkerGroup(resource_pool=pool, ray_cls_with_init=create_colocated_worker_cls(class_dict=classes))
+        group.spawn(prefix_set=classes.keys())["actor"].init_model()
+@hydra.main(config_path=None, config_name="x", version_base=None)
+def main(config):
+    ray.get(Runner.options(name="r").remote().run.remote(config))
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({}, ""),
+        ({"sp": 3}, "mesh"),
+        ({"sp": 16}, "mesh"),
+        ({"strategy": "fdsp"}, "no engine fdsp"),
+        ({"tp": 3}, "world size (8) is not divisible"),
+        ({"nodes": 3}, ""),
+        ({"nodes": 3, "tp": 8}, "world size (24) is not divisible"),
+        ({"cards": 14, "sp": 7}, "heads"),
+        ({"cards": "value_of_the_run_CARDS", "tp": 3}, ""),
+    ],
+)
+def test_workers_are_followed_with_the_size_of_their_pool(changed: Mapping[str, Any], message: str) -> None:
+    config = {"cards": 8, "nodes": 1, "sp": 2, "tp": 2, "strategy": "fsdp", **changed}
+    checks = follow_program(
+        "verl/main.py",
+        config,
+        frozenset(CLUSTER),
+        lambda path: ast.parse(CLUSTER[path]),
+        Surroundings(device="npu", model={"num_attention_heads": 32}),
+    )
+    messages = [error.message for error in checks.failed]
+    assert bool(messages) == bool(message), messages
+    assert message in " ".join(messages)
+    if message.startswith("world size"):
+        assert {"cards", "nodes", "tp"} <= checks.failed[0].keys

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 45
 Named = dict[str, Value]
-FieldKeys = Mapping[str, frozenset[str]]
+ArgumentKeys = Mapping[int | str, frozenset[str]]
+NO_KEYS: ArgumentKeys = {}
+Keys = Mapping[str, frozenset[str]]
 
 
 class Calls:
@@ -47,26 +49,28 @@ class Calls:
             return self._super(scope)
         callee = expressions.value(node.func, scope)
         positional: list[Value] = []
+        named: Named = {}
+        keys: dict[int | str, frozenset[str]] = {}
         certain = True
         for argument in node.args:
-            if isinstance(argument, ast.Starred):
-                items = expressions.items(expressions.value(argument.value, scope))
-                certain = certain and not isinstance(items, Unknown)
-                positional += [] if isinstance(items, Unknown) else list(items)
-            else:
-                positional.append(expressions.value(argument, scope))
-        named: Named = {}
+            with self._run.traced() as read:
+                if isinstance(argument, ast.Starred):
+                    items = expressions.items(expressions.value(argument.value, scope))
+                    certain = certain and not isinstance(items, Unknown)
+                    positional += [] if isinstance(items, Unknown) else list(items)
+                else:
+                    positional.append(expressions.value(argument, scope))
+            keys[len(positional) - 1] = frozenset(read)
         for keyword in node.keywords:
-            value = expressions.value(keyword.value, scope)
-            if keyword.arg is not None:
-                named[keyword.arg] = value
-                continue
-            entries = self._entries(value)
+            with self._run.traced() as read:
+                value = expressions.value(keyword.value, scope)
+            entries = {keyword.arg: value} if keyword.arg is not None else self._entries(value)
             certain = certain and entries is not None
             named |= entries or {}
+            keys |= dict.fromkeys(entries or {}, frozenset(read))
         if not certain and isinstance(callee, (Function, Bound, Class, Partial)):
             return Unknown(sources=sources_of(*positional, *named.values()))
-        return self.apply(callee, positional, named, node, scope)
+        return self.apply(callee, positional, named, node, scope, keys)
 
     def _entries(self, value: Value) -> Named | None:
         if isinstance(value, Instance):
@@ -88,20 +92,28 @@ class Calls:
         return UNKNOWN
 
     def apply(
-        self, callee: Value, positional: list[Value], named: Named, node: ast.AST, scope: Scope
+        self,
+        callee: Value,
+        positional: list[Value],
+        named: Named,
+        node: ast.AST,
+        scope: Scope,
+        keys: ArgumentKeys = NO_KEYS,
     ) -> Value:
-        """Call a value with arguments."""
+        """Call a value with arguments. keys: the configuration keys behind them, by position or name."""
         callee = self._run.resolve(callee)
         match callee:
             case Bound():
-                return self.function(callee.function, [callee.receiver, *positional], named, node, scope)
+                every = [callee.receiver, *positional]
+                return self.function(callee.function, every, named, node, scope, _shifted(keys, 1))
             case Function():
-                return self.function(callee, positional, named, node, scope)
+                return self.function(callee, positional, named, node, scope, keys)
             case Class():
-                return self.construct(callee, positional, named, node, scope)
+                return self.construct(callee, positional, named, node, scope, keys)
             case Partial():
                 every = [*callee.arguments, *positional]
-                return self.apply(callee.function, every, {**callee.named, **named}, node, scope)
+                shifted = _shifted(keys, len(callee.arguments))
+                return self.apply(callee.function, every, {**callee.named, **named}, node, scope, shifted)
             case Native():
                 return callee.compute(positional, named)
             case Instance():
@@ -126,7 +138,13 @@ class Calls:
         return self.function(member, [receiver, *positional], named or {}, node, scope)
 
     def function(
-        self, function: Function, positional: list[Value], named: Named, node: ast.AST, scope: Scope
+        self,
+        function: Function,
+        positional: list[Value],
+        named: Named,
+        node: ast.AST,
+        scope: Scope,
+        keys: ArgumentKeys = NO_KEYS,
     ) -> Value:
         """Call a function of verl."""
         from harness.compat.lint.dry_run.interpreter import ReturnJump
@@ -139,12 +157,11 @@ class Calls:
         inner = Scope(function.scope, function.scope.path)
         inner.variables["__function__"] = function
         self._bind(function, positional, named, inner, node, scope)
-        keys = frozenset(self._run.trace)
+        names = [one.arg for one in (*function.node.args.posonlyargs, *function.node.args.args)]
+        inner.keys |= _by_name(keys, names)
         self._depth += 1
         try:
             with self._run.traced() as trace:
-                for name in inner.variables:
-                    inner.keys[name] = keys
                 if isinstance(function.node, ast.Lambda):
                     return self._run.expressions.value(function.node.body, inner)
                 try:
@@ -193,9 +210,9 @@ class Calls:
         named: Named,
         node: ast.AST,
         scope: Scope,
-        keys: FieldKeys | None = None,
+        keys: ArgumentKeys = NO_KEYS,
     ) -> Value:
-        """Make an object of a class of verl. keys: the configuration keys on which arguments rest."""
+        """Make an object of a class of verl. keys: the configuration keys behind the arguments."""
         replacement = replaced_function(kind, self._run)
         if replacement is not None:
             return replacement(positional, named)
@@ -206,17 +223,22 @@ class Calls:
         instance = Instance(type=kind)
         has_init, init = kind.attribute("__init__")
         if has_init and isinstance(init, Function):
-            self.function(init, [instance, *positional], named, node, scope)
+            self.function(init, [instance, *positional], named, node, scope, _shifted(keys, 1))
         elif kind.is_dataclass:
-            given = {**dict(zip(kind.dataclass_fields(), positional, strict=False)), **named}
-            self._fill_fields(instance, given, keys or {}, node, scope)
+            fields = list(kind.dataclass_fields())
+            given = {**dict(zip(fields, positional, strict=False)), **named}
+            self._fill_fields(instance, given, _by_name(keys, fields), node, scope)
         return instance
 
     def _fill_fields(
-        self, instance: Instance, given: Named, keys: FieldKeys, node: ast.AST, scope: Scope
+        self,
+        instance: Instance,
+        given: Named,
+        keys: Mapping[str, frozenset[str]],
+        node: ast.AST,
+        scope: Scope,
     ) -> None:
         fields = instance.type.dataclass_fields()
-        every = frozenset(self._run.trace)
         for name in given:
             if name not in fields and not instance.type.open_bases:
                 message = f"{instance.type.name}.__init__() got an unexpected keyword argument '{name}'"
@@ -225,7 +247,7 @@ class Calls:
                 raise error
         for name in fields:
             if name in given:
-                self._run.expressions.set_directly(instance, name, given[name], keys.get(name, every))
+                self._run.expressions.set_directly(instance, name, given[name], keys.get(name, frozenset()))
                 continue
             found, default = instance.type.attribute(name)
             if isinstance(default, FieldDefault):
@@ -370,3 +392,19 @@ class Calls:
 
 def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Sequence[ast.expr]:
     return () if isinstance(node, ast.Lambda) else node.decorator_list
+
+
+def _shifted(keys: ArgumentKeys, count: int) -> ArgumentKeys:
+    """The keys behind arguments that get `count` others before them."""
+    return {key + count if isinstance(key, int) else key: read for key, read in keys.items()}
+
+
+def _by_name(keys: ArgumentKeys, names: Sequence[str]) -> dict[str, frozenset[str]]:
+    """The keys behind arguments by the parameters' names; those of `*arguments` are left out."""
+    found: dict[str, frozenset[str]] = {}
+    for key, read in keys.items():
+        if isinstance(key, str):
+            found[key] = read
+        elif 0 <= key < len(names):
+            found[names[key]] = read
+    return found

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from harness.compat.lint.dry_run.parallel_layout import Mesh
 from harness.compat.lint.dry_run.values import (
     UNKNOWN,
     Bound,
@@ -148,7 +149,9 @@ class Expressions:
             return Unknown(sources=sources_of(left, right))
         if isinstance(op, (ast.Pow, ast.LShift)) and not (isinstance(right, int) and right <= MAX_EXPONENT):
             return UNKNOWN
-        if _size(left) + _size(right) > MAX_SIZE or (isinstance(op, ast.Mult) and _size(left) + _size(right)):
+        if _size(left) + _size(right) > MAX_SIZE or (
+            isinstance(op, ast.Mult) and _product(left, right) > MAX_SIZE
+        ):
             return UNKNOWN
         try:
             return _BINARY[type(op)](left, right)
@@ -258,6 +261,8 @@ class Expressions:
             return self._config_entry(holder, name, node, scope)
         if isinstance(holder, (Instance, Super, Class)):
             return self._run.calls.member(holder, name, node, scope)
+        if isinstance(holder, Mesh):
+            return holder.member(name)
         if isinstance(holder, WorkerGroup):
             return holder.member(name, self._run, node, scope)
         if isinstance(holder, (Function, Bound, Partial, Native)):
@@ -430,6 +435,8 @@ class Expressions:
             return self._run.calls.libraries.environment(index, UNKNOWN)
         if isinstance(index, Unknown) or isinstance(container, Unknown):
             return Unknown(sources=sources_of(index, container))
+        if isinstance(container, Mesh):
+            return container.part(index)
         if isinstance(container, Config) and isinstance(index, str):
             return self._config_entry(container, index, node, scope)
         if isinstance(container, (list, tuple)) and any(_is_optional(one) for one in container):
@@ -596,6 +603,13 @@ def _size(value: Value) -> int:
     if isinstance(value, (str, list, tuple)):
         return len(value)
     return value.bit_length() if isinstance(value, int) and abs(value) > 1 << 64 else 0
+
+
+def _product(left: Value, right: Value) -> int:
+    """The size of `left * right`, at least."""
+    if isinstance(left, int) and isinstance(right, int):
+        return _size(left) + _size(right)
+    return max(_size(left), 1) * right if isinstance(right, int) else left if isinstance(left, int) else 0
 
 
 def _is_optional(value: Value) -> bool:

@@ -62,13 +62,16 @@ class Surroundings:
     """What a program sees besides its configuration.
 
     variables: environment variables that the job sets. model: known values of the model's config.json.
-    world_size: processes of the worker group that is being followed; 0 if not known.
+    world_size: processes of the worker group that is being followed, world_keys: the configuration keys
+    behind it. data_parallel: of these, the replicas of the model that Megatron trains. 0 if not known.
     """
 
     device: str
     variables: Mapping[str, Value] = field(default_factory=dict)
     model: Mapping[str, Value] = field(default_factory=dict)
     world_size: int = 0
+    world_keys: frozenset[str] = frozenset()
+    data_parallel: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +103,15 @@ class Interpreter:
         self.open_checks: list[OpenCheck] = []
         self._paths, self._read_module = paths, read_module
         self._modules: dict[str, Scope] = {}
+        self._used_names: dict[str, frozenset[str]] = {}
         self._steps = 0
         self._tries = 0
         self._branch_depth = 0
+
+    def world_size(self) -> Value:
+        """The processes of the worker group that is being followed."""
+        self.trace |= self.surroundings.world_keys
+        return self.surroundings.world_size or UNKNOWN
 
     def module(self, path: str) -> Scope:
         """The variables of a module after its statements."""
@@ -110,6 +119,7 @@ class Interpreter:
             return self._modules[path]
         scope = self._modules[path] = Scope(None, path)
         tree = self._read_module(path)
+        self._used_names[path] = _names(tree)
         branches, tries, trace = self.journal.suspended(), self._tries, self.trace
         self._tries, self.trace = 1, set()
         try:
@@ -288,8 +298,11 @@ class Interpreter:
                 raise
 
     def _fail(self, error: ProgramError) -> None:
-        """Note a failed check and go on, unless the program may handle it or not get there."""
-        if self.journal.is_open or self._tries:
+        """Note a failed check and go on, unless the program may handle it or not get there.
+
+        A check that rests on no setting is about something that only a run brings about, as is what follows.
+        """
+        if self.journal.is_open or self._tries or not error.keys:
             raise error
         self.failures.append(error)
 
@@ -440,12 +453,8 @@ class Interpreter:
         for alias in node.names:
             dotted = alias.name if alias.asname else alias.name.partition(".")[0]
             self._bind(alias.asname or dotted, dotted, "", scope)
-            if not alias.asname and "." in alias.name and self.module_path(alias.name):
-                self._bind_loaded(alias.name, scope)
-
-    def _bind_loaded(self, dotted: str, scope: Scope) -> None:
-        if scope.path.endswith("__init__.py") and scope.parent is None:
-            self.module(self.module_path(dotted))
+            if "." in alias.name and self.module_path(alias.name) and self._reads_at_once(dotted, scope):
+                self.module(self.module_path(alias.name))
 
     def _import_from(self, node: ast.ImportFrom, scope: Scope) -> None:
         dotted = node.module or ""
@@ -467,7 +476,7 @@ class Interpreter:
             self._bind(alias.asname or alias.name, dotted, alias.name, scope)
 
     def _bind(self, name: str, dotted: str, member: str, scope: Scope) -> None:
-        """Bind an imported name. Packages read the modules that they import, because these register names."""
+        """Bind an imported name. Its module is read when the name is used."""
         path = self.module_path(dotted)
         inner = self.module_path(f"{dotted}.{member}") if member else ""
         self.journal.touch(scope.variables)
@@ -477,8 +486,12 @@ class Interpreter:
             scope.variables[name] = Lazy(path=path, name=member)
         else:
             scope.variables[name] = Unknown(name=f"{dotted}.{member}" if member else dotted)
-        if scope.path.endswith("__init__.py") and scope.parent is None and (inner or path):
+        if (inner or path) and scope.parent is None and self._reads_at_once(name, scope):
             self.module(inner or path)
+
+    def _reads_at_once(self, name: str, scope: Scope) -> bool:
+        """Whether a module is imported because of what its statements do: by a package, or without a use."""
+        return scope.path.endswith("__init__.py") or name not in self._used_names[scope.path]
 
     def resolve(self, value: Value) -> Value:
         """The value of an imported name."""
@@ -525,6 +538,12 @@ class _Traced:
     def __exit__(self, *_error: object) -> None:
         self._before |= self._interpreter.trace
         self._interpreter.trace = self._before
+
+
+def _names(tree: ast.Module | None) -> frozenset[str]:
+    """The names that a module uses."""
+    nodes = ast.walk(tree) if tree is not None else ()
+    return frozenset(node.id for node in nodes if isinstance(node, ast.Name))
 
 
 def _catches(handler: ast.ExceptHandler, kind: str) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.compat.lint.dry_run.expressions import has_open_keys
+from harness.compat.lint.dry_run.parallel_layout import device_mesh, megatron_groups
 from harness.compat.lint.dry_run.values import (
     UNKNOWN,
     Bound,
@@ -20,6 +21,7 @@ from harness.compat.lint.dry_run.values import (
     Function,
     Instance,
     Lazy,
+    LibraryCall,
     Native,
     Partial,
     Scope,
@@ -140,22 +142,6 @@ class FieldDefault:
     factory: Value
 
 
-@dataclass(frozen=True, kw_only=True)
-class LibraryCall:
-    """A call of a function of another package."""
-
-    positional: list[Value]
-    named: Named
-    node: ast.AST
-    scope: Scope
-
-    def argument(self, position: int, name: str, default: Value = None) -> Value:
-        """An argument by its position or name."""
-        if name in self.named:
-            return self.named[name]
-        return self.positional[position] if position < len(self.positional) else default
-
-
 class Libraries:
     """Functions that are not verl's."""
 
@@ -201,8 +187,16 @@ class Libraries:
             "torch.cuda.is_available": lambda _call: self._run.surroundings.device == "cuda",
             "torch.npu.is_available": lambda _call: self._run.surroundings.device == "npu",
             "torch.distributed.get_world_size": self._world_size,
+            "torch.distributed.device_mesh.init_device_mesh": lambda call: device_mesh(call, self._run),
+            "megatron.core.parallel_state.initialize_model_parallel": (
+                lambda call: megatron_groups(call, self._run)
+            ),
+            "megatron.core.parallel_state.get_data_parallel_world_size": self._data_parallel,
+            "shutil.which": self._which,
             "torch.distributed.is_initialized": lambda _call: UNKNOWN,
-            "transformers.AutoConfig.from_pretrained": self._model_config,
+            "transformers.AutoConfig.from_pretrained": lambda _call: self._external(
+                {**self._run.surroundings.model}
+            ),
             "collections.defaultdict": lambda _call: UNKNOWN,
             "math.ceil": lambda call: self._math(math.ceil, call),
             "math.floor": lambda call: self._math(math.floor, call),
@@ -228,6 +222,10 @@ class Libraries:
         name = callee.name.removeprefix("builtins.")
         if name in _PURE:
             return self._pure(name, call)
+        config = named.get("config")
+        if isinstance(config, Instance) and not config.type.path:
+            # A model of another package, made from its configuration.
+            return self._external({"config": config})
         if callee.name.startswith("ray.remote"):
             return positional[0] if positional else UNKNOWN
         return Unknown(sources=sources_of(callee, *positional, *named.values()))
@@ -235,11 +233,12 @@ class Libraries:
     def environment(self, name: Value, default: Value) -> Value:
         """An environment variable. Those that the job does not set may be set outside."""
         if name == "WORLD_SIZE" and self._run.surroundings.world_size:
-            return str(self._run.surroundings.world_size)
-        if isinstance(name, str) and name in self._run.surroundings.variables:
-            return self._run.surroundings.variables[name]
-        del default
-        return UNKNOWN
+            return str(self._run.world_size())
+        if not isinstance(name, str):
+            return UNKNOWN
+        # Variables of verl are settings of the job: one that it does not set has its default.
+        unset = default if name.startswith("VERL_") else UNKNOWN
+        return self._run.surroundings.variables.get(name, unset)
 
     def _pure(self, name: str, call: LibraryCall) -> Value:
         arguments = [
@@ -497,7 +496,9 @@ class Libraries:
         if isinstance(kind, Class) and "_target_" in kind.dataclass_fields():
             given["_target_"] = config["_target_"]
         given.pop("_target_", None)
-        keys = {name: frozenset([config.key(name)]) for name in given} if isinstance(config, Config) else {}
+        keys: dict[int | str, frozenset[str]] = {}
+        if isinstance(config, Config):
+            keys = {name: frozenset([config.key(name)]) for name in given}
         if isinstance(kind, Class):
             return self._run.calls.construct(kind, [], given, node, scope, keys)
         return self._run.calls.apply(kind, [], given, node, scope)
@@ -547,10 +548,22 @@ class Libraries:
     def _world_size(self, call: LibraryCall) -> Value:
         if call.positional or call.named:
             return UNKNOWN
-        return self._run.surroundings.world_size or UNKNOWN
+        return self._run.world_size()
 
-    def _model_config(self, _call: LibraryCall) -> Value:
-        return UNKNOWN
+    def _data_parallel(self, _call: LibraryCall) -> Value:
+        return self._run.surroundings.data_parallel or UNKNOWN
+
+    def _which(self, call: LibraryCall) -> Value:
+        """The tool of a device's driver is on machines with this device only."""
+        device = {"nvidia-smi": "cuda", "npu-smi": "npu"}.get(str(call.argument(0, "cmd")), "")
+        if not device:
+            return UNKNOWN
+        return str(call.argument(0, "cmd")) if self._run.surroundings.device == device else None
+
+    def _external(self, attributes: Named) -> Value:
+        """An object of another package, of which only these attributes are known."""
+        kind = Class(name="external", path="", bases=(Unknown(name="external"),), scope=Scope(None, ""))
+        return Instance(type=kind, attributes=attributes)
 
     def _math(self, function: Callable[..., object], call: LibraryCall) -> Value:
         if any(has_unknown(one) for one in call.positional):

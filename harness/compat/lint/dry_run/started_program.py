@@ -24,7 +24,10 @@ UNKNOWN_MARK = re.compile(rf"{UNKNOWN_VALUE}(?P<name>\w*)")
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramChecks:
-    """failed: exceptions that the program raises. open: checks that rest on values that are not known."""
+    """failed: exceptions that the program raises. open: checks that rest on values that are not known.
+
+    complete: whether the program was followed to its end; no program that trains is.
+    """
 
     failed: tuple[ProgramError, ...]
     open: tuple[OpenCheck, ...]

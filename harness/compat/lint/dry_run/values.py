@@ -225,6 +225,22 @@ class Lazy:
     name: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LibraryCall:
+    """A call of a function of another package."""
+
+    positional: list[Value]
+    named: dict[str, Value]
+    node: ast.AST
+    scope: Scope
+
+    def argument(self, position: int, name: str, default: Value = None) -> Value:
+        """An argument by its position or name."""
+        if name in self.named:
+            return self.named[name]
+        return self.positional[position] if position < len(self.positional) else default
+
+
 class Config(dict[str, Value]):
     """A mapping of the composed configuration. path: its dotted key, which starts every key in it."""
 

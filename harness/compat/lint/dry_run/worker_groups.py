@@ -28,10 +28,11 @@ _RAY_BASE = "verl.single_controller.ray.base."
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WorkerGroup:
-    """Workers by role. size: the number of processes of each; 0 if not known."""
+    """Workers by role. size: the number of processes of each; 0 if not known. keys: what it rests on."""
 
     workers: Mapping[str, Instance]
     size: int
+    keys: frozenset[str]
 
     def member(self, name: str, run: Interpreter, node: ast.AST, scope: Scope) -> Value:
         """A method of the group, which calls the workers' method of this name."""
@@ -41,7 +42,7 @@ class WorkerGroup:
             return Native(name=name, compute=lambda _given, _named: self._spawned())
 
         def compute(given: list[Value], named: dict[str, Value]) -> Value:
-            with _in_group(run, self.size):
+            with _in_group(run, self):
                 for worker in self.workers.values():
                     run.calls.method(worker, name, given, node, scope, named)
             return UNKNOWN
@@ -50,18 +51,20 @@ class WorkerGroup:
 
     def _spawned(self) -> Value:
         return {
-            role: WorkerGroup(workers={role: worker}, size=self.size) for role, worker in self.workers.items()
+            role: WorkerGroup(workers={role: worker}, size=self.size, keys=self.keys)
+            for role, worker in self.workers.items()
         }
 
 
 @contextmanager
-def _in_group(run: Interpreter, size: int) -> Iterator[None]:
-    before = run.surroundings.world_size
-    run.surroundings.world_size = size
+def _in_group(run: Interpreter, group: WorkerGroup) -> Iterator[None]:
+    surroundings = run.surroundings
+    before = surroundings.world_size, surroundings.world_keys
+    surroundings.world_size, surroundings.world_keys = group.size, group.keys
     try:
         yield
     finally:
-        run.surroundings.world_size = before
+        surroundings.world_size, surroundings.world_keys = before
 
 
 def replaced_function(called: Function | Class, run: Interpreter) -> Replacement | None:
@@ -97,19 +100,21 @@ def _group(given: list[Value], named: Mapping[str, Value], run: Interpreter) -> 
     )
     scope = Scope(None, "")
     node = ast.Pass(lineno=0, col_offset=0)
-    size = run.expressions.attribute(pool, "world_size", ast.Constant(value=None), scope) if pool else UNKNOWN
+    with run.traced() as keys:
+        size = run.expressions.attribute(pool, "world_size", ast.Constant(value=None), scope)
     known = size if isinstance(size, int) and not isinstance(size, bool) else 0
     if isinstance(classes, Instance):
         classes = {"worker": classes}
     if not isinstance(classes, dict):
         return UNKNOWN
     workers: dict[str, Instance] = {}
-    with _in_group(run, known):
+    group = WorkerGroup(workers=workers, size=known, keys=frozenset(keys))
+    with _in_group(run, group):
         for role, described in classes.items():
             made = _worker(described, run, node, scope)
             if isinstance(made, Instance):
                 workers[str(role)] = made
-    return WorkerGroup(workers=workers, size=known)
+    return group
 
 
 def _worker(described: Value, run: Interpreter, node: ast.AST, scope: Scope) -> Value:
