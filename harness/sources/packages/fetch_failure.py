@@ -34,8 +34,14 @@ NETWORK_WORDS = (
     "network connectivity is disabled",
     "operation timed out",
 )
-# Error texts of the operating system for problems of this machine, other than a full disk.
-MACHINE_WORDS = ("read-only file system", "too many open files")
+# Error texts of the operating system and of uv for problems of this machine, other than a full disk.
+MACHINE_WORDS = (
+    "read-only file system",
+    "too many open files",
+    "failed to initialize cache",
+    "input/output error (os error 5)",
+    "cannot allocate memory (os error 12)",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from harness.errors import InfrastructureError, InputError
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
+from harness.sources.packages.index_settings import uv_binary
 from harness.sources.packages.lockfile import normal_name, parse_lock
 
 LOCK = """\
@@ -71,3 +75,18 @@ def test_other_failures_are_none() -> None:
     assert fetch_failure("error: Hash mismatch for `x`") is None
     assert machine_failure("error: Hash mismatch for `x`") is None
     assert "No space left" in str(machine_failure("a\n cause: No space left on device (os error 28)\n"))
+
+
+def test_a_cache_that_uv_cannot_use_is_a_failure_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = subprocess.run(
+        [uv_binary(), "pip", "compile", "-"],
+        input="x",
+        env={"UV_CACHE_DIR": str(tmp_path / "file" / "cache"), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    shown = str(machine_failure(done.stderr))
+    assert str(tmp_path) in shown
+    assert "UV_CACHE_DIR" in shown
