@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from harness.ledger.plan_record import PlanRecord
@@ -11,10 +12,14 @@ from harness.plan.tasks.task import Plan
 
 
 class Effect(str, enum.Enum):
-    """What a change does to a task. UNCHANGED is certain: with equal keys, all inputs are equal."""
+    """What a change does to a task. UNCHANGED is certain: with equal keys, all inputs are equal.
+
+    EXPECTED: the key is equal, but the change modifies whether the task is expected to fail.
+    """
 
     CHANGED = "changed"
     NEW = "new"
+    EXPECTED = "expected"
     UNCHANGED = "unchanged"
 
 
@@ -38,6 +43,8 @@ class TaskImpact:
         """One line: the changes, or why there is no earlier task to compare with."""
         if self.effect is Effect.UNCHANGED:
             return "its code, parameters and facets are the same"
+        if self.effect is Effect.EXPECTED:
+            return "only its expected failure in matrix.yaml is another one"
         return "; ".join(str(change) for change in self.changes) or "no cell had this task before"
 
 
@@ -53,8 +60,12 @@ class Impact:
         return tuple(task for task in self.tasks if task.effect is effect)
 
 
-def compare_plans(plan: Plan, before: PlanRecord) -> Impact:
+def compare_plans(
+    plan: Plan, before: PlanRecord, expected_otherwise: Collection[tuple[str, str]] = ()
+) -> Impact:
     """Compare the current plan with an earlier one.
+
+    expected_otherwise: the (cell, check) whose expected failure differs.
 
     A task is compared with the earlier task of the same check and cell. If no earlier cell has this id,
     because its versions were edited, the earlier cell of the same stack is used.
@@ -76,7 +87,9 @@ def compare_plans(plan: Plan, before: PlanRecord) -> Impact:
     for key, task in plan.tasks.items():
         cells = tuple(cells_of_key.get(key, ()))
         if key in earlier:
-            tasks.append(TaskImpact(key=key, check=task.check.name, effect=Effect.UNCHANGED, cells=cells))
+            otherwise = any((cell, task.check.name) in expected_otherwise for cell in cells)
+            effect = Effect.EXPECTED if otherwise else Effect.UNCHANGED
+            tasks.append(TaskImpact(key=key, check=task.check.name, effect=effect, cells=cells))
             continue
         old = next((found for found in (predecessor(cell, task.check.name) for cell in cells) if found), "")
         tasks.append(

@@ -40,8 +40,9 @@ class GateInputs:
     cannot run; default: the keys of the verdicts. base: the verdicts of the base that decide something.
     base_keys: the keys of all entries of the base, with or without an outcome; "" if the entry has no task.
     base_statuses: why entries of the base decide nothing. base_expected: where the base declares an expected
-    failure; None if that is unknown. evidence_changes: entries that can have other evidence than on the base,
-    with the strongest on the base and here.
+    failure; None if that is unknown. expected_otherwise: entries whose expected failure the change modifies;
+    they need an outcome like those whose key differs. evidence_changes: entries that can have other evidence
+    than on the base, with the strongest on the base and here.
     selected: the entries that the user selected; others are judged only if their key changed. None: all.
     hardware: entries that need a device which this host does not have. awaiting: entries whose outcomes
     another job provides; see `matches`. accept_removed: entries that the change may remove.
@@ -60,6 +61,7 @@ class GateInputs:
     base_keys: Mapping[CellCheck, str] = field(default_factory=dict)
     base_statuses: Mapping[CellCheck, Status] = field(default_factory=dict)
     base_expected: Mapping[CellCheck, str] | None = None
+    expected_otherwise: Collection[CellCheck] = ()
     evidence_changes: Mapping[CellCheck, tuple[Evidence, Evidence]] = field(default_factory=dict)
     selected: Collection[CellCheck] | None = None
     hardware: Collection[CellCheck] = ()
@@ -104,6 +106,10 @@ class GateInputs:
             return ""
         weaker = head.evidence.value if head.evidence else "no"
         return f"it passed on {base.evidence.value} evidence on the base, and on {weaker} evidence here"
+
+    def needs_outcome(self, name: CellCheck) -> bool:
+        """Whether the change can alter the verdict on an entry, so that it needs an outcome."""
+        return self.changed(name) or name in self.expected_otherwise
 
     def changed(self, name: CellCheck) -> bool:
         """Whether the key of an entry differs from that of the base, or the base has no such key."""
@@ -170,13 +176,13 @@ def judge_gate(inputs: GateInputs) -> GateReport:
 
 
 def _in_scope(name: CellCheck, inputs: GateInputs) -> bool:
-    return inputs.selected is None or name in inputs.selected or inputs.changed(name)
+    return inputs.selected is None or name in inputs.selected or inputs.needs_outcome(name)
 
 
 def _left_out(name: CellCheck, head: Verdict, inputs: GateInputs) -> bool:
-    """Whether an entry has no verdict and the same key on the base, so that the change cannot be a cause."""
+    """Whether an entry has no verdict, and the change cannot alter it."""
     unanswered = head.status in UNANSWERED
-    return inputs.impacted_only and unanswered and bool(inputs.key(name)) and not inputs.changed(name)
+    return inputs.impacted_only and unanswered and bool(inputs.key(name)) and not inputs.needs_outcome(name)
 
 
 def _item(name: CellCheck, head: Verdict, inputs: GateInputs) -> GateItem:
@@ -298,12 +304,7 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
     if head.status is Status.INCONCLUSIVE and head.key == inputs.base_keys.get(name):
         return GateClass.KNOWN, Blocks.NO, (f"inconclusive; {_same_key(head, inputs)}",)
     if head.status in UNDECIDED:
-        what = (
-            "inconclusive: the measurements do not decide the verdict"
-            if head.status is Status.INCONCLUSIVE
-            else "the check is planned but has no outcome"
-        )
-        return GateClass.INFRA, Blocks.INCOMPLETE, (what,) if head.outcome else ()
+        return GateClass.INFRA, Blocks.INCOMPLETE, _undecided(name, head, inputs)
     flake = inputs.flakes.get(name)
     if flake and flake.stability not in {Stability.PASSES, Stability.FAILS}:
         if flake.stability is Stability.FLAKY:
@@ -313,6 +314,14 @@ def _classify(name: CellCheck, head: Verdict, inputs: GateInputs) -> _Class:
         return _passed(name, head, inputs)
     gate_class, blocks, evidence = _failed(name, head, inputs)
     return gate_class, blocks, (*evidence, flake.reason) if flake else evidence
+
+
+def _undecided(name: CellCheck, head: Verdict, inputs: GateInputs) -> tuple[str, ...]:
+    if head.outcome is None:
+        return (_changed_without_outcome(name, inputs),) if inputs.needs_outcome(name) else ()
+    if head.status is Status.INCONCLUSIVE:
+        return ("inconclusive: the measurements do not decide the verdict",)
+    return ("the check is planned but has no outcome",)
 
 
 def _known(name: CellCheck, head: Verdict, inputs: GateInputs) -> tuple[str, ...]:
@@ -330,7 +339,7 @@ def _known(name: CellCheck, head: Verdict, inputs: GateInputs) -> tuple[str, ...
 def _not_run(name: CellCheck, inputs: GateInputs) -> _Class:
     base = inputs.base.get(name)
     evidence = (f"not run, but the base has an outcome: {_described(base)}",) if base else ()
-    if inputs.changed(name):
+    if inputs.needs_outcome(name):
         return GateClass.NOT_RUN, Blocks.INCOMPLETE, (_changed_without_outcome(name, inputs), *evidence)
     return GateClass.NOT_RUN, Blocks.NO, evidence
 
@@ -349,6 +358,8 @@ def _blocked(name: CellCheck, inputs: GateInputs) -> _Class:
 
 
 def _changed_without_outcome(name: CellCheck, inputs: GateInputs) -> str:
+    if not inputs.changed(name):
+        return "this change modifies its expected failure, and it has no outcome"
     if name not in inputs.base_keys:
         return f"this change adds key {inputs.key(name)[:12]}, and it has no outcome"
     return f"this change modifies its key to {inputs.key(name)[:12]}, and that key has no outcome"

@@ -6,9 +6,10 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.errors import InputError, Location, NothingSelectedError
@@ -28,7 +29,7 @@ from harness.plan.change.revision import (
 from harness.serialisation import as_object, load
 from harness.settings import ENVIRONMENT_PREFIX, OPTIONS, Settings, load_settings
 from harness.verdict.expectations import ExpectationList, ExpectationSurvey
-from harness.workspace.planning.open_plan import PlanContext, open_plan
+from harness.workspace.planning.open_plan import PlanContext, expectations, open_plan
 from harness.workspace.planning.plan_estimates import work_text
 from harness.workspace.planning.plan_history import PlanHistory
 from harness.workspace.planning.plan_schedule import PlanReport
@@ -42,8 +43,9 @@ def compare_with_revision(
 ) -> PlanReport:
     """The plan, with the differences from a revision as JSON (schema `npu-matrix.impact`) and as text."""
     revision = resolve_revision(context.settings.root, reference)
-    before = plan_of_revision(context, revision, only, checks).plan
-    found = compare_plans(context.plan, before)
+    before = plan_of_revision(context, revision, only, checks)
+    names = {(entry.cell_id, entry.check): (entry.cell_id, entry.check) for entry in context.plan.entries}
+    found = compare_plans(context.plan, before.plan, expected_otherwise(context, before, names))
     changed = [task for task in found.tasks if task.effect is not Effect.UNCHANGED]
     return PlanReport(
         context=context,
@@ -66,6 +68,45 @@ class RevisionPlan:
     settings: Settings
     matrix: Matrix | None
     expected: tuple[ExpectationSurvey, ...] | None = None
+
+
+class DeclaredFailure(NamedTuple):
+    """An expected failure: the state in which the check should end, and where matrix.yaml says so."""
+
+    state: str
+    where: str
+
+
+#: (cell, check) of this checkout -> the same on the base, where the id of an edited stack can differ.
+BaseNames = Mapping[tuple[str, str], tuple[str, str]]
+
+
+def declared_failures(base: RevisionPlan, names: BaseNames) -> dict[tuple[str, str], DeclaredFailure] | None:
+    """The expected failures of a revision, by their names in this checkout; None if they are unknown."""
+    if base.matrix is not None:
+        expected = expectations(base.matrix, base.plan.profile)
+        found = {name: expected(*there) for name, there in names.items()}
+        return {name: DeclaredFailure(one.state, one.where) for name, one in found.items() if one}
+    if base.expected is None:
+        return None
+    listed = {
+        (cell, one.check): DeclaredFailure(one.state, one.where)
+        for one in base.expected
+        if not one.fault
+        for cell in one.cells
+    }
+    return {name: listed[there] for name, there in names.items() if there in listed}
+
+
+def expected_otherwise(
+    context: PlanContext, base: RevisionPlan, names: BaseNames
+) -> frozenset[tuple[str, str]]:
+    """The checks of cells that are expected to fail only here, only on the base, or in another state."""
+    before = declared_failures(base, names) or {}
+    expected = expectations(context.matrix, context.plan.profile)
+    here = {name: one.state for name in names if (one := expected(*name))}
+    there = {name: one.state for name, one in before.items()}
+    return frozenset(name for name in names if here.get(name) != there.get(name))
 
 
 def plan_of_revision(

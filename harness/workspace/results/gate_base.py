@@ -24,9 +24,14 @@ from harness.verdict.gate.gate_report import CellCheck
 from harness.verdict.ledger_outcomes import read_attempts, verdicts_from_ledger
 from harness.verdict.verdict import Verdict
 from harness.workspace.open_ledger import ledger_file, read_ledger
-from harness.workspace.planning.open_plan import PlanContext, expectations
+from harness.workspace.planning.open_plan import PlanContext
 from harness.workspace.planning.other_host_plans import join_plans
-from harness.workspace.planning.revision_comparison import RevisionPlan, plan_of_revision
+from harness.workspace.planning.revision_comparison import (
+    BaseNames,
+    RevisionPlan,
+    declared_failures,
+    plan_of_revision,
+)
 from harness.workspace.results.gate_scope import changed_evidence_settings
 
 
@@ -164,19 +169,15 @@ def _stored_plan(plan: PlanRecord) -> Plan:
     return plan_of_record(plan, {check.name: check for check in all_checks()})
 
 
+def names_on_base(base: GateBase, names: Collection[CellCheck]) -> BaseNames:
+    """(cell, check) of this checkout -> the same on the base."""
+    return {(cell, check): (base.cells.get(cell, cell), check) for cell, check in names}
+
+
 def expected_on_base(base: GateBase, names: Collection[CellCheck]) -> dict[CellCheck, str] | None:
     """(cell, check) -> where the base declares an expected failure; None if that is unknown."""
-    if base.at is None:
-        return None
-    cells = {name: (base.cells.get(name[0], name[0]), name[1]) for name in names}
-    if base.at.matrix is not None:
-        expected = expectations(base.at.matrix, base.plan.profile)
-        found = {name: expected(*there) for name, there in cells.items()}
-        return {name: one.where for name, one in found.items() if one}
-    if base.at.expected is None:
-        return None
-    listed = {(cell, one.check): one.where for one in base.at.expected if not one.fault for cell in one.cells}
-    return {name: listed[there] for name, there in cells.items() if there in listed}
+    found = declared_failures(base.at, names_on_base(base, names)) if base.at else None
+    return None if found is None else {name: one.where for name, one in found.items()}
 
 
 def uncompared(context: PlanContext, base: GateBase) -> tuple[str, ...]:

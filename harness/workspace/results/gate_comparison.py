@@ -37,10 +37,12 @@ from harness.verdict.verdict import Verdict
 from harness.workspace.planning.index_review import IndexReview, review_index
 from harness.workspace.planning.open_plan import PlanContext, expectations, open_plan
 from harness.workspace.planning.other_host_plans import add_outcomes_of_other_hosts
+from harness.workspace.planning.revision_comparison import expected_otherwise
 from harness.workspace.results.gate_base import (
     GateBase,
     base_verdicts,
     expected_on_base,
+    names_on_base,
     open_gate_base,
     uncompared,
 )
@@ -145,6 +147,7 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
             if (one.outcome and not one.outcome.trust.claimed) or one.status is Status.BLOCKED
         },
         base_expected=expected_on_base(base, head),
+        expected_otherwise=_expected_otherwise(context, base, head_entries),
         evidence_changes=_evidence_changes(base.plan, plan.record()),
         selected=planned.selected,
         hardware=frozenset(name for name, one in head_entries.items() if _cause(one) is SkipCause.HOST),
@@ -168,6 +171,14 @@ def gate_inputs(planned: GatePlan, ledger: Ledger, options: GateOptions) -> Gate
             if verdict.status is Status.NOT_RUN and (repository := _missing_sources(plan, verdict.key))
         },
     )
+
+
+def _expected_otherwise(
+    context: PlanContext, base: GateBase, entries: Mapping[CellCheck, PlanEntry]
+) -> frozenset[CellCheck]:
+    """The entries with a key whose expected failure the change modifies."""
+    names = [name for name, entry in entries.items() if _key(entry, None)]
+    return expected_otherwise(context, base.at, names_on_base(base, names)) if base.at else frozenset()
 
 
 def _problems(context: PlanContext, changed: CheckoutChange | None) -> tuple[str, ...]:

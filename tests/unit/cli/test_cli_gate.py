@@ -14,6 +14,7 @@ from patched_checkout import added_line, write_patch
 
 from harness.cli.app import main
 from harness.cli.gate_command import command
+from harness.cli.plan_command import command as plan_command
 from harness.cli.triage_command import command as triage_command
 from harness.errors import InputError
 from harness.ledger.store import Ledger
@@ -665,6 +666,24 @@ def test_a_base_whose_matrix_only_its_own_version_can_read_keeps_its_expectation
     assert classes["verl-0-9-1"] == ("new" if lists else "known")
     assert any("the matrix of the base cannot be read" in note for note in report["scope"]["notes"])
     assert bool(report["unverified"]) is not lists
+
+
+@pytest.mark.parametrize("added", [True, False])
+def test_an_expectation_that_nothing_verifies_blocks_and_its_check_is_planned(repository, added):
+    if not added:
+        repository.write(more=EXPECTATION % "2099-01-01")
+        repository.commit()
+    repository.write(more=EXPECTATION % "2099-01-01" if added else "")
+    classes, report = repository.classes("--impacted", code=4)
+    assert classes == {"verl-0-9-1": "infra"}
+    assert "modifies its expected failure" in report["items"][0]["evidence"][0]
+    found = CliRunner().invoke(
+        plan_command, ["--changed-since", "main", "--json"], obj=repository.settings, standalone_mode=False
+    )
+    touched = [task for task in json.loads(found.stdout)["tasks"] if task["effect"] != "unchanged"]
+    assert [(task["check"], task["effect"]) for task in touched] == [("patches", "expected")]
+    repository.answer(BAD if added else GOOD)
+    assert repository.classes("--impacted", "--only", "verl-0-9-1*", code=0)[0]
 
 
 def test_a_narrowed_profile_blocks(repository):

@@ -246,6 +246,16 @@ def test_a_failure_that_the_change_declares_is_known_only_if_it_is_decided():
     assert classified(unsupported, **declared) == (GateClass.UNKNOWN, EXIT_INCOMPLETE)
 
 
+def test_a_check_whose_expected_failure_the_change_modifies_needs_an_outcome():
+    same, modified = {"base_key": "a" * 64, "impacted_only": True}, {"expected_otherwise": {NAME}}
+    missing = side(Status.NOT_RUN, "not run yet")
+    assert gate(missing, **same).exit_code == EXIT_OK
+    report = gate(missing, **same, **modified)
+    assert report.exit_code == EXIT_INCOMPLETE
+    assert "modifies its expected failure" in report.items[0].evidence[0]
+    assert gate(PASS, **same, **modified).exit_code == EXIT_OK
+
+
 def test_weaker_evidence_than_on_the_base_blocks_until_it_is_accepted():
     moved = {"evidence_changes": {NAME: (Evidence.HARDWARE, Evidence.SIMULATED)}}
     report = gate(PASS, **moved)
