@@ -119,18 +119,19 @@ def as_text(report: GateReport) -> str:
             and item.blocks is Blocks.NO
         ):
             continue
-        lines.append(f"{item.gate_class.value}: {item.cell_id} {item.check} ({item.status.value})")
+        lines.append(shown(f"{item.gate_class.value}: {item.cell_id} {item.check} ({item.status.value})"))
         lines += [f"  {shown(reason)}" for reason in item.reasons]
         lines += [f"  {shown(evidence)}" for evidence in item.evidence]
         lines += [f"  changed: {shown(change)}" for change in item.changes]
         if item.place:
-            lines.append(f"  at: {item.place.file}:{item.place.line}")
+            lines.append(f"  at: {shown(item.place.file)}:{item.place.line}")
         lines += [f"  do: {shown(remedy)}" for remedy in item.remedies]
         if item.blocks is not Blocks.NO and _names_no_command(item):
-            lines.append(f"  reproduce: {item.reproduce}")
+            lines.append(f"  reproduce: {shown(item.reproduce, len(item.reproduce))}")
     lines += [f"error: {shown(problem)}" for problem in (*report.problems, *report.unverified)]
     lines += [f"note: {shown(notice)}" for notice in report.notices]
-    return "\n".join([*lines, _counts(report), f"gate against {report.base}: {verdict_text(report)}"]) + "\n"
+    verdict = f"gate against {shown(report.base)}: {verdict_text(report)}"
+    return "\n".join([*lines, _counts(report), verdict]) + "\n"
 
 
 def as_json(report: GateReport) -> str:
@@ -214,7 +215,7 @@ def as_github(report: GateReport) -> str:
 def _annotation(level: str, item: GateItem, title: str, text: str) -> str:
     place = item.place
     where = f"file={_property(place.file)},line={place.line}," if place else ""
-    return f"::{level} {where}title={_property(title)}::{_data(text)}"
+    return f"::{level} {where}title={_property(shown(title))}::{_data(text)}"
 
 
 def _sentences(item: GateItem) -> str:
@@ -222,7 +223,16 @@ def _sentences(item: GateItem) -> str:
         *map(shown, (*item.evidence, *item.reasons)),
         *(f"do: {shown(remedy)}" for remedy in item.remedies),
     ]
-    return "\n".join([*sentences, *([f"reproduce: {item.reproduce}"] if _names_no_command(item) else [])])
+    return "\n".join(
+        [
+            *sentences,
+            *(
+                [f"reproduce: {shown(item.reproduce, len(item.reproduce))}"]
+                if _names_no_command(item)
+                else []
+            ),
+        ]
+    )
 
 
 def _names_no_command(item: GateItem) -> bool:

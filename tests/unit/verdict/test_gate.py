@@ -467,13 +467,21 @@ def test_green_means_that_every_changed_key_has_a_pass_or_an_expected_outcome(
 HOSTILE = "\n::set-output name=a::b ##[x] @team <script>alert(1)</script> | `x` [y](javascript:z) --> #1 %0A \x1b[2J\x00 token=hunter2hunter2"
 
 
+HOSTILE_NAME = "\n::error title=a::b ##[x] @team <script>alert(1)</script> [y](javascript:z) --> \x1b[2J\x00"
+
+
 def hostile_report():
-    return gate(
-        side(Status.FAIL, HOSTILE),
-        PASS,
-        places={NAME: Place(file="a,b:c.yaml", line=3)},
-        changes={NAME: [HOSTILE]},
-        problems=(HOSTILE,),
+    """The plan of a base can be that of another ledger, with any names."""
+    return judge_gate(
+        GateInputs(
+            base_name=HOSTILE_NAME,
+            head={NAME: side(Status.FAIL, HOSTILE), (HOSTILE_NAME, "loss"): side(Status.FAIL, HOSTILE)},
+            base={NAME: PASS},
+            base_keys={NAME: "b" * 64, (HOSTILE_NAME, HOSTILE_NAME): "b" * 64},
+            places={NAME: Place(file="a,b:c.yaml", line=3)},
+            changes={NAME: [HOSTILE]},
+            problems=(HOSTILE,),
+        )
     )
 
 
@@ -485,6 +493,7 @@ def test_what_a_cell_says_commands_nothing_and_is_no_markup():
             r"::(error|warning|notice) ?(file=a%2Cb%3Ac.yaml,line=3,)?(title=[^:,]*(%3A)?[^:]*)?::", line
         )
     assert "::set-output" not in FORMATS["text"](report).replace(": :", "")
+    assert not [line for line in FORMATS["text"](report).splitlines() if line.lstrip().startswith("::")]
     for name in ("markdown", "comment"):
         text = FORMATS[name](report).replace(COMMENT_MARKER, "")
         assert "<script" not in text
