@@ -152,6 +152,15 @@ class InfrastructureError(HarnessError):
     usual_exit_code = EXIT_INCOMPLETE
 
 
+class DiskSpaceError(InfrastructureError):
+    """A disk has too little space, and whoever raises this knows which one and what to do: exit code 4."""
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What to show, with the remedy for this disk."""
+        return self._problems
+
+
 class InterruptedRunError(HarnessError):
     """The run was stopped by the user or a signal; the same command resumes it: exit code 130."""
 

@@ -18,7 +18,7 @@ from harness.builds.engines.image_layers import Layer
 from harness.builds.lock.cell_lock import CellLock
 from harness.builds.lock.layer_contents import layer_contents
 from harness.devices.host.container_service import storage_remedy
-from harness.errors import InfrastructureError, Location
+from harness.errors import DiskSpaceError, Location
 from harness.sources.packages.lockfile import LockedPackage
 
 # The smallest unpacked size in MiB (sum of RECORD) of the releases in cells of verl 0.6.1 to 0.9.1 and vLLM
@@ -52,10 +52,10 @@ def least_bytes(packages: Iterable[LockedPackage], arch: str | None = None) -> i
 
 
 def require_disk_space(packages: Iterable[LockedPackage], cells: Path) -> None:
-    """InfrastructureError when the disk with the folder of environments has no space for these packages."""
+    """DiskSpaceError if the disk with the folder of environments has no space for these packages."""
     needed, free = least_bytes(packages), free_bytes(cells)
     if free < needed:
-        raise InfrastructureError(
+        raise DiskSpaceError(
             "there is not enough disk space for this cell's environment",
             where=Location(cells),
             why=f"its large packages need {needed / GIB:.1f} GiB, this disk has {free / GIB:.1f} GiB free",
@@ -65,7 +65,7 @@ def require_disk_space(packages: Iterable[LockedPackage], cells: Path) -> None:
 
 
 def require_image_storage(engine: Engine, layers: Sequence[Layer], lock: CellLock) -> None:
-    """InfrastructureError when the disk with the engine's images has no space for the missing layers.
+    """DiskSpaceError if the disk with the engine's images has no space for the missing layers.
 
     Without effect when that disk is not known.
     """
@@ -75,7 +75,7 @@ def require_image_storage(engine: Engine, layers: Sequence[Layer], lock: CellLoc
     folder = engine.storage() if needed else None
     if folder is None or free_bytes(folder) >= needed:
         return
-    raise InfrastructureError(
+    raise DiskSpaceError(
         f"there is not enough disk space for this cell's image where {engine.name} stores images",
         where=Location(folder),
         why=f"the large packages of the missing layers need {needed / GIB:.1f} GiB, "

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from harness.builds.engines.image_layers import Layer
 from harness.devices.host.container_service import storage_remedy
-from harness.errors import InfrastructureError
+from harness.errors import DiskSpaceError, InfrastructureError
 
 # Folder of the build-time files in a build: a file system in memory, which no layer contains.
 BUILD_TIME_FOLDER = "/run/npu-matrix"
@@ -212,7 +212,7 @@ def remote_daemon_error(engine: str, address: str, why: str) -> InfrastructureEr
 
 def full_disk_error(engine: str, what: str, why: str) -> InfrastructureError:
     """The disk with the engine's images is full."""
-    return InfrastructureError(
+    return DiskSpaceError(
         f"{engine} could not {what}: its disk is full",
         why=why,
         fix=storage_remedy(engine),

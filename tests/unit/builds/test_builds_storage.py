@@ -11,10 +11,12 @@ from test_disk_space import ALL_MIB, LARGE, disk, only_measured
 from test_image_layers import build, lock, package
 
 from harness.builds.cell.disk_space import require_image_storage
+from harness.builds.engines.engine import full_disk_error
 from harness.builds.engines.image_build import find_base_image
 from harness.builds.engines.image_layers import image_layers
 from harness.builds.lock.cell_lock import CellLock
-from harness.errors import InfrastructureError
+from harness.devices.host.container_service import storage_remedy
+from harness.errors import EXIT_INCOMPLETE, InfrastructureError
 
 __all__ = ["disk"]
 CELL = lock(packages=tuple(package(one.name, "1") for one in LARGE))
@@ -72,3 +74,10 @@ def test_small_layers_and_unknown_architectures_and_disks_are_not_asked_for(engi
     assert engine.asked == 0
     engine.folder = None
     require(engine)
+
+
+def test_a_full_disk_of_an_engine_keeps_its_own_remedy() -> None:
+    """Another folder for the cache, the usual remedy for a full disk, would not help."""
+    error = full_disk_error("docker", "store a layer", "write x: no space left on device")
+    assert error.problems[0].fix == storage_remedy("docker")
+    assert (error.exit_code, error.disk_full) == (EXIT_INCOMPLETE, True)
