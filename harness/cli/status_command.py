@@ -41,7 +41,7 @@ def command(settings: Settings, run_id: str | None, query: str, watch: bool, as_
         elif as_json:
             click.echo(dumps(status_json(view), indent=2))
         else:
-            show_run(view, console)
+            show_run(settings, view, console)
     if view.stored.run.finished is None and not as_json:
         click.echo(
             "this run has not finished: it is still running, or it was killed; start it again to resume"

@@ -17,6 +17,7 @@ from harness.report.query.grid_query import GridSelection, select
 from harness.settings import Settings
 from harness.verdict.plan_verdicts import RunSummary, summarise_verdicts
 from harness.workspace.planning.plan_history import INDEX_FACT, last_review
+from harness.workspace.results.checkout_difference import checks_with_other_keys
 from harness.workspace.results.run_report import gather_report_inputs
 from harness.workspace.results.stored_run import StoredRun, is_running, mark_unfinished, open_run
 
@@ -47,10 +48,17 @@ def read_run(settings: Settings, ledger: Ledger, run_id: str | None, query: str)
     )
 
 
-def show_run(view: RunView, console: Console) -> None:
-    """Print the grid, and what the package index said about the archives when the run began."""
+def show_run(settings: Settings, view: RunView, console: Console) -> None:
+    """Print the grid, what the package index said when the run began, and what the checkout changed since."""
     print_grid(view.model, console, view.selection)
     click.echo(last_review([view.stored.run]))
+    changed = checks_with_other_keys(settings, view.stored) if view.stored.run.finished else ()
+    if changed:
+        cell, check = changed[0]
+        click.echo(
+            f"note: {len(changed)} of these verdicts are not about this checkout as it is now, for example "
+            f"{check} of {cell}: run `npu-matrix run`; `npu-matrix why-rerun {cell}` says what changed"
+        )
 
 
 def follow_run(settings: Settings, ledger: Ledger, run_id: str, query: str, console: Console) -> RunView:
@@ -68,7 +76,7 @@ def follow_run(settings: Settings, ledger: Ledger, run_id: str, query: str, cons
             if view.stored.run.finished is not None or not is_running(settings):
                 break
             time.sleep(max(PERIOD, WAIT_FACTOR * (time.monotonic() - began)))
-    show_run(view, console)
+    show_run(settings, view, console)
     return view
 
 
