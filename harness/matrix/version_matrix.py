@@ -140,15 +140,9 @@ class Matrix:
 
     def expectation_for(self, cell: Cell, check: str) -> Expectation | None:
         """The first expectation that covers this check of this cell, even if it has expired."""
-        versions = self.versions(cell.axes)
-        return next(
-            (
-                expectation
-                for expectation in self.expectations.values()
-                if expectation.check == check and expectation.covers(cell, versions)
-            ),
-            None,
-        )
+        about = [expectation for expectation in self.expectations.values() if expectation.check == check]
+        versions = self.versions(cell.axes) if about else {}
+        return next((expectation for expectation in about if expectation.covers(cell, versions)), None)
 
     @functools.cached_property
     def all_cells(self) -> tuple[Cell, ...]:
