@@ -88,11 +88,11 @@ class GateInputs:
         return self.head_keys.get(name, "") or (verdict.key if verdict else "")
 
     def declares(self, name: CellCheck) -> bool:
-        """Whether the change itself declares a failure of this entry as expected; the base does not."""
+        """Whether the change itself declares this failure as expected; the base does not, or another one."""
         verdict = self.head.get(name)
         if verdict is None or verdict.expected is None or self.base_expected is None:
             return False
-        return name not in self.base_expected
+        return name not in self.base_expected or name in self.expected_otherwise
 
     def weakened(self, name: CellCheck) -> str:
         """Why the change has, or can have, only weaker evidence for the entry than the base; else ""."""
@@ -333,7 +333,7 @@ def _known(name: CellCheck, head: Verdict, inputs: GateInputs) -> tuple[str, ...
         return (why,)
     base = inputs.base.get(name)
     on_base = f"verdict of the base: {_described(base)}" if base else _no_base(name, inputs)
-    return (why, "this change declares it as expected, the base does not", on_base)
+    return (why, "this change declares it as expected, the base does not, or in another way", on_base)
 
 
 def _not_run(name: CellCheck, inputs: GateInputs) -> _Class:

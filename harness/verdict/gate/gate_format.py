@@ -53,12 +53,12 @@ def verdict_text(report: GateReport) -> str:
     """The verdict in one line, with the exit code."""
     code = report.exit_code
     text = VERDICTS[code]
-    if code == EXIT_OK and not report.changed_keys and not report.gone:
+    if code == EXIT_OK and report.declared:
+        text = SOME_DECLARED.format(count=report.declared)
+    elif code == EXIT_OK and not report.changed_keys and not report.gone:
         text = NO_KEY_CHANGED
     elif code == EXIT_OK and report.counts[GateClass.AWAITED]:
         text = SOME_AWAITED
-    elif code == EXIT_OK and report.declared:
-        text = SOME_DECLARED.format(count=report.declared)
     elif code == EXIT_NOTHING_SELECTED and report.scope.is_head:
         text = IS_HEAD
     return f"{text} (exit code {code})"

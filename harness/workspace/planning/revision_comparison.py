@@ -29,6 +29,7 @@ from harness.plan.change.revision import (
 from harness.serialisation import as_object, load
 from harness.settings import ENVIRONMENT_PREFIX, OPTIONS, Settings, load_settings
 from harness.verdict.expectations import ExpectationList, ExpectationSurvey
+from harness.verdict.verdict import ExpectedFailure
 from harness.workspace.planning.open_plan import PlanContext, expectations, open_plan
 from harness.workspace.planning.plan_estimates import work_text
 from harness.workspace.planning.plan_history import PlanHistory
@@ -71,10 +72,19 @@ class RevisionPlan:
 
 
 class DeclaredFailure(NamedTuple):
-    """An expected failure: the state in which the check should end, and where matrix.yaml says so."""
+    """An expected failure: the state in which the check should end, for which reasons, and where it stands.
+
+    because: None if the reasons are not known.
+    """
 
     state: str
+    because: tuple[str, ...] | None
     where: str
+
+    def covers_the_same(self, other: DeclaredFailure) -> bool:
+        """Whether both cover the same failures, as far as that is known."""
+        unknown = self.because is None or other.because is None
+        return self.state == other.state and (unknown or self.because == other.because)
 
 
 #: (cell, check) of this checkout -> the same on the base, where the id of an edited stack can differ.
@@ -86,11 +96,11 @@ def declared_failures(base: RevisionPlan, names: BaseNames) -> dict[tuple[str, s
     if base.matrix is not None:
         expected = expectations(base.matrix, base.plan.profile)
         found = {name: expected(*there) for name, there in names.items()}
-        return {name: DeclaredFailure(one.state, one.where) for name, one in found.items() if one}
+        return {name: _declared(one) for name, one in found.items() if one}
     if base.expected is None:
         return None
     listed = {
-        (cell, one.check): DeclaredFailure(one.state, one.where)
+        (cell, one.check): DeclaredFailure(one.state, None, one.where)
         for one in base.expected
         if not one.fault
         for cell in one.cells
@@ -101,12 +111,19 @@ def declared_failures(base: RevisionPlan, names: BaseNames) -> dict[tuple[str, s
 def expected_otherwise(
     context: PlanContext, base: RevisionPlan, names: BaseNames
 ) -> frozenset[tuple[str, str]]:
-    """The checks of cells that are expected to fail only here, only on the base, or in another state."""
+    """The checks of cells whose expected failure is only here, only on the base, or covers other failures."""
     before = declared_failures(base, names) or {}
     expected = expectations(context.matrix, context.plan.profile)
-    here = {name: one.state for name in names if (one := expected(*name))}
-    there = {name: one.state for name, one in before.items()}
-    return frozenset(name for name in names if here.get(name) != there.get(name))
+    here = {name: _declared(one) for name in names if (one := expected(*name))}
+    return frozenset(
+        name
+        for name in here.keys() | before.keys()
+        if name not in here or name not in before or not here[name].covers_the_same(before[name])
+    )
+
+
+def _declared(expected: ExpectedFailure) -> DeclaredFailure:
+    return DeclaredFailure(expected.state, expected.because, expected.where)
 
 
 def plan_of_revision(

@@ -668,6 +668,20 @@ def test_a_base_whose_matrix_only_its_own_version_can_read_keeps_its_expectation
     assert bool(report["unverified"]) is not lists
 
 
+def test_an_expectation_that_the_change_widens_is_one_that_it_declares(repository):
+    narrow = EXPECTATION.replace("state: fail,", "state: fail, because: [does not apply],")
+    repository.write(more=narrow % "2099-01-01")
+    repository.commit()
+    repository.write(more=EXPECTATION % "2099-01-01")
+    repository.answer(BAD, only="0-9-1")
+    repository.answer(GOOD, only="0-6-1")
+    assert "1 failures that this change itself declares" in repository.classes(code=0)[1]["verdict"]
+    repository.write(more=EXPECTATION.replace("moved", "moved again") % "2098-01-01")
+    repository.commit()
+    repository.write(more=EXPECTATION % "2099-01-01")
+    assert "declares" not in repository.classes(code=0)[1]["verdict"]
+
+
 @pytest.mark.parametrize("added", [True, False])
 def test_an_expectation_that_nothing_verifies_blocks_and_its_check_is_planned(repository, added):
     if not added:

@@ -234,7 +234,9 @@ def test_a_failure_that_the_change_declares_is_known_only_if_it_is_decided():
     report = gate(fails, PASS, **declared)
     assert (report.items[0].gate_class, report.exit_code, report.declared) == (GateClass.KNOWN, EXIT_OK, 1)
     assert "itself declares as expected" in FORMATS["text"](report)
-    assert gate(fails, PASS, base_expected={NAME: "matrix.yaml:9"}).declared == 0
+    stated = {"base_expected": {NAME: "matrix.yaml:9"}}
+    assert gate(fails, PASS, **stated).declared == 0
+    assert gate(fails, PASS, **stated, expected_otherwise={NAME}).declared == 1
     assert gate(fails, PASS).declared == 0
     for status in (Status.ERROR, Status.INCONCLUSIVE):
         undecided = side(status, "full disk", expected=replace(KNOWN, state=status.value))
