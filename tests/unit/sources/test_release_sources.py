@@ -258,3 +258,11 @@ def test_a_commit_s_own_requirements_say_which_torch_npu_it_is_made_for(tmp_path
     assert sources is not None
     assert tree_requirements(sources.file) == ("torch==2.7.1", "torch-npu==2.7.1")
     assert pinned_torch_npu(sources.file) == "2.7.1"
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1/a.whl", "http://host:99999999/a.whl", "ftp://host/a.whl", "://a.whl"]
+)
+def test_an_address_that_no_index_can_mean_is_a_failed_download(url: str) -> None:
+    with pytest.raises(OSError, match="not a"):
+        download(url, IndexSettings(), 10)
