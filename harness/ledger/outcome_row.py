@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import sqlite3
 from typing import NamedTuple
 
@@ -14,6 +15,17 @@ OUTCOME_COLUMNS = "uid, key, check_name, state, attempt, run_id, merged, started
 #: How many signed statements of one outcome are read, and how long each part of one may be.
 MOST_ATTESTATIONS = 16
 LONGEST = 1 << 18
+
+
+class Merged(enum.IntEnum):
+    """How an outcome came into a ledger, as its column `merged`.
+
+    `FROM_HERE`: merged from a ledger that only programs of this machine wrote.
+    """
+
+    NO = 0
+    YES = 1
+    FROM_HERE = 2
 
 
 class OutcomeRow(NamedTuple):
@@ -31,7 +43,7 @@ class OutcomeRow(NamedTuple):
     body: str
 
     @classmethod
-    def of(cls, outcome: Outcome, *, merged: bool) -> OutcomeRow:
+    def of(cls, outcome: Outcome, merged: Merged) -> OutcomeRow:
         """The row of an outcome; ValueError or TypeError if its measurements are not JSON."""
         body = outcome_body(outcome)
         return cls(
@@ -41,7 +53,7 @@ class OutcomeRow(NamedTuple):
             state=outcome.state.value,
             attempt=outcome.attempt,
             run_id=outcome.run_id,
-            merged=int(merged),
+            merged=merged.value,
             started=outcome.started,
             finished=outcome.finished,
             body=body,
@@ -51,7 +63,7 @@ class OutcomeRow(NamedTuple):
         """The outcome; None if its text does not match its digest or one of the columns."""
         if not all(isinstance(one, kind) for one, kind in ((self.body, str), (self.attempt, int))):
             return None
-        if self.merged not in (0, 1):
+        if self.merged not in set(Merged):
             return None
         found = read_outcome(self.uid, self.attempt, self.body)
         if found is None:

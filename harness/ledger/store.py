@@ -28,7 +28,7 @@ from harness.ledger.lost_rows import LostRows
 from harness.ledger.merge_report import ClaimedOutcome, MergeReport, Screen, claimed_outcome
 from harness.ledger.other_ledger import OtherLedger
 from harness.ledger.outcome_record import readable
-from harness.ledger.outcome_row import OUTCOME_COLUMNS, OutcomeRow, read_attestations
+from harness.ledger.outcome_row import OUTCOME_COLUMNS, Merged, OutcomeRow, read_attestations
 from harness.ledger.plan_record import PlanRecord
 from harness.ledger.run_record import Disposition, RunRecord
 from harness.ledger.sealed_rows import next_row_id
@@ -131,7 +131,7 @@ class Ledger:
         origin = replace(outcome.origin or Origin(host=self.host), recorder=self.host)
         recorded = replace(outcome, origin=origin)
         with self._transaction("write to"):
-            return self._append(recorded, merged=False) or recorded
+            return self._append(recorded, Merged.NO) or recorded
 
     def attest(self, outcome: Outcome, attestation: Attestation) -> None:
         """Store a runner's signed statement about an outcome. It is verified when the outcome is read."""
@@ -306,9 +306,10 @@ class Ledger:
 
         The artifacts in the same folder are copied if they match their digests. Left out are damaged rows,
         and outcomes and runs in which `screen` finds credentials. written_here: only programs that this
-        process started wrote that ledger, so what it says about this machine is as true as what is recorded
-        here. InputError if the file is not a ledger.
+        process started wrote that ledger, so hardware outcomes that it says this machine measured are
+        believed. InputError if the file is not a ledger.
         """
+        merged = Merged.FROM_HERE if written_here else Merged.YES
         read, added, signed = 0, 0, 0
         claimed: list[ClaimedOutcome] = []
         refs: dict[str, ArtifactRef] = {}
@@ -322,7 +323,7 @@ class Ledger:
                 if screen and (problem := screen.problem(outcome, attestations, files)):
                     secret.append(f"{outcome.check} (key {outcome.key[:12]}): {problem}")
                     continue
-                added += self._append(outcome, merged=not written_here) is not None
+                added += self._append(outcome, merged) is not None
                 refs.update((ref.digest, ref) for ref in outcome.files)
                 if attestations or outcome.evidence is Evidence.HARDWARE or outcome.key in on_hardware:
                     self._store_attestations(row.uid, attestations)
@@ -378,9 +379,9 @@ class Ledger:
             run_rows.insert_run(self._db, (*run[:-2], *told), plan, merged=True)
         return secret, on_hardware
 
-    def _append(self, outcome: Outcome, *, merged: bool) -> Outcome | None:
+    def _append(self, outcome: Outcome, merged: Merged) -> Outcome | None:
         numbered = replace(outcome, attempt=self._next_attempt(outcome.key))
-        row = OutcomeRow.of(numbered, merged=merged)
+        row = OutcomeRow.of(numbered, merged)
         inserted = self._db.execute(
             f"INSERT OR IGNORE INTO outcomes (id, {OUTCOME_COLUMNS}) "  # noqa: S608
             f"VALUES ({next_row_id('outcomes')}, {', '.join('?' * len(row))})",
@@ -436,7 +437,12 @@ class Ledger:
             return replace(self._judged[row.uid], attempt=outcome.attempt)
         attestations = read_attestations(self._db, row.uid)
         judged = judge_origin(
-            outcome, attestations, merged=bool(row.merged), host=self.host, signers=self._signers
+            outcome,
+            attestations,
+            merged=row.merged != Merged.NO,
+            host=self.host,
+            signers=self._signers,
+            written_here=row.merged == Merged.FROM_HERE,
         )
         if attestations:
             # Verifying a signature starts a program.

@@ -25,16 +25,25 @@ def no_signers() -> Mapping[str, Signer]:
 
 
 def judge_origin(
-    outcome: Outcome, attestations: Iterable[Attestation], *, merged: bool, host: str, signers: Signers
+    outcome: Outcome,
+    attestations: Iterable[Attestation],
+    *,
+    merged: bool,
+    host: str,
+    signers: Signers,
+    written_here: bool = False,
 ) -> Outcome:
     """The outcome with its `trust`; hardware evidence that is not believed becomes `static`.
 
     merged: whether the outcome was added by `ledger merge`. host: the fingerprint of this machine.
+    written_here: whether only programs of this machine wrote the ledger from which it was merged.
     """
     is_hardware = outcome.evidence is Evidence.HARDWARE
     foreign = merged or (outcome.origin is not None and outcome.origin.recorder != host)
     if not foreign and outcome.origin is not None:
         return replace(outcome, trust=Trust())
+    if written_here and outcome.origin is not None and outcome.origin.recorder == host:
+        return replace(outcome, trust=Trust(foreign=True))
     refusals = [] if outcome.origin else ["it does not say which machine measured it"]
     for attestation in attestations:
         signer, why = _signer_of(outcome, attestation, signers)

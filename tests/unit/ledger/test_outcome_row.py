@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from make_outcome import make_outcome
 
-from harness.ledger.outcome_row import OutcomeRow
+from harness.ledger.outcome_row import Merged, OutcomeRow
 from harness.ledger.sql_functions import is_outcome_row
 
 OUTCOME = make_outcome("a" * 64, "resolve", run_id="run", started=1.0, finished=2.0, attempt=3)
-ROW = OutcomeRow.of(OUTCOME, merged=True)
+ROW = OutcomeRow.of(OUTCOME, Merged.YES)
 OTHERS = {
     "uid": "b" * 64,
     "key": "b" * 64,
@@ -17,7 +17,7 @@ OTHERS = {
     "state": "timeout",
     "attempt": "3",
     "run_id": "another",
-    "merged": 2,
+    "merged": 3,
     "started": 1.5,
     "finished": 9.0,
     "body": ROW.body.replace("resolve", "rebuild"),

@@ -74,6 +74,7 @@ def test_hardware_outcomes_of_the_base_are_those_of_this_machine(
     with run_base(tmp_path, monkeypatch, record) as ledger:
         (outcome,) = ledger.history()
         assert outcome.trust.claimed == claimed
+        assert outcome.trust.foreign, "it does not replace an outcome that a run of the user recorded"
         assert (outcome.evidence is Evidence.HARDWARE) is not bool(claimed)
 
 
