@@ -277,14 +277,6 @@ def test_a_signature_counts_only_for_the_host_device_and_outcome_that_it_names(b
     assert why in bench.merged().trust.claimed
 
 
-def test_a_runner_signs_only_what_was_measured_on_an_npu(bench):
-    device = {**DEVICE, "kind": "sim"}
-    outcome = bench.record(measured(facets={"device": digest_json(device)}))
-    text = bench.statement(outcome, device=device)
-    bench.attach(outcome, Attestation(statement=text, signature=sign(text.encode(), bench.key, NAMESPACE)))
-    assert "it was measured on Ascend910B3, and the runner" in bench.merged().trust.claimed
-
-
 @pytest.mark.parametrize(
     ("option", "why"),
     [
