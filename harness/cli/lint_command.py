@@ -1,14 +1,21 @@
-"""`npu-matrix lint FILE`: lint a launch script for a verl version."""
+"""`npu-matrix lint PATH`: lint a launch script, or all those in a folder, for a verl version."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from harness.errors import EXIT_INCOMPLETE, EXIT_UNEXPECTED
+from harness.errors import EXIT_INCOMPLETE, EXIT_UNEXPECTED, InputError
 from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.compat.lint.lint_measurements import LintResult
+    from harness.sources.tree import Tree
 
 FORMATS = ("text", "json", "github", "sarif")
 
@@ -16,9 +23,11 @@ FORMATS = ("text", "json", "github", "sarif")
 @click.command(
     "lint",
     epilog="\b\nExamples:\n  npu-matrix lint run_gspo.sh --verl 0.9.1\n"
-    "  npu-matrix lint run.sh --cell gspo-async\n  npu-matrix lint run.sh --verl 0.9.1 --format github",
+    "  npu-matrix lint run.sh --cell gspo-async\n"
+    "  npu-matrix lint examples --verl 0.9.1 --diff origin/main --format github",
 )
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--diff", "base", metavar="REVISION", help="Report only findings that this git revision lacks.")
 @click.option("--cell", help="Use all versions of this cell.")
 @click.option("--verl", help="The verl version (or `0.6.1@COMMIT`) the script is for.")
 @click.option("--vllm-ascend", help="The vllm-ascend version.")
@@ -30,7 +39,8 @@ FORMATS = ("text", "json", "github", "sarif")
 def command(
     settings: Settings,
     /,
-    file: Path,
+    path: Path,
+    base: str | None,
     cell: str | None,
     shape: str,
     as_json: bool,
@@ -39,10 +49,12 @@ def command(
     """Find settings in a launch script that fail, have no effect, or change the objective, each with a fix.
 
     Hydra composes the configuration of that verl (a release, or a commit that NPU_MATRIX_MIRRORS has) with
-    the overrides. Exits with 1 if there is an error, and with 4 if settings were not compared or not read.
+    the overrides, and verl's own program is followed with it, without running anything. Of a folder, every
+    *.sh file that starts a training job is read. Exits with 1 if there is an error, and with 4 if settings
+    were not compared or not read.
     """
     from harness.compat.lint import lint_format as printing
-    from harness.compat.lint.lint_check import lint_file, verl_tree
+    from harness.compat.lint.lint_check import new_findings, verl_tree
     from harness.sources.packages.release_fetcher import ReleaseFetcher
     from harness.workspace.downloads import run_quietly
     from harness.workspace.planning.open_plan import open_matrix
@@ -54,7 +66,10 @@ def command(
     given = {name: value for name, value in versions.items() if value}
     versions_used = {**known, **given}
     verl = verl_tree(versions_used, ReleaseFetcher(cache=settings.cache, command=run_quietly))
-    result = lint_file(file, versions_used, verl[0] if verl else None)
+    tree = verl[0] if verl else None
+    result = _linted(path, versions_used, tree)
+    if base:
+        result = new_findings(result, _linted_before(path, base, versions_used, tree))
     render = {
         "text": printing.as_text,
         "json": printing.as_json,
@@ -65,3 +80,28 @@ def command(
     if any(finding.severity == "error" for finding in result.findings):
         return EXIT_UNEXPECTED
     return EXIT_INCOMPLETE if result.unchecked else 0
+
+
+def _linted(path: Path, versions: Mapping[str, str], verl: Tree | None) -> LintResult:
+    from harness.compat.lint.lint_check import lint_file, lint_folder
+
+    return lint_folder(path, versions, verl) if path.is_dir() else lint_file(path, versions, verl)
+
+
+def _linted_before(path: Path, base: str, versions: Mapping[str, str], verl: Tree | None) -> LintResult:
+    """The result for the same path in an earlier revision, with the names that its files have now."""
+    from harness.compat.lint.lint_measurements import LintResult
+    from harness.plan.change.revision import extract_revision, resolve_revision
+
+    root = path if path.is_dir() else path.parent
+    revision = resolve_revision(root, base)
+    with tempfile.TemporaryDirectory(prefix="npu-matrix-lint-") as folder:
+        before = extract_revision(root, revision, Path(folder))
+        old = before if path.is_dir() else before / path.name
+        try:
+            result = _linted(old, versions, verl)
+        except InputError:
+            # The scripts are new, or started no job.
+            return LintResult(findings=(), undecided=())
+        renamed = (replace(one, file=one.file.replace(str(before), str(root), 1)) for one in result.findings)
+        return replace(result, findings=tuple(renamed))

@@ -21,6 +21,10 @@ PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun)")
 CONFIG_OPTIONS = ("--config-name", "--config-path", "--config-dir", "-cn", "-cp", "-cd")
 
 
+class NoJobError(InputError):
+    """A script that starts no training job."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LaunchScript:
     """The jobs that a script starts, and the parts of it that were not understood."""
@@ -54,7 +58,7 @@ def read_script(path: Path) -> LaunchScript:
         raise InputError("this script is not UTF-8", where=Location(path, line), why=str(error)) from error
     script = parse_script(text, str(path), path.parent)
     if not script.jobs:
-        raise InputError(
+        raise NoJobError(
             "this script starts no training job",
             where=Location(path),
             why="no command runs a Python module or file with `key=value` overrides",

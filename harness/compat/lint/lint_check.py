@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ from harness.check import TaskContext
 from harness.compat.lint.config_findings import compose_job, config_findings
 from harness.compat.lint.hydra_compose import Composition, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings, parsed_value
-from harness.compat.lint.launch_script import LaunchScript, read_script
+from harness.compat.lint.launch_script import LaunchScript, NoJobError, read_script
 from harness.compat.lint.lint_measurements import (
     LintFinding,
     LintMeasured,
@@ -21,7 +24,7 @@ from harness.compat.lint.lint_measurements import (
 from harness.compat.lint.rule_expression import UNKNOWN, UNSET, evaluate, names_in
 from harness.compat.lint.ruleset import PLACEHOLDER, VERSION_NAMES, LintRule, Ruleset, load_ruleset
 from harness.compat.lint.shell.values import ScriptValue
-from harness.errors import InputError
+from harness.errors import InputError, Location
 from harness.matrix.model.versions import Version, parse_version
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.sources.git.mirrors import COMMIT_REMEDY, find_mirror, mirrors_folder, newly_mirrored
@@ -167,6 +170,60 @@ def lint_file(path: Path, versions: Mapping[str, str], verl: Tree | None = None)
         return lint_script(script, versions)
     with VerlConfiguration(verl).unpacked() as configuration:
         return lint_script(script, versions, configuration)
+
+
+def lint_folder(folder: Path, versions: Mapping[str, str], verl: Tree | None = None) -> LintResult:
+    """Lint every `*.sh` file of a folder that starts a training job; those that cannot be read are noted.
+
+    InputError if no file starts one, or a version is not valid.
+    """
+    scripts, notes = _scripts_in(folder)
+    if not scripts and not notes:
+        raise InputError(
+            "no script in this folder starts a training job",
+            where=Location(folder),
+            why="no `*.sh` file runs a Python module or file with `key=value` overrides",
+            fix="pass a folder with launch scripts, or one script",
+        )
+    with nullcontext() if verl is None else VerlConfiguration(verl).unpacked() as configuration:
+        results = [_with_files(lint_script(one, versions, configuration), path) for path, one in scripts]
+    return LintResult(
+        findings=_sorted_findings([finding for result in results for finding in result.findings]),
+        undecided=tuple(item for result in results for item in result.undecided),
+        notes=(*notes, *(note for result in results for note in result.notes)),
+    )
+
+
+def _scripts_in(folder: Path) -> tuple[list[tuple[Path, LaunchScript]], list[ScriptNote]]:
+    scripts, notes = [], []
+    for path in sorted(folder.rglob("*.sh")):
+        with suppress(NoJobError):
+            try:
+                scripts.append((path, read_script(path)))
+            except NoJobError:
+                raise
+            except InputError as error:
+                text = f"{path} is not read: {error.problems[0].what}"
+                notes.append(ScriptNote(line=0, text=text, unread=True))
+    return scripts, notes
+
+
+def _with_files(result: LintResult, path: Path) -> LintResult:
+    """The result with the script's path in every note, because a folder has several."""
+    notes = tuple(replace(note, text=f"{path}:{note.line}: {note.text}") for note in result.notes)
+    return replace(result, notes=notes)
+
+
+def new_findings(result: LintResult, before: LintResult) -> LintResult:
+    """The findings that `before` does not have, wherever in the script they are."""
+    known = Counter((one.file, one.rule, one.message) for one in before.findings)
+    fresh = []
+    for finding in result.findings:
+        name = (finding.file, finding.rule, finding.message)
+        known[name] -= 1
+        if known[name] < 0:
+            fresh.append(finding)
+    return replace(result, findings=tuple(fresh))
 
 
 def verl_tree(

@@ -56,7 +56,15 @@ def _model(job: JobSettings) -> Mapping[str, Value]:
 
 
 def _distinct(checks: ProgramChecks) -> list[ProgramError]:
-    return list({(error.place, error.message): error for error in checks.failed if error.keys}.values())
+    """The failed checks of settings, without those that rest on nothing but the settings of an earlier one.
+
+    What rests on no setting is about something that only a run has.
+    """
+    found: list[ProgramError] = []
+    for error in checks.failed:
+        if error.keys and not any(error.keys <= earlier.keys for earlier in found):
+            found.append(error)
+    return found
 
 
 def _finding(

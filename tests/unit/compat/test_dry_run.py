@@ -195,6 +195,7 @@ UNKNOWN = {**CONFIG, "n": "value_of_the_run_NODES"}
         ("if c.n > 2: raise ValueError('x')\nassert c.tp == 3", True, {"NODES"}),
         ("d = {}\nif c.n > 2: d['a'] = 1\nassert 'a' in d", False, {"NODES"}),
         ("l = []\nif c.n > 2: l.append(1)\nassert len(l) == 1", False, set()),
+        ("d = {}\nfor i in range(c.n): d[i] = 1\nassert d and len(d) > 0 and c.tp", False, set()),
         ("for i in range(c.n): raise ValueError('x')", False, {"NODES"}),
         ("x = os.environ.get('Q', '3')\nassert x == '3'", False, set()),
         ("import torch\nx = torch.f(c)\nassert x.shape[0] == c.tp", False, set()),

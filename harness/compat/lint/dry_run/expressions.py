@@ -128,8 +128,9 @@ class Expressions:
             if value.type.open_bases or value.type.attribute("__bool__")[0]:
                 return UNKNOWN
             return bool(value.attributes) if value.type.attribute("__len__")[0] else True
-        if isinstance(value, (list, tuple)) and any(_is_optional(one) for one in value):
-            return True if any(not _is_optional(one) for one in value) else UNKNOWN
+        if isinstance(value, (list, tuple, dict)) and is_open(value):
+            elements = value.values() if isinstance(value, dict) else value
+            return True if any(not _is_optional(one) for one in elements) else UNKNOWN
         return bool(value)
 
     def shown(self, node: ast.expr, scope: Scope) -> str:
@@ -610,6 +611,13 @@ def _product(left: Value, right: Value) -> int:
     if isinstance(left, int) and isinstance(right, int):
         return _size(left) + _size(right)
     return max(_size(left), 1) * right if isinstance(right, int) else left if isinstance(left, int) else 0
+
+
+def is_open(value: Value) -> bool:
+    """Whether a list or mapping may have more or fewer elements than these."""
+    if isinstance(value, dict):
+        return has_open_keys(value) or any(_is_optional(one) for one in value.values())
+    return isinstance(value, (list, tuple)) and any(_is_optional(one) for one in value)
 
 
 def _is_optional(value: Value) -> bool:

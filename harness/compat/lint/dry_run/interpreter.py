@@ -314,7 +314,8 @@ class Interpreter:
         with self.traced() as keys:
             truth = self.expressions.truth(node.test, scope)
         if truth is False:
-            message = self.expressions.shown(node.msg, scope) if node.msg is not None else ""
+            written = f"`{ast.unparse(node.test)}` does not hold"
+            message = self.expressions.shown(node.msg, scope) if node.msg is not None else written
             error = self.error("AssertionError", message, node, scope)
             error.keys, error.guarded = frozenset(keys), True
             self._fail(error)

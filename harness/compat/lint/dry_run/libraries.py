@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.compat.lint.dry_run.expressions import has_open_keys
+from harness.compat.lint.dry_run.expressions import has_open_keys, is_open
 from harness.compat.lint.dry_run.parallel_layout import device_mesh, megatron_groups
 from harness.compat.lint.dry_run.values import (
     UNKNOWN,
@@ -247,8 +247,7 @@ class Libraries:
         unknown = Unknown(sources=sources_of(*arguments, *call.named.values()))
         first = arguments[0] if arguments else None
         if name == "len" and isinstance(first, (list, tuple, dict)):
-            optional = any(isinstance(one, Unknown) and one.optional for one in first)
-            return UNKNOWN if optional else len(first)
+            return UNKNOWN if is_open(first) else len(first)
         if name == "str" and isinstance(first, Instance):
             return self._run.expressions.text(first, call.node, call.scope)
         if name == "bool" and arguments:

@@ -59,7 +59,8 @@ def follow_program(
         complete = False
     finally:
         sys.setrecursionlimit(before)
-    return ProgramChecks(failed=(*run.failures, *last), open=tuple(run.open_checks), complete=complete)
+    # After a failed check the program would have stopped: another error may be its consequence.
+    return ProgramChecks(failed=tuple(run.failures or last), open=tuple(run.open_checks), complete=complete)
 
 
 def as_config(values: Mapping[str, Value], path: str = "") -> Config:
