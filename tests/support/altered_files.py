@@ -77,6 +77,12 @@ def standard_library(built: EnvironmentBuilt) -> Path:
     return interpreter.parent.parent / "lib" / interpreter.name
 
 
+def redirection(built: EnvironmentBuilt) -> Path:
+    """A file that lets Python import from elsewhere."""
+    interpreter = (Path(built.prefix) / "bin/python").resolve()
+    return interpreter.with_name(f"{interpreter.name}._pth")
+
+
 ALTERED = {
     "installed file": Altered(in_packages("torch/__init__.py"), edit_unseen),
     "metadata": Altered(
@@ -89,6 +95,7 @@ ALTERED = {
     "installed library": Altered(in_packages("torch_npu/lib/libtorch_npu.so"), edit_unseen),
     "interpreter": Altered(lambda built: Path(built.prefix) / "bin/python", point_elsewhere),
     "standard library": Altered(lambda built: standard_library(built) / "random.py", edit_unseen),
+    "redirected interpreter": Altered(redirection, Path.touch),
     "device library": Altered(lambda built: Path(built.runtime) / "libascendcl.so", edit_unseen),
     "CANN": Altered(lambda built: next(Path(built.runtime).glob("toolkit/*/bin/npu-smi")), edit_unseen),
     "device library of the host": Altered(host_library, edit_unseen),
@@ -97,4 +104,9 @@ ALTERED = {
 }
 
 #: These are also used by everything else on the host, unless a test has an interpreter and a CANN of its own.
-OF_THE_HOST = ("standard library", "device library of the host", "CANN of the host")
+OF_THE_HOST = (
+    "standard library",
+    "redirected interpreter",
+    "device library of the host",
+    "CANN of the host",
+)

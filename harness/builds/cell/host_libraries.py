@@ -47,9 +47,14 @@ def library_folders(libraries: Iterable[str], home: Path) -> tuple[WatchedFolder
 
 
 def selected_toolkit(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variable -> the folders that it selects, without symbolic links, for the variables that are set."""
+    """Variable -> the folders that it selects, without symbolic links, for the variables that are set.
+
+    Bytes of a path that are not UTF-8 are escaped, because the result is stored as JSON.
+    """
     return {
-        name: os.pathsep.join(map(os.path.realpath, environ[name].split(os.pathsep)))
+        name: os.fsencode(os.pathsep.join(map(os.path.realpath, environ[name].split(os.pathsep)))).decode(
+            "utf-8", "backslashreplace"
+        )
         for name in SELECT_TOOLKIT
         if environ.get(name)
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -140,6 +141,13 @@ def holds(found: EnvironmentBuilt, *, measured_by: str = "") -> str:
     [check] = CHECKS
     stored = outcome("environment", **ENVIRONMENT_FORMAT.write(found))
     return check.outdated(replace(stored, origin=Origin(host=measured_by or host_fingerprint())))
+
+
+def test_a_toolkit_whose_path_is_not_utf_8_can_be_stored(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASCEND_OPP_PATH", os.fsdecode(b"/opp-\xe9"))
+    found, _ = cell.build()
+    assert found.toolkit["ASCEND_OPP_PATH"] == "/opp-\\xe9"
+    assert (altered(found), holds(found)) == ("", "")
 
 
 @pytest.mark.parametrize("name", ["ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_OPP_PATH"])
