@@ -241,7 +241,14 @@ class World:
                 },
             ),
             "vllm": ("0.18.0", {}),
-            "vllm-ascend": ("0.18.0", {"vllm_ascend/core.py": MEAN}),
+            "vllm-ascend": (
+                "0.18.0",
+                {
+                    "vllm_ascend/core.py": MEAN,
+                    "vllm_ascend/ops.py": use,
+                    "vllm_ascend/pair.py": "from vllm import __version__\n",
+                },
+            ),
         }
         for package, (version, files) in self._releases.items():
             self.wheels.add(package, version, files=files)

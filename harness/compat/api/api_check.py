@@ -239,7 +239,10 @@ def with_last_releases(measured: ApiMeasured, source: ReleaseFetcher, *, everyth
 
 
 def judge(measurements: ApiMeasured, _params: Mapping[str, object]) -> Judgement:
-    """Fail when every training would fail, not-run when a package could not be read, otherwise pass."""
+    """Fail when every training would fail, not-run when a package could not be read, otherwise pass.
+
+    Inconclusive when no use was found in a consumer: its sources are then incomplete.
+    """
     breaking = [finding for finding in measurements.findings if finding.breaks]
     always = [finding for finding in breaking if finding.always]
     unread = [f"Not checked: the sources of {text} are not available." for text in measurements.not_read]
@@ -249,6 +252,11 @@ def judge(measurements: ApiMeasured, _params: Mapping[str, object]) -> Judgement
             reasons=tuple(unread) or ("The cell has no provider whose version is known.",),
             remedies=(COMMIT_REMEDY,) if unread else (),
         )
+    consumers = dict.fromkeys(pair.consumer for pair in measurements.pairs)
+    empty = [name for name in consumers if not measurements.uses.get(name)]
+    if empty and not (always or unread):
+        why = f"No use of another package was found in {' and '.join(empty)}: its sources are incomplete."
+        return Judgement(status=Status.INCONCLUSIVE, reasons=(why,))
     later = [f"Breaks only when it is called: {finding}." for finding in breaking if not finding.always]
     if len(later) > MAX_REPORTED:
         later = [

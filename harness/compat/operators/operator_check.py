@@ -135,8 +135,9 @@ def holds(measurements: OperatorsMeasured) -> str:
 def judge(measurements: OperatorsMeasured, _params: Mapping[str, object]) -> Judgement:
     """Fail on unsupported uses without a guard and on changed defaults; `own` uses are only reported.
 
-    Not-run when a package could not be read and the others have no such use. Unsupported when no package of
-    the cell can use torch_npu.
+    Not-run when a package could not be read and the others have no such use. Inconclusive when a package has
+    no operator call at all, because every version of verl and vllm-ascend has some. Unsupported when no
+    package of the cell can use torch_npu.
     """
     version = measurements.torch_npu.version
     unguarded = [use for use in measurements.uses if not use.guarded]
@@ -160,6 +161,10 @@ def judge(measurements: OperatorsMeasured, _params: Mapping[str, object]) -> Jud
         )
     if not (unread or checked):
         return Judgement(status=Status.UNSUPPORTED, reasons=("The cell has no package that uses torch_npu.",))
+    empty = [item.package for item in measurements.consumers if not item.calls]
+    if empty and not unread:
+        why = f"No operator call was found in {' and '.join(empty)}, so the sources may be incomplete."
+        return Judgement(status=Status.INCONCLUSIVE, reasons=(why, *checked, *notes))
     return Judgement(
         status=Status.NOT_RUN if unread else Status.PASS,
         reasons=(*unread, *checked, *notes),

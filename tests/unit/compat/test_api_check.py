@@ -87,6 +87,14 @@ def test_a_missing_name_that_every_training_imports_fails_the_cell(stack: Any, c
     assert bad.remedies == ("transformers 4.57.6 is the last release with transformers.AutoModel.",)
 
 
+def test_a_consumer_without_any_use_does_not_pass(stack: Any, context: Any) -> None:
+    stack.add("verl", "1.0", "tensordict<=0.10.0", files={"verl/__init__.py": ""})
+    found, judgement = run_check(context, "4.57.6")
+    assert found.pairs
+    assert judgement.status is Status.INCONCLUSIVE
+    assert "No use of another package was found in verl" in judgement.reasons[0]
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [

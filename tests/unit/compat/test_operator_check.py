@@ -60,6 +60,14 @@ def test_calls_that_fit_pass(stack: Any, context: Any) -> None:
     assert judgement.status is Status.PASS
 
 
+def test_a_package_in_which_no_operator_call_is_found_does_not_pass(stack: Any, context: Any) -> None:
+    """A source package without its folder of modules, for example."""
+    stack.add("verl", "1.0", files={"verl/__init__.py": ""})
+    _, judgement = run_check(context, "2.7.1", verl_tree="1.0")
+    assert judgement.status is Status.INCONCLUSIVE
+    assert "No operator call was found in verl" in judgement.reasons[0]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
