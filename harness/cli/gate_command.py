@@ -72,7 +72,8 @@ if TYPE_CHECKING:
     "--accept-removed",
     multiple=True,
     metavar="WHAT",
-    help="Let the change remove these checks of cells, written as for --awaiting.",
+    help="Let the change remove these checks of cells, or verify them with weaker evidence; written as for "
+    "--awaiting.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.gate).")
 @click.option("--github", is_flag=True, help="Also print GitHub annotations and write the job summary.")
@@ -90,10 +91,11 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
     whose key is the same on the base do not. An expected failure that passes blocks until its expectation is
     removed.
 
-    A task whose key differs from the base must have an outcome, even if --only and --check do not select it
-    and even if this host cannot run it; otherwise the exit code is 4. A failure whose base was never run is
-    unknown, which blocks too. Checks that the change no longer plans block until --accept-removed names them.
-    The first lines of the report say what was compared and what was not.
+    A task whose key or expected failure differs from the base must have an outcome, even if --only and
+    --check do not select it and even if this host cannot run it; otherwise the exit code is 4. A failure
+    whose base was never run is unknown, which blocks too. Checks that the change no longer plans, or moves to
+    a device with weaker evidence, block until --accept-removed names them. The first lines of the report say
+    what was compared and what was not.
 
     The package index is asked whether it has replaced archives that outcomes rest on. If the key of such an
     outcome differs from the base, it is stale; the others are counted.
