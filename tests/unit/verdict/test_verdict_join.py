@@ -1,6 +1,7 @@
 """Verdicts on a plan: an entry that was not run is incomplete, even if a failure of it is expected."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from make_outcome import make_outcome
@@ -181,3 +182,18 @@ def test_an_outcome_of_another_machine_must_be_made_from_a_lock_that_the_ledger_
     assert outdated(old, [new, old], foreign=True) == ""
     assert outdated(old, [a_lock("b"), old], foreign=True) == "", "the lock of this machine is another one"
     assert "does not have" in outdated(old, [new], foreign=True)
+
+
+def test_a_claim_that_was_merged_later_does_not_hide_a_signed_outcome():
+    check = replace(CHECK, tier=Tier.NUMERICS)
+    task = replace(TASK, check=check, facets={"device": {"kind": "npu"}})
+    plan = Plan(profile="p", matrix_digest="m", cells=(), entries=(), tasks={"k": task})
+    signed, claim = (
+        make_outcome("k", "probe", tier=Tier.NUMERICS, evidence=Evidence.HARDWARE, trust=trust)
+        for trust in (
+            Trust(foreign=True, signer="a2-host"),
+            Trust(foreign=True, unsigned="no runner signed it"),
+        )
+    )
+    ledger = SimpleNamespace(history=lambda key, limit: (claim, signed))
+    assert read_attempts(plan, ledger).outcomes["k"].trust.signer == "a2-host"
