@@ -221,6 +221,7 @@ READERS: dict[str, Probe | str] = {
     "workspace/execution/reference_recording.py:_finished_run": "sealed: tests/unit/root/test_cache_seal.py",
     "workspace/results/foreign_secrets.py:problem": IN_MEMORY,
     "workspace/planning/covering_plan.py:_earlier": WRITTEN_BY_USERS,
+    "workspace/planning/revision_comparison.py:_expectations_there": PROCESS,
     "workspace/planning/revision_comparison.py:_planned_there": PROCESS,
 }
 PROBES = {name: entry for name, entry in READERS.items() if isinstance(entry, Probe)}
