@@ -12,7 +12,9 @@ from git_command import commit_all
 from signing_keys import make_key
 
 from harness.cli.gate_command import command
+from harness.ledger.store import FILE_NAME, Ledger
 from harness.settings import load_settings
+from harness.workspace.open_ledger import runner_signers
 from harness.workspace.results.base_runners import runners_of_base
 
 MATRIX = """\
@@ -56,12 +58,22 @@ def test_a_runner_that_the_change_leaves_alone_is_believed(checkout):
     assert checkout.believed() == ["a2-host"]
 
 
-def test_a_runner_or_a_key_that_the_change_adds_is_not_believed_and_the_gate_says_so(checkout, tmp_path):
+def test_a_runner_or_a_key_that_the_change_adds_is_not_believed_and_the_gate_says_so(
+    checkout, tmp_path, monkeypatch
+):
+    signers = []
+
+    def opened(folder, **options):
+        signers.append(options["signers"])
+        return Ledger._open(folder / FILE_NAME, read_only=False, host=None, **options)
+
+    monkeypatch.setattr(Ledger, "open", opened)
     _, evil = make_key(tmp_path, "evil")
     checkout.write(
         checkout.key, f"  evil: {{title: e, kind: local, devices: [npu], soc: [a2], keys: [{evil!r}]}}"
     )
     assert checkout.believed() == ["a2-host"]
+    assert "evil" in runner_signers(checkout.settings)
     done = CliRunner().invoke(
         command, ["--base", "main", "--json"], obj=checkout.settings, standalone_mode=False
     )
@@ -69,6 +81,8 @@ def test_a_runner_or_a_key_that_the_change_adds_is_not_believed_and_the_gate_say
         "the change adds the runner evil: the outcomes that it signed do not count here"
         in (json.loads(done.stdout)["scope"]["notes"])
     )
+    # Not only these: the ledger of the gate believes no others.
+    assert [sorted(believed()) for believed in signers] == [["a2-host"]]
     checkout.write(evil)
     assert checkout.believed() == []
 
