@@ -26,6 +26,8 @@ from harness.sources.tree import Tree, path_problem
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from harness.compat.lint.hydra_files import LoadedFiles
+
 MAX_CONFIG_FILES = 2000
 MAX_CONFIG_BYTES = 4 << 20
 # A script with more wrong overrides has another problem, and each costs one composition.
@@ -100,6 +102,7 @@ class VerlConfiguration:
         self._folder: Path | None = None
         self._defaults: dict[Program, Composition] = {}
         self._trees: dict[str, ast.Module | None] = {}
+        self._loaded: LoadedFiles = {}
 
     @property
     def paths(self) -> frozenset[str]:
@@ -224,10 +227,14 @@ class VerlConfiguration:
         from hydra.types import RunMode
         from omegaconf.errors import OmegaConfBaseException
 
+        from harness.compat.lint.hydra_files import remembering_repository
+
         assert self._folder is not None
         words = [_text(override) for override in overrides]
         with _HYDRA:
-            loader = ConfigLoaderImpl(create_config_search_path(str(self._folder / program.folder)))
+            search_path = create_config_search_path(str(self._folder / program.folder))
+            loader = ConfigLoaderImpl(search_path)
+            loader.repository = remembering_repository(search_path, self._loaded)
             try:
                 config = loader.load_configuration(program.name, words, run_mode=RunMode.RUN)
             except (HydraException, OmegaConfBaseException) as error:
@@ -250,14 +257,18 @@ class VerlConfiguration:
             return
         # Search paths are relative to the folder in which verl is started, or name a package.
         text = _SEARCH_PATH.sub(
-            lambda found: f"file://{folder}/{_as_folder(found)}", data.decode("utf-8", "replace")
+            lambda found: f"file://{folder}/{_as_folder(found)}",
+            data.decode("utf-8", "replace"),
         )
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, "utf-8")
 
     def _module_file(self, entry: str) -> str | None:
-        candidates = [entry.replace(".", "/") + ".py", entry.replace(".", "/") + "/__main__.py"]
+        candidates = [
+            entry.replace(".", "/") + ".py",
+            entry.replace(".", "/") + "/__main__.py",
+        ]
         if entry.endswith(".py"):
             # The path begins with a folder that is given from outside, such as ${HOME}/verl.
             parts = entry.split("/")
@@ -268,7 +279,10 @@ class VerlConfiguration:
         """A folder of the tree: below the module's folder, or a path that begins outside of the tree."""
         relative = posixpath.normpath(posixpath.join(base, given))
         parts = given.strip("/").split("/")
-        candidates = [relative, *("/".join(parts[index:]) for index in range(len(parts)))]
+        candidates = [
+            relative,
+            *("/".join(parts[index:]) for index in range(len(parts))),
+        ]
         return next((path for path in candidates if self._tree.is_folder(path)), relative)
 
     def _decorator(self, module: str) -> tuple[str, str] | None:
@@ -321,7 +335,9 @@ def _plain_or(node: Any, raw: Any) -> Any:
         return raw
 
 
-def _parsed(overrides: Sequence[ScriptValue]) -> tuple[list[RefusedOverride], list[ScriptValue]]:
+def _parsed(
+    overrides: Sequence[ScriptValue],
+) -> tuple[list[RefusedOverride], list[ScriptValue]]:
     """The overrides that are not valid, and the others."""
     refused, taken = [], []
     for override in overrides:

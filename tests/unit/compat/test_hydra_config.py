@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_tree import MemoryTree
+from omegaconf import OmegaConf
 
 from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.launch_script import parse_script
@@ -256,3 +257,15 @@ def test_hydra_takes_what_lint_takes(
         check=False,
     )
     assert ("composed" in real.stdout) == (not composition.refused and not composition.problem), real.stderr
+
+
+def test_each_file_is_parsed_once_and_no_composition_changes_another(
+    configuration: VerlConfiguration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = configuration.program("verl.trainer.main_ppo", {})
+    assert program is not None
+    first = configuration.compose(program, ())
+    words = [ScriptValue(text="+trainer.added=1", where=Location("x"))]
+    assert configuration.compose(program, words).value("trainer.added") == 1
+    monkeypatch.setattr(OmegaConf, "load", lambda *_: pytest.fail("a file is parsed again"))
+    assert configuration.compose(program, ()) == first
