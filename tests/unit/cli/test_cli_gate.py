@@ -633,6 +633,16 @@ def test_an_archive_that_the_index_replaced_makes_the_evidence_of_the_change_sta
         assert "no response for 1" in note
 
 
+@pytest.mark.parametrize("finds", ["altered_outcomes", "outdated_attempts"])
+def test_evidence_of_what_was_altered_or_of_another_lock_is_stale_in_a_gate(repository, monkeypatch, finds):
+    repository.write(value=2)
+    repository.answer(GOOD)
+    assert {item["status"] for item in repository.classes(code=0)[1]["items"]} == {"pass"}
+    keys = open_plan(repository.settings, checks=["patches"]).plan.tasks
+    monkeypatch.setattr(gate_comparison, finds, lambda *_given: dict.fromkeys(keys, "it is another one now"))
+    assert {item["status"] for item in repository.classes(code=4)[1]["items"]} == {"stale"}
+
+
 @pytest.mark.parametrize("lists", [True, False])
 def test_a_base_whose_matrix_only_its_own_version_can_read_keeps_its_expectations(
     repository, monkeypatch, lists
