@@ -1,0 +1,145 @@
+"""Mistakes injected into launch scripts of verl: how many of them `lint` reports.
+
+Each mistake is one or more overrides at the end of a job's command line. Half of the kinds is held out, by a
+digest of their names: their misses are not to be looked at while `lint` is changed. The scripts are examples
+of a release of verl; its repository must be among the mirrors (NPU_MATRIX_MIRRORS).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from benchmarks.figures import CannotRunError, Figure
+from harness.compat.lint.hydra_compose import VerlConfiguration
+from harness.compat.lint.job_settings import JobSettings
+from harness.compat.lint.launch_script import parse_script
+from harness.compat.lint.lint_check import lint_job
+from harness.compat.lint.shell.values import ScriptValue
+from harness.errors import InputError
+from harness.sources.git.mirrors import find_clone, mirrors_folder
+from harness.sources.tree import Tree
+
+TAG, VERSION = "v0.9.0", "0.9.0"
+REPOSITORIES = ("verl-project/verl", "volcengine/verl")
+SCRIPTS = 6
+ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
+NO_DYNAMIC = f"{ACTOR}use_dynamic_bsz=False"
+MICRO = f"{ACTOR}ppo_micro_batch_size"
+ONE_NODE = "trainer.nnodes=1 trainer.n_gpus_per_node=8"
+MISTAKES: dict[str, str] = {
+    "misspelled key": f"{ACTOR}ppo_mini_batchsize=64",
+    "key of another section": f"{ROLLOUT}ppo_mini_batch_size=64",
+    "key of an older release": "algorithm.filter_groups.enabled=True",
+    "plus on a key that exists": "+trainer.nnodes=2",
+    "key of the configuration without plus": f"{ACTOR}fsdp_config.mixed_precision.param_dtype=bf16",
+    "field that the dataclass lacks": f"+{ACTOR}micro_batch=1",
+    "field that the optimizer lacks": f"+{ACTOR}optim.learning_rate=1e-6",
+    "text for a number": "trainer.nnodes=two",
+    "text for a learning rate": f"{ACTOR}optim.lr=fast",
+    "text for a truth value": f"{ACTOR}use_kl_loss=yes_please",
+    "text for a batch size": "data.train_batch_size=large",
+    "text for a micro-batch size": f"{NO_DYNAMIC} {ACTOR}ppo_micro_batch_size_per_gpu=auto",
+    "loss aggregation": f"{ACTOR}loss_agg_mode=token_mean",
+    "rollout name": f"{ROLLOUT}name=vlm",
+    "strategy": f"{ACTOR}strategy=fsdp3",
+    "removed rollout mode": f"{ROLLOUT}mode=sync",
+    "trainer mode": "trainer.v1.trainer_mode=synchronous",
+    "engine": "model_engine=fdsp",
+    "broken list": "trainer.logger=[console",
+    "tensor parallel above cards": f"{ONE_NODE} {ROLLOUT}tensor_model_parallel_size=16",
+    "tensor parallel that does not divide": f"{ONE_NODE} {ROLLOUT}tensor_model_parallel_size=3",
+    "batch that cards do not divide": f"{NO_DYNAMIC} {ONE_NODE} {ROLLOUT}n=5 data.train_batch_size=1001",
+    "mini-batch above the batch": f"{NO_DYNAMIC} data.train_batch_size=64 {ACTOR}ppo_mini_batch_size=128",
+    "both micro-batch sizes": f"{NO_DYNAMIC} {MICRO}=8 {MICRO}_per_gpu=8",
+    "no micro-batch size": f"{NO_DYNAMIC} {MICRO}=null {MICRO}_per_gpu=null",
+    "no micro-batch size of the rollout": f"{NO_DYNAMIC} {ROLLOUT}log_prob_use_dynamic_bsz=False "
+    f"{ROLLOUT}log_prob_micro_batch_size=null {ROLLOUT}log_prob_micro_batch_size_per_gpu=null",
+    "greedy sampling with do_sample": f"{ROLLOUT}val_kwargs.do_sample=True {ROLLOUT}temperature=0",
+    "expert parallel": f"{ROLLOUT}tensor_model_parallel_size=2 {ROLLOUT}expert_parallel_size=8",
+    "LoRA rank": "actor_rollout_ref.model.lora_rank=1000",
+    "group of one": "algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=1",
+    "router replay": f"{ACTOR}router_replay.mode=R4",
+    "reward manager": "reward.reward_manager.name=niave",
+    "space for an equals sign": "data.max_prompt_length 512",
+    "warm-up style": f"{ACTOR}optim.lr_scheduler_type=cosin",
+    "profiler": "global_profiler.tool=nsis global_profiler.steps=[1]",
+    "sequence parallel size": f"{ONE_NODE} {ACTOR}fsdp_config.ulysses_sequence_parallel_size=3",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Mistakes found of those injected."""
+
+    found: int
+    injected: int
+
+    @property
+    def percent(self) -> float:
+        return 100 * self.found / max(1, self.injected)
+
+
+def verl() -> Tree:
+    """The files of the release."""
+    mirrors = mirrors_folder()
+    for name in REPOSITORIES if mirrors else ():
+        clone = find_clone(mirrors, name) if mirrors else None
+        if clone is not None and clone.has_tag(TAG):
+            return clone.tree(TAG)
+    raise CannotRunError(
+        f"no mirror has verl {VERSION}", "set NPU_MATRIX_MIRRORS to a folder with a clone of verl"
+    )
+
+
+def jobs(tree: Tree) -> Iterator[JobSettings]:
+    """One job of each example script that trains a policy."""
+    for path in sorted(path for path in tree.paths() if re.fullmatch(r"examples/\w*po_trainer/.*\.sh", path)):
+        try:
+            script = parse_script(tree.read(path).decode("utf-8", "replace"), path)
+        except InputError:
+            continue
+        whole = [job for job in script.jobs if not job.has_unread_arguments]
+        yield from [job for job in whole if job.entry == "verl.trainer.main_ppo"][:1]
+
+
+def with_mistake(job: JobSettings, mistake: str) -> JobSettings:
+    """The job with further overrides."""
+    words = tuple(ScriptValue(text=word, where=job.where) for word in mistake.split())
+    keys = {word.text.partition("=")[0]: replace(word, text=word.text.partition("=")[2]) for word in words}
+    overrides = {**job.overrides, **{key.lstrip("+"): value for key, value in keys.items()}}
+    kept = [one for one in job.arguments if one.text.partition("=")[0] not in keys]
+    return replace(job, overrides=overrides, arguments=(*kept, *words))
+
+
+def is_held_out(name: str) -> bool:
+    """Whether a kind of mistake is in the half that was not looked at."""
+    return hashlib.sha256(name.encode()).digest()[0] % 2 == 0
+
+
+def errors(job: JobSettings, configuration: VerlConfiguration) -> set[tuple[str, str]]:
+    """The errors of a job."""
+    result = lint_job(job, {"verl": VERSION}, configuration=configuration)
+    return {(one.rule, one.message) for one in result.findings if one.severity == "error"}
+
+
+def figures() -> Iterator[Figure]:
+    tree = verl()
+    found = {True: 0, False: 0}
+    injected = {True: 0, False: 0}
+    before_errors = scripts = 0
+    with VerlConfiguration(tree).unpacked() as configuration:
+        every = list(jobs(tree))
+        for job in every[:: max(1, len(every) // SCRIPTS)][:SCRIPTS]:
+            before = errors(job, configuration)
+            scripts += 1
+            before_errors += len(before)
+            for name, mistake in MISTAKES.items():
+                injected[is_held_out(name)] += 1
+                found[is_held_out(name)] += bool(errors(with_mistake(job, mistake), configuration) - before)
+    for held_out, claim in ((True, "mistakes found, kinds held out"), (False, "mistakes found, other kinds")):
+        score = Score(found=found[held_out], injected=injected[held_out])
+        yield Figure(claim=claim, measured=score.percent, unit="%", limit=90, is_lower_limit=True)
+    yield Figure(claim=f"errors in {scripts} scripts without a mistake", measured=before_errors, limit=0)
