@@ -11,6 +11,7 @@ from report_samples import NOW, changed, result, sample_inputs
 
 from harness.ledger.plan_record import CellFacts
 from harness.outcome import Evidence, Status, Tier
+from harness.report.formats.badge import badges
 from harness.report.model.failure_patterns import find_patterns
 from harness.report.model.marks import EVIDENCE, STYLES, Mark, mark_of
 from harness.report.model.report_inputs import CheckColumn, ReportInputs
@@ -67,6 +68,7 @@ def test_a_planned_check_without_a_result_makes_the_report_incomplete() -> None:
     )
     model = build_model(inputs)
     assert not model.complete
+    assert badges(model)["status"].text == "incomplete"
     assert model.missing == (("cell", "grpo"),)
     assert model.rows[0].results["grpo"].mark is Mark.NOT_RUN
     assert model.planned == 2
