@@ -84,6 +84,8 @@ def replaced_function(called: Function | Class, run: Interpreter) -> Replacement
             given, named, "class_dict", 0
         ),
         f"{_RAY_BASE}RayWorkerGroup": lambda given, named: _group(given, named, run),
+        "verl.workers.rollout.utils.run_unvicorn": lambda _given, _named: UNKNOWN,
+        "verl.workers.rollout.utils.run_uvicorn": lambda _given, _named: UNKNOWN,
         "verl.utils.device.get_device_name": lambda _given, _named: run.surroundings.device,
     }
     return replacements.get(dotted)
