@@ -14,7 +14,7 @@ from typing import Literal
 from harness.cell_program.built_environment import environment_location
 from harness.check import Completed, TaskContext
 from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, InfrastructureError
-from harness.package import PACKAGE_ROOT
+from harness.package import link_package
 
 SHOWN_CHARACTERS = 1000
 STORED_CHARACTERS = 4000
@@ -86,7 +86,7 @@ def run_reference(
     """
     environment = environment_location(context.inputs["environment"])
     variables = {
-        "PYTHONPATH": str(_only_this_package(context.workdir)),
+        "PYTHONPATH": str(link_package(context.workdir / "reference-code")),
         "PYTHONSAFEPATH": "1",
         "PYTHONNOUSERSITE": "1",
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
@@ -98,19 +98,6 @@ def run_reference(
     }
     completed = context.command([environment.python, "-m", module, *args], env=variables, timeout=timeout)
     return program_end(completed, out=out, what=what, on=CPU_REFERENCE)
-
-
-def _only_this_package(workdir: Path) -> Path:
-    """A folder for PYTHONPATH from which only this package can be imported.
-
-    Packages that are installed next to it would hide those of the cell, for example numpy.
-    """
-    folder = workdir / "reference-code"
-    folder.mkdir(exist_ok=True)
-    link = folder / PACKAGE_ROOT.name
-    if not link.is_symlink():
-        link.symlink_to(PACKAGE_ROOT)
-    return folder
 
 
 def program_end(

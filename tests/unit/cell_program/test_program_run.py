@@ -58,7 +58,7 @@ def test_a_reference_imports_no_package_that_is_installed_next_to_this_one(
     site.mkdir()
     (site / "harness").symlink_to(IMPORT_ROOT / "harness")
     (site / "installed_next_to_harness.py").touch()
-    monkeypatch.setattr("harness.cell_program.program_run.PACKAGE_ROOT", site / "harness")
+    monkeypatch.setattr("harness.package.PACKAGE_ROOT", site / "harness")
     context: Any = Context(tmp_path)
     for _ in range(2):
         out = tmp_path / "out"

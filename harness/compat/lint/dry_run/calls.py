@@ -6,6 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from harness.compat.lint.dry_run.jumps import ReturnJump
 from harness.compat.lint.dry_run.libraries import FieldDefault, Libraries
 from harness.compat.lint.dry_run.values import (
     UNKNOWN,
@@ -147,8 +148,6 @@ class Calls:
         keys: ArgumentKeys = NO_KEYS,
     ) -> Value:
         """Call a function of verl."""
-        from harness.compat.lint.dry_run.interpreter import ReturnJump
-
         replacement = replaced_function(function, self._run)
         if replacement is not None:
             return replacement(positional, named)

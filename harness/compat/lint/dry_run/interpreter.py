@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from harness.compat.lint.dry_run.calls import Calls
 from harness.compat.lint.dry_run.expressions import Expressions
 from harness.compat.lint.dry_run.journal import Journal, merged_value
+from harness.compat.lint.dry_run.jumps import BreakJump, BudgetError, ContinueJump, ReturnJump
 from harness.compat.lint.dry_run.values import (
     UNKNOWN,
     Class,
@@ -35,26 +36,6 @@ MAX_ITERATIONS = 200
 MAX_ENDLESS = 2
 MAX_BRANCHES = 12
 _JUMPS = (ast.Return, ast.Break, ast.Continue)
-
-
-class BudgetError(Exception):
-    """The program is longer than what is followed."""
-
-
-class ReturnJump(Exception):  # noqa: N818 - not an error
-    """`return` was reached."""
-
-    def __init__(self, value: Value, keys: frozenset[str]) -> None:
-        super().__init__()
-        self.value, self.keys = value, keys
-
-
-class BreakJump(Exception):  # noqa: N818 - not an error
-    """`break` was reached."""
-
-
-class ContinueJump(Exception):  # noqa: N818 - not an error
-    """`continue` was reached."""
 
 
 @dataclass(kw_only=True)

@@ -8,13 +8,8 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from harness.compat.lint.dry_run.interpreter import (
-    BudgetError,
-    Interpreter,
-    OpenCheck,
-    ReturnJump,
-    Surroundings,
-)
+from harness.compat.lint.dry_run.interpreter import Interpreter, OpenCheck, Surroundings
+from harness.compat.lint.dry_run.jumps import BudgetError, ReturnJump
 from harness.compat.lint.dry_run.values import Config, Function, ProgramError, Unknown, Value
 from harness.compat.lint.hydra_compose import UNKNOWN_VALUE
 
