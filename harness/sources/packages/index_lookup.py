@@ -7,6 +7,7 @@ pages outside of our cache folder; without a network its last copy is used.
 from __future__ import annotations
 
 import re
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -146,7 +147,8 @@ def require_release_name(package: str, version: str) -> None:
 def _target_arguments(target: TargetPlatform | Path | None) -> Sequence[str]:
     if isinstance(target, Path):
         return ("--python", str(target))
-    return target.arguments() if target else ALL_PLATFORMS
+    # Without it, uv searches the machine for the target's version of Python: with pyenv, for ten seconds.
+    return ("--python", sys.executable, *(target.arguments() if target else ALL_PLATFORMS))
 
 
 def _entry_files(entry: Mapping[str, Any], work: Path) -> list[PublishedFile]:

@@ -6,6 +6,7 @@ lacks the package. With `first-index` and one index only, it reports such a resp
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -40,7 +41,17 @@ def _refused_index(package: str, settings: IndexSettings, command: ProgramRunner
             write_uv_settings(work, "")
             argv = [
                 *(uv_binary(), "pip", "compile", "requirements.in", "--no-deps", "--no-build", "--universal"),
-                *("--python-version", "3.11", "--prerelease", "allow", "--quiet", "--color", "never"),
+                *(
+                    "--python",
+                    sys.executable,
+                    "--python-version",
+                    "3.11",
+                    "--prerelease",
+                    "allow",
+                    "--quiet",
+                    "--color",
+                    "never",
+                ),
             ]
             done = command(argv, env=one, cwd=work, timeout=REFUSAL_TIMEOUT_S)
         if done.returncode != 0 and (failure := fetch_failure(redact_text(done.tail))):
