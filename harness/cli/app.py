@@ -323,8 +323,7 @@ def _print_traceback(kind: type[BaseException], error: BaseException, trace: Tra
 
 def _print_error(error: HarnessError, arguments: Sequence[str]) -> None:
     """Print the problems. The system does not say which disk is full; then the folders are named that are."""
-    for problem in error.problems:
-        _complain(f"error: {problem}")
+    _complain("\n".join(f"error: {problem}" for problem in error.problems))
     if error.disk_full and not any(problem.where for problem in error.problems):
         named = [path for argument in arguments for path in (argument, argument.partition("=")[2])]
         set_paths = [os.environ[name] for name in os.environ if name.startswith(ENVIRONMENT_PREFIX)]

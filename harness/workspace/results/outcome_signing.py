@@ -46,12 +46,12 @@ def sign_outcomes(settings: Settings, key_file: Path, runner: str) -> SigningRep
     signed_before: list[Outcome] = []
     refused: list[tuple[Outcome, str]] = []
     with open_ledger(settings) as ledger:
-        tasks = _RecordedTasks(ledger)
-        for outcome in _measured_here(ledger, tasks):
+        recorded = _Recorded(ledger)
+        for outcome in recorded.measured_here():
             if ledger.signer_of(outcome) == runner:
                 signed_before.append(outcome)
                 continue
-            why = _sign(ledger, tasks.of(outcome), outcome, key_file, signers[runner])
+            why = _sign(ledger, recorded, outcome, key_file, signers[runner])
             if why:
                 refused.append((outcome, why))
             else:
@@ -59,19 +59,9 @@ def sign_outcomes(settings: Settings, key_file: Path, runner: str) -> SigningRep
     return SigningReport(signed=tuple(signed), signed_before=tuple(signed_before), refused=tuple(refused))
 
 
-def _measured_here(ledger: Ledger, tasks: _RecordedTasks) -> list[Outcome]:
-    """What this machine recorded about hardware, also without hardware evidence: a task that timed out."""
-    return [
-        outcome
-        for outcome in ledger.history(limit=-1)
-        if not outcome.trust.foreign
-        and outcome.state in DECIDED_STATES
-        and Evidence.HARDWARE in (outcome.evidence, strongest_evidence(tasks.of(outcome)))
-    ]
-
-
-def _sign(ledger: Ledger, task: TaskRecord | None, outcome: Outcome, key_file: Path, signer: Signer) -> str:
+def _sign(ledger: Ledger, recorded: _Recorded, outcome: Outcome, key_file: Path, signer: Signer) -> str:
     """Sign and store; returns why other machines would not believe the signature, or ""."""
+    task = recorded.task_of(outcome)
     if task is None:
         return "the plan of its run is not in this ledger"
     statement = make_statement(
@@ -79,7 +69,7 @@ def _sign(ledger: Ledger, task: TaskRecord | None, outcome: Outcome, key_file: P
         _status(outcome),
         runner=signer.name,
         device=task.facets.get("device", {}),
-        lock=_lock_digest(ledger, outcome),
+        lock=recorded.lock_digest(outcome),
     )
     signature = sign(statement.encode(), key_file, signer.namespace)
     attestation = Attestation(statement=statement, signature=signature)
@@ -94,30 +84,40 @@ def _status(outcome: Outcome) -> Status:
     return judge_outcome(check, outcome).status if check else Status.ERROR
 
 
-def _lock_digest(ledger: Ledger, outcome: Outcome) -> str:
-    """The digest of the lock file among the inputs of the outcome and their inputs; "" if there is none."""
-    for check, digest in outcome.inputs.items():
-        found = next(
-            (one for one in ledger.history(check=check, limit=-1) if one.content_digest == digest), None
-        )
-        if found is not None:
-            lock = found.artifact("lock.txt")
-            inner = lock.digest if lock else _lock_digest(ledger, found)
-            if inner:
-                return inner
-    return ""
-
-
-class _RecordedTasks:
-    """The tasks of runs as their plans recorded them, read once per run."""
+class _Recorded:
+    """The outcomes of a ledger, read once, and the tasks of its runs as their plans recorded them."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self._outcomes = ledger.history(limit=-1)
+        # Reversed: of several with the same content, the newest stays.
+        self._inputs = {(one.check, one.content_digest): one for one in reversed(self._outcomes)}
         self._by_run: dict[str, dict[str, TaskRecord]] = {}
 
-    def of(self, outcome: Outcome) -> TaskRecord | None:
+    def measured_here(self) -> list[Outcome]:
+        """What this machine recorded about hardware, with tasks that timed out and so have no evidence."""
+        return [
+            outcome
+            for outcome in self._outcomes
+            if not outcome.trust.foreign
+            and outcome.state in DECIDED_STATES
+            and Evidence.HARDWARE in (outcome.evidence, strongest_evidence(self.task_of(outcome)))
+        ]
+
+    def task_of(self, outcome: Outcome) -> TaskRecord | None:
         """The task of the outcome, or None."""
         if outcome.run_id not in self._by_run:
             run = self._ledger.run(outcome.run_id)
             self._by_run[outcome.run_id] = run.plan.tasks_by_key if run else {}
         return self._by_run[outcome.run_id].get(outcome.key)
+
+    def lock_digest(self, outcome: Outcome) -> str:
+        """The digest of the lock file among the inputs and their inputs; "" if there is none."""
+        for check, digest in outcome.inputs.items():
+            found = self._inputs.get((check, digest))
+            if found is not None:
+                lock = found.artifact("lock.txt")
+                inner = lock.digest if lock else self.lock_digest(found)
+                if inner:
+                    return inner
+        return ""
