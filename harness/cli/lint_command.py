@@ -54,19 +54,17 @@ def command(
     were not compared or not read.
     """
     from harness.compat.lint import lint_format as printing
-    from harness.compat.lint.lint_check import new_findings, verl_tree
+    from harness.compat.lint.lint_check import new_findings
     from harness.sources.packages.release_fetcher import ReleaseFetcher
     from harness.workspace.downloads import run_quietly
-    from harness.workspace.planning.open_plan import open_matrix
-    from harness.workspace.planning.plan_selection import find_cell
+    from harness.workspace.linting.given_versions import lint_versions, tree_of_verl
 
-    known: Mapping[str, str] = {}
-    if cell:
-        known = find_cell(open_matrix(settings), settings["profile"], cell).axes
     given = {name: value for name, value in versions.items() if value}
-    versions_used = {**known, **given}
-    verl = verl_tree(versions_used, ReleaseFetcher(cache=settings.cache, command=run_quietly))
-    tree = verl[0] if verl else None
+    releases = ReleaseFetcher(cache=settings.cache, command=run_quietly)
+    versions_used, unverified = lint_versions(settings, cell, given)
+    for name in unverified:
+        click.echo(f"warning: the package index is not reachable, so {name} may not exist", err=True)
+    tree = tree_of_verl(versions_used, releases)
     result = _linted(path, versions_used, tree)
     if base:
         result = new_findings(result, _linted_before(path, base, versions_used, tree))

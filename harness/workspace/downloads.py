@@ -38,7 +38,8 @@ QUIET_S = 2.0
 
 
 def announced_fetch(what: str) -> Any:
-    """A function like `run_quietly` that first logs that `what` is looked up."""
+    """A function like `run_quietly` that logs once that `what` is looked up."""
+    announced = False
 
     def fetch(
         argv: Sequence[str],
@@ -47,7 +48,10 @@ def announced_fetch(what: str) -> Any:
         cwd: Path | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        LOGGER.info("looking up %s on the package index", what)
+        nonlocal announced
+        if not announced:
+            LOGGER.info("looking up %s on the package index", what)
+        announced = True
         return run_quietly(argv, env=env, cwd=cwd, timeout=timeout)
 
     return fetch

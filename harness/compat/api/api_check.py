@@ -296,5 +296,6 @@ def read_release(spec: str, source: ReleaseFetcher) -> tuple[str, ApiSurface]:
         raise InputError(f"{spec!r} does not name a release", fix="write it like transformers==5.5.4")
     sources = source.find(name, version)
     if sources is None:
-        raise InputError(f"the package index has no {name} {version}", fix="choose a published version")
+        source.require(name, version)
+        raise InputError(f"the sources of {name} {version} cannot be read", fix="choose another version")
     return f"{name} {version}", ApiSurface(sources.file)

@@ -27,6 +27,7 @@ from harness.sources.packages.index_lookup import (
 )
 from harness.sources.packages.index_settings import IndexSettings, index_environment, local_path
 from harness.sources.packages.lockfile import normal_name
+from harness.sources.packages.nearest_releases import require_release
 from harness.sources.packages.program_runner import ProgramRunner
 from harness.sources.packages.release_archive import ReleaseArchive, TargetPlatform, installer_rank
 from harness.sources.packages.release_sources import (
@@ -160,6 +161,13 @@ class ReleaseFetcher:
     def newest_version(self, requirement: str) -> str:
         """The newest final release for `requirement` (`name>=1,<2`); same errors as `sources`."""
         return self._index.files([requirement], None, FINAL_IF_POSSIBLE)[0].version
+
+    def require(self, package: str, version: str) -> None:
+        """ReleaseNotFoundError with the nearest releases as its remedy, unless the index has this release.
+
+        For versions that a user gives. InfrastructureError if the index is not reachable.
+        """
+        require_release(self._index, package, version)
 
     def index_metadata(self, package: str, version: str) -> bytes:
         """The metadata that the index serves separately from the wheel (PEP 658); empty without it."""

@@ -22,6 +22,7 @@ from harness.patchstack.stacks.patch_selection import (
 )
 from harness.patchstack.stacks.patch_stack import load_stack, upstreams
 from harness.patchstack.stacks.upstream_tree import (
+    TreeNotFoundError,
     UpstreamTree,
     commit_target,
     folder_target,
@@ -81,7 +82,13 @@ def resolve_target(settings: Settings, selection: TreeSelection) -> tuple[Upstre
         package = upstream_of_patches(patches, choose_upstream(patches, upstream, repository.tree(ref)))
         return commit_target(repository, ref, package, version), package
     package = upstream_of_patches(patches, choose_upstream(patches, upstream))
-    return version_target(package, version, _releases(settings, f"{package} {version}")), package
+    releases = _releases(settings, f"{package} {version}")
+    try:
+        return version_target(package, version, releases), package
+    except TreeNotFoundError:
+        if "@" not in version:
+            releases.require(package, version)
+        raise
 
 
 def _releases(settings: Settings, what: str) -> ReleaseFetcher:

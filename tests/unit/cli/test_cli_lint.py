@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from harness.cli.app import app
+from harness.errors import InputError
 
 RUN = "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n={n}\n"
 
@@ -44,3 +46,50 @@ def test_a_diff_has_only_the_findings_that_are_new(checkout: Path) -> None:
     assert not [file for _rule, file in fresh if file == "old.sh"]
     assert rules_and_files(str(scripts / "old.sh"), "--diff", "HEAD") == set()
     assert ("GROUP-1", "new.sh") in rules_and_files(str(scripts / "new.sh"), "--diff", "HEAD")
+
+
+@pytest.mark.parametrize(
+    ("option", "error"),
+    [
+        (("--verl", "9.9"), "no verl 9.9\n  do:  nearest published: 0.9.0, 0.9.1"),
+        (("--verl", "latest"), "verl==latest is not a valid release\n  do:  nearest published: 0.9.1"),
+        (("--transformers", "4.99"), "no transformers 4.99\n  do:  nearest published: 4.57.6"),
+        (("--vllm-ascend", "0.11.1"), "no vllm-ascend 0.11.1\n  do:  nearest published: 0.11.0"),
+        (("--cann", "8.4.0"), "no CANN 8.4.0 is known"),
+    ],
+)
+def test_a_version_that_does_not_exist_names_the_nearest(
+    wheels: Any, tmp_path: Path, option: tuple[str, str], error: str
+) -> None:
+    for name, version in (
+        ("verl", "0.9.0"),
+        ("verl", "0.9.1"),
+        ("transformers", "4.57.6"),
+        ("vllm-ascend", "0.11.0"),
+    ):
+        wheels.add(name, version)
+    script = tmp_path / "run.sh"
+    script.write_text(RUN.format(n=8))
+    result = CliRunner().invoke(app, ["lint", str(script), *option])
+    assert isinstance(result.exception, InputError)
+    assert error in str(result.exception)
+
+
+@pytest.mark.parametrize("version", ["8.5.0", "8.3.RC1.alpha002", "9.0.2"])
+def test_every_release_of_a_known_series_of_cann_is_taken(tmp_path: Path, version: str) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(RUN.format(n=8))
+    assert CliRunner().invoke(app, ["lint", str(script), "--cann", version]).exception is None
+
+
+def test_without_an_index_it_says_that_a_version_was_not_looked_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    script = tmp_path / "run.sh"
+    script.write_text(RUN.format(n=8))
+    result = CliRunner().invoke(app, ["lint", str(script), "--vllm-ascend", "0.11.0"])
+    assert result.exception is None
+    assert "not reachable, so vllm_ascend 0.11.0 may not exist" in result.stderr
