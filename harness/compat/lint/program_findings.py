@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from harness.compat.lint.dry_run.interpreter import Surroundings
+from harness.compat.lint.dry_run.program_values import ProgramError, Unknown, Value
+from harness.compat.lint.dry_run.program_walk import Surroundings
 from harness.compat.lint.dry_run.started_program import ProgramChecks, follow_program
-from harness.compat.lint.dry_run.values import ProgramError, Unknown, Value
 from harness.compat.lint.hydra_compose import Composition, Program, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_measurements import LintFinding, UndecidedRule

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from harness.compat.lint.dry_run.interpreter import Surroundings
+from harness.compat.lint.dry_run.program_walk import Surroundings
 from harness.compat.lint.dry_run.started_program import ProgramChecks, follow_program
 
 HEAD = """\

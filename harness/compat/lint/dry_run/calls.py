@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from harness.compat.lint.dry_run.jumps import ReturnJump
-from harness.compat.lint.dry_run.libraries import FieldDefault, Libraries
-from harness.compat.lint.dry_run.values import (
+from harness.compat.lint.dry_run.program_values import (
     UNKNOWN,
     Bound,
     Class,
+    FieldDefault,
     Function,
     Instance,
     Native,
@@ -26,7 +26,7 @@ from harness.compat.lint.dry_run.values import (
 from harness.compat.lint.dry_run.worker_groups import replaced_function
 
 if TYPE_CHECKING:
-    from harness.compat.lint.dry_run.interpreter import Interpreter
+    from harness.compat.lint.dry_run.program_walk import ProgramWalk
 
 MAX_DEPTH = 45
 Named = dict[str, Value]
@@ -38,9 +38,8 @@ Keys = Mapping[str, frozenset[str]]
 class Calls:
     """Calls what the followed program calls."""
 
-    def __init__(self, interpreter: Interpreter) -> None:
-        self._run = interpreter
-        self.libraries = Libraries(interpreter)
+    def __init__(self, run: ProgramWalk) -> None:
+        self._run = run
         self._depth = 0
 
     def call(self, node: ast.Call, scope: Scope) -> Value:
@@ -56,7 +55,7 @@ class Calls:
         for argument in node.args:
             with self._run.traced() as read:
                 if isinstance(argument, ast.Starred):
-                    items = expressions.items(expressions.value(argument.value, scope))
+                    items = self._run.access.items(expressions.value(argument.value, scope))
                     certain = certain and not isinstance(items, Unknown)
                     positional += [] if isinstance(items, Unknown) else list(items)
                 else:
@@ -102,7 +101,7 @@ class Calls:
         keys: ArgumentKeys = NO_KEYS,
     ) -> Value:
         """Call a value with arguments. keys: the configuration keys behind them, by position or name."""
-        callee = self._run.resolve(callee)
+        callee = self._run.modules.resolve(callee)
         match callee:
             case Bound():
                 every = [callee.receiver, *positional]
@@ -120,7 +119,7 @@ class Calls:
             case Instance():
                 return self.method(callee, "__call__", positional, node, scope, named)
             case Unknown():
-                return self.libraries.call(callee, positional, named, node, scope)
+                return self._run.libraries.call(callee, positional, named, node, scope)
         return UNKNOWN
 
     def method(
@@ -164,7 +163,7 @@ class Calls:
                 if isinstance(function.node, ast.Lambda):
                     return self._run.expressions.value(function.node.body, inner)
                 try:
-                    self._run.block(function.node.body, inner)
+                    self._run.statements.block(function.node.body, inner)
                 except ReturnJump as jump:
                     trace.update(jump.keys)
                     return jump.value
@@ -246,7 +245,7 @@ class Calls:
                 raise error
         for name in fields:
             if name in given:
-                self._run.expressions.set_directly(instance, name, given[name], keys.get(name, frozenset()))
+                self._run.access.set_directly(instance, name, given[name], keys.get(name, frozenset()))
                 continue
             found, default = instance.type.attribute(name)
             if isinstance(default, FieldDefault):
@@ -255,7 +254,7 @@ class Calls:
                     if default.factory is not None
                     else default.value
                 )
-            self._run.expressions.set_directly(instance, name, default if found else UNKNOWN, frozenset())
+            self._run.access.set_directly(instance, name, default if found else UNKNOWN, frozenset())
         self.method(instance, "__post_init__", [], node, scope)
 
     def member(self, holder: Instance | Super | Class, name: str, node: ast.AST, scope: Scope) -> Value:
@@ -270,7 +269,7 @@ class Calls:
             return holder.type
         if name in holder.attributes:
             self._run.trace |= holder.keys.get(name, frozenset())
-            return self._run.resolve(holder.attributes[name])
+            return self._run.modules.resolve(holder.attributes[name])
         found, member = holder.type.attribute(name)
         if not found:
             return self._absent(holder, name, node, scope)
@@ -278,7 +277,7 @@ class Calls:
             return self._bound(member, holder, node, scope)
         if isinstance(member, FieldDefault):
             return UNKNOWN
-        return self._run.resolve(member)
+        return self._run.modules.resolve(member)
 
     def _bound(self, member: Function, holder: Instance, node: ast.AST, scope: Scope) -> Value:
         if member.is_property:
@@ -293,7 +292,7 @@ class Calls:
             if holder.type.attribute("__getattr__")[0]:
                 return UNKNOWN
             if name in ("items", "keys", "values"):
-                return self.libraries.method(dict(holder.attributes), name)
+                return self._run.builtins.method(dict(holder.attributes), name)
             message = f"'{holder.type.name}' object has no attribute '{name}'"
             raise self._run.error("AttributeError", message, node, scope)
         return UNKNOWN
@@ -307,7 +306,7 @@ class Calls:
         if found and isinstance(member, Function) and member.is_class_method:
             return Bound(function=member, receiver=holder)
         if found and not isinstance(member, FieldDefault):
-            return self._run.resolve(member)
+            return self._run.modules.resolve(member)
         return UNKNOWN
 
     def _super_member(self, holder: Super, name: str) -> Value:
@@ -327,7 +326,7 @@ class Calls:
 
     def _set_plainly(self, receiver: Instance, given: Sequence[Value]) -> Value:
         if len(given) == 2 and isinstance(given[0], str):
-            self._run.expressions.set_directly(receiver, given[0], given[1], frozenset(self._run.trace))
+            self._run.access.set_directly(receiver, given[0], given[1], frozenset(self._run.trace))
         return None
 
     def define(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, scope: Scope) -> Value:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from harness.compat.lint.dry_run.values import Class, Function, Unknown, Value, sources_of
+from harness.compat.lint.dry_run.program_values import Class, Function, Unknown, Value, sources_of
 
 Container = dict[str, Value] | list[Value] | set[Value]
 
 
 @dataclass(kw_only=True, eq=False)
-class _Written:
+class Written:
     """A container that a branch changed, with its content before and, once the branch ended, after it."""
 
     container: Container
@@ -19,11 +21,15 @@ class _Written:
     after: Container
 
 
+#: What a branch changed, by the identity of the container.
+Changes: TypeAlias = dict[int, Written]
+
+
 class Journal:
     """Records the first change of each container in every open branch."""
 
     def __init__(self) -> None:
-        self._branches: list[dict[int, _Written]] = []
+        self._branches: list[Changes] = []
 
     @property
     def is_open(self) -> bool:
@@ -34,32 +40,33 @@ class Journal:
         """Say that a container is about to be changed."""
         if self._branches and id(container) not in self._branches[-1]:
             content = container.copy()
-            self._branches[-1][id(container)] = _Written(container=container, before=content, after=content)
+            self._branches[-1][id(container)] = Written(container=container, before=content, after=content)
 
-    def suspended(self) -> list[dict[int, _Written]]:
+    def suspended(self) -> list[Changes]:
         """Stop recording; `resume` continues with what this returns."""
         branches, self._branches = self._branches, []
         return branches
 
-    def resume(self, branches: list[dict[int, _Written]]) -> None:
+    def resume(self, branches: list[Changes]) -> None:
         """Continue recording."""
         self._branches = branches
 
-    def branch(self, follow: Callable[[], None]) -> dict[int, _Written]:
-        """Follow a branch and undo it; returns what it wrote. Exceptions of `follow` must not escape it."""
-        self._branches.append({})
+    @contextmanager
+    def branch(self) -> Iterator[Changes]:
+        """Record a branch in a `with` statement, and undo it at its end. The changes are complete then."""
+        changes: Changes = {}
+        self._branches.append(changes)
         try:
-            follow()
+            yield changes
         finally:
-            written = self._branches.pop()
-            for one in written.values():
+            self._branches.pop()
+            for one in changes.values():
                 one.after = one.container.copy()
                 _fill(one.container, one.before)
-        return written
 
-    def merge(self, branches: Sequence[dict[int, _Written]], sources: frozenset[str]) -> None:
+    def merge(self, branches: Sequence[Changes], sources: frozenset[str]) -> None:
         """Apply the changes of alternative branches: what differs between them is not known."""
-        every: dict[int, _Written] = {}
+        every: Changes = {}
         for written in branches:
             for key, one in written.items():
                 every.setdefault(key, one)
@@ -85,17 +92,13 @@ def _merged(states: Sequence[Container], sources: frozenset[str]) -> Container:
     if isinstance(first, dict):
         dicts = [state for state in states if isinstance(state, dict)]
         names = dict.fromkeys(name for state in dicts for name in state)
-        return {name: _merged_entry([state.get(name, _ABSENT) for state in dicts], sources) for name in names}
+        return {name: merged_value([state.get(name, _ABSENT) for state in dicts], sources) for name in names}
     if all(same(state, first) for state in states):
         return first
     return [Unknown(sources=sources, optional=True)] if isinstance(first, list) else set()
 
 
 _ABSENT = object()
-
-
-def _merged_entry(values: Sequence[Value], sources: frozenset[str]) -> Value:
-    return merged_value(values, sources)
 
 
 def merged_value(values: Sequence[Value], sources: frozenset[str]) -> Value:

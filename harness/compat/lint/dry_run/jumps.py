@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.compat.lint.dry_run.values import Value
+from harness.compat.lint.dry_run.program_values import Value
 
 
 class BudgetError(Exception):

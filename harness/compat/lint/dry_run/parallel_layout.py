@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.compat.lint.dry_run.values import UNKNOWN, LibraryCall, Native, Value
+from harness.compat.lint.dry_run.program_values import UNKNOWN, LibraryCall, Native, Value
 
 if TYPE_CHECKING:
-    from harness.compat.lint.dry_run.interpreter import Interpreter
+    from harness.compat.lint.dry_run.program_walk import ProgramWalk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Mesh:
         )
 
 
-def device_mesh(call: LibraryCall, run: Interpreter) -> Value:
+def device_mesh(call: LibraryCall, run: ProgramWalk) -> Value:
     """`init_device_mesh`, which refuses a mesh that is larger than the group of processes."""
     shape, names = call.argument(1, "mesh_shape"), call.named.get("mesh_dim_names", ())
     sizes = [size for size in shape if isinstance(size, int)] if isinstance(shape, (list, tuple)) else []
@@ -59,7 +59,7 @@ def device_mesh(call: LibraryCall, run: Interpreter) -> Value:
     return Mesh(sizes=tuple(sizes), names=tuple(str(name) for name in named))
 
 
-def megatron_groups(call: LibraryCall, run: Interpreter) -> Value:
+def megatron_groups(call: LibraryCall, run: ProgramWalk) -> Value:
     """`initialize_model_parallel`, which refuses sizes that do not divide the number of processes."""
     world = run.world_size()
     tensor, pipeline, context, expert = (

@@ -8,9 +8,16 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from harness.compat.lint.dry_run.interpreter import Interpreter, OpenCheck, Surroundings
 from harness.compat.lint.dry_run.jumps import BudgetError, ReturnJump
-from harness.compat.lint.dry_run.values import Config, Function, ProgramError, Unknown, Value
+from harness.compat.lint.dry_run.program_values import (
+    Config,
+    Function,
+    OpenCheck,
+    ProgramError,
+    Unknown,
+    Value,
+)
+from harness.compat.lint.dry_run.program_walk import ProgramWalk, Surroundings
 from harness.compat.lint.hydra_compose import UNKNOWN_VALUE
 
 MAX_PYTHON_DEPTH = 8000
@@ -37,12 +44,12 @@ def follow_program(
     surroundings: Surroundings,
 ) -> ProgramChecks:
     """Follow the function of `module` that Hydra starts."""
-    run = Interpreter(paths, read_module, surroundings)
+    run = ProgramWalk(paths, read_module, surroundings)
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, MAX_PYTHON_DEPTH))
     complete, last = True, []
     try:
-        scope = run.module(module)
+        scope = run.modules.module(module)
         main = next(
             (one for one in scope.variables.values() if isinstance(one, Function) and _is_main(one)), None
         )

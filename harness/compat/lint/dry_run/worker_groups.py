@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.compat.lint.dry_run.values import (
+from harness.compat.lint.dry_run.program_values import (
     UNKNOWN,
     Class,
     Function,
@@ -20,7 +20,7 @@ from harness.compat.lint.dry_run.values import (
 )
 
 if TYPE_CHECKING:
-    from harness.compat.lint.dry_run.interpreter import Interpreter
+    from harness.compat.lint.dry_run.program_walk import ProgramWalk
 
 Replacement = Callable[[list[Value], dict[str, Value]], Value]
 _RAY_BASE = "verl.single_controller.ray.base."
@@ -34,7 +34,7 @@ class WorkerGroup:
     size: int
     keys: frozenset[str]
 
-    def member(self, name: str, run: Interpreter, node: ast.AST, scope: Scope) -> Value:
+    def member(self, name: str, run: ProgramWalk, node: ast.AST, scope: Scope) -> Value:
         """A method of the group, which calls the workers' method of this name."""
         if name == "world_size":
             return self.size or UNKNOWN
@@ -57,7 +57,7 @@ class WorkerGroup:
 
 
 @contextmanager
-def _in_group(run: Interpreter, group: WorkerGroup) -> Iterator[None]:
+def _in_group(run: ProgramWalk, group: WorkerGroup) -> Iterator[None]:
     surroundings = run.surroundings
     before = surroundings.world_size, surroundings.world_keys
     surroundings.world_size, surroundings.world_keys = group.size, group.keys
@@ -67,7 +67,7 @@ def _in_group(run: Interpreter, group: WorkerGroup) -> Iterator[None]:
         surroundings.world_size, surroundings.world_keys = before
 
 
-def replaced_function(called: Function | Class, run: Interpreter) -> Replacement | None:
+def replaced_function(called: Function | Class, run: ProgramWalk) -> Replacement | None:
     """What stands in for a function or class of verl that only a cluster can run; None for others."""
     path = called.scope.path if isinstance(called, Function) else called.path
     name = (
@@ -95,7 +95,7 @@ def _argument(given: list[Value], named: Mapping[str, Value], name: str, positio
     return named[name] if name in named else given[position] if position < len(given) else None
 
 
-def _group(given: list[Value], named: Mapping[str, Value], run: Interpreter) -> Value:
+def _group(given: list[Value], named: Mapping[str, Value], run: ProgramWalk) -> Value:
     pool, classes = (
         _argument(given, named, "resource_pool", 0),
         _argument(given, named, "ray_cls_with_init", 1),
@@ -103,7 +103,7 @@ def _group(given: list[Value], named: Mapping[str, Value], run: Interpreter) -> 
     scope = Scope(None, "")
     node = ast.Pass(lineno=0, col_offset=0)
     with run.traced() as keys:
-        size = run.expressions.attribute(pool, "world_size", ast.Constant(value=None), scope)
+        size = run.access.attribute(pool, "world_size", ast.Constant(value=None), scope)
     known = size if isinstance(size, int) and not isinstance(size, bool) else 0
     if isinstance(classes, Instance):
         classes = {"worker": classes}
@@ -119,11 +119,11 @@ def _group(given: list[Value], named: Mapping[str, Value], run: Interpreter) -> 
     return group
 
 
-def _worker(described: Value, run: Interpreter, node: ast.AST, scope: Scope) -> Value:
+def _worker(described: Value, run: ProgramWalk, node: ast.AST, scope: Scope) -> Value:
     """Make the worker that `RayClassWithInitArgs` describes."""
     if not isinstance(described, Instance):
         return UNKNOWN
-    kind = run.resolve(described.attributes.get("cls", UNKNOWN))
+    kind = run.modules.resolve(described.attributes.get("cls", UNKNOWN))
     positional, named = described.attributes.get("args", ()), described.attributes.get("kwargs", {})
     if isinstance(kind, Unknown) or not isinstance(positional, tuple) or not isinstance(named, dict):
         return UNKNOWN

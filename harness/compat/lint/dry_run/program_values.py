@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 #: A plain value of Python (number, text, None, list, dict, tuple, set) or one of the classes below.
 Value: TypeAlias = object
-Arguments: TypeAlias = "tuple[list[Value], dict[str, Value]]"
+#: Texts and lists that are longer, and larger numbers, are not computed.
+MAX_SIZE = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +242,14 @@ class LibraryCall:
         return self.positional[position] if position < len(self.positional) else default
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FieldDefault:
+    """`dataclasses.field`. factory: makes the default value, or None."""
+
+    value: Value
+    factory: Value
+
+
 class Config(dict[str, Value]):
     """A mapping of the composed configuration. path: its dotted key, which starts every key in it."""
 
@@ -264,6 +273,14 @@ class ProgramError(Exception):
     guarded: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class OpenCheck:
+    """A check of the program whose outcome depends on unknown values of the launch script."""
+
+    place: SourcePlace
+    sources: frozenset[str]
+
+
 def remote(called: Value, name: str) -> Value:
     """`f.remote` calls `f` in another process; `f.options(...)` is `f` with settings for Ray."""
     if name == "remote":
@@ -283,3 +300,29 @@ def has_unknown(value: Value, depth: int = 0) -> bool:
     if isinstance(value, dict):
         return depth > 5 or any(has_unknown(one, depth + 1) for one in value.values())
     return not (value is None or isinstance(value, (bool, int, float, str, bytes)))
+
+
+def shown(value: Value) -> str:
+    """A value in a message."""
+    if isinstance(value, Unknown):
+        return value.text or "?"
+    if isinstance(value, (Instance, Function, Class, Bound, Native, Partial, Super, Lazy, Config)):
+        return "..."
+    return str(value)
+
+
+def has_open_keys(container: Mapping[Value, Value]) -> bool:
+    """Whether a mapping has entries whose keys are not known."""
+    return any(isinstance(key, Unknown) for key in container)
+
+
+def is_open(value: Value) -> bool:
+    """Whether a list or mapping may have more or fewer elements than these."""
+    if isinstance(value, dict):
+        return has_open_keys(value) or any(is_optional(one) for one in value.values())
+    return isinstance(value, (list, tuple)) and any(is_optional(one) for one in value)
+
+
+def is_optional(value: Value) -> bool:
+    """Whether an element may also be absent."""
+    return isinstance(value, Unknown) and value.optional

@@ -1,0 +1,75 @@
+"""Alternatives of a followed program, of which any may be taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from harness.compat.lint.dry_run.journal import Changes, merged_value
+from harness.compat.lint.dry_run.jumps import BreakJump, ContinueJump, ReturnJump
+from harness.compat.lint.dry_run.program_values import OpenCheck, ProgramError
+
+if TYPE_CHECKING:
+    from harness.compat.lint.dry_run.program_walk import ProgramWalk
+
+MAX_BRANCHES = 12
+_Jump: TypeAlias = "ReturnJump | BreakJump | ContinueJump"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _End:
+    """How a branch ends: what it leaves behind, and with which jump."""
+
+    changes: Changes
+    jump: _Jump | None
+
+
+class Branches:
+    """Follows alternatives one after the other, and merges what they leave behind."""
+
+    def __init__(self, run: ProgramWalk) -> None:
+        self._run = run
+        self._depth = 0
+
+    def fork(self, sources: frozenset[str], branches: Sequence[Callable[[], None]]) -> None:
+        """Follow alternatives. An exception that all of them raise escapes.
+
+        sources: the unknown values of the launch script that decide between them.
+        """
+        outcomes = [self._followed(follow) for follow in branches]
+        errors = [outcome for outcome in outcomes if isinstance(outcome, ProgramError)]
+        ends = [outcome for outcome in outcomes if isinstance(outcome, _End)]
+        if sources:
+            self._run.open_checks += [OpenCheck(place=error.place, sources=sources) for error in errors]
+        if not ends:
+            raise errors[0]
+        self._run.journal.merge([end.changes for end in ends], sources)
+        _leave([end.jump for end in ends], sources)
+
+    def _followed(self, follow: Callable[[], None]) -> _End | ProgramError:
+        jump: _Jump | None = None
+        self._depth += 1
+        try:
+            with self._run.journal.branch() as changes:
+                if self._depth <= MAX_BRANCHES:
+                    follow()
+        except (ReturnJump, BreakJump, ContinueJump) as end:
+            jump = end
+        except ProgramError as error:
+            return error
+        finally:
+            self._depth -= 1
+        return _End(changes=changes, jump=jump)
+
+
+def _leave(jumps: Sequence[_Jump | None], sources: frozenset[str]) -> None:
+    """Jump as the branches do. A jump in only one of them is not followed."""
+    returns = [jump for jump in jumps if isinstance(jump, ReturnJump)]
+    if returns and len(returns) == len(jumps):
+        value = merged_value([jump.value for jump in returns], sources)
+        raise ReturnJump(value, frozenset().union(*(jump.keys for jump in returns)))
+    if jumps and all(isinstance(jump, (BreakJump, ContinueJump)) for jump in jumps):
+        first = jumps[0]
+        assert first is not None
+        raise first

@@ -1,0 +1,112 @@
+"""The modules of a followed program, which are read when something in them is used."""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from harness.compat.lint.dry_run.jumps import ReturnJump
+from harness.compat.lint.dry_run.program_values import UNKNOWN, Lazy, ProgramError, Scope, Unknown, Value
+
+if TYPE_CHECKING:
+    from harness.compat.lint.dry_run.program_walk import ProgramWalk
+
+
+class Modules:
+    """Modules of verl. paths: its files. read: the syntax tree of one; None if it cannot be parsed."""
+
+    def __init__(
+        self, run: ProgramWalk, paths: frozenset[str], read: Callable[[str], ast.Module | None]
+    ) -> None:
+        self._run, self._paths, self._read = run, paths, read
+        self._modules: dict[str, Scope] = {}
+        self._used_names: dict[str, frozenset[str]] = {}
+
+    def module(self, path: str) -> Scope:
+        """The variables of a module after its statements."""
+        if path in self._modules:
+            return self._modules[path]
+        scope = self._modules[path] = Scope(None, path)
+        tree = self._read(path)
+        self._used_names[path] = _names(tree)
+        branches, tries, trace = self._run.journal.suspended(), self._run.tries, self._run.trace
+        self._run.tries, self._run.trace = 1, set()
+        try:
+            for statement in tree.body if tree is not None else ():
+                with suppress(ProgramError, ReturnJump):
+                    self._run.statements.statement(statement, scope)
+        finally:
+            self._run.journal.resume(branches)
+            self._run.tries, self._run.trace = tries, trace
+        return scope
+
+    def path_of(self, dotted: str) -> str:
+        """The file of a module; "" if it is not a module of this tree."""
+        base = dotted.replace(".", "/")
+        return next((path for path in (f"{base}.py", f"{base}/__init__.py") if path in self._paths), "")
+
+    def resolve(self, value: Value) -> Value:
+        """The value of an imported name."""
+        seen = 0
+        while isinstance(value, Lazy) and value.name:
+            seen += 1
+            scope = self.module(value.path)
+            if seen > 20 or value.name not in scope.variables:
+                return UNKNOWN
+            value = scope.variables[value.name]
+        return value
+
+    def bind_import(self, node: ast.Import, scope: Scope) -> None:
+        """Follow `import NAME`."""
+        for alias in node.names:
+            dotted = alias.name if alias.asname else alias.name.partition(".")[0]
+            self._bind(alias.asname or dotted, dotted, "", scope)
+            if "." in alias.name and self.path_of(alias.name) and self._reads_at_once(dotted, scope):
+                self.module(self.path_of(alias.name))
+
+    def bind_import_from(self, node: ast.ImportFrom, scope: Scope) -> None:
+        """Follow `from MODULE import NAME`."""
+        dotted = node.module or ""
+        if node.level:
+            folder = posixpath.dirname(scope.path)
+            for _ in range(node.level - 1):
+                folder = posixpath.dirname(folder)
+            dotted = ".".join(filter(None, [folder.replace("/", "."), dotted]))
+        for alias in node.names:
+            if alias.name == "*":
+                path = self.path_of(dotted)
+                if path:
+                    scope.variables |= {
+                        name: value
+                        for name, value in self.module(path).variables.items()
+                        if not name.startswith("_")
+                    }
+                continue
+            self._bind(alias.asname or alias.name, dotted, alias.name, scope)
+
+    def _bind(self, name: str, dotted: str, member: str, scope: Scope) -> None:
+        """Bind an imported name. Its module is read when the name is used."""
+        path = self.path_of(dotted)
+        inner = self.path_of(f"{dotted}.{member}") if member else ""
+        self._run.journal.touch(scope.variables)
+        if inner and not (path and path in self._modules and member in self._modules[path].variables):
+            scope.variables[name] = Lazy(path=inner)
+        elif path:
+            scope.variables[name] = Lazy(path=path, name=member)
+        else:
+            scope.variables[name] = Unknown(name=f"{dotted}.{member}" if member else dotted)
+        if (inner or path) and scope.parent is None and self._reads_at_once(name, scope):
+            self.module(inner or path)
+
+    def _reads_at_once(self, name: str, scope: Scope) -> bool:
+        """Whether a module is imported because of what its statements do: by a package, or without a use."""
+        return scope.path.endswith("__init__.py") or name not in self._used_names[scope.path]
+
+
+def _names(tree: ast.Module | None) -> frozenset[str]:
+    """The names that a module uses."""
+    nodes = ast.walk(tree) if tree is not None else ()
+    return frozenset(node.id for node in nodes if isinstance(node, ast.Name))

@@ -1,0 +1,99 @@
+"""One walk through a program: its surroundings, what was found, and the parts that follow it together."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from harness.compat.lint.dry_run.access import Access
+from harness.compat.lint.dry_run.branches import Branches
+from harness.compat.lint.dry_run.calls import Calls
+from harness.compat.lint.dry_run.expressions import Expressions
+from harness.compat.lint.dry_run.journal import Journal
+from harness.compat.lint.dry_run.libraries import Libraries
+from harness.compat.lint.dry_run.operations import Operations
+from harness.compat.lint.dry_run.program_modules import Modules
+from harness.compat.lint.dry_run.program_values import (
+    UNKNOWN,
+    OpenCheck,
+    ProgramError,
+    Scope,
+    SourcePlace,
+    Value,
+)
+from harness.compat.lint.dry_run.python_builtins import Builtins
+from harness.compat.lint.dry_run.statements import Statements
+
+
+@dataclass(kw_only=True)
+class Surroundings:
+    """What a program sees besides its configuration.
+
+    variables: environment variables that the job sets. model: known values of the model's config.json.
+    world_size: processes of the worker group that is being followed, world_keys: the configuration keys
+    behind it. data_parallel: of these, the replicas of the model that Megatron trains. 0 if not known.
+    """
+
+    device: str
+    variables: Mapping[str, Value] = field(default_factory=dict)
+    model: Mapping[str, Value] = field(default_factory=dict)
+    world_size: int = 0
+    world_keys: frozenset[str] = frozenset()
+    data_parallel: int = 0
+
+
+class ProgramWalk:
+    """The state of a walk through modules of verl. read_module: the syntax tree of a file, or None.
+
+    failures: checks that fail. open_checks: those that depend on unknown values of the script. trace: the
+    configuration keys that were read. tries: how many `try` statements are around the current one.
+    """
+
+    def __init__(
+        self,
+        paths: frozenset[str],
+        read_module: Callable[[str], ast.Module | None],
+        surroundings: Surroundings,
+    ) -> None:
+        self.surroundings = surroundings
+        self.trace: set[str] = set()
+        self.tries = 0
+        self.failures: list[ProgramError] = []
+        self.open_checks: list[OpenCheck] = []
+        self.journal = Journal()
+        self.modules = Modules(self, paths, read_module)
+        self.statements = Statements(self)
+        self.branches = Branches(self)
+        self.expressions = Expressions(self)
+        self.operations = Operations(self)
+        self.access = Access(self)
+        self.calls = Calls(self)
+        self.builtins = Builtins(self)
+        self.libraries = Libraries(self)
+
+    def world_size(self) -> Value:
+        """The processes of the worker group that is being followed."""
+        self.trace |= self.surroundings.world_keys
+        return self.surroundings.world_size or UNKNOWN
+
+    def place(self, node: ast.AST, scope: Scope) -> SourcePlace:
+        """Where a node is written."""
+        return SourcePlace(path=scope.path, line=getattr(node, "lineno", 0))
+
+    def error(self, kind: str, message: str, node: ast.AST, scope: Scope) -> ProgramError:
+        """An exception of the followed program."""
+        return ProgramError(
+            type=kind, message=message, place=self.place(node, scope), keys=frozenset(self.trace)
+        )
+
+    @contextmanager
+    def traced(self) -> Iterator[set[str]]:
+        """The configuration keys that are read in a `with` statement; the code around it reads them too."""
+        before, self.trace = self.trace, set()
+        try:
+            yield self.trace
+        finally:
+            before |= self.trace
+            self.trace = before

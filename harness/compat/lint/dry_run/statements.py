@@ -1,0 +1,348 @@
+"""Follows the statements of a program.
+
+An `if` on an unknown value leads to two branches; what they leave behind is merged. Every exception that
+escapes from the followed program is therefore raised whatever the unknown values are.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from harness.compat.lint.dry_run.jumps import BreakJump, BudgetError, ContinueJump, ReturnJump
+from harness.compat.lint.dry_run.program_values import (
+    UNKNOWN,
+    Class,
+    Instance,
+    OpenCheck,
+    ProgramError,
+    Scope,
+    Unknown,
+    Value,
+    contains_own,
+    sources_of,
+)
+
+if TYPE_CHECKING:
+    from harness.compat.lint.dry_run.program_walk import ProgramWalk
+
+MAX_STEPS = 150_000
+MAX_ITERATIONS = 200
+#: Rounds of `while True`, which waits for something that only a run knows.
+MAX_ENDLESS = 2
+_JUMPS = (ast.Return, ast.Break, ast.Continue)
+
+
+class Statements:
+    """Follows statements in scopes of the program."""
+
+    def __init__(self, run: ProgramWalk) -> None:
+        self._run = run
+        self._steps = 0
+
+    def block(self, statements: Sequence[ast.stmt], scope: Scope) -> None:
+        """Follow statements one after the other."""
+        for index, statement in enumerate(statements):
+            if isinstance(statement, ast.If):
+                if self._if(statement, scope, statements[index + 1 :]):
+                    return
+            else:
+                self.statement(statement, scope)
+
+    def statement(self, node: ast.stmt, scope: Scope) -> None:
+        """Follow one statement."""
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            raise BudgetError
+        before, self._run.trace = self._run.trace, set()
+        try:
+            self._followed(node, scope)
+        finally:
+            self._run.trace = before
+
+    def _followed(self, node: ast.stmt, scope: Scope) -> None:
+        match node:
+            case ast.Expr():
+                self._run.expressions.value(node.value, scope)
+            case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+                self._assignment(node, scope)
+            case ast.If():
+                self._if(node, scope, ())
+            case ast.For() | ast.AsyncFor():
+                self._for(node, scope)
+            case ast.While():
+                self._while(node, scope)
+            case ast.With() | ast.AsyncWith():
+                self._with(node, scope)
+            case ast.Try():
+                self._try(node, scope)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                self._definition(node, scope)
+            case ast.Import():
+                self._run.modules.bind_import(node, scope)
+            case ast.ImportFrom():
+                self._run.modules.bind_import_from(node, scope)
+            case ast.Global():
+                scope.global_names.update(node.names)
+            case ast.Nonlocal():
+                scope.outer_names.update(node.names)
+            case ast.Delete():
+                self._delete(node, scope)
+            case _:
+                self._leaving(node, scope)
+
+    def _leaving(self, node: ast.stmt, scope: Scope) -> None:
+        """Statements that leave a block, or do nothing."""
+        match node:
+            case ast.Assert():
+                self._assert(node, scope)
+            case ast.Raise():
+                self._raise(node, scope)
+            case ast.Return():
+                with self._run.traced() as keys:
+                    value = self._run.expressions.value(node.value, scope) if node.value is not None else None
+                raise ReturnJump(value, frozenset(keys))
+            case ast.Break():
+                raise BreakJump
+            case ast.Continue():
+                raise ContinueJump
+
+    def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, scope: Scope) -> None:
+        if isinstance(node, ast.ClassDef):
+            self._class(node, scope)
+            return
+        self._run.journal.touch(scope.variables)
+        scope.variables[node.name] = self._run.calls.define(node, scope)
+
+    def _class(self, node: ast.ClassDef, scope: Scope) -> None:
+        expressions, resolve = self._run.expressions, self._run.modules.resolve
+        bases = tuple(resolve(expressions.value(base, scope)) for base in node.bases)
+        body = Scope(scope, scope.path)
+        defined = Class(name=node.name, path=scope.path, bases=bases, scope=body)
+        body.variables["__class_body__"] = defined
+        self.block(node.body, body)
+        del body.variables["__class_body__"]
+        defined.fields = {
+            one.target.id: ast.unparse(one.annotation)
+            for one in node.body
+            if isinstance(one, ast.AnnAssign)
+            and isinstance(one.target, ast.Name)
+            and "ClassVar" not in ast.unparse(one.annotation)
+        }
+        self._run.calls.finish_class(defined)
+        self._run.journal.touch(scope.variables)
+        scope.variables[node.name] = self._run.calls.decorated(defined, node.decorator_list, scope)
+
+    def _assignment(self, node: ast.Assign | ast.AnnAssign | ast.AugAssign, scope: Scope) -> None:
+        if isinstance(node, ast.AugAssign):
+            self._augmented(node, scope)
+        elif node.value is not None:
+            with self._run.traced() as keys:
+                value = self._run.expressions.value(node.value, scope)
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                self._run.access.store(target, value, frozenset(keys), scope)
+
+    def _augmented(self, node: ast.AugAssign, scope: Scope) -> None:
+        with self._run.traced() as keys:
+            left = self._run.expressions.value(node.target, scope)
+            right = self._run.expressions.value(node.value, scope)
+            if isinstance(left, list) and isinstance(right, list) and isinstance(node.op, ast.Add):
+                self._run.journal.touch(left)
+                left += right
+                return
+            value = self._run.operations.binary(node.op, left, right, node, scope)
+        self._run.access.store(node.target, value, frozenset(keys), scope)
+
+    def _delete(self, node: ast.Delete, scope: Scope) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Subscript):
+                holder = self._run.expressions.value(target.value, scope)
+                key = self._run.expressions.value(target.slice, scope)
+                if isinstance(holder, dict) and isinstance(key, str):
+                    self._run.journal.touch(holder)
+                    holder.pop(key, None)
+
+    def _if(self, node: ast.If, scope: Scope, rest: Sequence[ast.stmt]) -> bool:
+        """Follow an `if`. True if the rest of the block was followed as a part of its branches."""
+        self._steps += 1
+        with self._run.traced() as keys:
+            truth = self._run.expressions.truth(node.test, scope)
+        if isinstance(truth, bool):
+            self._guarded(node.body if truth else node.orelse, scope, keys)
+            return False
+        jumps = contains_own(node, _JUMPS)
+        after = rest if jumps else ()
+        self._run.branches.fork(
+            sources_of(truth),
+            [
+                lambda: self.block([*node.body, *after], scope),
+                lambda: self.block([*node.orelse, *after], scope),
+            ],
+        )
+        return jumps
+
+    def _guarded(self, statements: Sequence[ast.stmt], scope: Scope, keys: set[str]) -> None:
+        """Follow the branch of a known condition; an exception that it raises itself is a failed check."""
+        try:
+            self.block(statements, scope)
+        except ProgramError as error:
+            if not error.guarded and any(isinstance(one, ast.Raise) for one in statements):
+                error.keys |= keys
+                error.guarded = True
+                self._fail(error)
+            else:
+                raise
+
+    def _fail(self, error: ProgramError) -> None:
+        """Note a failed check and go on, unless the program may handle it or not get there.
+
+        A check that rests on no setting is about something that only a run brings about, as is what follows.
+        """
+        if self._run.journal.is_open or self._run.tries or not error.keys:
+            raise error
+        self._run.failures.append(error)
+
+    def _assert(self, node: ast.Assert, scope: Scope) -> None:
+        with self._run.traced() as keys:
+            truth = self._run.expressions.truth(node.test, scope)
+        if truth is False:
+            written = f"`{ast.unparse(node.test)}` does not hold"
+            message = self._run.expressions.shown(node.msg, scope) if node.msg is not None else written
+            error = self._run.error("AssertionError", message, node, scope)
+            error.keys, error.guarded = frozenset(keys), True
+            self._fail(error)
+        elif sources_of(truth):
+            place = self._run.place(node, scope)
+            self._run.open_checks.append(OpenCheck(place=place, sources=sources_of(truth)))
+
+    def _raise(self, node: ast.Raise, scope: Scope) -> None:
+        kind, message = "Exception", ""
+        if isinstance(node.exc, ast.Call):
+            kind = ast.unparse(node.exc.func)
+            message = " ".join(self._run.expressions.shown(one, scope) for one in node.exc.args)
+        elif node.exc is not None:
+            kind = ast.unparse(node.exc)
+        raise self._run.error(kind, message, node, scope)
+
+    def _for(self, node: ast.For | ast.AsyncFor, scope: Scope) -> None:
+        with self._run.traced() as keys:
+            items = self._run.access.items(self._run.expressions.value(node.iter, scope))
+
+        def once(item: Value) -> None:
+            self._run.access.store(node.target, item, frozenset(keys), scope)
+            self._loop_body(node.body, scope)
+
+        if isinstance(items, Unknown) or len(items) > MAX_ITERATIONS:
+            sources = sources_of(items)
+            self._run.branches.fork(
+                sources, [lambda: self._open_loop(lambda: once(Unknown(sources=sources))), lambda: None]
+            )
+            return
+        try:
+            for item in items:
+                if isinstance(item, Unknown) and item.optional:
+                    self._run.branches.fork(item.sources, [partial(once, item), lambda: None])
+                else:
+                    once(item)
+        except BreakJump:
+            return
+        self.block(node.orelse, scope)
+
+    def _loop_body(self, statements: Sequence[ast.stmt], scope: Scope) -> None:
+        try:
+            self.block(statements, scope)
+        except ContinueJump:
+            return
+
+    def _open_loop(self, once: Callable[[], None]) -> None:
+        """A round of a loop that may have none or many: exceptions and returns in it are not certain."""
+        try:
+            once()
+        except (BreakJump, ReturnJump):
+            return
+
+    def _while(self, node: ast.While, scope: Scope) -> None:
+        forever = isinstance(node.test, ast.Constant)
+        for _ in range(MAX_ENDLESS if forever else MAX_ITERATIONS):
+            truth = self._run.expressions.truth(node.test, scope)
+            if truth is False:
+                return
+            if truth is not True:
+                self._run.branches.fork(
+                    sources_of(truth),
+                    [lambda: self._open_loop(lambda: self._loop_body(node.body, scope)), lambda: None],
+                )
+                return
+            try:
+                self._loop_body(node.body, scope)
+            except BreakJump:
+                return
+        # The program waits for something, such as a server. What follows may never be reached.
+        raise BudgetError
+
+    def _with(self, node: ast.With | ast.AsyncWith, scope: Scope) -> None:
+        for item in node.items:
+            value = self._run.expressions.value(item.context_expr, scope)
+            if isinstance(value, Instance):
+                value = self._run.calls.method(value, "__enter__", [], node, scope)
+            if item.optional_vars is not None:
+                self._run.access.store(item.optional_vars, value, frozenset(), scope)
+        self.block(node.body, scope)
+
+    def _try(self, node: ast.Try, scope: Scope) -> None:
+        try:
+            if node.handlers and any(isinstance(one, (ast.Import, ast.ImportFrom)) for one in node.body):
+                # Whether another package is installed is not known.
+                handlers = [one.body for one in node.handlers]
+                blocks = [[*node.body, *node.orelse], *handlers]
+                self._run.branches.fork(frozenset(), [partial(self.block, block, scope) for block in blocks])
+            else:
+                self._handled(node, scope)
+        finally:
+            self.block(node.finalbody, scope)
+
+    def _handled(self, node: ast.Try, scope: Scope) -> None:
+        if not node.handlers:
+            self.block(node.body, scope)
+            return
+        self._run.tries += 1
+        try:
+            self.block(node.body, scope)
+        except ProgramError as error:
+            self._run.tries -= 1
+            handler = next((one for one in node.handlers if _catches(one, error.type)), None)
+            if handler is None:
+                raise
+            if handler.name:
+                scope.variables[handler.name] = UNKNOWN
+            self.block(handler.body, scope)
+        except BaseException:
+            self._run.tries -= 1
+            raise
+        else:
+            self._run.tries -= 1
+            self.block(node.orelse, scope)
+
+
+def _catches(handler: ast.ExceptHandler, kind: str) -> bool:
+    if handler.type is None:
+        return True
+    names = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    last = kind.rpartition(".")[2]
+    return any(
+        ast.unparse(name).rpartition(".")[2] in (last, *_PARENTS.get(last, ()), "Exception", "BaseException")
+        for name in names
+    )
+
+
+_PARENTS: Mapping[str, tuple[str, ...]] = {
+    "KeyError": ("LookupError",),
+    "IndexError": ("LookupError",),
+    "ConfigAttributeError": ("AttributeError",),
+    "NotImplementedError": ("RuntimeError",),
+    "ModuleNotFoundError": ("ImportError",),
+    "ZeroDivisionError": ("ArithmeticError",),
+    "FrozenInstanceError": ("AttributeError",),
+}
