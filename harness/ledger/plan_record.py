@@ -119,10 +119,30 @@ class CodeRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlannedExpectation:
+    """An expected failure of matrix.yaml when a plan was made, and the planned cells that it covers.
+
+    until: a date (ISO 8601), or an axis and a version specifier; "" without an end.
+    """
+
+    id: str
+    check: str
+    state: str
+    because: tuple[str, ...] = ()
+    reason: str
+    source: str
+    owner: str = ""
+    until: str = ""
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanRecord:
     """A plan as it was computed; it stays readable after its checks have changed or were removed.
 
-    selection: the options that selected cells or checks of the profile; "" for the whole profile.
+    selection: the options that selected cells or checks of the profile; "" for the whole profile. expected:
+    the expected failures of that time, so that a history can tell which failures were expected; None in
+    plans of versions that did not store them.
     """
 
     schema: SchemaVersion = PLAN_SCHEMA
@@ -134,6 +154,7 @@ class PlanRecord:
     tasks: tuple[TaskRecord, ...] = ()
     notices: tuple[str, ...] = ()
     code: CodeRecord = CodeRecord()
+    expected: tuple[PlannedExpectation, ...] | None = None
 
     @property
     def entries_by_name(self) -> dict[tuple[str, str], PlanEntry]:

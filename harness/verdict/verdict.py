@@ -49,9 +49,10 @@ class Standing(str, enum.Enum):
 @json_form(leave_out=("because", "where"))
 @dataclass(frozen=True, kw_only=True)
 class ExpectedFailure:
-    """An expected failure: its state, its reason, where it is tracked, and when the expectation ends.
+    """An expected failure: its state, its reason, where it is tracked, who is responsible, when it ends.
 
-    because: a reason that contains none of these texts makes the failure a new one. Empty: any reason.
+    id: its name in matrix.yaml. because: a reason that contains none of these texts makes the failure a
+    new one. Empty: any reason.
     """
 
     state: str
@@ -60,6 +61,8 @@ class ExpectedFailure:
     source: str
     until: str = ""
     where: str = ""
+    id: str = ""
+    owner: str = ""
 
 
 @json_form(cell_id="cell", leave_out=("key", "outcome"))
@@ -191,6 +194,12 @@ def judge_against_expectation(
         key=key,
         outcome=outcome,
     )
+
+
+def standing_of(judgement: Judgement, state: str, expected: ExpectedFailure | None) -> Standing:
+    """The standing of the judgement on a stored outcome."""
+    new = _unexpected_reasons(judgement, state, expected)
+    return _standing(judgement, state, None if new else expected, blocked_by_known=False)
 
 
 def _standing(

@@ -9,7 +9,14 @@ from typing import Any
 
 from harness.check import Check
 from harness.errors import InputError
-from harness.ledger.plan_record import CellFacts, CodeRecord, PlanEntry, PlanRecord, TaskRecord
+from harness.ledger.plan_record import (
+    CellFacts,
+    CodeRecord,
+    PlanEntry,
+    PlannedExpectation,
+    PlanRecord,
+    TaskRecord,
+)
 from harness.settings import DEFAULT_PROFILE
 
 
@@ -45,7 +52,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The cells, entries and distinct tasks of a profile, or of a part of it; see `PlanRecord.selection`."""
+    """The cells, entries and distinct tasks of a profile, or of a part of it; see `PlanRecord`."""
 
     profile: str
     matrix_digest: str
@@ -55,6 +62,7 @@ class Plan:
     notices: tuple[str, ...] = ()
     code: CodeRecord = field(default_factory=CodeRecord)
     selection: str = ""
+    expected: tuple[PlannedExpectation, ...] | None = None
 
     def record(self) -> PlanRecord:
         """The plan as it is stored and printed."""
@@ -67,6 +75,7 @@ class Plan:
             tasks=tuple(task.record() for task in self.tasks.values()),
             notices=self.notices,
             code=self.code,
+            expected=self.expected,
         )
 
 
@@ -103,6 +112,7 @@ def plan_of_record(record: PlanRecord, checks: Mapping[str, Check]) -> Plan:
         notices=(*record.notices, *(f"the check {name!r} of this run no longer exists" for name in gone)),
         code=record.code,
         selection=record.selection,
+        expected=record.expected,
     )
 
 

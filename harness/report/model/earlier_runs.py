@@ -6,30 +6,52 @@ earlier run stored has the key of that time; the outcome of this key is judged b
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import itemgetter
 
 from harness.check import Check
-from harness.ledger.plan_record import PlanEntry, TaskRecord
+from harness.ledger.plan_record import CodeRecord, PlanEntry, PlannedExpectation, TaskRecord
 from harness.ledger.run_record import RunRecord
 from harness.ledger.store import Ledger
-from harness.outcome import Outcome, State, Status
+from harness.outcome import Judgement, Outcome, State, Status
 from harness.plan.keys.key import KeyChange, key_changes
 from harness.plan.tasks.evidence_bound import bounded_outcome
 from harness.plan.tasks.task import Plan, Task
 from harness.report.model.report_inputs import ComparisonRun, RememberedRun
-from harness.report.model.streak import EarlierVerdict, HistoryEntry
+from harness.report.model.run_order import machine_name, order_by_time
+from harness.report.model.streak import MAY_BE_EXPECTED, EarlierVerdict, HistoryEntry
 from harness.report.model.trend import figures_of
-from harness.verdict.verdict import judge_outcome
+from harness.report.model.turning_points import (
+    BAD,
+    ChangedPart,
+    KeyAttempts,
+    KeyDifference,
+    RunOfTurn,
+    Turn,
+    turn_cause,
+    turned,
+)
+from harness.verdict.verdict import (
+    ExpectedFailure,
+    Standing,
+    Verdict,
+    failure_state,
+    judge_outcome,
+    standing_of,
+)
 
 HISTORY_LENGTH = 50
 #: How many runs are searched for the predecessors of a run that is not among the last ones.
 FURTHER_BACK = 500
 MAX_CAUSES = 12
 _DIGEST = re.compile(r"\b[0-9a-f]{32,64}\b")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 Pair = tuple[str, str]
 
@@ -38,34 +60,49 @@ Pair = tuple[str, str]
 class _JudgedOutcome(HistoryEntry):
     """A stored outcome as the current check judges it; `time` is when the task ended.
 
-    position: its place in the order in which the ledger was written.
+    position: its place in the order in which the ledger was written. judgement, state: what an expectation is
+    compared with.
     """
 
     completed: bool
     position: int
+    judgement: Judgement
+    state: str
 
 
 class EarlierRuns:
-    """The runs before a given run. Each key is read and judged once, however many runs and cells share it."""
+    """The runs before a given run. Each key is read and judged once, however many runs and cells share it.
 
-    def __init__(self, plan: Plan, ledger: Ledger, run_id: str) -> None:
+    now: Unix seconds; runs of later times have a wrong clock.
+    """
+
+    def __init__(self, plan: Plan, ledger: Ledger, run_id: str, now: float | None = None) -> None:
         self._plan = plan
         self._ledger = ledger
         self._checks: dict[str, Check] = {task.check.name: task.check for task in plan.tasks.values()}
         self._judged: dict[str, tuple[_JudgedOutcome, ...]] = {}
         self._tasks: dict[str, Mapping[str, TaskRecord]] = {}
-        self._runs = _runs_before(ledger, run_id)
+        self._differences: dict[tuple[str, str], KeyDifference | None] = {}
+        self._run_id = run_id
+        now = time.time() if now is None else now
+        in_ledger = _runs_before(ledger, run_id, HISTORY_LENGTH * len(plan.entries))
+        self._times = order_by_time(in_ledger[::-1], now)
+        by_id = {run.run_id: run for run in in_ledger}
+        self._runs = tuple(by_id[name] for name in self._times)[::-1]
         self._ends = ledger.run_ends()
         # Without a limit if the run is not in the ledger.
         self._end = self._ends.get(run_id, sys.maxsize)
         self._entries = [run.plan.entries_by_name for run in self._runs]
         self._without_outcome = [_dispositions(ledger, run) for run in self._runs]
+        self._expected = [_expected_failures(run) for run in self._runs]
 
     @property
     def runs(self) -> tuple[RememberedRun, ...]:
         """The runs before this one, newest first."""
         return tuple(
-            RememberedRun(run_id=run.run_id, started=run.started, revision=revision_of(run))
+            RememberedRun(
+                run_id=run.run_id, started=run.started, revision=revision_of(run), machine=machine_name(run)
+            )
             for run in self._runs
         )
 
@@ -78,26 +115,121 @@ class EarlierRuns:
                 return run.run_id
         return None
 
-    def history(self, entry: PlanEntry) -> tuple[HistoryEntry, ...]:
+    def history(self, entry: PlanEntry, expected: ExpectedFailure | None = None) -> tuple[HistoryEntry, ...]:
         """The verdicts of earlier runs on one check of one cell, oldest first, at most `HISTORY_LENGTH`.
 
-        The order is that in which the ledger was written: clocks can be set back.
+        Runs of one machine are in the order of the ledger, because clocks can be set back, and those of
+        several machines in the order of time. expected: the expectation of today.
         """
         pair = (entry.cell_id, entry.check)
-        found: list[tuple[int, HistoryEntry]] = [
-            (self._ends[run.run_id], self._entry_of(run, entries[pair], without_outcome.get(pair)))
-            for run, entries, without_outcome in zip(
-                self._runs[::-1], self._entries[::-1], self._without_outcome[::-1], strict=True
-            )
+        found: list[tuple[float, HistoryEntry]] = [
+            (when, self._entry_of(index, entries[pair], without_outcome.get(pair), expected))
+            for index, when, entries, without_outcome in self._oldest_first
             if pair in entries
         ]
         found += [
-            (judged.position, judged)
+            (self._time_at(judged.position), judged)
             for judged in self._outcomes(entry.key, entry.check, None)
             if judged.run_id not in self._ends and judged.position <= self._end
         ]
-        # Runs with the same end recorded nothing in between, and keep their order.
-        return tuple(past for _position, past in sorted(found, key=itemgetter(0))[-HISTORY_LENGTH:])
+        # Runs at the same time keep their order.
+        return tuple(past for _time, past in sorted(found, key=itemgetter(0))[-HISTORY_LENGTH:])
+
+    @cached_property
+    def _oldest_first(
+        self,
+    ) -> list[tuple[int, float, Mapping[Pair, PlanEntry], Mapping[Pair, EarlierVerdict]]]:
+        """Index, time, entries and dispositions of each run."""
+        return [
+            (index, self._times[run.run_id], self._entries[index], self._without_outcome[index])
+            for index, run in reversed(list(enumerate(self._runs)))
+        ]
+
+    def _time_at(self, position: int) -> float:
+        """When an outcome whose run is not stored was recorded: after the last run before it."""
+        before = [self._times[run.run_id] for run in self._runs if self._ends[run.run_id] < position]
+        return max(before, default=0.0)
+
+    def turns(self, entry: PlanEntry, history: Sequence[HistoryEntry], now: Verdict) -> tuple[Turn, ...]:
+        """When the verdict turned from pass to failure or back, oldest first, and why.
+
+        history: that of the entry. now: the verdict of the reported run.
+        """
+        current = HistoryEntry(
+            time=now.outcome.started if now.outcome else 0.0,
+            run_id=self._run_id,
+            verdict=EarlierVerdict(
+                status=now.status,
+                reason=now.reasons[0] if now.reasons else "",
+                evidence=now.evidence,
+                key=entry.key,
+                standing=now.standing,
+            ),
+            machine=_machine(now.outcome),
+        )
+        return tuple(
+            self._turn(entry, before, after, now if after is current else None)
+            for before, after in turned([*history, current])
+        )
+
+    def _turn(self, entry: PlanEntry, before: HistoryEntry, after: HistoryEntry, now: Verdict | None) -> Turn:
+        old, new = before.verdict.key, after.verdict.key
+        difference = self._difference(before, after)
+        attempts = self._attempts(new)
+        return Turn(
+            cell_id=entry.cell_id,
+            check=entry.check,
+            better=after.verdict.status is Status.PASS,
+            mark=after.mark if now is None else after.verdict.mark,
+            reason=after.verdict.reason if after.verdict.status is not Status.PASS else before.verdict.reason,
+            evidence=after.verdict.evidence,
+            before=self._run_of_turn(before),
+            after=self._run_of_turn(after),
+            cause=turn_cause(self._attempts(old), attempts, difference, {old, new}),
+            difference=difference or KeyDifference(),
+            attempts=attempts,
+        )
+
+    def _attempts(self, key: str) -> KeyAttempts:
+        outcomes = self._judged.get(key, ())
+        passed = [judged for judged in outcomes if judged.verdict.status is Status.PASS]
+        failed = [judged for judged in outcomes if judged.verdict.status in BAD]
+        return KeyAttempts(
+            passed=len(passed),
+            failed=len(failed),
+            passed_on=frozenset(judged.machine for judged in passed if judged.machine),
+            failed_on=frozenset(judged.machine for judged in failed if judged.machine),
+        )
+
+    def _run_of_turn(self, past: HistoryEntry) -> RunOfTurn:
+        run = next((run for run in self._runs if run.run_id == past.run_id), None)
+        revision = revision_of(run) if run else ""
+        return RunOfTurn(run_id=past.run_id, time=past.time, revision=revision, machine=past.machine)
+
+    def _difference(self, before: HistoryEntry, after: HistoryEntry) -> KeyDifference | None:
+        keys = (before.verdict.key, after.verdict.key)
+        if keys not in self._differences:
+            old, new = (self._stored_task(past) for past in (before, after))
+            found = None
+            if old and new and keys[0] != keys[1]:
+                found = _key_difference(key_changes(old[0], new[0], old[1], new[1]))
+            self._differences[keys] = found
+        return self._differences[keys]
+
+    def _stored_task(self, past: HistoryEntry) -> tuple[TaskRecord, CodeRecord] | None:
+        """The task of a history's entry, and the code record of its plan."""
+        key = past.verdict.key
+        if past.run_id == self._run_id and key in self._plan.tasks:
+            return self._plan.tasks[key].record(), self._plan.code
+        for run in self._runs:
+            if run.run_id == past.run_id and (task := self._tasks_of(run).get(key)):
+                return task, run.plan.code
+        return None
+
+    def _tasks_of(self, run: RunRecord) -> Mapping[str, TaskRecord]:
+        if run.run_id not in self._tasks:
+            self._tasks[run.run_id] = run.plan.tasks_by_key
+        return self._tasks[run.run_id]
 
     def earlier(self, run_id: str) -> ComparisonRun | None:
         """An earlier run to compare with: the verdicts on its whole plan, and which inputs differ."""
@@ -106,8 +238,9 @@ class EarlierRuns:
             return None
         without_outcome = _dispositions(self._ledger, run)
         entries = run.plan.entries_by_name
+        expected = _expected_failures(run)
         verdicts = {
-            pair: self._entry_of(run, entry, without_outcome.get(pair)).verdict
+            pair: self._verdict(run, entry, without_outcome.get(pair), expected)[0]
             for pair, entry in entries.items()
         }
         return ComparisonRun(
@@ -136,30 +269,42 @@ class EarlierRuns:
         return causes
 
     def _entry_of(
-        self, run: RunRecord, entry: PlanEntry, without_outcome: EarlierVerdict | None
+        self,
+        index: int,
+        entry: PlanEntry,
+        without_outcome: EarlierVerdict | None,
+        expected: ExpectedFailure | None,
     ) -> HistoryEntry:
-        verdict, judged = self._verdict(run, entry, without_outcome)
+        run = self._runs[index]
+        verdict, judged = self._verdict(run, entry, without_outcome, self._expected[index])
         return HistoryEntry(
             time=run.started,
             run_id=run.run_id,
             verdict=verdict,
             reused=judged is not None and judged.run_id != run.run_id,
             figures=judged.figures if judged else (),
+            expected_now=judged is not None and _covers(expected, judged),
+            machine=judged.machine if judged else "",
         )
 
     def _verdict(
-        self, run: RunRecord, entry: PlanEntry, without_outcome: EarlierVerdict | None
+        self,
+        run: RunRecord,
+        entry: PlanEntry,
+        without_outcome: EarlierVerdict | None,
+        expected: Mapping[Pair, ExpectedFailure] | None,
     ) -> tuple[EarlierVerdict, _JudgedOutcome | None]:
         """The verdict of `run` on an entry of its plan, and the outcome that the verdict is based on.
 
-        without_outcome: the verdict that the run recorded for an entry that it did not execute.
+        without_outcome: the verdict that the run recorded for an entry that it did not execute. expected: the
+        expectations of that run, None if it did not store them.
         """
         if entry.skip:
             return EarlierVerdict(status=entry.skip.status, reason=entry.skip.reason), None
         outcomes = self._outcomes(entry.key, entry.check, run)
         own = next((judged for judged in outcomes if judged.run_id == run.run_id), None)
         if own is not None:
-            return own.verdict, own
+            return _stood(own, entry, expected), own
         if without_outcome is not None:
             return without_outcome, None
         if self._ledger.lost.outcome_of_run(run.run_id, entry.key):
@@ -168,7 +313,7 @@ class EarlierRuns:
         end = self._ends[run.run_id]
         reused = next((judged for judged in outcomes if judged.completed and judged.position <= end), None)
         if reused is not None:
-            return reused.verdict, reused
+            return _stood(reused, entry, expected), reused
         reason = "this run has no outcome that can still be read"
         return EarlierVerdict(status=Status.NOT_RUN, reason=reason, key=entry.key), None
 
@@ -187,14 +332,84 @@ class EarlierRuns:
     def _task(self, key: str, run: RunRecord | None) -> Task | TaskRecord | None:
         if run is None or key in self._plan.tasks:
             return self._plan.tasks.get(key)
-        if run.run_id not in self._tasks:
-            self._tasks[run.run_id] = run.plan.tasks_by_key
-        return self._tasks[run.run_id].get(key)
+        return self._tasks_of(run).get(key)
 
 
 def _cause(change: KeyChange) -> str:
     """One line that describes how a key changed, with shortened digests."""
     return _DIGEST.sub(lambda digest: f"{digest[0][:10]}…", str(change).removeprefix("facets."))
+
+
+def _key_difference(changes: Sequence[KeyChange]) -> KeyDifference:
+    commits = dict.fromkeys(
+        (change.before, change.after)
+        for change in changes
+        if all(isinstance(one, str) and _COMMIT.fullmatch(one) for one in (change.before, change.after))
+    )
+    return KeyDifference(
+        changes=tuple(_cause(change) for change in changes[:MAX_CAUSES]),
+        parts=frozenset(map(_changed_part, changes)),
+        commits=tuple(commits),
+    )
+
+
+def _changed_part(change: KeyChange) -> ChangedPart:
+    if not change.part.startswith("facets."):
+        return ChangedPart.CODE
+    return ChangedPart.PATCHES if change.part.startswith("facets.patches") else ChangedPart.MATRIX
+
+
+def _expected_failures(run: RunRecord) -> dict[Pair, ExpectedFailure] | None:
+    """(cell, check) -> the expectation at the time of a run; None if the run did not store them."""
+    if run.plan.expected is None:
+        return None
+    today = dt.datetime.fromtimestamp(run.started, tz=dt.UTC).date()
+    return {
+        (cell, one.check): ExpectedFailure(
+            id=one.id,
+            state=one.state,
+            because=one.because,
+            reason=one.reason,
+            source=one.source,
+            owner=one.owner,
+            until=one.until,
+        )
+        for one in run.plan.expected
+        if not _had_expired(one, today)
+        for cell in one.cells
+    }
+
+
+def _had_expired(expectation: PlannedExpectation, today: dt.date) -> bool:
+    try:
+        return today > dt.date.fromisoformat(expectation.until)
+    except ValueError:
+        return False  # it ends with a version
+
+
+def _covers(expected: ExpectedFailure | None, judged: _JudgedOutcome) -> bool:
+    """Whether the expectation covers the failure of a stored outcome."""
+    if expected is None or judged.verdict.status not in MAY_BE_EXPECTED:
+        return False
+    return standing_of(judged.judgement, judged.state, expected) is Standing.KNOWN
+
+
+def _stood(
+    judged: _JudgedOutcome, entry: PlanEntry, expected: Mapping[Pair, ExpectedFailure] | None
+) -> EarlierVerdict:
+    """The verdict on a stored outcome, with its standing by the expectations of its run."""
+    if expected is None:
+        return judged.verdict
+    found = expected.get((entry.cell_id, entry.check))
+    if found is None and judged.verdict.status is Status.PASS:
+        return judged.verdict
+    return replace(judged.verdict, standing=standing_of(judged.judgement, judged.state, found))
+
+
+def _machine(outcome: Outcome | None) -> str:
+    """Where an outcome was measured: the name of the runner, else the beginning of the host's fingerprint."""
+    origin = outcome.origin if outcome else None
+    return (origin.runner or origin.host[:12]) if origin else ""
 
 
 def _judge(check: Check, task: Task | TaskRecord | None, stored: Outcome, position: int) -> _JudgedOutcome:
@@ -205,6 +420,9 @@ def _judge(check: Check, task: Task | TaskRecord | None, stored: Outcome, positi
         time=outcome.finished,
         completed=outcome.state is State.COMPLETED,
         position=position,
+        judgement=judgement,
+        state=failure_state(check, outcome, judgement),
+        machine=_machine(outcome),
         figures=figures_of(outcome.check, outcome.measurements),
         verdict=EarlierVerdict(
             status=judgement.status,
@@ -220,15 +438,31 @@ def revision_of(run: RunRecord) -> str:
     return str(run.host.get("revision", ""))
 
 
-def _runs_before(ledger: Ledger, run_id: str) -> tuple[RunRecord, ...]:
-    """The runs before `run_id`, newest first; if there is no such run, the last runs."""
+def _runs_before(ledger: Ledger, run_id: str, entries: int) -> tuple[RunRecord, ...]:
+    """The runs before `run_id`, newest first; if there is no such run, the last runs.
+
+    entries: if the last `HISTORY_LENGTH` runs planned fewer, because they are runs of parts of the matrix on
+    several machines, further runs are added until all planned so many.
+    """
     runs = ledger.runs(HISTORY_LENGTH + 1)
     indices = {run.run_id: index for index, run in enumerate(runs)}
-    if run_id not in indices and (this := ledger.run(run_id)) is not None:
-        order = {name: index for index, name in enumerate(ledger.run_ends())}
-        further = ledger.runs(FURTHER_BACK)
-        return tuple(run for run in further if order[run.run_id] < order[this.run_id])[:HISTORY_LENGTH]
-    return runs[indices.get(run_id, -1) + 1 :][:HISTORY_LENGTH]
+    known = run_id in indices or ledger.run(run_id) is None
+    before = runs[indices.get(run_id, -1) + 1 :][:HISTORY_LENGTH] if known else ()
+    if known and (len(runs) <= HISTORY_LENGTH or _planned(before) >= entries):
+        return before
+    further = ledger.runs(FURTHER_BACK)
+    order = {name: index for index, name in enumerate(ledger.run_ends())}
+    end = order[run_id] if run_id in order else len(order)
+    found: list[RunRecord] = []
+    for run in (run for run in further if order[run.run_id] < end):
+        if len(found) >= HISTORY_LENGTH and _planned(found) >= entries:
+            break
+        found.append(run)
+    return tuple(found)
+
+
+def _planned(runs: Sequence[RunRecord]) -> int:
+    return sum(len(run.plan.entries) for run in runs)
 
 
 def _dispositions(ledger: Ledger, run: RunRecord) -> dict[Pair, EarlierVerdict]:

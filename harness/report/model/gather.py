@@ -22,7 +22,6 @@ from harness.report.model.report_inputs import (
     ReportResult,
     RunFacts,
 )
-from harness.report.model.streak import HistoryEntry
 from harness.report.model.triage_card import card_of, diagnosed
 from harness.verdict.triage.diagnosis_text import in_short
 from harness.verdict.verdict import Standing, Verdict
@@ -69,7 +68,7 @@ def join_report_inputs(
     """
     by_entry = {(verdict.cell_id, verdict.check): verdict for verdict in verdicts}
     outcomes = {verdict.key: verdict.outcome for verdict in by_entry.values() if verdict.outcome}
-    past = EarlierRuns(plan, ledger, facts.run.run_id)
+    past = EarlierRuns(plan, ledger, facts.run.run_id, facts.generated)
     since = since or past.previous
     known_folders = KnownFolders(folders or {})
     planned: dict[str, list[str]] = {}
@@ -91,7 +90,7 @@ def join_report_inputs(
                 facts.run,
                 executed,
                 known_folders,
-                past.history(entry),
+                past,
             )
             for entry in plan.entries
             if (entry.cell_id, entry.check) in by_entry
@@ -171,11 +170,14 @@ def _result(
     run: RunFacts,
     executed: Collection[str],
     folders: KnownFolders,
-    history: tuple[HistoryEntry, ...],
+    past: EarlierRuns,
 ) -> ReportResult:
     task = plan.tasks.get(entry.key)
     outcome = verdict.outcome
     this_run = run.run_id or (outcome.run_id if outcome else "")
+    history = tuple(
+        one for one in past.history(entry, verdict.expected) if one.run_id != this_run or not this_run
+    )
     log = _path(ledger.artifacts, outcome.log) if outcome and outcome.log else None
     diagnosis = diagnosed(verdict, log)
     causes, cures = in_short(diagnosis) if diagnosis and diagnosis.known else ((), ())
@@ -204,7 +206,8 @@ def _result(
         diagnosis=(
             card_of(diagnosis) if diagnosis and (diagnosis.known or entry.tier is not Tier.STATIC) else None
         ),
-        history=tuple(past for past in history if not this_run or past.run_id != this_run),
+        history=history,
+        turns=past.turns(entry, history, verdict),
     )
 
 

@@ -18,6 +18,7 @@ from harness.report.model.streak import (
     change_of,
     condensed_history,
 )
+from harness.report.model.turning_points import Turn
 from harness.serialisation import JsonValue
 from harness.verdict.verdict import Verdict
 
@@ -116,7 +117,8 @@ class ReportResult:
     facets: name -> value of each facet of the task. reused: an earlier run produced the outcome. reproduce:
     the command that runs the task again, "" without a task. log: the file with the task's output. files:
     digest of an artifact -> where it can be read; artifacts that are gone are not in it. history: verdicts of
-    earlier runs, oldest first. missing: the check was planned, but there is no verdict.
+    earlier runs, oldest first. turns: when the verdict turned, oldest first. missing: the check
+    was planned, but there is no verdict.
     """
 
     entry: PlanEntry
@@ -127,6 +129,7 @@ class ReportResult:
     log: Path | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
     history: tuple[HistoryEntry, ...] = ()
+    turns: tuple[Turn, ...] = ()
     diagnosis: DiagnosisCard | None = None
     missing: bool = False
 
@@ -178,11 +181,15 @@ class ReportResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RememberedRun:
-    """An earlier run that readers can choose for a comparison; `revision` is its commit, or ""."""
+    """An earlier run that readers can choose for a comparison; `revision` is its commit, or "".
+
+    machine: the name of its runner, else the beginning of its fingerprint, "" if not recorded.
+    """
 
     run_id: str
     started: float
     revision: str = ""
+    machine: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -246,6 +246,7 @@ def _changes(earlier: ComparisonRun | None, results: Sequence[ReportResult]) -> 
             reason=result.reason,
             evidence=result.verdict.evidence,
             key=result.entry.key,
+            standing=result.verdict.standing,
         )
         for result in results
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,21 +10,42 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 
 from harness.outcome import ANSWERED, UNANSWERED, Evidence, Status
-from harness.report.model.marks import Mark
+from harness.report.model.marks import Mark, mark_of
+from harness.verdict.verdict import Standing
 
 NOT_RUN = frozenset(Mark(status.value) for status in UNANSWERED)
 RAN_BEFORE = ANSWERED - {Status.UNSUPPORTED}
 BROKEN, FIXED, LOST = "broken", "fixed", "lost"
+MAY_BE_EXPECTED = frozenset({Status.FAIL, Status.INCONCLUSIVE, Status.ERROR})
+
+
+class Foreseen(str, enum.Enum):
+    """Whether a failure of an earlier run was expected at that time, and whether it is expected today."""
+
+    NO = ""
+    THEN_AND_NOW = "expected then and now"
+    THEN = "expected then, not now"
+    NOW = "not expected then, expected now"
+    NOW_ONLY_KNOWN = "expected now; whether it was expected then is not recorded"
 
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierVerdict:
-    """The verdict of a run on one check of one cell, in short; its key differs where an input changed."""
+    """The verdict of a run on one check of one cell, in short; its key differs where an input changed.
+
+    standing: by the expectations of that run; None if it did not store them.
+    """
 
     status: Status
     reason: str = ""
     evidence: Evidence | None = None
     key: str = ""
+    standing: Standing | None = None
+
+    @property
+    def mark(self) -> Mark:
+        """How the run showed the verdict."""
+        return mark_of(self.status, self.standing or Standing.AS_EXPECTED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +53,8 @@ class HistoryEntry:
     """The verdict of an earlier run on one check of one cell; `time` is Unix seconds.
 
     reused: the run used an older outcome. figures: the numbers of this check that are followed over runs
-    (`trend.figures_of`).
+    (`trend.figures_of`). expected_now: whether an expectation of today covers the failure. machine: where the
+    outcome was measured, "" if that is not recorded.
     """
 
     time: float
@@ -39,6 +62,25 @@ class HistoryEntry:
     verdict: EarlierVerdict
     reused: bool = False
     figures: tuple[tuple[str, float], ...] = ()
+    expected_now: bool = False
+    machine: str = ""
+
+    @property
+    def foreseen(self) -> Foreseen:
+        """Whether the failure was expected then, and whether it is expected now."""
+        if self.verdict.status not in MAY_BE_EXPECTED:
+            return Foreseen.NO
+        if self.verdict.standing is None:
+            return Foreseen.NOW_ONLY_KNOWN if self.expected_now else Foreseen.NO
+        if self.verdict.standing is Standing.KNOWN:
+            return Foreseen.THEN_AND_NOW if self.expected_now else Foreseen.THEN
+        return Foreseen.NOW if self.expected_now else Foreseen.NO
+
+    @property
+    def mark(self) -> Mark:
+        """How the verdict is shown: as it was judged then, or by today's expectations if nothing says how."""
+        unrecorded = self.foreseen is Foreseen.NOW_ONLY_KNOWN
+        return mark_of(self.verdict.status, Standing.KNOWN) if unrecorded else self.verdict.mark
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +104,8 @@ class Stretch:
     """Earlier runs in a row with the same verdict and evidence; `inputs` counts their different keys."""
 
     status: Status
+    mark: Mark
+    foreseen: Foreseen
     evidence: Evidence | None
     runs: int
     inputs: int
@@ -82,8 +126,9 @@ class CondensedHistory:
     turned: tuple[int, ...] = ()
 
 
-#: Run id, time, status, evidence, and the index of the key among the keys of this history (-1 without a key).
-_StoredVerdict = tuple[str, float, str, str, int]
+#: Run id, time, status, mark, whether it was expected, evidence, and the index of the key among the keys of
+#: this history (-1 without a key).
+_StoredVerdict = tuple[str, float, str, str, str, str, int]
 
 
 def condensed_history(history: Sequence[HistoryEntry]) -> CondensedHistory:
@@ -97,6 +142,8 @@ def condensed_history(history: Sequence[HistoryEntry]) -> CondensedHistory:
                     past.run_id,
                     past.time,
                     verdict.status._value_,
+                    past.mark._value_,
+                    past.foreseen._value_,
                     verdict.evidence._value_ if verdict.evidence else "",
                     number(verdict.key, len(keys)) if verdict.key else -1,
                 )
@@ -111,8 +158,7 @@ def condensed_history(history: Sequence[HistoryEntry]) -> CondensedHistory:
 def _past(history: tuple[_StoredVerdict, ...]) -> CondensedHistory:
     return CondensedHistory(
         stretches=tuple(
-            _stretch(status, evidence, list(runs))
-            for (status, evidence), runs in groupby(history, key=itemgetter(2, 3))
+            _stretch(list(runs)) for _alike, runs in groupby(history, key=itemgetter(2, 3, 4, 5))
         ),
         turned=tuple(
             index
@@ -122,10 +168,13 @@ def _past(history: tuple[_StoredVerdict, ...]) -> CondensedHistory:
     )
 
 
-def _stretch(status: str, evidence: str, runs: Sequence[_StoredVerdict]) -> Stretch:
+def _stretch(runs: Sequence[_StoredVerdict]) -> Stretch:
     first, last = runs[0], runs[-1]
+    _, _, status, mark, foreseen, evidence, _ = first
     return Stretch(
         status=Status(status),
+        mark=Mark(mark),
+        foreseen=Foreseen(foreseen),
         evidence=Evidence(evidence) if evidence else None,
         runs=len(runs),
         inputs=len({key for *_, key in runs if key >= 0}),

@@ -9,9 +9,9 @@ from functools import lru_cache
 from markupsafe import Markup
 
 from harness.outcome import Evidence, Status
-from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
+from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark
 from harness.report.model.report_inputs import ReportResult
-from harness.report.model.streak import CondensedHistory, Streak, Stretch
+from harness.report.model.streak import CondensedHistory, Foreseen, Streak, Stretch
 from harness.report.model.visible_text import clip, moment, visible
 
 STEP = 18
@@ -61,15 +61,17 @@ class _Bar:
     first: str
     last: str
     runs: int
+    foreseen: Foreseen = Foreseen.NO
 
 
 def _bars(before: tuple[Stretch, ...], mark: Mark, evidence: Evidence | None) -> list[_Bar]:
     found = []
     for stretch in before:
-        was = mark_of(stretch.status)
+        was = stretch.mark
         found.append(
             _Bar(
                 mark=was,
+                foreseen=stretch.foreseen,
                 evidence=stretch.evidence if was in RAN else None,
                 first=moment(stretch.first),
                 last=moment(stretch.last),
@@ -77,7 +79,12 @@ def _bars(before: tuple[Stretch, ...], mark: Mark, evidence: Evidence | None) ->
             )
         )
     now = _Bar(mark=mark, evidence=evidence if mark in RAN else None, first=NOW_RUN, last=NOW_RUN, runs=1)
-    same = found and (found[-1].mark, found[-1].evidence) == (now.mark, now.evidence)
+    alike = (Foreseen.NO, Foreseen.THEN_AND_NOW)
+    same = (
+        found
+        and (found[-1].mark, found[-1].evidence) == (now.mark, now.evidence)
+        and found[-1].foreseen in alike
+    )
     return [*found[:-1], replace(found[-1], last=NOW_RUN, runs=found[-1].runs + 1)] if same else [*found, now]
 
 
@@ -92,8 +99,8 @@ def _drawn_bar(bar: _Bar, left: int) -> Markup:
 
 
 def _say(bar: _Bar) -> str:
-    # An earlier failure may have been expected; the expectations of that time are not stored.
-    label = "failure" if bar.mark is Mark.FAIL else STYLES[bar.mark].label
+    label = STYLES[bar.mark].label
+    label += f", {bar.foreseen.value}" if bar.foreseen else ""
     proof = f" ({EVIDENCE[bar.evidence].label})" if bar.evidence else ""
     runs = f", {bar.runs} runs" if bar.runs > 1 else ""
     span = bar.first if bar.first == bar.last else f"{bar.first} to {bar.last}"

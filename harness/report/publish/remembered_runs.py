@@ -6,14 +6,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from harness.outcome import Status
-from harness.report.model.marks import STYLES, mark_of
+from harness.report.model.marks import STYLES
 from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.visible_text import clip, moment, visible
 from harness.report.pages.page_templates import anchor_of
 
 ABSENT = "-"
-_CODES = {status: STYLES[mark_of(status)].code for status in Status}
 
 
 def run_ids(model: ReportModel) -> tuple[str, ...]:
@@ -38,9 +36,8 @@ def row_history(row: ReportRow, indices: dict[str, int], count: int) -> RowHisto
         for past in result.history:
             index = indices.get(past.run_id)
             if index is not None:
-                letters[index] = _CODES[past.verdict.status]
-        # Earlier runs do not store which failures were expected, so the marks of this run ignore it too.
-        letters[-1] = _CODES[result.verdict.status]
+                letters[index] = STYLES[past.mark].code
+        letters[-1] = STYLES[result.mark].code
         found[check] = "".join(letters)
     return RowHistory(name=visible(clip(row.cell.title or row.cell.id, 120)), page=row.slug, verdicts=found)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from harness.builds.cell.cell_command import cell_launcher
 from harness.ledger.artifacts import ArtifactStore
+from harness.ledger.attestation.host_identity import host_fingerprint
 from harness.plan.change.revision import checkout_revision
 from harness.run.executors.executor import LocalExecutor
 from harness.run.jobs.job import JobSite
@@ -89,6 +90,8 @@ def host_record(context: PlanContext) -> dict[str, str]:
         "system": platform.platform(),
         "python": platform.python_version(),
         **host_kind(context.host),
+        "host": host_fingerprint(),
+        "runner": context.settings["runner"],
         "cann": context.host.cann or "none",
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

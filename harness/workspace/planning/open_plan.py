@@ -7,7 +7,7 @@ import functools
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from harness.devices.host.inventory import HostReport, HostView, inspect_host
 from harness.devices.host.soc import driver_misfit
 from harness.digest import digest_file
+from harness.ledger.plan_record import PlanEntry, PlannedExpectation
 from harness.matrix.model.cell import Cell
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.matrix.version_matrix import Matrix
@@ -111,7 +112,35 @@ def open_plan(
         without={} if checks else checks_left_out(settings, matrix),
     )
     selection = selection_options(only, checks)
-    return PlanContext(settings=settings, matrix=matrix, host=host, plan=replace(plan, selection=selection))
+    plan = replace(plan, selection=selection, expected=_planned_expectations(matrix, cells, plan.entries))
+    return PlanContext(settings=settings, matrix=matrix, host=host, plan=plan)
+
+
+def _planned_expectations(
+    matrix: Matrix, cells: Iterable[Cell], entries: Iterable[PlanEntry]
+) -> tuple[PlannedExpectation, ...]:
+    """The expected failures that cover entries of a plan, also expired ones, with the cells of the plan."""
+    by_id = {cell.id: cell for cell in cells}
+    covered: dict[str, list[str]] = {}
+    for entry in entries:
+        found = matrix.expectation_for(by_id[entry.cell_id], entry.check)
+        if found is not None:
+            covered.setdefault(found.id, []).append(entry.cell_id)
+    return tuple(
+        PlannedExpectation(
+            id=name,
+            check=expectation.check,
+            state=expectation.state,
+            because=expectation.because,
+            reason=expectation.reason,
+            source=expectation.source,
+            owner=expectation.owner,
+            until=str(expectation.until_date or expectation.until_version or ""),
+            cells=tuple(covered[name]),
+        )
+        for name, expectation in matrix.expectations.items()
+        if name in covered
+    )
 
 
 def _expired(matrix: Matrix) -> tuple[str, ...]:
@@ -185,6 +214,8 @@ def expectations(matrix: Matrix, profile: str) -> Callable[[str, str], ExpectedF
         if found is None or found.expired(today):
             return None
         return ExpectedFailure(
+            id=found.id,
+            owner=found.owner,
             state=found.state,
             because=found.because,
             reason=found.reason,

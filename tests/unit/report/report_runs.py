@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from harness.check import Check
 from harness.digest import canonical_json, digest_bytes
-from harness.ledger.plan_record import CellFacts, PlanEntry
+from harness.ledger.plan_record import CellFacts, PlanEntry, PlannedExpectation
 from harness.ledger.run_record import Disposition
 from harness.ledger.store import Ledger
-from harness.outcome import Evidence, Judgement, Measured, Outcome, State, Status, Tier
+from harness.outcome import Evidence, Judgement, Measured, Origin, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Plan, Task
 from harness.report.model.gather import join_report_inputs, outcomes_of_run
 from harness.report.model.report_inputs import ReportInputs, RunFacts
 from harness.verdict.plan_verdicts import judge_plan
+from harness.verdict.verdict import ExpectedFailure
 
 START = 1_790_000_000.0
 HOUR = 3600.0
@@ -35,6 +37,21 @@ PROBE = Check(name="probe", tier=Tier.STATIC, question="?", facets=("pins",), ru
 
 def key_of(pins: str) -> str:
     return digest_bytes(canonical_json({"probe": pins}).encode())
+
+
+def expectation(cell: str, until: str = "", because: tuple[str, ...] = ()) -> PlannedExpectation:
+    """An expected failure of `probe` on a cell."""
+    return PlannedExpectation(
+        id=f"known-{cell}",
+        check="probe",
+        state="fail",
+        reason="the upstream is wrong",
+        source="https://example.org/issues/1",
+        owner="team-a",
+        until=until,
+        cells=(cell,),
+        because=because,
+    )
 
 
 def plan_of(pins: Mapping[str, str]) -> Plan:
@@ -79,13 +96,17 @@ class Runs:
         left: Mapping[str, tuple[Status, str]] | None = None,
         evidence: Evidence = Evidence.STATIC,
         finished: bool = True,
+        expected: tuple[PlannedExpectation, ...] | None = (),
+        machine: str = "",
+        revision: str = "",
     ) -> str:
         """A run; `good` says how each cell's task came out, a cell not in it was reused or did not run."""
         self.now += HOUR
-        plan = plan_of(pins)
-        run_id = self.ledger.begin_run(plan.record(), ["run"], {}, now=self.now)
+        plan = replace(plan_of(pins), expected=expected)
+        facts = {"revision": revision, "host": machine}
+        run_id = self.ledger.begin_run(plan.record(), ["run"], facts, now=self.now)
         for cell, value in (good or {}).items():
-            self.record(pins[cell], run_id, good=value, evidence=evidence)
+            self.record(pins[cell], run_id, good=value, evidence=evidence, machine=machine)
         dispositions = [
             Disposition(cell_id=cell, check="probe", key=key_of(pins[cell]), status=status, reason=why)
             for cell, (status, why) in (left or {}).items()
@@ -95,7 +116,15 @@ class Runs:
             self.ledger.finish_run(run_id, 0, now=self.now + 60)
         return run_id
 
-    def record(self, pins: str, run_id: str, *, good: bool, evidence: Evidence = Evidence.STATIC) -> Outcome:
+    def record(
+        self,
+        pins: str,
+        run_id: str,
+        *,
+        good: bool,
+        evidence: Evidence = Evidence.STATIC,
+        machine: str = "",
+    ) -> Outcome:
         outcome = Outcome(
             key=key_of(pins),
             check="probe",
@@ -107,15 +136,22 @@ class Runs:
             started=self.now,
             finished=self.now + 30,
             run_id=run_id,
+            origin=Origin(host=machine) if machine else None,
         )
         return self.ledger.record(outcome)
 
-    def inputs(self, pins: Mapping[str, str], run_id: str, since: str | None = None) -> ReportInputs:
-        """What the report of a run is made of."""
+    def inputs(
+        self,
+        pins: Mapping[str, str],
+        run_id: str,
+        since: str | None = None,
+        expected: ExpectedFailure | None = None,
+    ) -> ReportInputs:
+        """What the report of a run is made of. expected: the expectation of today for every check."""
         plan = plan_of(pins)
         outcomes = outcomes_of_run(self.ledger, plan.tasks, run_id)
         dispositions = self.ledger.dispositions(run_id)
-        verdicts = judge_plan(plan, outcomes, dispositions, lambda _cell, _check: None)
+        verdicts = judge_plan(plan, outcomes, dispositions, lambda _cell, _check: expected)
         run = RunFacts(run_id=run_id, started=self.now)
         facts = ReportInputs(generated=self.now + 120, run=run)
         return join_report_inputs(plan, verdicts, self.ledger, facts, since=since)
