@@ -19,10 +19,12 @@ from harness.check import Check
 from harness.ledger.plan_record import CodeRecord, PlanEntry, PlannedExpectation, TaskRecord
 from harness.ledger.run_record import RunRecord
 from harness.ledger.store import Ledger
-from harness.outcome import Judgement, Outcome, State, Status
+from harness.outcome import Evidence, Judgement, Outcome, State, Status
 from harness.plan.keys.key import KeyChange, key_changes
 from harness.plan.tasks.evidence_bound import bounded_outcome
 from harness.plan.tasks.task import Plan, Task
+from harness.report.model.hardware_run import HardwareRun
+from harness.report.model.marks import mark_of
 from harness.report.model.report_inputs import ComparisonRun, RememberedRun
 from harness.report.model.run_order import machine_name, order_by_time
 from harness.report.model.streak import MAY_BE_EXPECTED, EarlierVerdict, HistoryEntry
@@ -68,6 +70,8 @@ class _JudgedOutcome(HistoryEntry):
     position: int
     judgement: Judgement
     state: str
+    signer: str
+    claimed: str
 
 
 class EarlierRuns:
@@ -82,6 +86,7 @@ class EarlierRuns:
         self._checks: dict[str, Check] = {task.check.name: task.check for task in plan.tasks.values()}
         self._judged: dict[str, tuple[_JudgedOutcome, ...]] = {}
         self._tasks: dict[str, Mapping[str, TaskRecord]] = {}
+        self._on_hardware: dict[Pair, HistoryEntry] = {}
         self._differences: dict[tuple[str, str], KeyDifference | None] = {}
         self._run_id = run_id
         now = time.time() if now is None else now
@@ -133,7 +138,42 @@ class EarlierRuns:
             if judged.run_id not in self._ends and judged.position <= self._end
         ]
         # Runs at the same time keep their order.
-        return tuple(past for _time, past in sorted(found, key=itemgetter(0))[-HISTORY_LENGTH:])
+        history = [past for _time, past in sorted(found, key=itemgetter(0))]
+        on_hardware = [past for past in history if past.verdict.evidence is Evidence.HARDWARE]
+        if on_hardware:
+            self._on_hardware[pair] = on_hardware[-1]
+        return tuple(history[-HISTORY_LENGTH:])
+
+    def last_on_hardware(self, entry: PlanEntry, now: Verdict) -> HardwareRun | None:
+        """When hardware last ran a check of a cell, also with other inputs; after `history` of the entry."""
+        last = self._on_hardware.get((entry.cell_id, entry.check))
+        outcome = now.outcome
+        if outcome is not None and outcome.evidence is Evidence.HARDWARE:
+            return HardwareRun(
+                mark=mark_of(now.status, now.standing),
+                time=outcome.started,
+                run_id=outcome.run_id,
+                machine=_machine(outcome),
+                signer=outcome.trust.signer,
+                claimed=outcome.trust.claimed,
+            )
+        if last is None:
+            return None
+        judged = next(iter(self._judged.get(last.verdict.key, ())), None)
+        today = HistoryEntry(
+            time=0.0, run_id=self._run_id, verdict=EarlierVerdict(status=now.status, key=entry.key)
+        )
+        difference = self._difference(last, today)
+        return HardwareRun(
+            mark=last.mark,
+            time=last.measured,
+            run_id=last.run_id,
+            machine=last.machine,
+            signer=judged.signer if judged else "",
+            claimed=judged.claimed if judged else "",
+            stale=last.verdict.key != entry.key,
+            changes=difference.changes if difference else (),
+        )
 
     @cached_property
     def _oldest_first(
@@ -285,6 +325,7 @@ class EarlierRuns:
             figures=judged.figures if judged else (),
             expected_now=judged is not None and _covers(expected, judged),
             machine=judged.machine if judged else "",
+            measured=judged.measured if judged else 0.0,
         )
 
     def _verdict(
@@ -423,6 +464,9 @@ def _judge(check: Check, task: Task | TaskRecord | None, stored: Outcome, positi
         judgement=judgement,
         state=failure_state(check, outcome, judgement),
         machine=_machine(outcome),
+        measured=outcome.started,
+        signer=outcome.trust.signer,
+        claimed=outcome.trust.claimed,
         figures=figures_of(outcome.check, outcome.measurements),
         verdict=EarlierVerdict(
             status=judgement.status,

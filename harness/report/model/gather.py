@@ -208,6 +208,7 @@ def _result(
         ),
         history=history,
         turns=past.turns(entry, history, verdict),
+        hardware=past.last_on_hardware(entry, verdict),
     )
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from harness.ledger.plan_record import CellFacts, PlanEntry
 from harness.outcome import Evidence, Tier
+from harness.report.model.commit_notes import CommitNotes
+from harness.report.model.hardware_run import HardwareRun
 from harness.report.model.marks import RAN, Mark, mark_of
 from harness.report.model.streak import (
     CondensedHistory,
@@ -117,7 +119,8 @@ class ReportResult:
     facets: name -> value of each facet of the task. reused: an earlier run produced the outcome. reproduce:
     the command that runs the task again, "" without a task. log: the file with the task's output. files:
     digest of an artifact -> where it can be read; artifacts that are gone are not in it. history: verdicts of
-    earlier runs, oldest first. turns: when the verdict turned, oldest first. missing: the check
+    earlier runs, oldest first. turns: when the verdict turned, oldest first. hardware: when a
+    real NPU last ran it. missing: the check
     was planned, but there is no verdict.
     """
 
@@ -130,6 +133,7 @@ class ReportResult:
     files: Mapping[str, Path] = field(default_factory=dict)
     history: tuple[HistoryEntry, ...] = ()
     turns: tuple[Turn, ...] = ()
+    hardware: HardwareRun | None = None
     diagnosis: DiagnosisCard | None = None
     missing: bool = False
 
@@ -198,7 +202,7 @@ class ReportInputs:
 
     planned: cell -> names of its planned checks; a planned check without a result makes the report
     incomplete. exports: cell -> its lock in the formats that can be installed from, by file name. runs: the
-    runs that the histories refer to, newest first.
+    runs that the histories refer to, newest first. commits: those between runs whose verdicts differ.
     """
 
     generated: float
@@ -214,5 +218,6 @@ class ReportInputs:
     notes: tuple[str, ...] = ()
     earlier: ComparisonRun | None = None
     runs: tuple[RememberedRun, ...] = ()
+    commits: CommitNotes = field(default_factory=CommitNotes)
     survival: SurvivalFacts | None = None
     patches: PatchFacts | None = None

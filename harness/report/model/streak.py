@@ -54,7 +54,7 @@ class HistoryEntry:
 
     reused: the run used an older outcome. figures: the numbers of this check that are followed over runs
     (`trend.figures_of`). expected_now: whether an expectation of today covers the failure. machine: where the
-    outcome was measured, "" if that is not recorded.
+    outcome was measured, "" if that is not recorded. measured: when, Unix seconds, 0 without an outcome.
     """
 
     time: float
@@ -64,6 +64,7 @@ class HistoryEntry:
     figures: tuple[tuple[str, float], ...] = ()
     expected_now: bool = False
     machine: str = ""
+    measured: float = 0.0
 
     @property
     def foreseen(self) -> Foreseen:

@@ -19,13 +19,14 @@ FOLDER = "040000"
 
 @dataclass(frozen=True, kw_only=True)
 class Commit:
-    """One commit: ids in full, the author's date (ISO 8601) and the first line of the message."""
+    """One commit: ids in full, the author's name and date (ISO 8601), the first line of the message."""
 
     id: str
     parents: tuple[str, ...]
     tree: str
     date: str
     subject: str
+    author: str = ""
 
     def to_json(self) -> dict[str, JsonValue]:
         """Id, date and subject."""
@@ -85,6 +86,7 @@ def _commit(raw: Any) -> Commit:
         parents=tuple(str(parent) for parent in raw.parent_ids),
         tree=str(raw.tree_id),
         date=date,
+        author=author.raw_name.decode("utf-8", "replace"),
         subject=raw.raw_message.decode("utf-8", "replace").strip().split("\n")[0],
     )
 

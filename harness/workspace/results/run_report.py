@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from harness import __version__
@@ -22,6 +23,7 @@ from harness.user_folders import home_folder
 from harness.workspace.patches.patch_facts_cache import patch_facts_files
 from harness.workspace.patches.patch_survival_cache import patch_survival_file
 from harness.workspace.planning.plan_selection import relative_location
+from harness.workspace.results.commits_of_turns import commits_of_turns
 from harness.workspace.results.stored_run import StoredRun
 
 #: Settings that a reproduce command must repeat to use the same ledger, besides the profile.
@@ -56,7 +58,7 @@ def gather_report_inputs(
         for out in (matrix.cells(plan.profile).excluded if known else ())
     )
     host = {name: str(value) for name, value in stored.run.host.items() if name != "revision"}
-    return join_report_inputs(
+    inputs = join_report_inputs(
         plan,
         stored.verdicts,
         ledger,
@@ -78,6 +80,8 @@ def gather_report_inputs(
         },
         since=since,
     )
+    turns = [turn for result in inputs.results for turn in result.turns]
+    return replace(inputs, commits=commits_of_turns(settings, turns)) if turns else inputs
 
 
 def _run_facts(settings: Settings, stored: StoredRun, exit_code: int | None, now: float) -> RunFacts:
