@@ -10,6 +10,23 @@ PACKAGE_ROOT = Path(__file__).resolve().parent
 IMPORT_ROOT = PACKAGE_ROOT.parent
 """The folder that must be on PYTHONPATH to run a program of this package in another interpreter."""
 
+SHIPPED_ROOT = PACKAGE_ROOT / "shipped"
+"""In an installed wheel, the folder with the matrix, patches, docs and templates of this project."""
+
+
+def shipped_root() -> Path:
+    """The folder with this project's own `matrix.yaml`, `patches`, `docs` and `docker`.
+
+    In an installed wheel, the build has copied them into the package. In a checkout, also in one that is
+    installed as editable, they are beside it.
+    """
+    return SHIPPED_ROOT if SHIPPED_ROOT.is_dir() else IMPORT_ROOT
+
+
+def shipped_file(name: str) -> Path:
+    """A file or folder of this project outside of its package, such as `docs/schema/matrix.schema.json`."""
+    return shipped_root() / name
+
 
 def link_package(folder: Path) -> Path:
     """Make `folder` one from which only this package can be imported, for PYTHONPATH; returns it.

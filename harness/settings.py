@@ -13,9 +13,13 @@ from typing import Literal
 import tomllib
 
 from harness.errors import InputError, Location
+from harness.package import shipped_file
 
 ENVIRONMENT_PREFIX = "NPU_MATRIX_"
 FILE_NAME = "npu-matrix.toml"
+MATRIX_FILE = "matrix.yaml"
+#: The origin of the matrix of this project, where the user has none.
+SHIPPED = "shipped with npu-matrix"
 #: The variable with the memory limit of a cell.
 MEMORY_VARIABLE = "NPU_MATRIX_CELL_MEMORY"
 #: The variable with the name of this machine.
@@ -56,7 +60,7 @@ SIZE = r"(?i:[0-9]{1,15}[kmgt]?b?)"
 DEFAULT_PROFILE = "default"
 
 OPTIONS = (
-    Option(name="matrix", default="matrix.yaml", help="file with the version matrix", is_path=True),
+    Option(name="matrix", default=MATRIX_FILE, help="file with the version matrix", is_path=True),
     Option(name="state", default=".npu-matrix", help="ledger, artifacts and cell environments", is_path=True),
     Option(
         name="cache",
@@ -182,9 +186,30 @@ class Settings:
                 _require_usable(option, changed[option.name].value, why=f"set by {flag_of(option.name)}")
         return Settings({**self.values, **changed}, self.root)
 
+    def with_shipped_matrix(self) -> Settings:
+        """The settings with the matrix of this project, from anywhere."""
+        matrix = SettingValue(name="matrix", value=str(shipped_file(MATRIX_FILE)), origin=SHIPPED)
+        return Settings({**self.values, "matrix": matrix}, self.root)
+
+    @property
+    def uses_shipped_matrix(self) -> bool:
+        """Whether the matrix is that of npu-matrix itself."""
+        return os.path.realpath(self.path("matrix")) == os.path.realpath(shipped_file(MATRIX_FILE))
+
+    @property
+    def patches(self) -> Path:
+        """The folder with the patch stacks: of the checkout, or the shipped one with the shipped matrix."""
+        own = self.root / "patches"
+        return shipped_file("patches") if self.uses_shipped_matrix and not own.is_dir() else own
+
+    @property
+    def lacks_matrix(self) -> bool:
+        """Whether no flag, variable or settings file names a matrix, and this folder has none."""
+        return self.values["matrix"].origin == "default" and not os.path.lexists(self.path("matrix"))
+
     def is_explicit(self, name: str) -> bool:
         """Whether a flag or a variable sets this setting, not the settings file or the default."""
-        return self.values[name].origin not in {"default", str(self.root / FILE_NAME)}
+        return self.values[name].origin not in {"default", SHIPPED, str(self.root / FILE_NAME)}
 
     def flags(self, *names: str) -> tuple[str, ...]:
         """The flags that set these settings in another shell, without those from defaults or the settings

@@ -33,7 +33,7 @@ from harness.errors import (
     InputError,
     caused_by,
 )
-from harness.settings import ENVIRONMENT_PREFIX, OPTIONS, Settings, flag_of, load_settings
+from harness.settings import ENVIRONMENT_PREFIX, MATRIX_FILE, OPTIONS, Settings, flag_of, load_settings
 from harness.sources.redact import redact_text
 
 #: Command -> (module of this package, one-line help). A module is imported when its command is used.
@@ -41,6 +41,7 @@ COMMANDS = {
     "plan": ("plan", "Show the cells, checks and tasks that a run would execute, with their estimated cost."),
     "explain": ("explain", "Show where the versions of a cell come from, or why a combination is excluded."),
     "run": ("run", "Run the planned checks, resume an interrupted run, and write the report."),
+    "demo": ("demo", "Run the default profile of the shipped matrix, from anywhere."),
     "status": ("status", "Show the verdicts of a run as a grid in the terminal."),
     "report": ("report", "Write the report of a stored run."),
     "why-rerun": ("why_rerun", "Show what changed since the checks of a cell last ran."),
@@ -64,6 +65,24 @@ COMMANDS = {
     "cleanup": ("cleanup", "Remove containers, environments and cached files that nothing uses any more."),
     "doctor": ("doctor", "Show what this host can run, and how to fix what it cannot."),
 }
+
+#: Commands that show something, and use the shipped matrix in a folder without matrix.yaml. `run` and `gate`
+#: do not: where matrix.yaml was deleted or the folder is the wrong one, they must fail.
+USE_SHIPPED_MATRIX = frozenset(
+    {
+        "plan",
+        "explain",
+        "lock",
+        "api",
+        "lint",
+        "recipe",
+        "patches",
+        "matrix",
+        "numerics",
+        "frontier",
+        "advise",
+    }
+)
 
 EXIT_CODE_TABLE = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
 
@@ -166,7 +185,7 @@ def _current_folder() -> Path:
 def _find_root(start: Path) -> Path:
     """The nearest of `start` and its parents with a matrix.yaml, else `start`."""
     for folder in (start, *start.parents):
-        if (folder / "matrix.yaml").is_file():
+        if (folder / MATRIX_FILE).is_file():
             return folder
     return start
 
@@ -228,8 +247,11 @@ def app(
 ) -> None:
     """Check which versions of the Ascend NPU reinforcement-learning stack are compatible, with evidence."""
     settings = load_settings(flags, os.environ, (root or _find_root(_current_folder())).absolute())
-    ctx.obj = settings
     _print_log()
+    if ctx.invoked_subcommand in USE_SHIPPED_MATRIX and settings.lacks_matrix:
+        settings = settings.with_shipped_matrix()
+        _complain(f"note: there is no matrix.yaml here: using the one of npu-matrix {__version__}")
+    ctx.obj = settings
     os.environ.update(settings.exported())
     if show_config:
         _show_config(settings)

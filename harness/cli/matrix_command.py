@@ -30,6 +30,7 @@ def validate(settings: Settings, as_json: bool) -> None:
     """Check matrix.yaml and expand every profile. All problems are reported, with file:line:column."""
     from harness.matrix.reading.unused_entries import find_unused_entries
     from harness.workspace.planning.open_plan import open_matrix
+    from harness.workspace.planning.plan_selection import relative_location
 
     matrix = open_matrix(settings)
     _resolve_checks(matrix)
@@ -38,17 +39,24 @@ def validate(settings: Settings, as_json: bool) -> None:
         found = matrix.cells(profile)
         counts[profile] = {"cells": len(found.cells), "excluded": len(found.excluded)}
     warnings = [str(warning) for warning in find_unused_entries(matrix)]
+    replaced = [
+        f"{relative_location(one.where, settings.root)}: {one.name} replaces {one.included}"
+        for one in matrix.replaced
+    ]
     if as_json:
         report = {
             "schema": {"name": "npu-matrix.matrix-validate", "version": 1},
             "file": settings["matrix"],
             "profiles": counts,
             "warnings": warnings,
+            "replaced": replaced,
         }
         click.echo(json.dumps(report, indent=2))
         return
     for warning in warnings:
         click.echo(f"warning: {warning}")
+    for sentence in replaced:
+        click.echo(sentence)
     for profile, count in counts.items():
         click.echo(
             f"{settings['matrix']}: profile {profile}: {count['cells']} cells, {count['excluded']} excluded"

@@ -27,6 +27,7 @@ from harness.cli.patch_output import (
 from harness.cli.patches_ablate_command import ablate
 from harness.cli.patches_apply_command import apply
 from harness.cli.patches_forecast_command import forecast
+from harness.cli.patches_list_command import list_patches
 from harness.cli.patches_rebase_command import export, import_command, rebase
 from harness.cli.patches_runtime_command import runtime
 from harness.errors import (
@@ -210,7 +211,7 @@ def survival(
 
     if bool(repo) != bool(revisions):
         raise click.UsageError("--repo and --range need each other")
-    patches = folder or settings.root / "patches"
+    patches = folder or settings.patches
     if repo and revisions:
         repository = Repository(repo)
         tip = repository.tree(revisions.rpartition("..")[2] or "HEAD")
@@ -269,5 +270,5 @@ def _is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-for _other in (apply, ablate, forecast, rebase, import_command, export, runtime):
+for _other in (list_patches, apply, ablate, forecast, rebase, import_command, export, runtime):
     command.add_command(_other)

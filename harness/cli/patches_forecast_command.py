@@ -49,7 +49,7 @@ def forecast(
     from harness.workspace.downloads import progress_logger
     from harness.workspace.patches.patch_target import upstream_of_patches, variants_for_head
 
-    patches = folder or settings.root / "patches"
+    patches = folder or settings.patches
     repository = Repository(repo)
     tree = repository.tree(ref)
     package = upstream_of_patches(patches, choose_upstream(patches, upstream, tree))

@@ -87,7 +87,7 @@ def rebase(
         return _finish(kit, out, as_json=as_json)
     if repo is None or to is None or out is None:
         raise click.UsageError("give --repo, --to and --out, or --continue KIT")
-    patches = folder or settings.root / "patches"
+    patches = folder or settings.patches
     repository = Repository(repo)
     commit = repository.commit(to)
     upstream = choose_upstream(patches, upstream, repository.tree(commit))
@@ -314,7 +314,7 @@ def export(
     from harness.patchstack.stacks.patch_selection import choose_upstream, load_own_stack, stacks_in
     from harness.patchstack.stacks.stack_export import canonical_problems, export_problems, export_stack
 
-    patches = folder or settings.root / "patches"
+    patches = folder or settings.patches
     if bool(out) != bool(version) or not (out or checks):
         raise click.UsageError("give --version and --out, or --check")
     stack = load_own_stack(patches, choose_upstream(patches, upstream))

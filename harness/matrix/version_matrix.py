@@ -16,11 +16,13 @@ from harness.matrix.cells.product_expansion import (
     unconstrained_axes,
 )
 from harness.matrix.cells.violations import Violations
+from harness.matrix.document.included_documents import SHIPPED_NAME, Replacement
 from harness.matrix.model.cell import Cell, CellSet, cell_id
 from harness.matrix.model.constraints import Constraint, ExcludedCombinations, PublishedTable
 from harness.matrix.model.definitions import (
     Axis,
     Expectation,
+    PatchPlace,
     PinRule,
     Profile,
     Recipe,
@@ -34,7 +36,11 @@ from harness.matrix.model.versions import Version
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Matrix:
-    """The content of matrix.yaml. All mappings are from names to entries, in the order of the file."""
+    """The content of matrix.yaml. All mappings are from names to entries, in the order of the file.
+
+    included_files: the files of the checkout that it includes. includes_shipped: whether it includes the
+    matrix of this project. replaced: the included entries that an own entry replaces.
+    """
 
     file: Path | str
     axes: Mapping[str, Axis]
@@ -48,6 +54,10 @@ class Matrix:
     runners: Mapping[str, Runner]
     expectations: Mapping[str, Expectation]
     migrations: Mapping[str, Migration] = field(default_factory=dict)
+    patch_places: tuple[PatchPlace, ...] = ()
+    included_files: tuple[Path, ...] = ()
+    includes_shipped: bool = False
+    replaced: tuple[Replacement, ...] = ()
 
     @gc_paused()
     def cells(self, profile: str) -> CellSet:
@@ -143,6 +153,10 @@ class Matrix:
         about = [expectation for expectation in self.expectations.values() if expectation.check == check]
         versions = self.versions(cell.axes) if about else {}
         return next((expectation for expectation in about if expectation.covers(cell, versions)), None)
+
+    def is_own(self, where: Location) -> bool:
+        """Whether a location is in a file of this checkout, not in the included matrix of npu-matrix."""
+        return not str(where.file).startswith(f"{SHIPPED_NAME}:")
 
     @functools.cached_property
     def all_cells(self) -> tuple[Cell, ...]:

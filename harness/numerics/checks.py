@@ -17,6 +17,7 @@ FACETS = (
     "verl_tree",
     "patches[verl]",
     "patches[vllm_ascend]",
+    "patches[others]",
     "device",
     "versions",
 )

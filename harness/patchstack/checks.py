@@ -81,7 +81,7 @@ def holds(measurements: PatchesMeasured, _outcome: Outcome) -> str:
 
 def applies(facets: Mapping[str, Any]) -> str:
     """Why the check does not apply to the cell, or ""."""
-    some = facets["patches[verl]"] or facets["patches[vllm_ascend]"]
+    some = any(facets[f"patches[{name}]"] for name in ("verl", "vllm_ascend", "others"))
     return "" if some else "no patch of this project is for these versions of verl and vllm-ascend"
 
 
@@ -89,7 +89,7 @@ PATCHES = Check(
     name="patches",
     tier=Tier.STATIC,
     question="Do this project's patches apply, each hunk in the function or class that it was written for?",
-    facets=("verl_tree", "patches[verl]", "patches[vllm_ascend]", *RESOLVE_FACETS),
+    facets=("verl_tree", "patches[verl]", "patches[vllm_ascend]", "patches[others]", *RESOLVE_FACETS),
     informed_by=("resolve",),
     measurements=PATCHES_FORMAT,
     run=_run,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from harness.check import TaskContext
 from harness.outcome import Evidence, Measured
@@ -82,8 +84,13 @@ def run(ctx: TaskContext) -> Measured[PatchesMeasured]:
 
 def _stacks(ctx: TaskContext) -> list[tuple[list[SelectedPatch], TreeSource]]:
     """For each upstream with selected patches: the patches, and the source of its tree."""
-    verl, ascend = ctx.facets["patches[verl]"], ctx.facets["patches[vllm_ascend]"]
-    facets = [(verl, ctx.facets["verl_tree"]), (ascend, ascend[0]["tree"] if ascend else {})]
+    facets: list[tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]] = [
+        (ctx.facets["patches[verl]"], ctx.facets["verl_tree"])
+    ]
+    others = [*ctx.facets["patches[vllm_ascend]"], *ctx.facets["patches[others]"]]
+    for _package, group in groupby(others, key=lambda patch: patch["tree"]["package"]):
+        patches = list(group)
+        facets.append((patches, patches[0]["tree"]))
     return [
         ([SelectedPatch.from_facet(patch, ctx.root) for patch in patches], TreeSource.from_facet(source))
         for patches, source in facets

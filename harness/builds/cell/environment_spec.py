@@ -182,7 +182,7 @@ def _cann_folder() -> Path | None:
 def _patched_input(ctx: TaskContext) -> tuple[Path | None, Mapping[str, Mapping[str, str | None]]]:
     outcome = ctx.inputs.get("patches")
     if outcome is None or outcome.artifact("patched.zip") is None or outcome.artifact("patched.json") is None:
-        if ctx.facets["patches[verl]"] or ctx.facets["patches[vllm_ascend]"]:
+        if any(ctx.facets[f"patches[{name}]"] for name in ("verl", "vllm_ascend", "others")):
             reason = "The patches selected for this cell did not apply, so there are no patched files."
             raise BuildStepError("patch", reason)
         return None, {}

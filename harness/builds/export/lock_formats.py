@@ -10,9 +10,10 @@ from typing import Any
 
 from harness.builds.lock.cell_lock import CellLock
 from harness.builds.lock.layer_contents import fetch_commands, layer_contents, requirements_text
-from harness.digest import digest_file
 from harness.errors import InputError, Location
+from harness.package import shipped_file
 from harness.serialisation import as_object, dumps
+from harness.sources.git.branch_patches import read_patch_content
 
 TEMPLATE = "docker/cell.Dockerfile.j2"
 TREE_OF_HEAD = "'HEAD^{tree}'"
@@ -149,24 +150,24 @@ def as_json(lock: CellLock) -> str:
 def docker_context(lock: CellLock, root: Path) -> dict[str, bytes]:
     """The files of a build context: the Dockerfile, one requirements file for each layer, the patches.
 
-    root: the checkout with the template and the patches. InputError if a patch there is not the locked one.
+    root: the checkout with the patches. InputError if a patch there is not the locked one.
     """
-    files = {"Dockerfile": _dockerfile(lock, root).encode()}
+    files = {"Dockerfile": _dockerfile(lock).encode()}
     for name, packages in lock.layers():
         files[f"layers/{name}.txt"] = requirements_text(packages).encode()
     for patch in lock.patches:
-        path = root / patch.file
-        if not path.is_file() or digest_file(path) != patch.digest:
+        data = read_patch_content(patch.file, patch.digest, root)
+        if data is None:
             raise InputError(
                 f"the patch {patch.id} has changed since the lock was made",
-                where=Location(path),
+                where=Location(root / patch.file),
                 fix="make the lock again, or use the checkout it was made from",
             )
-        files[patch.file] = path.read_bytes()
+        files[patch.file] = data
     return files
 
 
-def _dockerfile(lock: CellLock, root: Path) -> str:
+def _dockerfile(lock: CellLock) -> str:
     # The import takes 0.2 s, and the report imports this module.
     import jinja2
 
@@ -176,9 +177,11 @@ def _dockerfile(lock: CellLock, root: Path) -> str:
     )
     environment.filters["comment"] = _one_line
     try:
-        template = environment.from_string(root.joinpath(TEMPLATE).read_text("utf-8"))
+        template = environment.from_string(shipped_file(TEMPLATE).read_text("utf-8"))
     except OSError as error:
-        raise InputError("the Dockerfile template is missing", where=Location(root / TEMPLATE)) from error
+        raise InputError(
+            "the Dockerfile template is missing", where=Location(shipped_file(TEMPLATE))
+        ) from error
     return template.render(lock=lock, layers=layer_contents(lock), fetch=fetch_commands)
 
 

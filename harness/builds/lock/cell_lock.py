@@ -219,7 +219,8 @@ class LockFacets:
     @classmethod
     def read(cls, facets: Mapping[str, Any]) -> LockFacets:
         """The facets in a mapping of facet names to JSON values; `pins` and `platform` are required."""
-        patches = [*facets.get("patches[verl]", ()), *facets.get("patches[vllm_ascend]", ())]
+        names = ("patches[verl]", "patches[vllm_ascend]", "patches[others]")
+        patches = [patch for name in names for patch in facets.get(name, ())]
         return read_shape(cls, {"pins": facets["pins"], "platform": facets["platform"], "patches": patches})
 
 

@@ -27,7 +27,16 @@ PROGRAM = "harness.convergence.inference.inference_program"
 TIMEOUT_S = 300.0
 ROUNDOFF = 2.0**-11
 """Unit roundoff of HF32, the coarsest format a device computes float32 matmuls in by default."""
-FACETS = ("pins", "platform", "verl_tree", "patches[verl]", "patches[vllm_ascend]", "device", "versions")
+FACETS = (
+    "pins",
+    "platform",
+    "verl_tree",
+    "patches[verl]",
+    "patches[vllm_ascend]",
+    "patches[others]",
+    "device",
+    "versions",
+)
 
 Measurements = InferenceMeasurements | UnsupportedInference | ProgramFailure
 

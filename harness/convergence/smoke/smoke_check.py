@@ -13,7 +13,16 @@ from harness.convergence.smoke.smoke_measurements import SMOKE_FORMAT, SmokeMeas
 from harness.convergence.smoke.smoke_recipe import ALGORITHMS, CANDIDATE_SEEDS, RUN_TIMEOUT_S
 from harness.outcome import Judgement, Measured, Tier
 
-FACETS = ("pins", "platform", "verl_tree", "patches[verl]", "patches[vllm_ascend]", "device", "versions")
+FACETS = (
+    "pins",
+    "platform",
+    "verl_tree",
+    "patches[verl]",
+    "patches[vllm_ascend]",
+    "patches[others]",
+    "device",
+    "versions",
+)
 
 
 def run(context: TaskContext) -> Measured[SmokeMeasurements]:

@@ -21,7 +21,16 @@ from harness.outcome import Judgement, Measured, Tier
 
 Measurements = TrainerMeasurements | TrainerProgramFailure
 OLDEST = (0, 6)
-FACETS = ("pins", "platform", "verl_tree", "patches[verl]", "patches[vllm_ascend]", "device", "versions")
+FACETS = (
+    "pins",
+    "platform",
+    "verl_tree",
+    "patches[verl]",
+    "patches[vllm_ascend]",
+    "patches[others]",
+    "device",
+    "versions",
+)
 
 
 def run(context: TaskContext) -> Measured[Measurements]:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import functools
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 from harness.errors import Problem
 from harness.matrix.document.yaml_positions import Document
-from harness.package import IMPORT_ROOT
+from harness.package import shipped_file
 
-SCHEMA_FILE = Path("docs/schema/matrix.schema.json")
+SCHEMA_FILE = "docs/schema/matrix.schema.json"
 JsonSchema = dict[str, Any]
 _ANNOTATIONS = {"title", "description", "default", "$schema", "$defs", "examples"}
 
@@ -122,7 +121,7 @@ def _is_type(data: Any, names: str | list[str]) -> bool:
 @functools.cache
 def _committed_schema() -> JsonSchema | None:
     try:
-        schema: JsonSchema = json.loads((IMPORT_ROOT / SCHEMA_FILE).read_text(encoding="utf-8"))
+        schema: JsonSchema = json.loads(shipped_file(SCHEMA_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return schema

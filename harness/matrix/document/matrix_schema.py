@@ -74,16 +74,14 @@ Text = Annotated[
 ]
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 AxisName = Annotated[str, Field(pattern=AXIS_PATTERN)]
+_TEXTS: JsonSchemaValue = {"anyOf": [_WORD, {"type": "array", "items": _WORD, "minItems": 1}]}
 Specifiers = Annotated[
     list[Text],
     BeforeValidator(_as_list),
     Field(min_length=1),
     WithJsonSchema(
         {
-            "anyOf": [
-                _WORD,
-                {"type": "array", "items": _WORD, "minItems": 1},
-            ],
+            **_TEXTS,
             "description": "A version specifier such as '>=8.3.RC1,<9', '2.7.*' or '*', or a list of "
             "specifiers of which at least one must match",
         }
@@ -401,11 +399,37 @@ class MigrationEntry(MatrixEntry):
     until: Text = Field(description="The date by which the upgrade should be finished, such as 2027-01-31")
 
 
+class PatchPlaceEntry(MatrixEntry):
+    """Patches in a folder of this repository, or on a branch of it."""
+
+    upstream: AxisName = Field(
+        "", description="The axis whose source code they change. Not needed if the layout names it"
+    )
+    folder: Text = Field("", description="The folder with the patches, relative to matrix.yaml")
+    layout: Literal["verl_npu", "verl-ascend-recipe", "quilt", "plain"] | None = Field(
+        None,
+        description="How the folder is organised. Default: detected. `plain` is also for git format-patch",
+    )
+    versions: Specifiers = Field(
+        [],
+        description="The versions of the upstream that they are for. Default: what the layout says, else all",
+    )
+    branch: Text = Field("", description="Instead of a folder: the branch, tag or commit with the changes")
+    base: Text = Field("", description="The branch, tag or commit of the upstream that `branch` started from")
+    source: Text = Field("", description="Where the patches come from")
+
+
 class MatrixFile(MatrixEntry):
     """matrix.yaml: the version matrix of npu-matrix."""
 
     format: Literal[1] = Field(description="Format version of this file")
-    axes: dict[AxisName, AxisEntry] = Field(min_length=1, description="The versioned components of a cell")
+    include: Annotated[list[Text], BeforeValidator(_as_list), WithJsonSchema(_TEXTS)] = Field(
+        [],
+        description="Matrices whose entries this file starts from: `npu-matrix:VERSION` is the shipped one, "
+        "anything else a file in this repository. An own entry replaces the included one of the same name; "
+        "keys of an axis are merged",
+    )
+    axes: dict[AxisName, AxisEntry] = Field({}, description="The versioned components of a cell")
     stacks: dict[Name, StackEntry] = Field(
         {}, description="Named sets of versions, as their authors publish them"
     )
@@ -418,9 +442,8 @@ class MatrixFile(MatrixEntry):
         [], description="Requirements that replace those of other packages"
     )
     recipes: dict[Name, RecipeEntry] = Field({}, description="Training and inference jobs")
-    profiles: dict[Name, ProfileEntry] = Field(
-        min_length=1, description="Selections of cells and checks to plan"
-    )
+    profiles: dict[Name, ProfileEntry] = Field({}, description="Selections of cells and checks to plan")
+    patches: list[PatchPlaceEntry] = Field([], description="Patches that are read where they lie")
     runners: dict[Name, RunnerEntry] = Field({}, description="Machines and clusters that can execute tasks")
     expectations: dict[Name, ExpectationEntry] = Field(
         {}, description="Expected failures, each with an end date or version"

@@ -145,6 +145,25 @@ class Profile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PatchPlace:
+    """Patches that are read where they lie: in a folder, or on a branch of this repository.
+
+    upstream: the axis whose source they change; "" if the layout names it. folder: relative to the checkout,
+    "" for a branch. layout: "" to detect it. versions: the versions that they are for; None for those that
+    the layout names, else all. branch, base: the branch with the changes, and what it started from.
+    """
+
+    upstream: str
+    folder: str = ""
+    layout: str = ""
+    versions: Condition | None = None
+    branch: str = ""
+    base: str = ""
+    source: str = ""
+    where: Location = field(compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Runner:
     """A machine or cluster that can execute tasks, and the kinds of devices that it has.
 

@@ -8,15 +8,18 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from harness import __version__
 from harness.errors import InputError, Problem
 from harness.matrix.cells.pins import placeholders
 from harness.matrix.document.form import check_form
+from harness.matrix.document.included_documents import SHIPPED_NAME, LayeredDocument, with_includes
 from harness.matrix.document.yaml_positions import Document, NodePath, load_yaml, parse_yaml
 from harness.matrix.model.cell import KnownInconsistency
 from harness.matrix.model.constraints import Condition, PublishedTable
 from harness.matrix.model.definitions import Axis, Expectation, Recipe, Runner, Stack
 from harness.matrix.model.versions import Scheme
 from harness.matrix.reading.read_migrations import read_migration
+from harness.matrix.reading.read_patch_places import read_patch_place
 from harness.matrix.reading.read_profiles import read_profile
 from harness.matrix.reading.read_rules import (
     published_versions,
@@ -33,12 +36,12 @@ _UNTIL = re.compile(r"(?P<axis>[a-z][a-z0-9_]*)\s+(?P<specifier>\S.*)")
 
 def load_matrix(path: Path) -> Matrix:
     """Load a matrix file; InputError lists every problem with file, line and column."""
-    return _load(load_yaml(path))
+    return _load(with_includes(load_yaml(path), path))
 
 
 def parse_matrix(source: str, file: Path | str = "matrix.yaml") -> Matrix:
     """The matrix in the text `source`; `file` names it in errors."""
-    return _load(parse_yaml(source, file))
+    return _load(with_includes(parse_yaml(source, file), None))
 
 
 def _load(document: Document) -> Matrix:
@@ -67,18 +70,32 @@ class _MatrixLoader(NameResolver):
 
     def matrix(self, data: Entry) -> Matrix:
         """The whole matrix, in the order of the file."""
+        for section in ("axes", "profiles"):
+            if not data.get(section):
+                self.problem(
+                    (),
+                    f"key '{section}' is missing",
+                    fix=f"add '{section}:', or include: {SHIPPED_NAME}:{__version__}",
+                )
         # Axes and tables come first, because all other entries refer to them.
-        for name, entry in data["axes"].items():
+        for name, entry in data.get("axes", {}).items():
             self.axes[name] = self._axis(name, entry)
         for name, entry in data.get("published", {}).items():
             self.tables[name] = read_table(self, name, entry)
         for name, axis in self.axes.items():
             self.axes[name] = replace(axis, published=published_versions(axis, self.tables.values()))
+        layers = self.document if isinstance(self.document, LayeredDocument) else None
         recipes = data.get("recipes", {})
         stacks = {name: self._stack(name, entry) for name, entry in data.get("stacks", {}).items()}
         pins, overrides = data.get("pins", []), data.get("overrides", [])
         matrix = Matrix(
             file=self.document.file,
+            included_files=layers.files if layers else (),
+            replaced=layers.replaced if layers else (),
+            includes_shipped=bool(layers and layers.includes_shipped),
+            patch_places=tuple(
+                read_patch_place(self, index, entry) for index, entry in enumerate(data.get("patches", []))
+            ),
             axes=self.axes,
             stacks=stacks,
             published=self.tables,
@@ -96,7 +113,7 @@ class _MatrixLoader(NameResolver):
             recipes={name: self._recipe(name, recipes) for name in recipes},
             profiles={
                 name: read_profile(self, name, entry, list(stacks))
-                for name, entry in data["profiles"].items()
+                for name, entry in data.get("profiles", {}).items()
             },
             runners={name: self._runner(name, entry) for name, entry in data.get("runners", {}).items()},
             expectations={

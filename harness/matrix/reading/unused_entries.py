@@ -13,7 +13,16 @@ from harness.matrix.version_matrix import Matrix
 
 
 def find_unused_entries(matrix: Matrix) -> Iterator[Problem]:
-    """Axis values, constraints, stacks, recipes, expectations and pin rules that affect no cell."""
+    """Axis values, constraints, stacks, recipes, expectations and pin rules that affect no cell.
+
+    Entries of the included matrix of npu-matrix are left out: nobody uses all of them.
+    """
+    for problem in _unused_entries(matrix):
+        if problem.where is None or matrix.is_own(problem.where):
+            yield problem
+
+
+def _unused_entries(matrix: Matrix) -> Iterator[Problem]:
     yield from _values(matrix)
     yield from _products(matrix)
     yield from _constraints(matrix)

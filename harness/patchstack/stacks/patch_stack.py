@@ -11,7 +11,8 @@ from harness.digest import digest_bytes
 from harness.errors import InputError, Location, Problem
 from harness.patchstack.format.patch_header import FILE_NAME, ID, PatchHeader, in_range, parse_header
 from harness.patchstack.stacks.patch_origin import OriginFinding, OriginState, origin_of, origins
-from harness.serialisation import JsonValue, json_form, json_object
+from harness.serialisation import json_form
+from harness.sources.git.branch_patches import read_patch_content
 
 SERIES = "series"
 PATCH_SUFFIXES = (".patch", ".diff")
@@ -22,7 +23,8 @@ PATCH_SUFFIXES = (".patch", ".diff")
 class SelectedPatch:
     """The variant of a patch for one version.
 
-    file: relative to the checkout. series: the position of the patch in its stack, from 1.
+    file: relative to the checkout, or to the folder with what npu-matrix ships; of a branch, the two commits.
+    series: the position of the patch in its stack, from 1.
     stale_origin: the file that the patch was imported from, with its digest, if it has changed since then;
     otherwise "".
     """
@@ -37,12 +39,13 @@ class SelectedPatch:
 
     @classmethod
     def from_facet(cls, facet: Mapping[str, Any], root: Path) -> SelectedPatch:
-        """The patch that a facet names, read from the checkout; InputError when it changed after planning."""
-        file = root / facet["file"]
-        data = read_patch_file(file)
-        if digest_bytes(data) != facet["digest"]:
+        """The patch that a facet names, read again; InputError when it changed after planning."""
+        data = read_patch_content(facet["file"], facet["digest"], root)
+        if data is None:
             raise InputError(
-                "this patch changed after the plan was made", where=Location(file), fix="run again"
+                "this patch changed after the plan was made",
+                where=Location(root / facet["file"]),
+                fix="run again",
             )
         return cls(
             id=facet["id"],
@@ -112,11 +115,6 @@ def no_variant(patch: PatchHeader, version: str) -> Problem:
         why=f"Applies-To is {patch.applies_to}; without a variant, cells with {version} would not have it",
         fix="widen the range of a variant, or narrow Applies-To",
     )
-
-
-def selected_patches(root: Path, upstream: str, version: str) -> list[dict[str, JsonValue]]:
-    """The facet `patches[upstream]`: the variants for `version`, without their contents."""
-    return [json_object(patch) for patch in load_stack(root / "patches", upstream).select(version)]
 
 
 def imported_origins(patches: Path) -> tuple[OriginFinding, ...]:

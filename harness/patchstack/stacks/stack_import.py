@@ -20,6 +20,12 @@ PLAIN = "plain"
 LAYOUTS = (PLUGIN, RECIPE, QUILT, PLAIN)
 _REQUIRED = "REQUIRED_VERL.txt"
 _SUMMARY = "patch_summary/patch_summary.yaml"
+#: The files that decide which patches a folder has and in which order, where a layout has them.
+ORDER_FILES = (
+    "series",
+    "patches/series",
+    *(f"{top}{_SUMMARY}" for top in ("", "verl_npu/", "verl_npu/verl_npu/")),
+)
 _SETTING = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)")
 #: The start of a file's changes in any kind of patch, and of a hunk.
 _DIFF = re.compile(rb"^(?:diff --git |Index: |--- [^\n]*\n\+\+\+ )", re.MULTILINE)
@@ -51,6 +57,7 @@ class ImportedStack:
     """An imported stack, in its order, with all its problems.
 
     summary: the file that documents the changes of the stack, if it has one.
+    left_out: those of the problems that are about a patch file which is not in the stack, their `where`.
     """
 
     layout: str
@@ -58,6 +65,7 @@ class ImportedStack:
     patches: tuple[ImportedPatch, ...]
     problems: tuple[Problem, ...]
     summary: Path | None = None
+    left_out: tuple[Problem, ...] = ()
 
 
 def import_patches(folder: Path, layout: str = "") -> ImportedStack:
@@ -83,7 +91,12 @@ def import_patches(folder: Path, layout: str = "") -> ImportedStack:
     else:
         raise InputError(f"unknown layout {selected!r}", fix=f"one of {', '.join(LAYOUTS)}")
     problems += [problem for patch in found for problem in _patch_problems(patch)]
-    problems += _left_out(root / "patch" if selected == PLUGIN and root else folder, found, problems)
+    searched = root / "patch" if selected == PLUGIN and root else folder
+    left_out = [
+        *(problem for problem in problems if _is_unlisted(problem, found)),
+        *_left_out(searched, found, problems),
+    ]
+    problems += [problem for problem in left_out if problem not in problems]
     if not found:
         raise InputError(
             f"this folder has no patches laid out as {selected}",
@@ -98,6 +111,17 @@ def import_patches(folder: Path, layout: str = "") -> ImportedStack:
         patches=tuple(found),
         problems=tuple(problems),
         summary=summary if summary and summary.is_file() else None,
+        left_out=tuple(left_out),
+    )
+
+
+def _is_unlisted(problem: Problem, found: Sequence[ImportedPatch]) -> bool:
+    """Whether the problem is about a patch file of the folder that is not among the found ones."""
+    file = Path(problem.where.file) if problem.where else Path()
+    return (
+        file.suffix in PATCH_SUFFIXES
+        and file.is_file()
+        and os.path.realpath(file) not in {os.path.realpath(patch.file) for patch in found}
     )
 
 
@@ -315,7 +339,7 @@ def _quilt(folder: Path) -> tuple[list[ImportedPatch], list[Problem]]:
             named.add(file)
             patches.append(_read(file, "", "", series.parent.resolve()))
     problems += [
-        Problem(f"{file.name} is not in the series", Location(series))
+        Problem(f"{file.name} is not in the series", Location(file), why=f"{series.name} does not name it")
         for file in patch_files(series.parent)
         if file.resolve() not in named
     ]

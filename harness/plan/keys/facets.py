@@ -18,8 +18,10 @@ from harness.matrix.model.versions import Version
 from harness.serialisation import to_json
 
 HOST_PYTHON = "host"
-#: The axes for whose upstreams this project has patches, in the order in which the patches are applied.
+#: The axes whose patches are a facet of their own, in the order in which the patches are applied.
 PATCHED = ("verl", "vllm_ascend")
+#: The facet with the patches of all other axes, applied after those.
+OTHER_PATCHES = "patches[others]"
 NPU_HOST_ARCHITECTURE = "aarch64"
 
 
@@ -29,6 +31,7 @@ class FacetInputs:
 
     host_python, host_arch: version of Python and architecture of this host, for example `3.11` and `x86_64`.
     patches: (upstream, version) -> the selected patches with their digests.
+    patched: the axes for whose upstreams there are patches.
     recipes: recipe name -> its definition in the matrix.
     axes: axis name -> its definition in the matrix.
     simulator: digest of the code of the simulated device, part of the facet `device` of simulated cells.
@@ -41,9 +44,15 @@ class FacetInputs:
     patches: Callable[[str, str], list[dict[str, Any]]]
     recipes: Mapping[str, Recipe]
     axes: Mapping[str, Axis]
+    patched: tuple[str, ...] = PATCHED
     simulator: str = ""
     engine: Mapping[str, str] = field(default_factory=dict)
     violations: Violations = field(default_factory=lambda: Violations(axes={}, constraints=(), tables=()))
+
+    @functools.cached_property
+    def others_patched(self) -> tuple[str, ...]:
+        """The patched axes that have no facet of their own."""
+        return tuple(name for name in self.patched if name not in PATCHED)
 
     @functools.cached_property
     def packaged(self) -> tuple[str, ...]:
@@ -160,11 +169,18 @@ def _patches_and_tree(upstream: str) -> Callable[[Cell, FacetInputs], Any]:
     return facet
 
 
+def _other_patches(cell: Cell, inputs: FacetInputs) -> Any:
+    return [
+        patch for upstream in inputs.others_patched for patch in _patches_and_tree(upstream)(cell, inputs)
+    ]
+
+
 FACETS: Mapping[str, Callable[[Cell, FacetInputs], Any]] = {
     "constraints": _constraints,
     "device": _device,
     "patches[verl]": _patches("verl"),
     "patches[vllm_ascend]": _patches_and_tree("vllm_ascend"),
+    OTHER_PATCHES: _other_patches,
     "pins": _pins,
     "platform": _platform,
     "recipe": _recipe,
@@ -210,6 +226,9 @@ def projections(name: str, columns: Columns, inputs: FacetInputs) -> Sequence[Ha
         return _rows([columns.axis(axis) for axis in READS[name]])
     if name in {f"patches[{upstream}]" for upstream in PATCHED}:
         return _rows([columns.axis(name[len("patches[") : -1]), [cell.without for cell in columns.cells]])
+    if name == OTHER_PATCHES:
+        others = [columns.axis(axis) for axis in inputs.others_patched]
+        return _rows([*others, [cell.without for cell in columns.cells]])
     if name == "pins":
         return _rows(
             [
@@ -234,18 +253,22 @@ def projections(name: str, columns: Columns, inputs: FacetInputs) -> Sequence[Ha
 
 def origins(name: str, cell: Cell, inputs: FacetInputs) -> tuple[Location, ...]:
     """The places in the matrix and the patch stack that define the value of a facet of the cell."""
-    upstream = name[len("patches[") : -1] if name.startswith("patches[") else ""
+    upstream = name[len("patches[") : -1] if name.startswith("patches[") and name != OTHER_PATCHES else ""
     if name == "recipe":
         return (inputs.recipes[cell.recipe].where,) if cell.recipe in inputs.recipes else ()
     if name == "constraints":
         violated = inputs.violations.of(_parsed_axes(cell, inputs), cell.overrides)
         return tuple(dict.fromkeys(violation.where for violation in violated))
-    axes = READS.get(name) or ((upstream,) if upstream else inputs.packaged if name == "pins" else cell.axes)
+    several = {"pins": inputs.packaged, OTHER_PATCHES: inputs.others_patched}
+    axes = READS.get(name) or ((upstream,) if upstream else several.get(name, tuple(cell.axes)))
     found = [cell.provenance[axis] for axis in axes if axis in cell.provenance]
     if name == "pins":
         found += [pin.where for pin in (*cell.pins, *cell.overrides)]
-    if upstream and FACETS[name](cell, inputs):
-        found.append(Location(f"patches/{upstream}/series"))
+    patches = FACETS[name](cell, inputs) if upstream or name == OTHER_PATCHES else ()
+    for patch in patches:
+        folder, _, rest = str(patch["file"]).partition(f"/{upstream}/")
+        own = upstream and rest and folder == "patches"
+        found.append(Location(f"patches/{upstream}/series" if own else str(patch["file"])))
     return tuple(dict.fromkeys(found))
 
 

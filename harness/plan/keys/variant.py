@@ -20,7 +20,7 @@ def patch_series(axes: Mapping[str, str], inputs: FacetInputs) -> tuple[str, ...
     """The ids of the patches for these versions, in the order in which they are applied."""
     return tuple(
         patch["id"]
-        for upstream in PATCHED
+        for upstream in (*PATCHED, *inputs.others_patched)
         if upstream in axes
         for patch in inputs.patches(upstream, axes[upstream])
     )

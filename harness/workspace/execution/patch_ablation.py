@@ -91,7 +91,7 @@ def _run_without(
             if stopped():
                 break
             after = _statuses(context, ledger, executor, stopped, f"without {patch}")
-            found[patch] = judge_ablation(patch, _guards(settings.root / "patches", patch), before, after)
+            found[patch] = judge_ablation(patch, _guards(settings.patches, patch), before, after)
         return found, stopped()
 
 

@@ -39,7 +39,7 @@ def patch_facts_files(settings: Settings, matrix: Matrix) -> tuple[Path, ...]:
     A forecast needs a clone in the folder `mirrors`. A summary needs a commit of such a clone, or a release
     that a check has downloaded. Failures are logged, and the report is made without these facts.
     """
-    patches = settings.root / "patches"
+    patches = settings.patches
     if not patches.is_dir():
         return ()
     heads = _or_logged("heads", lambda: _heads(settings, matrix, patches))

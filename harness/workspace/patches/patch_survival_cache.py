@@ -40,7 +40,7 @@ def patch_survival_file(settings: Settings, matrix: Matrix) -> Path | None:
 
 
 def _recorded(settings: Settings, matrix: Matrix) -> Path | None:
-    patches, mirrors = settings.root / "patches", settings.path("mirrors")
+    patches, mirrors = settings.patches, settings.path("mirrors")
     if not patches.is_dir() or not mirrors.is_dir():
         return None
     stacks = {name: all_variants(patches, name) for name in stacks_in(patches) if name in matrix.axes}

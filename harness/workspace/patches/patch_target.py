@@ -65,7 +65,7 @@ class TreeSelection:
 
     def patches(self, settings: Settings) -> Path:
         """The folder of the patches."""
-        return self.folder or settings.root / "patches"
+        return self.folder or settings.patches
 
 
 def resolve_target(settings: Settings, selection: TreeSelection) -> tuple[UpstreamTree, str]:
@@ -123,7 +123,7 @@ def trees_of_cell(
     """For each upstream that the cell has patches for: the patch variants, and the tree or why there is
     none."""
     found: list[tuple[tuple[LoadedPatch, ...], UpstreamTree | None, str]] = []
-    patches = settings.root / "patches"
+    patches = settings.patches
     for name in upstreams(patches):
         version = cell.axes.get(name, "")
         variants = load_stack(patches, name).select(version) if version else ()

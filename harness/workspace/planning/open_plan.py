@@ -14,20 +14,22 @@ from typing import Any
 
 from harness.devices.host.inventory import HostReport, HostView, inspect_host
 from harness.devices.host.soc import driver_misfit
-from harness.digest import digest_file
+from harness.digest import digest_file, digest_json
+from harness.errors import InputError, Location
 from harness.ledger.plan_record import PlanEntry, PlannedExpectation
 from harness.matrix.model.cell import Cell
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.matrix.version_matrix import Matrix
-from harness.package import PACKAGE_ROOT
+from harness.package import PACKAGE_ROOT, shipped_file, shipped_root
 from harness.patchstack.stacks.patch_origin import OriginState
-from harness.patchstack.stacks.patch_stack import imported_origins, selected_patches
+from harness.patchstack.stacks.patch_sources import PatchSources, UnusedPatch
+from harness.patchstack.stacks.patch_stack import imported_origins
 from harness.plan.keys.code_digests import code_of_checks, record_code, simulator_digest
 from harness.plan.keys.facets import FacetInputs
 from harness.plan.tasks.host_capabilities import HostFacts, NpuFacts
 from harness.plan.tasks.planner import make_plan
 from harness.plan.tasks.task import Plan
-from harness.settings import Settings
+from harness.settings import MATRIX_FILE, Settings
 from harness.verdict.verdict import ExpectedFailure
 from harness.workspace.planning.followed_branches import follow_branches
 from harness.workspace.planning.plan_selection import (
@@ -51,7 +53,13 @@ class PlanContext:
 
 
 def open_matrix(settings: Settings) -> Matrix:
-    """Load the matrix file that the settings name."""
+    """Load the matrix file that the settings name; InputError if there is none."""
+    if settings.lacks_matrix:
+        raise InputError(
+            "there is no matrix.yaml in this folder or above it",
+            where=Location(settings.path("matrix")),
+            fix="npu-matrix init writes one for a repository; npu-matrix demo runs the shipped one",
+        )
     return load_matrix(settings.path("matrix"))
 
 
@@ -98,7 +106,7 @@ def open_plan(
         cells,
         selected,
         profile=settings["profile"],
-        matrix_digest=digest_file(settings.path("matrix")),
+        matrix_digest=_matrix_digest(settings, matrix),
         inputs=facet_inputs(settings, matrix, package_root or PACKAGE_ROOT),
         code={name: one.digest for name, one in code.items()},
         code_record=record_code(code.values()),
@@ -106,6 +114,7 @@ def open_plan(
         notices=(
             *_expired(matrix),
             *_stale_imports(settings),
+            *_unused_patches(settings, matrix),
             *moving,
             *(f"no cell matches {glob!r}" for glob in unmatched),
         ),
@@ -153,11 +162,48 @@ def _expired(matrix: Matrix) -> tuple[str, ...]:
     )
 
 
+def _matrix_digest(settings: Settings, matrix: Matrix) -> str:
+    """The digest of matrix.yaml, with that of the files it includes."""
+    own = settings.path("matrix")
+    shipped = (shipped_file(MATRIX_FILE),) if matrix.includes_shipped else ()
+    included = (*matrix.included_files, *shipped)
+    return digest_json([digest_file(file) for file in (own, *included)]) if included else digest_file(own)
+
+
+def patch_sources(settings: Settings, matrix: Matrix) -> PatchSources:
+    """Where the patches of this checkout come from."""
+    ships = matrix.includes_shipped or settings.uses_shipped_matrix
+    return PatchSources(
+        root=settings.root,
+        shipped=shipped_root() if ships else None,
+        places=matrix.patch_places,
+        axes=matrix.axes,
+    )
+
+
+def unused_patches(settings: Settings, matrix: Matrix) -> tuple[UnusedPatch, ...]:
+    """The patch files of the section `patches` that no cell of any profile has."""
+    versions: dict[str, set[str]] = {}
+    for cell in matrix.all_cells if matrix.patch_places else ():
+        for axis, version in cell.axes.items():
+            versions.setdefault(axis, set()).add(version)
+    return patch_sources(settings, matrix).unused(versions)
+
+
+def _unused_patches(settings: Settings, matrix: Matrix) -> tuple[str, ...]:
+    """A notice if patch files are in no cell."""
+    unused = unused_patches(settings, matrix)
+    if not unused:
+        return ()
+    more = f", and {len(unused) - 1} more" if len(unused) > 1 else ""
+    return (f"{unused[0].sentence}{more}: npu-matrix patches list",)
+
+
 def _stale_imports(settings: Settings) -> tuple[str, ...]:
     """A notice for each imported patch whose origin has changed, also if no cell of the plan uses it."""
     return tuple(
         found.problem.what
-        for found in imported_origins(settings.root / "patches")
+        for found in imported_origins(settings.patches)
         if found.state is OriginState.CHANGED
     )
 
@@ -165,9 +211,11 @@ def _stale_imports(settings: Settings) -> tuple[str, ...]:
 def facet_inputs(settings: Settings, matrix: Matrix, package_root: Path = PACKAGE_ROOT) -> FacetInputs:
     """The inputs of facets in addition to the cell."""
 
+    sources = patch_sources(settings, matrix)
+
     @functools.cache
     def patches(upstream: str, version: str) -> tuple[dict[str, Any], ...]:
-        return tuple(selected_patches(settings.root, upstream, version))
+        return tuple(sources.facet(upstream, version))
 
     return FacetInputs(
         host_python=f"{sys.version_info.major}.{sys.version_info.minor}",
@@ -175,6 +223,7 @@ def facet_inputs(settings: Settings, matrix: Matrix, package_root: Path = PACKAG
         patches=lambda upstream, version: list(patches(upstream, version)),
         recipes=matrix.recipes,
         axes=matrix.axes,
+        patched=sources.upstreams,
         simulator=simulator_digest(package_root, settings.cache),
         engine=settings.engine,
         violations=matrix.violations,

@@ -16,10 +16,12 @@ from harness.package import PACKAGE_ROOT
 from harness.patchstack.format.patch_header import FILE_NAME as PATCH_HEADER
 from harness.patchstack.stacks.patch_origin import OriginState
 from harness.patchstack.stacks.patch_stack import PATCH_SUFFIXES, SERIES, imported_origins, upstreams
+from harness.patchstack.stacks.stack_import import ORDER_FILES
 from harness.plan.change.revision import Revision, changed_files, is_in_change, missing_submodules
 from harness.plan.keys.code_digests import simulator_modules
 from harness.settings import ENVIRONMENT_PREFIX, Settings
 from harness.settings import FILE_NAME as SETTINGS_FILE
+from harness.workspace.planning.open_plan import open_matrix
 
 #: The folder with the patch stacks of a checkout.
 PATCHES = "patches"
@@ -247,6 +249,11 @@ def _inputs(settings: Settings, plans: Collection[PlanRecord]) -> Iterator[str]:
     """The files that decide which tasks a plan has, and those whose content is in a key."""
     yield settings["matrix"]
     yield SETTINGS_FILE
+    matrix = open_matrix(settings)
+    for file in matrix.included_files:
+        yield os.path.relpath(file, settings.root)
+    for place in matrix.patch_places:
+        yield from (f"{place.folder}/{name}" for name in ORDER_FILES if place.folder)
     for upstream in upstreams(settings.root / PATCHES):
         yield f"{PATCHES}/{upstream}/{SERIES}"
     for found in imported_origins(settings.root / PATCHES):

@@ -20,7 +20,7 @@ from harness.workspace.open_ledger import open_ledger
 from harness.workspace.planning.open_plan import PlanContext, facet_inputs, open_plan
 from harness.workspace.planning.plan_selection import find_cell
 
-FACETS = ("pins", "platform", "patches[verl]", "patches[vllm_ascend]")
+FACETS = ("pins", "platform", "patches[verl]", "patches[vllm_ascend]", "patches[others]")
 
 
 def stored_resolution(settings: Settings, name: str) -> ResolveMeasured:

@@ -67,6 +67,7 @@ class Cell:
                 "verl_tree": {},
                 "patches[verl]": [],
                 "patches[vllm_ascend]": [],
+                "patches[others]": [],
                 "device": {"kind": "cpu", "count": 1},
             }
         )

@@ -10,7 +10,8 @@ import pytest
 from harness.patchstack.checks import judge
 from harness.patchstack.patch_measurements import PatchesMeasured
 from harness.patchstack.stacks.patch_origin import OriginState
-from harness.patchstack.stacks.patch_stack import imported_origins, load_stack, read_stack, selected_patches
+from harness.patchstack.stacks.patch_sources import PatchSources
+from harness.patchstack.stacks.patch_stack import imported_origins, load_stack, read_stack
 from harness.patchstack.stacks.stack_export import write_imported
 from harness.patchstack.stacks.stack_import import import_patches
 from harness.patchstack.stacks.stack_lint import lint_stack
@@ -28,6 +29,10 @@ def origin(tmp_path: Path) -> Path:
     imported = import_patches(tmp_path / "plugin")
     write_imported(imported, tmp_path / "patches", {"d62da4950": f"=={VERSION}"}, "us", date(2027, 1, 1))
     return folder / "mod.patch"
+
+
+def selected_patches(root: Path, upstream: str, version: str) -> list[dict[str, object]]:
+    return list(PatchSources(root=root, shipped=None, places=(), axes={}).facet(upstream, version))
 
 
 def test_a_fresh_import_has_its_origin_and_no_problem(origin: Path, tmp_path: Path) -> None:

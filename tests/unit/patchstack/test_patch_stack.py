@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from harness.errors import InputError
 from harness.patchstack.format.patch_header import parse_header
-from harness.patchstack.stacks.patch_stack import load_stack, selected_patches, upstreams
+from harness.patchstack.stacks.patch_sources import PatchSources
+from harness.patchstack.stacks.patch_stack import load_stack, upstreams
 from harness.patchstack.stacks.stack_lint import lint_stack
 
 ROOT = Path(__file__).parents[3]
@@ -28,6 +29,10 @@ Review-By: 2027-01-31
 Body: one.patch >=1.0,<2.0
 Body: two.patch >=2.0,<3.0
 """
+
+
+def selected_patches(root: Path, upstream: str, version: str) -> list[dict[str, object]]:
+    return list(PatchSources(root=root, shipped=None, places=(), axes={}).facet(upstream, version))
 
 
 def make(root: Path, header: str = HEADER, series: str = "fix\n", **variants: bytes) -> Path:

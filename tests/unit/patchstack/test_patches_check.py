@@ -30,7 +30,13 @@ class Context:
 
     def __init__(self, root: Path, facets: Mapping[str, Any], wheel: Path | None = None) -> None:
         self.root, self.wheel = root, wheel
-        self.facets = {"patches[vllm_ascend]": [], "pins": {}, "platform": PLATFORM, **facets}
+        self.facets = {
+            "patches[vllm_ascend]": [],
+            "patches[others]": [],
+            "pins": {},
+            "platform": PLATFORM,
+            **facets,
+        }
         self.params: Mapping[str, Any] = {}
         self.inputs: Mapping[str, Outcome] = {}
         self.workdir, self.cache = root / "work", root / "cache"
@@ -92,7 +98,8 @@ def run(ctx: Context) -> tuple[Measured[PatchesMeasured], Status, tuple[str, ...
 
 def test_the_package_declares_its_check() -> None:
     assert [check.name for check in CHECKS] == ["patches"]
-    assert PATCHES.facets == ("verl_tree", "patches[verl]", "patches[vllm_ascend]", "pins", "platform")
+    patches = ("patches[verl]", "patches[vllm_ascend]", "patches[others]")
+    assert PATCHES.facets == ("verl_tree", *patches, "pins", "platform")
 
 
 def test_a_patch_that_applies_passes_and_stores_the_patched_files(tmp_path: Path) -> None:

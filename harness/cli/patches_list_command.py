@@ -1,0 +1,60 @@
+"""`npu-matrix patches list`: every patch file of the checkout, which cells have it, or why none has it."""
+
+from __future__ import annotations
+
+import click
+
+from harness.cli.patch_output import CODES, json_option, print_facts
+from harness.errors import EXIT_OK, EXIT_UNEXPECTED
+from harness.settings import Settings
+
+
+@click.command(
+    "list",
+    epilog="\b\nExamples:\n  npu-matrix patches list\n  npu-matrix --profile full patches list --json"
+    + CODES.format(ok="a cell has each of them", unexpected="no cell has one of them"),
+)
+@json_option
+@click.pass_obj
+def list_patches(settings: Settings, *, as_json: bool) -> int:
+    """List every patch file, and the cells that have it.
+
+    Where no cell has a file, the reason is shown.
+
+    Patches come from patches/UPSTREAM, from the section `patches` of matrix.yaml and, with `include:`, from
+    npu-matrix itself. Cells of all profiles and stacks count.
+    """
+    from harness.workspace.planning.open_plan import open_matrix, patch_sources, unused_patches
+
+    matrix = open_matrix(settings)
+    sources = patch_sources(settings, matrix)
+    cells: dict[str, list[str]] = {}
+    names: dict[str, str] = {}
+    for cell in matrix.all_cells:
+        for upstream in sources.upstreams:
+            version = cell.axes.get(upstream, "")
+            for patch in sources.select(upstream, version) if version else ():
+                names[patch.file] = patch.id
+                cells.setdefault(patch.file, []).append(cell.stack or cell.id)
+    unused = unused_patches(settings, matrix)
+    if as_json:
+        print_facts(
+            "patch-list",
+            {
+                "patches": [{"file": file, "id": names[file], "cells": cells[file]} for file in cells],
+                "unused": [
+                    {"file": one.file, "reason": one.reason, "where": str(one.where)} for one in unused
+                ],
+                "problems": [str(problem) for problem in sources.problems],
+            },
+        )
+        return EXIT_UNEXPECTED if unused else EXIT_OK
+    for file, having in cells.items():
+        more = f" and {len(having) - 1} more" if len(having) > 1 else ""
+        click.echo(f"{names[file]}  in {having[0]}{more}  ({file})")
+    for one in unused:
+        click.echo(f"NOT USED  {one.file}: {one.reason}")
+    for problem in sources.problems:
+        click.echo(f"note: {problem}")
+    click.echo(f"{len(cells)} patch files are in cells, {len(unused)} are in none")
+    return EXIT_UNEXPECTED if unused else EXIT_OK

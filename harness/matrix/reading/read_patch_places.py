@@ -1,0 +1,58 @@
+"""Reads the section `patches`: folders and branches whose patches are read where they lie."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from harness.matrix.document.yaml_positions import NodePath
+from harness.matrix.model.constraints import Condition
+from harness.matrix.model.definitions import PatchPlace
+from harness.matrix.reading.resolve_names import Entry, NameResolver, text, texts
+
+
+def read_patch_place(resolver: NameResolver, index: int, entry: Entry) -> PatchPlace:
+    """The entry, which satisfies the schema; problems are added to `resolver`."""
+    path: NodePath = ("patches", index)
+    folder, branch = text(entry.get("folder", "")), text(entry.get("branch", ""))
+    upstream = text(entry.get("upstream", ""))
+    if bool(folder) == bool(branch):
+        resolver.problem(path, "an entry needs either 'folder' or 'branch'", fix="use one entry for each")
+    if branch and not (upstream and entry.get("base")):
+        resolver.problem(
+            path,
+            "a branch needs 'upstream' and 'base'",
+            fix="add the axis of the upstream, and the tag or branch of the upstream that it started from",
+        )
+    if folder and not _is_inside(folder):
+        resolver.problem(
+            (*path, "folder"),
+            f"{folder!r} is outside this repository",
+            fix="write a path relative to matrix.yaml, without `..`",
+        )
+    axis = resolver.axis((*path, "upstream"), upstream) if upstream else None
+    condition = None
+    if "versions" in entry and axis is None:
+        if not upstream:
+            resolver.problem(
+                (*path, "versions"), "'versions' needs 'upstream'", fix="add the axis of the upstream"
+            )
+    elif "versions" in entry and axis is not None:
+        specifiers = [
+            resolver.specifier((*path, "versions"), axis, word) for word in texts(entry["versions"])
+        ]
+        condition = Condition(axis=axis.name, specifiers=tuple(one for one in specifiers if one))
+    return PatchPlace(
+        upstream=upstream,
+        folder=folder,
+        layout=text(entry.get("layout", "")),
+        versions=condition,
+        branch=branch,
+        base=text(entry.get("base", "")),
+        source=text(entry.get("source", "")),
+        where=resolver.document.where(path),
+    )
+
+
+def _is_inside(folder: str) -> bool:
+    path = PurePosixPath(folder)
+    return not path.is_absolute() and ".." not in path.parts and "\\" not in folder

@@ -1,0 +1,164 @@
+"""The commits of a branch of this checkout as patches, and patch files by their content."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.digest import digest_bytes
+from harness.errors import InfrastructureError, InputError, Location
+from harness.package import shipped_root
+
+#: How patches of a branch are named, where others have the path of a file.
+_NAMED = "branch-patches/{parent}-{commit}/{scope}.patch"
+_NAME = re.compile(r"branch-patches/([0-9a-f]{40,64})-([0-9a-f]{40,64})/([A-Za-z0-9_-]+)\.patch")
+_EVERYTHING = "-"
+_TIMEOUT_S = 120
+#: A longer branch is no patch stack, and a wrong base gives thousands of commits.
+MAX_COMMITS = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchPatch:
+    """The change of one commit, or of a whole branch with merges. file: how `read_patch_content` finds it."""
+
+    name: str
+    file: str
+    data: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchPatches:
+    """The patches of a branch in order, and the changed files outside of the package's folder."""
+
+    base: str
+    patches: tuple[BranchPatch, ...]
+    outside: tuple[str, ...]
+
+
+def branch_patches(root: Path, branch: str, base: str, package: str) -> BranchPatches:
+    """What `branch` changes since it left `base`, one patch for each commit.
+
+    package: the folder whose files count; where the base has no such folder, all do. A branch with merge
+    commits is one patch, because its commits do not apply one after the other. InputError if git does not
+    know one of them, or they have no common commit.
+    """
+    head, start = (_commit(root, name) for name in (branch, base))
+    found = _git(root, "merge-base", start, head)
+    if found.returncode != 0:
+        raise InputError(
+            f"{branch} and {base} have no common commit",
+            where=Location(root),
+            why="the clone may be shallow, or they are of different repositories",
+            fix="fetch the history of the upstream: git fetch --unshallow, or git remote add upstream URL",
+        )
+    fork = found.stdout.decode().strip()
+    inside = package if _git(root, "cat-file", "-e", f"{fork}:{package}").returncode == 0 else ""
+    commits = _lines(root, "rev-list", "--reverse", "--topo-order", f"{fork}..{head}")
+    if len(commits) > MAX_COMMITS:
+        raise InputError(
+            f"{branch} has {len(commits)} commits that {base} does not have",
+            where=Location(root),
+            why=f"more than {MAX_COMMITS} commits are not a patch stack",
+            fix="name the tag or branch of the upstream from which the branch started as 'base'",
+        )
+    merges = _lines(root, "rev-list", "--merges", f"{fork}..{head}")
+    steps = (
+        [(fork, head, "all")]
+        if merges
+        else [(*_parent(root, commit), _name(root, commit)) for commit in commits]
+    )
+    patches = []
+    for number, (parent, commit, name) in enumerate(steps, start=1):
+        data = _diff(root, parent, commit, inside)
+        if data:
+            file = _NAMED.format(parent=parent, commit=commit, scope=inside or _EVERYTHING)
+            patches.append(BranchPatch(name=f"{number:04d}-{name}", file=file, data=data))
+    changed = _lines(root, "diff", "--name-only", "--no-renames", fork, head)
+    outside = [path for path in changed if inside and not path.startswith(f"{inside}/")]
+    return BranchPatches(base=fork, patches=tuple(patches), outside=tuple(outside))
+
+
+def read_patch_content(file: str, digest: str, root: Path) -> bytes | None:
+    """The patch with this digest: from the checkout, a commit of it, or the patches that this project ships.
+
+    None if none of them has it: the patch has changed.
+    """
+    candidates: Sequence[bytes] = ()
+    named = _NAME.fullmatch(file)
+    if named:
+        candidates = (_diff(root, named[1], named[2], "" if named[3] == _EVERYTHING else named[3]),)
+    else:
+        paths = (root / file, shipped_root() / file)
+        candidates = tuple(path.read_bytes() for path in paths if path.is_file())
+    return next((data for data in candidates if digest_bytes(data) == digest), None)
+
+
+def _parent(root: Path, commit: str) -> tuple[str, str]:
+    return _commit(root, f"{commit}^"), commit
+
+
+def _name(root: Path, commit: str) -> str:
+    """The subject as git format-patch writes it into a file name."""
+    subject = (
+        _git(root, "show", "--no-patch", "--format=%f", commit).stdout.decode("utf-8", "replace").strip()
+    )
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", subject)[:60].strip("-.") or commit[:12]
+
+
+def _diff(root: Path, parent: str, commit: str, inside: str) -> bytes:
+    options = ("--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--full-index", "--binary")
+    fixed = (
+        "--unified=3",
+        "--diff-algorithm=myers",
+        "--src-prefix=a/",
+        "--dst-prefix=b/",
+        "--no-indent-heuristic",
+    )
+    done = _git(root, "diff", *options, *fixed, parent, commit, "--", *([inside] if inside else []))
+    if done.returncode != 0:
+        raise InputError(
+            f"git cannot compare {parent[:12]} and {commit[:12]}",
+            where=Location(root),
+            why=done.stderr.decode(errors="replace").strip()[-300:],
+        )
+    return done.stdout
+
+
+def _commit(root: Path, name: str) -> str:
+    done = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    if done.returncode != 0:
+        raise InputError(
+            f"this repository has no commit, branch or tag {name!r}",
+            where=Location(root),
+            fix="fetch it, or write the name of another one",
+        )
+    return done.stdout.decode().strip()
+
+
+def _lines(root: Path, *arguments: str) -> list[str]:
+    done = _git(root, *arguments)
+    if done.returncode != 0:
+        why = done.stderr.decode(errors="replace").strip()[-300:]
+        raise InputError("the history of this branch cannot be read", where=Location(root), why=why)
+    return os.fsdecode(done.stdout).splitlines()
+
+
+def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        return subprocess.run(
+            ["git", "--no-replace-objects", "-C", str(root), *arguments],  # noqa: S607 - the git of the PATH
+            capture_output=True,
+            check=False,
+            timeout=_TIMEOUT_S,
+            env={**inherited, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1"},
+        )
+    except OSError as error:
+        raise InfrastructureError("git cannot be started", why=str(error), fix="install git") from error
+    except subprocess.TimeoutExpired as error:
+        raise InfrastructureError(f"git {arguments[0]} did not finish within {_TIMEOUT_S} s") from error
