@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.errors import EXIT_INCOMPLETE, EXIT_UNEXPECTED, InputError
+from harness.errors import EXIT_INCOMPLETE, EXIT_UNEXPECTED, InputError, Location
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,10 +24,13 @@ FORMATS = ("text", "json", "github", "sarif")
     "lint",
     epilog="\b\nExamples:\n  npu-matrix lint run_gspo.sh --verl 0.9.1\n"
     "  npu-matrix lint run.sh --cell gspo-async\n"
-    "  npu-matrix lint examples --verl 0.9.1 --diff origin/main --format github",
+    "  npu-matrix lint examples --verl 0.9.1 --diff origin/main --format github\n"
+    "  npu-matrix lint run.sh --verl 0.9.1 --show-fixes",
 )
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--diff", "base", metavar="REVISION", help="Report only findings that this git revision lacks.")
+@click.option("--show-fixes", is_flag=True, help="Print a patch with the fixes of findings; write nothing.")
+@click.option("--fix", is_flag=True, help="Print this patch, then write it to the scripts.")
 @click.option("--cell", help="Use all versions of this cell.")
 @click.option("--verl", help="The verl version (or `0.6.1@COMMIT`) the script is for.")
 @click.option("--vllm-ascend", help="The vllm-ascend version.")
@@ -41,6 +44,8 @@ def command(
     /,
     path: Path,
     base: str | None,
+    show_fixes: bool,
+    fix: bool,
     cell: str | None,
     shape: str,
     as_json: bool,
@@ -50,8 +55,9 @@ def command(
 
     Hydra composes the configuration of that verl (a release, or a commit that NPU_MATRIX_MIRRORS has) with
     the overrides, and verl's own program is followed with it, without running anything. Of a folder, every
-    *.sh file that starts a training job is read. Exits with 1 if there is an error, and with 4 if settings
-    were not compared or not read.
+    *.sh file that starts a training job is read. --fix changes only words that are written out in a script,
+    if one correction is plausible and lint finds nothing new with it. Exits with 1 if there is an error, and
+    with 4 if settings were not compared or not read.
     """
     from harness.compat.lint import lint_format as printing
     from harness.compat.lint.lint_check import new_findings
@@ -67,7 +73,14 @@ def command(
     tree = tree_of_verl(versions_used, releases)
     result = _linted(path, versions_used, tree)
     if base:
-        result = new_findings(result, _linted_before(path, base, versions_used, tree))
+        before = _linted_before(path, base, versions_used, tree)
+        result = new_findings(result, before)
+    if fix or show_fixes:
+        plain = shape == "text" and not as_json
+        _fix(path, versions_used, tree, result, write=fix, to_stderr=not plain)
+        if fix:
+            result = _linted(path, versions_used, tree)
+            result = new_findings(result, before) if base else result
     render = {
         "text": printing.as_text,
         "json": printing.as_json,
@@ -78,6 +91,31 @@ def command(
     if any(finding.severity == "error" for finding in result.findings):
         return EXIT_UNEXPECTED
     return EXIT_INCOMPLETE if result.unchecked else 0
+
+
+def _fix(
+    path: Path,
+    versions: Mapping[str, str],
+    verl: Tree | None,
+    result: LintResult,
+    *,
+    write: bool,
+    to_stderr: bool,
+) -> None:
+    """Print the patch that fixes findings of the result, and then write it to the scripts if `write`."""
+    from harness.workspace.linting.script_fixing import fixed_scripts, patch_of, write_fixes
+
+    scripts = fixed_scripts(path, versions, verl, result.findings.__contains__)
+    for script in scripts:
+        click.echo(patch_of(script), nl=False, err=to_stderr)
+    for rejected in (one for script in scripts for one in script.rejected):
+        place = Location(rejected.finding.file, rejected.finding.line, rejected.finding.column)
+        click.echo(f"{place}: {rejected.finding.rule} has no certain fix: {rejected.why}", err=True)
+    if write:
+        write_fixes(scripts, path)
+    count = sum(len(script.fixes) for script in scripts)
+    done = "fixed" if write else "could be fixed with --fix"
+    click.echo(f"{count} finding{'s' if count != 1 else ''} {done}", err=True)
 
 
 def _linted(path: Path, versions: Mapping[str, str], verl: Tree | None) -> LintResult:

@@ -6,13 +6,25 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.compat.lint.hydra_compose import Composition, Program, VerlConfiguration
+from harness.compat.lint.hydra_compose import (
+    Composition,
+    Program,
+    RefusedOverride,
+    VerlConfiguration,
+)
 from harness.compat.lint.job_settings import JobSettings
-from harness.compat.lint.lint_measurements import CONFIG_RULE, LintFinding, UndecidedRule
+from harness.compat.lint.lint_measurements import (
+    CONFIG_RULE,
+    LintFinding,
+    SettingChange,
+    UndecidedRule,
+)
 from harness.compat.lint.program_findings import program_findings
+from harness.compat.lint.setting_changes import key_change, misspelt_value, without_plus
 from harness.compat.lint.shell.values import ScriptValue
 
 TYPE_RULE = "CONFIG-TYPE"
+TRUTH_VALUES = ("True", "False")
 
 
 def compose_job(
@@ -60,8 +72,9 @@ def config_findings(
             rule=CONFIG_RULE,
             message=f"Hydra refuses `{refused.override.text[:120]}` ({program.name} of {_verl(versions)})",
             why=refused.message,
-            fix=_fix(refused.key, known),
+            fix="remove the `+`" if _adds_existing(refused, composition) else _fix(refused.key, known),
             source=source,
+            changes=_key_changes(refused, composition, known),
         )
     yield from _type_findings(job, configuration, program, composition, source)
     yield from program_findings(job, configuration, program, composition)
@@ -94,6 +107,7 @@ def _type_findings(
             why=f"the default is {default!r}; Hydra takes any value, and verl computes with it later",
             fix=f"give {kind}, for example {key}={example}",
             source=source,
+            changes=misspelt_value(setting, key, TRUTH_VALUES) if isinstance(default, bool) else (),
         )
 
 
@@ -106,6 +120,7 @@ def _finding(
     why: str,
     fix: str,
     source: str,
+    changes: tuple[SettingChange, ...] = (),
 ) -> LintFinding:
     where = setting.where if setting is not None else job.where
     return LintFinding(
@@ -119,7 +134,20 @@ def _finding(
         fix=fix,
         source=source,
         recipe=job.name,
+        changes=changes,
     )
+
+
+def _key_changes(
+    refused: RefusedOverride, composition: Composition, known: list[str]
+) -> tuple[SettingChange, ...]:
+    if _adds_existing(refused, composition):
+        return without_plus(refused.override, refused.key)
+    return () if composition.has(refused.key) else key_change(refused.override, refused.key, known)
+
+
+def _adds_existing(refused: RefusedOverride, composition: Composition) -> bool:
+    return refused.override.text.startswith(f"+{refused.key}=") and composition.has(refused.key)
 
 
 def _fix(key: str, known: list[str]) -> str:

@@ -35,6 +35,11 @@ class LaunchScript:
 
 def read_script(path: Path) -> LaunchScript:
     """Read a launch script; InputError when it is not text, too large, or starts no Python with overrides."""
+    return script_of(script_bytes(path), path)
+
+
+def script_bytes(path: Path) -> bytes:
+    """The bytes of a script; InputError when it cannot be read or is too large."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_SCRIPT_BYTES + 1)
@@ -51,6 +56,11 @@ def read_script(path: Path) -> LaunchScript:
             where=Location(path),
             why="it is not a text file, or larger than 64 KiB",
         )
+    return data
+
+
+def script_of(data: bytes, path: Path) -> LaunchScript:
+    """The launch script with these bytes, at `path`; InputError as for `read_script`."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

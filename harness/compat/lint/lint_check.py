@@ -23,6 +23,7 @@ from harness.compat.lint.lint_measurements import (
 )
 from harness.compat.lint.rule_expression import UNKNOWN, UNSET, evaluate, names_in
 from harness.compat.lint.ruleset import PLACEHOLDER, VERSION_NAMES, LintRule, Ruleset, load_ruleset
+from harness.compat.lint.setting_changes import joined_words, value_change
 from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError, Location
 from harness.matrix.model.versions import Version, parse_version
@@ -78,11 +79,15 @@ class JobFacts:
         setting = self.setting(name)
         return setting is not None and parsed_value(setting) is not UNSET
 
+    def key(self, name: str) -> str:
+        """The configuration key that `name` stands for; `env.NAME` of a variable."""
+        return self._rules.names.get(name, name)
+
     def setting(self, name: str) -> ScriptValue | None:
         """The job's setting of `name`, or None when it uses the default."""
         if name.startswith("env."):
             return self._job.env.get(name[4:])
-        return self._job.overrides.get(self._rules.names.get(name, name))
+        return self._job.overrides.get(self.key(name))
 
     def _setting(self, key: str) -> Any:
         setting = self._job.overrides.get(key)
@@ -350,6 +355,12 @@ def _finding(rule: LintRule, job: JobSettings, facts: JobFacts) -> LintFinding:
         fix=filled(rule.fix),
         source=rule.source,
         recipe=job.name,
+        changes=tuple(
+            change
+            for name, new in rule.change.items()
+            if (setting := facts.setting(name)) is not None
+            for change in value_change(setting, facts.key(name), new)
+        ),
     )
 
 
@@ -367,6 +378,7 @@ def _missing_value_findings(job: JobSettings) -> list[LintFinding]:
             fix=f"remove the space after `{key}=`",
             source="Hydra's override grammar; test_grpo_gptoss_20b_fsdp_A2.sh of Ascend/MindSpeed-RL",
             recipe=job.name,
+            changes=joined_words(setting, key),
         )
         for key, setting in job.missing_values.items()
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from harness.errors import Location
 from harness.measurements import measurement_format
@@ -12,8 +13,35 @@ CONFIG_RULE = "CONFIG-KEY"
 
 
 @dataclass(frozen=True, kw_only=True)
+class SettingChange:
+    """A change of one word of a script that a finding proposes. It is offered only after it was tried.
+
+    part: whether the key or the value of an override or variable changes from `old` to `new`, or whether the
+    space between them goes. name: the key, or `env.NAME`. line, column: where the word is written.
+    """
+
+    part: Literal["key", "value", "space"]
+    name: str
+    old: str
+    new: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        name = self.name.removeprefix("env.")
+        if self.part == "key":
+            return f"{self.old} becomes {self.new}"
+        if self.part == "space":
+            return f"the space after {name}= goes"
+        return f"{name}={self.old} becomes {name}={self.new}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class LintFinding:
-    """A setting that a rule reports. `line` and `column` count from 1; 0 for a finding in a recipe."""
+    """A setting that a rule reports. `line` and `column` count from 1; 0 for a finding in a recipe.
+
+    changes: what would correct it, if only one correction is plausible.
+    """
 
     rule: str
     severity: str
@@ -25,6 +53,7 @@ class LintFinding:
     fix: str
     source: str
     recipe: str = ""
+    changes: tuple[SettingChange, ...] = ()
 
     def __str__(self) -> str:
         location = Location(self.file, self.line, self.column)

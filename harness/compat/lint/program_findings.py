@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
 
 from harness.compat.lint.dry_run.program_values import ProgramError, Unknown, Value
@@ -9,8 +10,9 @@ from harness.compat.lint.dry_run.program_walk import Surroundings
 from harness.compat.lint.dry_run.started_program import ProgramChecks, follow_program
 from harness.compat.lint.hydra_compose import Composition, Program, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
-from harness.compat.lint.lint_measurements import LintFinding, UndecidedRule
+from harness.compat.lint.lint_measurements import LintFinding, SettingChange, UndecidedRule
 from harness.compat.lint.ruleset import load_ruleset
+from harness.compat.lint.setting_changes import misspelt_value
 from harness.compat.lint.shell.values import ScriptValue
 
 PROGRAM_RULE = "VERL-CHECK"
@@ -88,7 +90,20 @@ def _finding(
         fix=f"change {' or '.join(keys)}" if keys else "read the line of verl that raises the error",
         source=place,
         recipe=job.name,
+        changes=_value_changes(error, settings, configuration),
     )
+
+
+def _value_changes(
+    error: ProgramError, settings: Mapping[str, ScriptValue], configuration: VerlConfiguration
+) -> tuple[SettingChange, ...]:
+    """A check of one setting, whose value is a misspelt text of the module that checks it."""
+    if len(settings) != 1:
+        return ()
+    [(key, setting)] = settings.items()
+    parsed = configuration.syntax_tree(error.place.path)
+    texts = (node.value for node in ast.walk(parsed) if isinstance(node, ast.Constant)) if parsed else ()
+    return misspelt_value(setting, key, (text for text in texts if isinstance(text, str) and text))
 
 
 def _settings(error: ProgramError, job: JobSettings) -> Mapping[str, ScriptValue]:

@@ -50,6 +50,7 @@ class LintRule(_RuleFileModel):
 
     verified: how the rule is known: from the `code` or documentation (`doc`) of the package, an `issue`, a
     measurement (`measured`), or the list of cases that this project started from (`seed`).
+    change: name -> the value that corrects a setting of the job, if there is only one.
     """
 
     id: str
@@ -61,6 +62,7 @@ class LintRule(_RuleFileModel):
     message: str
     why: str
     fix: str
+    change: Mapping[str, str] = Field(default_factory=dict)
     source: str
     verified: Literal["code", "doc", "issue", "measured", "seed"]
 
@@ -138,7 +140,7 @@ def _rules(file: Path, names: Mapping[str, str]) -> list[LintRule]:
     rules = _validated(file, LintRule)
     for rule in rules:
         placeholders = PLACEHOLDER.findall(" ".join((rule.message, rule.why, rule.fix)))
-        for name in {*names_in(rule.condition), *rule.at, *placeholders}:
+        for name in {*names_in(rule.condition), *rule.at, *rule.change, *placeholders}:
             _require_name(name, names, rule.id, file)
     return rules
 

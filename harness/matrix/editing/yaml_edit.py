@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
-import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
 import yaml
 
+from harness.atomic_write import replace_bytes
 from harness.errors import InputError, Location
 
 WIDTH = 116
@@ -38,21 +37,9 @@ def read_matrix_text(file: Path) -> tuple[str, str]:
 
 def write_matrix_text(file: Path, text: str, line_end: str) -> None:
     """Replace the file atomically; InputError if it cannot be written."""
-    target = Path(os.path.realpath(file))
-    temporary: Path | None = None
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        temporary = Path(name)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(text.replace("\n", line_end).encode())
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.chmod(target.stat().st_mode & 0o7777)
-        temporary.replace(target)
+        replace_bytes(Path(os.path.realpath(file)), text.replace("\n", line_end).encode())
     except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
         raise InputError(
             "the matrix cannot be written", where=Location(file), why=error.strerror or str(error)
         ) from error

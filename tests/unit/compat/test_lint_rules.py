@@ -247,3 +247,10 @@ def test_an_invalid_rule_is_reported_with_its_file(tmp_path: Path, text: str, me
         load_ruleset(tmp_path)
     assert message in str(caught.value)
     assert "gspo.yaml" in str(caught.value)
+
+
+def test_the_change_of_a_rule_is_what_its_fix_says() -> None:
+    ruleset = load_ruleset()
+    for rule in ruleset.rules:
+        for name, value in rule.change.items():
+            assert f"{ruleset.names.get(name, name.removeprefix('env.'))}={value}" in rule.fix

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -86,6 +86,15 @@ class SyntaxNode:
         if not isinstance(value, list):
             return []
         return [SyntaxNode(item, self._file, self._place) for item in value if isinstance(item, dict)]
+
+    def descendants(self) -> Iterator[SyntaxNode]:
+        """This node and all below it, parents before their children."""
+        yield self
+        for name, value in self._data.items():
+            children = [self.child(name)] if isinstance(value, dict) else self.children(name)
+            for node in children:
+                if node is not None:
+                    yield from node.descendants()
 
 
 def parse_bash(text: str, file: str, place: Location | None = None) -> SyntaxNode:
