@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
-from harness.ledger.plan_record import PlanEntry
+from harness.ledger.plan_record import PlanEntry, SkipCause
 from harness.ledger.run_record import Disposition
 from harness.outcome import UNVERIFIED, Judgement, Outcome, Status
 from harness.plan.tasks.cell_decisions import EntryDecision, Phase, decide_cell, entries_by_cell
@@ -21,6 +21,19 @@ from harness.verdict.verdict import (
     judge_against_expectation,
     judge_outcome,
 )
+
+#: How to get the verdict of an entry without a task on this host.
+REMEDIES = {
+    SkipCause.HOST: "Run the same command on a host with that device, then add its outcomes here: "
+    "`npu-matrix ledger merge FOLDER`.",
+    SkipCause.PROFILE: "Run a profile that includes the check, on a host with the device of the cell: "
+    "`npu-matrix --profile NAME run`.",
+}
+#: How to get the verdict of an entry whose task has no outcome.
+WITHOUT_OUTCOME = {
+    Status.STALE: "Run the check again.",
+    Status.BLOCKED: "Make the check pass that is named here; this one then runs by itself.",
+}
 
 
 def judge_plan(
@@ -89,13 +102,14 @@ def _judgement(
     dispositions: Mapping[tuple[str, str], Disposition],
 ) -> tuple[Judgement, Outcome | None]:
     if entry.skip is not None:
-        return Judgement(status=entry.skip.status, reasons=(entry.skip.reason,)), None
+        remedy = REMEDIES.get(entry.skip.cause) if entry.skip.status is Status.NOT_RUN else None
+        return _unrun(entry.skip.status, entry.skip.reason, remedy), None
     if entry.key in judgements:
         return judgements[entry.key]
     disposition = dispositions.get((entry.cell_id, entry.check))
     if disposition is not None:
-        remedies = ("Run the check again.",) if disposition.status is Status.STALE else ()
-        return Judgement(status=disposition.status, reasons=(disposition.reason,), remedies=remedies), None
+        remedy = WITHOUT_OUTCOME.get(disposition.status)
+        return _unrun(disposition.status, disposition.reason, remedy), None
     return (
         Judgement(
             status=Status.ERROR,
@@ -104,6 +118,10 @@ def _judgement(
         ),
         None,
     )
+
+
+def _unrun(status: Status, reason: str, remedy: str | None) -> Judgement:
+    return Judgement(status=status, reasons=(reason,), remedies=(remedy,) if remedy else ())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -107,12 +107,12 @@ def _skip(
     missing = device_skip(cell, check, host, facets)
     inapplicable = check.applies({name: facets[name].value for name in check.facets})
     if inapplicable:
-        # Its status is unsupported, never pass.
-        found = missing or Skip(status=Status.UNSUPPORTED, reason=inapplicable)
-        return replace(found, cause=SkipCause.CHECK)
+        # Its status is unsupported, never pass; a host with the device could not run it either.
+        return Skip(status=Status.UNSUPPORTED, reason=inapplicable, cause=SkipCause.CHECK)
     if check.name in left_out:
-        found = missing or Skip(status=Status.NOT_RUN, reason=left_out[check.name])
-        return replace(found, cause=SkipCause.PROFILE, key=key)
+        reasons = [missing.reason] if missing else []
+        reason = ", and ".join([*reasons, left_out[check.name]])
+        return Skip(status=Status.NOT_RUN, reason=reason, cause=SkipCause.PROFILE, key=key)
     return replace(missing, cause=SkipCause.HOST, key=key) if missing else None
 
 

@@ -40,6 +40,27 @@ def _shell(page: Template, model: ReportModel) -> tuple[bytes, bytes, bytes, byt
     return as_bytes(first), as_bytes(second), as_bytes(third), as_bytes(last)
 
 
+def stored_exports(writer: PageWriter, row: ReportRow) -> list[tuple[str, str]]:
+    """The lock of a cell in each format, written once: (name, name of the file in the report)."""
+    return [
+        (name, writer.store(f"exports/{row.slug}/{stored_name(name)}", text))
+        for name, text in row.exports.items()
+    ]
+
+
+def lock_command(model: ReportModel, row: ReportRow) -> str:
+    """The command that exports the lock of a cell; "" if it has none."""
+    resolved = row.results.get("resolve")
+    if resolved is None or resolved.mark not in PASSING:
+        return ""
+    run = model.inputs.run
+    profile = ("--profile", run.profile) if run.profile not in {"", DEFAULT_PROFILE} else ()
+    folder = f"build/{row.slug}"
+    return shlex.join(
+        ["npu-matrix", *run.options, *profile, "lock", row.cell.id, *LOCK_FORMAT, "--output", folder]
+    )
+
+
 class CellPages:
     """Renders the pages of cells; parts that are equal on many pages are rendered once."""
 
@@ -66,28 +87,11 @@ class CellPages:
             row=row,
             strip=self._strip(row),
             sections=[self._section(row, result) for result in row.results.values()],
-            exports=self._exports(row),
-            lock_command=self._lock_command(row),
+            exports=[(name, f"../{href}") for name, href in stored_exports(self._writer, row)],
+            lock_command=lock_command(self._model, row),
         )
         *head, foot = self._shell
         return as_bytes(name).join(head) + as_bytes(main) + foot
-
-    def _exports(self, row: ReportRow) -> list[tuple[str, str]]:
-        return [
-            (name, "../" + self._writer.store(f"exports/{row.slug}/{stored_name(name)}", text))
-            for name, text in row.exports.items()
-        ]
-
-    def _lock_command(self, row: ReportRow) -> str:
-        resolved = row.results.get("resolve")
-        if resolved is None or resolved.mark not in PASSING:
-            return ""
-        run = self._model.inputs.run
-        profile = ("--profile", run.profile) if run.profile not in {"", DEFAULT_PROFILE} else ()
-        folder = f"build/{row.slug}"
-        return shlex.join(
-            ["npu-matrix", *run.options, *profile, "lock", row.cell.id, *LOCK_FORMAT, "--output", folder]
-        )
 
     def _strip(self, row: ReportRow) -> list[tuple[str, Markup]]:
         tiers = []

@@ -7,15 +7,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from harness.report.model.marks import EVIDENCE, STYLES, Mark
-from harness.report.model.report_model import ReportModel, ReportRow
+from harness.report.model.report_model import SHOWN_AXES, ReportModel, ReportRow
+from harness.report.model.short_versions import short_versions
 from harness.report.model.visible_text import clip, file_name, visible
 from harness.report.query.grid_query import WORDS
 
 REASON = 160
 MAX_REASONS = 4000
 ABSENT = "--"
+#: The axes that are columns at first, in this order; of other matrices the most varied ones.
+COLUMNS = ("cann", "soc", "torch_npu", "vllm_ascend", "verl", "python")
 NO_EVIDENCE = "-"
 CHANGES = {"": "-", "broken": "b", "fixed": "f", "lost": "l"}
+
+
+def grid_axes(model: ReportModel) -> tuple[str, ...]:
+    """The axes that are columns of the grid at first."""
+    known = tuple(axis for axis in COLUMNS if axis in model.all_axes)
+    return known + tuple(axis for axis in model.axes if axis not in known)[: max(0, SHOWN_AXES - len(known))]
+
+
+def shortened(model: ReportModel) -> dict[str, str]:
+    """Version -> how the grid shows it, for versions with long commits."""
+    return short_versions(
+        {visible(clip(value, 60)) for row in model.rows for value in row.cell.axes.values()}
+    )
 
 
 class GridRow(NamedTuple):
@@ -52,6 +68,8 @@ def grid_data(model: ReportModel, rows: Iterable[GridRow] | None = None) -> dict
     values = _Pool()
     reasons = _Pool(MAX_REASONS)
     checks = model.checks
+    short = shortened(model)
+    numbered = [_numbered(row, values, reasons) for row in rows]
     return {
         "version": 1,
         "checks": [
@@ -59,10 +77,11 @@ def grid_data(model: ReportModel, rows: Iterable[GridRow] | None = None) -> dict
             for check in checks
         ],
         "axes": [visible(clip(axis, 40)) for axis in axes],
-        "shown": [axes.index(axis) for axis in model.axes],
+        "shown": [axes.index(axis) for axis in grid_axes(model)],
+        "short": {str(place): short[text] for place, text in enumerate(values.items) if text in short},
         "marks": {style.code: [mark.value, style.label, style.word] for mark, style in STYLES.items()},
         "evidence": {style.code: [kind.value, style.label, style.tag] for kind, style in EVIDENCE.items()},
-        "rows": [_numbered(row, values, reasons) for row in rows],
+        "rows": numbered,
         "values": values.items,
         "words": WORDS,
         "reasons": reasons.items,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.errors import EXIT_BAD_INPUT, EXIT_CODES, EXIT_OK, EXIT_UNEXPECTED
+from harness.report.model.frame import frame_of
 from harness.report.model.marks import Mark
 from harness.report.model.report_model import ReportModel
 from harness.report.model.visible_text import duration, moment
 from harness.report.pages.changes_page import change_summary, changes_page
 from harness.report.pages.convergence_page import convergence_page
+from harness.report.pages.first_screen import shown_changes, shown_hosts
+from harness.report.pages.grid import grid_axes, shortened
 from harness.report.pages.numerics_page import numerics_page
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment, resource
 from harness.report.pages.patches_page import patches_page
@@ -17,13 +19,19 @@ from harness.report.pages.patches_page import patches_page
 STATIC_ROWS = 300
 FIRST_ROWS = 60
 ATTENTION_ROWS = 8
+STAGES = {
+    "static": "Derived from files: versions resolve, patches apply, recipes fit. Nothing was executed.",
+    "built": "The environment was built, and every installed file was compared with its record.",
+    "cpu": "Programs of the stack ran on the CPU.",
+    "simulated": "Programs of the stack ran with the real packages on a simulated NPU.",
+    "hardware": "Programs of the stack ran on a real NPU.",
+}
 QUERIES = {
     Mark.FAIL: "unexpected-fail",
     Mark.KNOWN_FAIL: "known",
     Mark.UNEXPECTED_PASS: "unexpected-pass",
 }
-EXIT_WORDS = {0: "as expected", 1: "unexpected", 2: "bad input", 3: "nothing selected", 130: "interrupted"}
-ASSETS = ("report.css", "query.js", "help.js", "report.js", "runs.js")
+ASSETS = ("report.css", "query.js", "help.js", "grid.js", "report.js", "runs.js")
 
 
 def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
@@ -45,6 +53,7 @@ def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
 def _index(model: ReportModel, writer: PageWriter) -> str:
     rows = model.rows if len(model.rows) <= STATIC_ROWS else model.rows[:FIRST_ROWS]
     by_id = {row.cell.id: row for row in model.rows}
+    short = shortened(model)
     return (
         environment(writer, up="")
         .get_template("index.html")
@@ -56,32 +65,18 @@ def _index(model: ReportModel, writer: PageWriter) -> str:
             href=lambda cell, check: f"cells/{by_id[cell].slug}.html#{anchor_of(check)}",
             anchors={check.name: anchor_of(check.name) for check in model.checks},
             queries={mark: QUERIES.get(mark, mark.value) for mark in Mark},
-            state=_state(model),
+            frame=frame_of(
+                model.counts, exit_code=model.inputs.run.exit_code, selection=model.inputs.run.selection
+            ),
             facts=_run_facts(model),
+            hosts=shown_hosts(model, writer, short),
+            changed=shown_changes(model),
+            axes=grid_axes(model),
+            short=short,
+            stage_text=STAGES,
             turns=change_summary(model),
         )
     )
-
-
-def _state(model: ReportModel) -> dict[str, str]:
-    code = model.inputs.run.exit_code
-    if code is not None:
-        kind = {EXIT_OK: "ok", EXIT_UNEXPECTED: "bad", EXIT_BAD_INPUT: "bad"}.get(code, "open")
-        meaning = f"Exit code {code}: {EXIT_CODES.get(code, 'unknown')}."
-        kind = "open" if kind == "ok" and not _all_have_verdicts(model) else kind
-        return {"kind": kind, "word": EXIT_WORDS.get(code, "incomplete"), "meaning": meaning}
-    unexpected = model.counts.get(Mark.FAIL, 0) + model.counts.get(Mark.UNEXPECTED_PASS, 0)
-    if unexpected:
-        return {"kind": "bad", "word": EXIT_WORDS[EXIT_UNEXPECTED], "meaning": ""}
-    if model.complete and model.planned:
-        kind = "ok" if _all_have_verdicts(model) else "open"
-        return {"kind": kind, "word": EXIT_WORDS[EXIT_OK], "meaning": ""}
-    return {"kind": "open", "word": "incomplete", "meaning": ""}
-
-
-def _all_have_verdicts(model: ReportModel) -> bool:
-    """Whether every check of the whole profile has a verdict; green is only for such runs."""
-    return not model.unanswered and not model.inputs.run.selection
 
 
 def _run_facts(model: ReportModel) -> list[tuple[str, str]]:

@@ -7,12 +7,15 @@ from importlib import resources
 from pathlib import Path
 from types import CodeType
 from typing import Any
+from urllib.parse import urlencode
 
 import jinja2
 from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
 from harness.digest import digest_bytes
+from harness.report.model.folded_tier import fold
+from harness.report.model.host_kinds import StageProof
 from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark, mark_of
 from harness.report.model.report_inputs import ReportResult
 from harness.report.model.streak import CondensedHistory
@@ -118,6 +121,11 @@ def environment(writer: PageWriter, *, up: str) -> jinja2.Environment:
         "long": long,
         "clip": lambda value, limit=300: clip(str(value), limit),
         "moment": moment,
+        "ago": ago,
+        "asked": lambda query: "#" + urlencode({"q": visible(query)}),
+        "anchor": anchor_of,
+        "fold": fold,
+        "proof": proof_words,
         "iso": iso,
         "duration": duration,
         "size": size,
@@ -146,6 +154,24 @@ def environment(writer: PageWriter, *, up: str) -> jinja2.Environment:
         "up": up,
     }
     return env
+
+
+def ago(seconds: float) -> Markup:
+    """A time that the script of the page shows as an age; without scripts it is a date."""
+    return Markup('<time class="ago" datetime="{}" title="{}">{}</time>').format(
+        iso(seconds), moment(seconds), moment(seconds)[:10]
+    )
+
+
+def proof_words(proof: StageProof) -> str:
+    """How many checks of a stage passed, such as `4 of 6, 2 known`."""
+    if not proof.planned:
+        return "—"
+    words = [f"{proof.passed} of {proof.planned}"]
+    words += [
+        f"{count} {word}" for count, word in ((proof.failed, "failed"), (proof.known, "known")) if count
+    ]
+    return ", ".join(words)
 
 
 def tooltip(result: ReportResult) -> str:

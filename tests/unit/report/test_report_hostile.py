@@ -37,12 +37,14 @@ ATTACKS = [
 SCRIPTS = (
     "assets/query.js",
     "assets/help.js",
+    "assets/grid.js",
     "assets/report.js",
     "assets/runs.js",
     "data/grid.js",
     "data/runs.js",
 )
 TAGS = {
+    "dfn",
     "html",
     "head",
     "meta",
