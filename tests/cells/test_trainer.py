@@ -123,6 +123,7 @@ def test_a_device_with_a_wrong_gradient_of_attention_turns_it_red(trainer_cell, 
     assert any("of the first step is" in reason for reason in judgement.reasons), judgement.reasons
 
 
+@MINUTES
 def test_a_trainer_that_stands_still_is_ended_and_says_where(trainer_cell, tmp_path):
     hang = {"op": "_softmax_backward_data", "kind": "hang", "after": 20}
 
