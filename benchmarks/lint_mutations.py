@@ -19,7 +19,7 @@ from harness.compat.lint.launch_script import parse_script
 from harness.compat.lint.lint_check import lint_job
 from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError
-from harness.sources.git.mirrors import find_clone, mirrors_folder
+from harness.sources.git.mirrors import find_clone, mirror_folders
 from harness.sources.tree import Tree
 
 TAG, VERSION = "v0.9.0", "0.9.0"
@@ -84,7 +84,7 @@ class Score:
 
 def verl() -> Tree:
     """The files of the release."""
-    mirrors = mirrors_folder()
+    mirrors = mirror_folders()
     for name in REPOSITORIES if mirrors else ():
         clone = find_clone(mirrors, name) if mirrors else None
         if clone is not None and clone.has_tag(TAG):

@@ -3,6 +3,7 @@ order."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -24,6 +25,8 @@ SHIPPED = "shipped with npu-matrix"
 MEMORY_VARIABLE = "NPU_MATRIX_CELL_MEMORY"
 #: The variable with the name of this machine.
 RUNNER_VARIABLE = "NPU_MATRIX_RUNNER"
+#: The variable with the folder of the cache in which upstream repositories are.
+FETCHED_VARIABLE = "NPU_MATRIX_FETCHED_MIRRORS"
 SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -82,6 +85,22 @@ OPTIONS = (
         default="",
         help="folder of clones or bare mirrors with the commits of the stacks",
         exported="path",
+    ),
+    Option(
+        name="fetch",
+        default="true",
+        help="fetch upstream repositories into the cache when a commit is missing",
+        exported="text",
+        pattern=f"(?i:{'|'.join(SWITCHES)})",
+        meaning="true or false",
+    ),
+    Option(
+        name="fetch_file",
+        default="false",
+        help="also fetch from addresses of local folders",
+        exported="text",
+        pattern=f"(?i:{'|'.join(SWITCHES)})",
+        meaning="true or false",
     ),
     Option(
         name="references",
@@ -218,13 +237,26 @@ class Settings:
 
     def exported(self) -> Mapping[str, str]:
         """The environment variables for checks and cells, for all exported settings that have a value."""
-        return {
+        fetched = {}
+        with contextlib.suppress(InputError):
+            fetched = {FETCHED_VARIABLE: str(self.fetched_mirrors)}
+        return fetched | {
             f"{ENVIRONMENT_PREFIX}{option.name.upper()}": (
                 str(self.path(option.name)) if option.exported == "path" else self[option.name]
             )
             for option in OPTIONS
             if option.exported and self[option.name]
         }
+
+    @property
+    def fetch(self) -> bool:
+        """Whether to fetch upstream repositories."""
+        return SWITCHES[self["fetch"].lower()]
+
+    @property
+    def fetched_mirrors(self) -> Path:
+        """The folder of the cache with mirrors of upstream repositories."""
+        return self.cache / "mirrors"
 
     def path(self, name: str) -> Path:
         """A setting as an absolute path; relative paths start at the checkout."""

@@ -60,6 +60,7 @@ def settings_of_nobody(request: pytest.FixtureRequest) -> Iterator[None]:
                 patched.delenv(name)
         patched.setenv("GIT_CONFIG_GLOBAL", os.devnull)
         patched.setenv("GIT_CONFIG_NOSYSTEM", "1")
+        patched.setenv("NPU_MATRIX_FETCH", "false")
         yield
 
 

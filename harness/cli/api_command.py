@@ -140,8 +140,8 @@ def _level(finding: ApiFinding) -> str:
 
 
 def _source(settings: Settings) -> ReleaseFetcher:
-    from harness.sources.git.mirrors import mirrors_folder
+    from harness.sources.git.mirrors import mirror_folders
     from harness.sources.packages.release_fetcher import ReleaseFetcher
     from harness.workspace.downloads import run_quietly
 
-    return ReleaseFetcher(cache=settings.cache, command=run_quietly, mirrors=mirrors_folder())
+    return ReleaseFetcher(cache=settings.cache, command=run_quietly, mirrors=mirror_folders())

@@ -103,6 +103,8 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
     The gate does not run this checkout: execute `npu-matrix run` first, on any number of machines, and merge
     their ledgers. Only --reruns runs new failures again on this machine; a failure is excused as flaky only
     if its history shows flaky failures. With --run-base the base is run where a failure cannot be compared.
+    Both fetch missing commits of upstream repositories from the addresses that the base names, unless the
+    setting `fetch` is false.
 
     Warning: `--base REV` executes the planning code of that revision, and `--run-base` also its checks. Pass
     only revisions you trust.
@@ -149,6 +151,7 @@ def _judged(
     from harness.verdict.gate.gate import judge_gate, undecided, unknown_on_base
     from harness.workspace.execution import base_run
     from harness.workspace.execution.rerun_tasks import rerun_tasks
+    from harness.workspace.planning.base_addresses import fetch_for_gate
     from harness.workspace.results.foreign_secrets import ForeignSecrets
     from harness.workspace.results.gate_comparison import gate_inputs, open_gate_plan
 
@@ -158,6 +161,8 @@ def _judged(
         if merged.claimed or not merged.complete:
             click.echo("\n".join(merge_lines(str(shard), merged)), err=True)
     planned = open_gate_plan(settings, ledger, wanted)
+    if run_base or reruns:
+        fetch_for_gate(settings, wanted.base, [cell.axes for cell in planned.context.plan.cells])
     report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
     if run_base and (names := unknown_on_base(report, inputs)):
         click.echo(f"running the base for {len(names)} failures without an outcome there", err=True)

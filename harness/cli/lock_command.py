@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli.fetch_option import fetch_option, with_fetch
 from harness.errors import InfrastructureError, Location
 from harness.settings import Settings
 
@@ -48,6 +49,7 @@ FILES = {
     is_flag=True,
     help="Ask the upstream repositories for the trees and full hashes of commits that no local mirror has.",
 )
+@fetch_option
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -61,13 +63,14 @@ def command(
     as_json: bool,
     base_digest: str,
     ask_upstream: bool,
+    fetch: bool | None,
     output: Path | None,
 ) -> None:
     """Export CELL with every package version pinned, from the stored outcome of its check `resolve`."""
     from harness.builds.export.lock_formats import EXPORTS, as_requirements, docker_context
     from harness.workspace.results.stored_lock import lock_of_cell
 
-    lock = lock_of_cell(settings, cell, base_digest)
+    lock = lock_of_cell(with_fetch(settings, fetch), cell, base_digest)
     if ask_upstream:
         lock = _with_upstream_ids(lock)
     for notice in lock.notices:

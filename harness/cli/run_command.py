@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from harness.cli.fetch_option import fetch_option, with_fetch
 from harness.settings import Settings
 
 #: Option -> the setting and its value with which the option has no effect, and what to say then.
@@ -54,6 +55,7 @@ _WITHOUT_EFFECT = {
 @click.option("--engine", help="What builds cells: venv, docker or podman.")
 @click.option("--base-image", help="Base image of container cells. Default: the image that the lock names.")
 @click.option("--reports", help="Folder for the report.")
+@fetch_option
 @click.option(
     "--wait/--no-wait",
     default=None,
@@ -82,12 +84,13 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
     from harness.workspace.execution.run_setup import exclusive_run, local_site, ray_cluster
     from harness.workspace.planning.open_plan import open_plan
     from harness.workspace.planning.plan_selection import split_names
+    from harness.workspace.planning.upstream_mirrors import fetch_for_cells
 
     flags = {
         name: options[name] for name in ("jobs", "reports", "engine", "base_image", "executor", "ray_address")
     }
     flags["wait"] = None if options["wait"] is None else str(options["wait"]).lower()
-    settings = settings.overridden(flags)
+    settings = with_fetch(settings.overridden(flags), options["fetch"])
     for name, (setting, value, why) in _WITHOUT_EFFECT.items():
         if options[name] is not None and settings[setting] == value:
             raise click.UsageError(why)
@@ -97,6 +100,7 @@ def command(settings: Settings, /, only: tuple[str, ...], checks: tuple[str, ...
             stack.callback(cluster.close)
         context = open_plan(settings, only=only, checks=checks, nodes=cluster.nodes if cluster else ())
         ensure_writable(settings.path("reports"))
+        fetch_for_cells(settings, context.matrix, [cell.axes for cell in context.plan.cells])
         stopped = stack.enter_context(exclusive_run(settings))
         site = local_site(settings, keep=options["keep_work"], cards=context.host.usable_chips)
         executor = cluster or LocalExecutor(site, settings.jobs)

@@ -13,7 +13,7 @@ from harness.check import Check, TaskContext
 from harness.outcome import Judgement, Measured, Outcome, Status, Tier
 from harness.patchstack.apply.patch_verdict import MeasuredPatch, PatchVerdict
 from harness.patchstack.patch_measurements import PATCHES_FORMAT, TREE_UNAVAILABLE, PatchesMeasured
-from harness.sources.git.mirrors import COMMIT_REMEDY, find_mirror, mirrors_folder
+from harness.sources.git.mirrors import COMMIT_REMEDY, find_mirror, mirror_folders
 from harness.sources.packages.resolve_measurements import RESOLVE_FACETS
 
 
@@ -73,10 +73,10 @@ def _sentence(patch: MeasuredPatch, tree: str) -> str:
 
 def holds(measurements: PatchesMeasured, _outcome: Outcome) -> str:
     """Why the stored outcome should be replaced: a mirror now has the commit that was missing."""
-    source, mirrors = measurements.source, mirrors_folder()
-    if source is None or not source.commit or not mirrors:
+    source = measurements.source
+    if source is None or not source.commit:
         return ""
-    return "a mirror now has the upstream commit" if find_mirror(mirrors, source.commit) else ""
+    return "a mirror now has the upstream commit" if find_mirror(mirror_folders(), source.commit) else ""
 
 
 def applies(facets: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.sources.git.mirrors import MIRRORS, find_mirror, mirrors_folder
+from harness.sources.git.mirrors import MIRRORS, find_mirror, mirror_folders
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
 REPOSITORY = Path(__file__).parents[2]
@@ -62,8 +62,8 @@ def routed(cell, file: Path, folder: Path) -> dict[str, int]:
 @pytest.fixture
 def files(tmp_path) -> tuple[Path, Path]:
     """The file of the commit, without and with the patch."""
-    folder = mirrors_folder()
-    clone = None if folder is None else find_mirror(folder, COMMIT)
+    folder = mirror_folders()
+    clone = find_mirror(folder, COMMIT)
     if clone is None:
         pytest.skip(f"{MIRRORS} names no folder with a clone of vllm-ascend that has {COMMIT[:8]}")
     blob = clone.tree(COMMIT).read(FILE)

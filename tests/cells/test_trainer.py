@@ -13,7 +13,7 @@ from harness.convergence.trainer import one_step_check
 from harness.convergence.trainer.trainer_measurements import TrainerMeasurements
 from harness.convergence.trainer.trainer_runs import PROGRAM, judge, read_run
 from harness.outcome import Evidence, State, Status
-from harness.sources.git.mirrors import find_mirror, mirrors_folder
+from harness.sources.git.mirrors import find_mirror, mirror_folders
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.planning.open_plan import open_plan
 
@@ -61,7 +61,7 @@ def with_checks(cell, *checks):
 def one_step_cell(twin_cells):
     """The cell with verl's one-step-off recipe, and the tree of its commit, which needs a mirror."""
     found = next((one for one in twin_cells if COMMIT in one.verl), None)
-    mirrors = mirrors_folder()
+    mirrors = mirror_folders()
     mirror = find_mirror(mirrors, COMMIT) if mirrors else None
     if found is None or mirror is None:
         pytest.skip("its cell is not built: run `npu-matrix --profile twins run` with NPU_MATRIX_MIRRORS set")

@@ -14,7 +14,7 @@ from harness.convergence.trainer.trainer_measurements import GapLimits, TrainerM
 from harness.convergence.trainer.trainer_runs import PROGRAM, read_run
 from harness.measurements import read_shape
 from harness.outcome import Evidence, State, Status
-from harness.sources.git.mirrors import find_mirror, mirrors_folder
+from harness.sources.git.mirrors import find_mirror, mirror_folders
 from harness.verdict.verdict import judge_outcome
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(1800)]
@@ -131,7 +131,7 @@ def test_one_step_off_the_rollouts_card_gets_the_weights(one_step_cell, tmp_path
 def test_one_step_off_stops_without_our_patch(one_step_cell, tmp_path):
     """Without the patch it requests a process group of a backend that Ray does not have, as on real cards."""
     commit = one_step_cell.verl.partition("@")[2]
-    mirrors = mirrors_folder()
+    mirrors = mirror_folders()
     mirror = find_mirror(mirrors, commit) if mirrors else None
     if mirror is None:
         pytest.skip("a clone of verl that has its commit is needed: set NPU_MATRIX_MIRRORS")

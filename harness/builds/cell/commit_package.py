@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -79,7 +79,7 @@ def _record_line(path: str, data: bytes) -> str:
     return f"{path},sha256={digest},{len(data)}"
 
 
-def find_commit_package(source: PinnedSource, mirrors: Path) -> CommitPackage | None:
+def find_commit_package(source: PinnedSource, mirrors: Sequence[Path]) -> CommitPackage | None:
     """The package at its commit in a mirror; None if no mirror has the commit."""
     repository = find_mirror(mirrors, source.commit) if source.commit else None
     if repository is None:

@@ -17,7 +17,7 @@ from harness.check import TaskContext
 from harness.digest import digest_file, digest_json
 from harness.matrix.model.environment_facets import PinsFacet, PlatformFacet
 from harness.measurements import read_shape
-from harness.sources.git.mirrors import MIRRORS, mirrors_folder
+from harness.sources.git.mirrors import MIRRORS, mirror_folders
 from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_lock
 from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT
 
@@ -154,11 +154,11 @@ def _require_supported(device: CellDevice, target: PlatformFacet) -> None:
 
 def _commit_packages(pins: PinsFacet, device: CellDevice) -> tuple[CommitPackage, ...]:
     """The packages from source; BuildStepError unless all are pure Python and a mirror has their commits."""
-    mirrors = mirrors_folder()
+    mirrors = mirror_folders()
     packages = {
         source.package: find_commit_package(source, mirrors)
         for source in pins.from_source
-        if device.kind != "npu" and mirrors and source.package in PURE_PYTHON_FOLDERS
+        if device.kind != "npu" and source.package in PURE_PYTHON_FOLDERS
     }
     missing = [source.package for source in pins.from_source if packages.get(source.package) is None]
     if missing:

@@ -23,6 +23,7 @@ STORES: Mapping[str, str] = {
     "bundle": "copies of the code that runs inside cells",
     "code": "analyses of the code of npu-matrix",
     "layers": "lock files of image layers",
+    "mirrors": "mirrors of upstream repositories",
     "pairs": "compatibility results of pairs of packages",
     "patch-facts": "summaries of patches",
     "sim": "simulated CANN runtimes",

@@ -17,6 +17,7 @@ from harness.builds.engines.engine import BUILD_TIME_FOLDER, BuildTimeFiles, Mou
 from harness.builds.engines.image_layers import INSTALLER
 from harness.builds.lock.cell_lock import LockedSource
 from harness.builds.ownership.temporary_folders import memory_folder, temporary_folder
+from harness.sources.git.absent_objects import FETCHED
 from harness.sources.git.mirrors import MIRRORS, find_mirror
 from harness.sources.packages.index_settings import IndexSettings, local_path
 
@@ -129,10 +130,8 @@ def _certificates(variables: Mapping[str, str]) -> bytes:
 
 
 def _mirrors(sources: Sequence[LockedSource], environ: Mapping[str, str]) -> Iterator[Mount]:
-    folder = environ.get(MIRRORS, "")
-    if not folder:
-        return
+    folders = [Path(folder) for name in (MIRRORS, FETCHED) if (folder := environ.get(name, ""))]
     for source in sources:
-        repository = find_mirror(Path(folder), source.commit)
+        repository = find_mirror(folders, source.commit)
         if repository is not None:
             yield Mount(source=repository.path, target=f"{BUILD_TIME_FOLDER}/git/{source.package}")

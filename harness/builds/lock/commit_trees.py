@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,17 +19,17 @@ from harness.sources.git.git_repository import Repository
 from harness.sources.git.mirrors import find_mirror, git_folders
 
 
-def add_tree_ids(lock: CellLock, mirrors: Path | None) -> CellLock:
+def add_tree_ids(lock: CellLock, mirrors: Sequence[Path]) -> CellLock:
     """The lock with the tree id of every commit or tag that a repository below `mirrors` has.
 
     Abbreviated commit ids are completed.
     """
-    if mirrors is None or not lock.from_source:
+    if not mirrors or not lock.from_source:
         return lock
     return replace(lock, from_source=tuple(_with_tree(source, mirrors) for source in lock.from_source))
 
 
-def _with_tree(source: LockedSource, mirrors: Path) -> LockedSource:
+def _with_tree(source: LockedSource, mirrors: Sequence[Path]) -> LockedSource:
     repository = find_repository(source, mirrors)
     if repository is None:
         return source
@@ -38,16 +38,17 @@ def _with_tree(source: LockedSource, mirrors: Path) -> LockedSource:
     return replace(source, tree=str(tree.id), commit=commit if source.abbreviated else source.commit)
 
 
-def find_repository(source: LockedSource, mirrors: Path) -> Repository | None:
+def find_repository(source: LockedSource, mirrors: Sequence[Path]) -> Repository | None:
     """The repository below `mirrors` that has the commit or tag of a source package, or None."""
     return find_mirror(mirrors, source.commit) or _with_tag(mirrors, source)
 
 
-def _with_tag(mirrors: Path, source: LockedSource) -> Repository | None:
+def _with_tag(mirrors: Sequence[Path], source: LockedSource) -> Repository | None:
     """The mirror of the package's own repository, with its tag; others can have tags of the same name."""
     name = source.repository.removesuffix(".git").rstrip("/").rpartition("/")[2]
-    for folder in sorted(git_folders(mirrors)):
-        if name not in str(folder.relative_to(mirrors)):
+    folders = [(place, folder) for place in mirrors for folder in sorted(git_folders(place))]
+    for place, folder in folders:
+        if name not in str(folder.relative_to(place)):
             continue
         repository = Repository(folder)
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +30,7 @@ SECONDS = 300.0
 PLATFORM = "manylinux_2_34"
 
 
-def add_extra_requirements(lock: CellLock, mirrors: Path | None, environ: Mapping[str, str]) -> CellLock:
+def add_extra_requirements(lock: CellLock, mirrors: Sequence[Path], environ: Mapping[str, str]) -> CellLock:
     """The lock in which the requirements of its packages from source are pinned, too.
 
     Only for those in `lock.unpinned_sources` whose commit is in a repository below `mirrors` and whose tree
@@ -71,9 +71,9 @@ def overruled_requirements(lines: Iterable[str], packages: Iterable[LockedPackag
             yield f"{requirement.name}{requirement.specifier} (pinned {version})"
 
 
-def _source_requirements(lock: CellLock, mirrors: Path | None) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _source_requirements(lock: CellLock, mirrors: Sequence[Path]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Package from source -> its requirements, if these can be read in a mirror."""
-    if mirrors is None:
+    if not mirrors:
         return
     for source in lock.from_source:
         repository = find_repository(source, mirrors) if source.package in lock.unpinned_sources else None

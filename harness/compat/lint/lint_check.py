@@ -28,7 +28,7 @@ from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError, Location
 from harness.matrix.model.versions import Version, parse_version
 from harness.outcome import Evidence, Judgement, Measured, Status
-from harness.sources.git.mirrors import COMMIT_REMEDY, find_mirror, mirrors_folder, newly_mirrored
+from harness.sources.git.mirrors import COMMIT_REMEDY, find_mirror, mirror_folders, newly_mirrored
 from harness.sources.packages.archive import open_archive
 from harness.sources.packages.index_lookup import ReleaseNotFoundError
 from harness.sources.packages.locked_releases import releases_of_task
@@ -240,8 +240,7 @@ def verl_tree(
     """
     commit = _commit(versions)
     if commit:
-        mirrors = mirrors_folder()
-        repository = find_mirror(mirrors, commit) if mirrors else None
+        repository = find_mirror(mirror_folders(), commit)
         return (repository.tree(commit), None) if repository else None
     if not versions.get("verl"):
         return None

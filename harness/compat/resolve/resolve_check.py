@@ -23,7 +23,7 @@ from harness.errors import HarnessError, InfrastructureError, InputError
 from harness.matrix.model.environment_facets import PinnedOverride, PinsFacet
 from harness.measurements import read_shape
 from harness.outcome import Evidence, Judgement, Measured, Outcome, Status
-from harness.sources.git.mirrors import find_mirror, mirrors_folder
+from harness.sources.git.mirrors import find_mirror, mirror_folders
 from harness.sources.packages.fetch_failure import FetchFailure, fetch_failure, machine_failure
 from harness.sources.packages.index_lookup import PackageIndex, PublishedFile, ReleaseNotFoundError
 from harness.sources.packages.index_refusal import refusal_behind
@@ -106,7 +106,7 @@ def run(ctx: TaskContext) -> Measured[ResolveMeasured]:
     started = time.monotonic()
     pins = read_shape(PinsFacet, ctx.facets["pins"])
     request = ResolveRequest.from_facets(pins, ctx.facets["platform"])
-    request = request.with_sources(mirrors_folder())
+    request = request.with_sources(mirror_folders())
     published, unusable = _overridden_metadata(ctx, request)
     request = request.with_yielded_requirements(published)
     settings = index_environment(os.environ)
@@ -239,12 +239,12 @@ def holds(measurements: ResolveMeasured, outcome: Outcome) -> str:
     if measurements.unreachable and abs(age) > RETRY_INDEX_AFTER_S:
         when = "more than a day ago" if age > 0 else "in the future, by the clock of this machine"
         return f"{', '.join(measurements.unreachable)} did not respond, and that was {when}"
-    return newly_available_sources(measurements, mirrors_folder())
+    return newly_available_sources(measurements, mirror_folders())
 
 
-def newly_available_sources(measurements: ResolveMeasured, mirrors: Path | None) -> str:
+def newly_available_sources(measurements: ResolveMeasured, mirrors: Sequence[Path]) -> str:
     """A sentence on a package built from source whose commit only a newer state of the mirrors has, or ""."""
-    if mirrors is None or not measurements.host:
+    if not measurements.host:
         return ""
     for item in measurements.from_source:
         known = item.package in measurements.source_requirements

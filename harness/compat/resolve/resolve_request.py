@@ -64,13 +64,13 @@ class ResolveRequest:
             host=bool(platform.get("host", False)),
         )
 
-    def with_sources(self, mirrors: Path | None) -> ResolveRequest:
+    def with_sources(self, mirrors: Sequence[Path]) -> ResolveRequest:
         """This request with the requirements of the packages built from source whose commit a mirror has.
 
         Only if the target is this machine. On hardware these packages are installed into an environment that
         was resolved without their requirements.
         """
-        if mirrors is None or not self.host:
+        if not self.host:
             return self
         declared = {}
         for item in self.from_source:

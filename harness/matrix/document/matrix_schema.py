@@ -116,6 +116,13 @@ class MatrixEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
+class RepositoryAddress(MatrixEntry):
+    """Another address of a repository, for hosts from which the first one is not reachable."""
+
+    address: Text = Field(description="Address of the git repository, without credentials")
+    source: Source
+
+
 class AxisEntry(MatrixEntry):
     """One versioned component of the stack."""
 
@@ -129,6 +136,9 @@ class AxisEntry(MatrixEntry):
         True, description="False if releases are not on the package index but only in the git repository"
     )
     repository: Text = Field("", description="Git repository with the source code")
+    alternatives: list[RepositoryAddress] = Field(
+        [], description="Other addresses of the same repository, in the order in which they are tried"
+    )
     tag: Text = Field("", description="Pattern of the release tags, such as 'v{version}'")
     build_env: dict[str, Text] = Field({}, description="Environment variables required for the installation")
     extra_index: list[Text] = Field(

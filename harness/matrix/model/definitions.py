@@ -19,7 +19,8 @@ Scalar = str | int | bool | None
 class Axis:
     """One versioned component of a cell. values: allowed value -> facts about it; empty: any version.
 
-    published: the versions that published tables list, in normal form.
+    published: the versions that published tables list, in normal form. alternatives: addresses of the same
+    repository elsewhere, in the order in which they are tried.
     """
 
     name: str
@@ -29,12 +30,18 @@ class Axis:
     package: str = ""
     on_index: bool = True
     repository: str = ""
+    alternatives: tuple[str, ...] = ()
     tag: str = ""
     build_env: Mapping[str, str] = field(default_factory=dict)
     extra_index: tuple[str, ...] = ()
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     published: frozenset[str] = frozenset()
     where: Location = field(compare=False)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where the repository can be fetched, in the order in which the addresses are tried."""
+        return (self.repository, *self.alternatives) if self.repository else ()
 
     def may_be_on_extra_index(self, value: str) -> bool:
         """Whether a version that the user's indexes lack may exist: somebody lists it, or it is not final.

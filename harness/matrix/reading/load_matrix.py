@@ -135,6 +135,7 @@ class _MatrixLoader(NameResolver):
             package=text(entry.get("package", "")),
             on_index=entry.get("on_index", True),
             repository=text(entry.get("repository", "")),
+            alternatives=tuple(text(one["address"]) for one in entry.get("alternatives", [])),
             tag=text(entry.get("tag", "")),
             build_env=mapping(entry.get("build_env")),
             extra_index=tuple(texts(entry.get("extra_index", []))),

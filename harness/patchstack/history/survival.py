@@ -6,7 +6,7 @@ not change these files costs only a table look-up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -131,7 +131,9 @@ def survival_of_commits(
     commits = commits_in(repository, revisions)
     table = _Table(repository, patches)
     by_id = {}
-    for number, commit in enumerate([*commits, *_parents_outside(repository, commits)], start=1):
+    all_commits = [*commits, *_parents_outside(repository, commits)]
+    repository.fetch_absent(table.contents(all_commits))
+    for number, commit in enumerate(all_commits, start=1):
         by_id[commit.id] = table.column(commit)
         if progress:
             progress(number, len(commits))
@@ -266,6 +268,11 @@ class _Table:
     def distinct(self) -> int:
         """How many verdicts were computed."""
         return sum(len(known) for known in self._known)
+
+    def contents(self, commits: Iterable[Commit]) -> Iterator[str]:
+        """The ids of all files of these commits that the verdicts read, some of them several times."""
+        for commit in commits:
+            yield from (entry.id for entry in self._finder.find(commit.tree).values() if entry.id)
 
     def column(self, commit: Commit) -> tuple[ClassifiedPatch, ...]:
         """The verdict on every patch at one commit; commits with equal relevant files share one object."""

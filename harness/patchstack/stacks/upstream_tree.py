@@ -84,9 +84,9 @@ def upstream_tree(source: TreeSource, releases: ReleaseFetcher) -> UpstreamTree:
         except ReleaseNotFoundError as error:
             raise TreeNotFoundError(error.problems[0].what, fix=_REPOSITORY_FIX) from error
         return UpstreamTree(tree=open_archive(file), version=version, archive=archive)
-    repository = find_mirror(releases.mirrors, source.commit) if releases.mirrors else None
+    repository = find_mirror(releases.mirrors, source.commit)
     if repository is None:
-        problem = mirrors_problem(releases.mirrors) if releases.mirrors else ""
+        problem = mirrors_problem(releases.mirrors)
         raise TreeNotFoundError(
             f"no local clone of {source.package} has commit {source.commit[:12]}"
             + (f": {problem}" if problem else ""),

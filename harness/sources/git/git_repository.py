@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from harness.errors import InputError, Location
+from harness.sources.git.absent_objects import AbsentObjectError, fetch_absent_objects
 from harness.sources.tree import EXECUTABLE, REGULAR, SYMLINK
 
 _MODES = {0o100644: REGULAR, 0o100755: EXECUTABLE, 0o120000: SYMLINK, 0o100664: REGULAR}
 #: git itself does not write shorter abbreviations; they would often be ambiguous.
 MIN_ABBREVIATION = 7
 FULL_ID = 40
+#: In a partial clone of the cache, a commit whose files are all here has a reference of this name.
+COMPLETE = "refs/npu-matrix/complete/"
 _ID = re.compile(rf"[0-9a-f]{{{MIN_ABBREVIATION},{FULL_ID}}}")
 
 
@@ -87,16 +90,56 @@ class Repository:
         return f"refs/tags/{name}" in self.objects.references
 
     def blob(self, blob_id: str) -> bytes | None:
-        """A file's content by its blob id, or None if it is missing or the abbreviated id is ambiguous."""
+        """A file's content by its blob id, or None if it is missing or the abbreviated id is ambiguous.
+
+        A partial clone fetches it if it is a mirror of the cache; AbsentObjectError if that is not possible.
+        """
         import pygit2
 
         if len(blob_id) < MIN_ABBREVIATION:
             return None
         try:
-            kind, data = self.objects.read(pygit2.Oid(hex=blob_id) if len(blob_id) == FULL_ID else blob_id)
+            kind, data = self._read(blob_id)
         except (KeyError, ValueError, pygit2.GitError):
             return None
         return bytes(data) if kind == pygit2.enums.ObjectType.BLOB else None
+
+    def fetch_absent(self, blob_ids: Iterable[str]) -> None:
+        """Fetch those of these contents (full ids) that a partial clone lacks, in one request.
+
+        AbsentObjectError if that is not possible. Nothing happens in a full clone.
+        """
+        if self._promisors:
+            absent = sorted({one for one in blob_ids if one not in self.objects})
+            if absent:
+                fetch_absent_objects(self.path, absent, self._promisors)
+
+    def _read(self, blob_id: str) -> tuple[Any, Any]:
+        """Type and content of an object; a partial clone is completed."""
+        import pygit2
+
+        name = pygit2.Oid(hex=blob_id) if len(blob_id) == FULL_ID else blob_id
+        try:
+            found: tuple[Any, Any] = self.objects.read(name)
+        except (KeyError, pygit2.GitError):
+            remotes = self._promisors if len(blob_id) == FULL_ID else ()
+            if not remotes or not fetch_absent_objects(self.path, [blob_id], remotes):
+                raise
+            found = self.objects.read(name)
+        return found
+
+    def is_complete(self, commit: str) -> bool:
+        """Whether all files of a commit are here: the clone is a full one, or they were fetched."""
+        return not self._promisors or self.has_ref(f"{COMPLETE}{self.commit(commit)}")
+
+    @cached_property
+    def _promisors(self) -> tuple[str, ...]:
+        """The remotes from which a partial clone can get what it lacks; () for a full clone."""
+        config = self.objects.config
+        keys = [entry.name for entry in config if re.fullmatch(r"remote\..*\.promisor", entry.name)]
+        return tuple(
+            dict.fromkeys(key[len("remote.") : -len(".promisor")] for key in keys if config.get_bool(key))
+        )
 
     def tree(self, revision: str) -> GitTree:
         """The files of one commit."""
@@ -131,6 +174,16 @@ class GitTree:
             elif entry.type_str == "blob":
                 yield path
 
+    def blob_ids(self) -> Iterator[str]:
+        """The ids of the contents of all files, some of them several times."""
+        folders = [self._root]
+        while folders:
+            for entry in folders.pop():
+                if entry.type_str == "tree":
+                    folders.append(entry)
+                elif entry.type_str == "blob":
+                    yield str(entry.id)
+
     def _entry(self, path: str) -> Any:
         try:
             entry = self._root[path]
@@ -158,11 +211,22 @@ class GitTree:
             return False
 
     def read(self, path: str) -> bytes:
-        """The file's bytes as git stores them; KeyError if there is no such file."""
+        """The file's bytes as git stores them; KeyError if there is no such file.
+
+        AbsentObjectError if the repository does not have its content.
+        """
         entry = self._entry(path)
         if entry is None:
             raise KeyError(path)
-        return bytes(entry.data)
+        data = self.repository.blob(str(entry.id))
+        if data is None:
+            raise AbsentObjectError(
+                f"{path} of commit {self.label} is not in this repository",
+                where=Location(self.repository.path),
+                why=f"the object {entry.id} is missing: the clone is damaged",
+                fix="use a full mirror",
+            )
+        return data
 
     def blob(self, blob_id: str) -> bytes | None:
         """Old contents of this repository by blob id."""

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from harness.errors import InfrastructureError, InputError, Location
+from harness.sources.git.absent_objects import STAMP, fetched_mirrors, is_fetching_off
 from harness.sources.git.git_repository import Repository
 
 #: An environment variable, because checks and the programs they start cannot read the settings.
 MIRRORS = "NPU_MATRIX_MIRRORS"
 
 #: The remedy if no mirror has a commit.
-COMMIT_REMEDY = f"Set {MIRRORS} to a folder with a clone or bare mirror that has the commit."
+COMMIT_REMEDY = (
+    "Run `npu-matrix mirrors update`, or set "
+    f"{MIRRORS} to a folder with a clone or bare mirror that has the commit."
+)
 
 MIRROR_DEPTH = 3
 #: The reply is one line; a server that needs longer is considered unreachable.
@@ -23,28 +27,45 @@ REMOTE_TIMEOUT_S = 20.0
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-def mirrors_folder() -> Path | None:
-    """The folder of clones and bare mirrors, or None if the user has not set it."""
+def mirror_folders() -> tuple[Path, ...]:
+    """The folders of clones and bare mirrors: the user's own, if it is set, and that of the cache."""
+    fetched = fetched_mirrors()
+    return (*own_mirror_folders(), *((fetched,) if fetched else ()))
+
+
+def own_mirror_folders() -> tuple[Path, ...]:
+    """The folder of clones and bare mirrors that the user has set, if any."""
     folder = os.environ.get(MIRRORS)
-    return Path(folder) if folder else None
+    return (Path(folder),) if folder else ()
 
 
-def find_mirror(mirrors: Path, commit: str) -> Repository | None:
-    """The repository below `mirrors` that has `commit`, or None. Names of folders do not matter."""
-    for folder in sorted(git_folders(mirrors)):
+def find_mirror(mirrors: Sequence[Path], commit: str) -> Repository | None:
+    """The repository below `mirrors` that has `commit`, or None. Names of folders do not matter.
+
+    One that has all its files comes before a partial clone.
+    """
+    partial = None
+    for folder in _all_git_folders(mirrors):
         repository = Repository(folder)
         try:
-            if repository.has(commit):
+            if repository.has(commit) and repository.is_complete(commit):
                 return repository
+            if partial is None and repository.has(commit):
+                partial = repository
         except InputError:
             continue
-    return None
+    return partial
+
+
+def _all_git_folders(mirrors: Sequence[Path]) -> Iterator[Path]:
+    for folder in mirrors:
+        yield from sorted(git_folders(folder))
 
 
 def newly_mirrored(commits: Iterable[str]) -> str:
     """A sentence on the first of these commits that a mirror has now, or ""."""
-    mirrors = mirrors_folder()
-    found = next((commit for commit in commits if mirrors and find_mirror(mirrors, commit)), "")
+    mirrors = mirror_folders()
+    found = next((commit for commit in commits if find_mirror(mirrors, commit)), "")
     return f"a mirror now has the commit {found[:12]}" if found else ""
 
 
@@ -76,8 +97,13 @@ def _folders_in(folder: Path) -> list[Path]:
         return []
 
 
-def mirrors_problem(folder: Path) -> str:
-    """Why no commit can be found in a folder of mirrors, or ""."""
+def mirrors_problem(mirrors: Sequence[Path]) -> str:
+    """Why no commit can be found in these folders of mirrors, or ""."""
+    problems = [_problem_of(folder) for folder in mirrors]
+    return problems[0] if problems and all(problems) else ""
+
+
+def _problem_of(folder: Path) -> str:
     if not folder.exists():
         return f"the folder of mirrors, {folder}, does not exist"
     if not folder.is_dir():
@@ -94,26 +120,53 @@ def mirrors_problem(folder: Path) -> str:
     return ""
 
 
-def branch_head(repository: str, ref: str, mirrors: Path | None) -> str:
+def branch_head(repository: str, ref: str) -> str:
     """The current commit of `ref` (a branch or HEAD) in the repository at this address.
 
-    It is read from a clone below `mirrors` if there is one, otherwise from the remote repository.
-    InfrastructureError if the repository is not reachable.
+    It is read from a clone of the user if there is one, otherwise from the remote repository, and from the
+    mirror of the cache if that is not reachable or fetching is switched off. InfrastructureError if none has
+    it.
     """
-    clone = find_clone(mirrors, repository) if mirrors else None
-    if clone is not None:
-        names = (f"refs/remotes/origin/{ref}", f"refs/heads/{ref}", ref)
-        known = next((name for name in names if clone.has_ref(name)), "")
-        if known:
-            return clone.commit(known)
-    return _ask_remote(repository, ref)
+    known = _known_head(own_mirror_folders(), repository, ref)
+    if known:
+        return known
+    fetched = fetched_mirrors()
+    last = _known_head((fetched,) if fetched else (), repository, ref)
+    if is_fetching_off() and last:
+        return last
+    try:
+        return _ask_remote(repository, ref)
+    except InfrastructureError:
+        if last:
+            return last
+        raise
 
 
-def find_clone(mirrors: Path, repository: str) -> Repository | None:
+def _known_head(mirrors: Sequence[Path], repository: str, ref: str) -> str:
+    clone = find_clone(mirrors, repository)
+    if clone is None:
+        return ""
+    names = (f"refs/remotes/origin/{ref}", f"refs/heads/{ref}", ref)
+    known = next((name for name in names if clone.has_ref(name)), "")
+    return clone.commit(known) if known else ""
+
+
+def find_clone(mirrors: Sequence[Path], repository: str) -> Repository | None:
     """The clone below `mirrors` of the repository at this address, found by its remote or its folder."""
+    for folder in mirrors:
+        clone = _clone_below(folder, repository)
+        if clone is not None:
+            return clone
+    return None
+
+
+def _clone_below(mirrors: Path, repository: str) -> Repository | None:
     owner, name = _owner_and_name(repository)
     for folder in sorted(git_folders(mirrors)):
         clone = Repository(folder)
+        # Only some commits of it were fetched, or none.
+        if folder.parent == fetched_mirrors() and not (folder / STAMP).is_file():
+            continue
         remotes = _remotes(clone)
         if any(_owner_and_name(url) == (owner, name) for url in remotes):
             return clone
@@ -137,6 +190,8 @@ def _owner_and_name(address: str) -> tuple[str, str]:
 
 
 def _ask_remote(repository: str, ref: str) -> str:
+    if is_fetching_off():
+        raise _unknown_head(repository, ref, "fetching is switched off")
     argv = [
         "git",
         "ls-remote",
@@ -146,16 +201,27 @@ def _ask_remote(repository: str, ref: str) -> str:
         "HEAD" if ref == "HEAD" else f"refs/heads/{ref}",
     ]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=REMOTE_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            argv,
+            env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
+            capture_output=True,
+            text=True,
+            timeout=REMOTE_TIMEOUT_S,
+            check=False,
+        )
         reply = done.stdout.split()
         why = done.stderr.strip().splitlines()[-1:] or ["no such branch"]
     except (OSError, subprocess.TimeoutExpired) as error:
         reply, why = [], [str(error)]
     if reply and _COMMIT.fullmatch(reply[0]):
         return reply[0]
-    raise InfrastructureError(
+    raise _unknown_head(repository, ref, why[0])
+
+
+def _unknown_head(repository: str, ref: str, why: str) -> InfrastructureError:
+    return InfrastructureError(
         f"the commit of {ref!r} in this repository cannot be determined",
         where=Location(repository),
-        why=why[0],
+        why=why,
         fix="set `mirrors` to a folder with a clone of it, or name the commit",
     )

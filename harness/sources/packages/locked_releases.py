@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.check import TaskContext
 from harness.measurements import read_shape
 from harness.outcome import State
-from harness.sources.git.mirrors import mirrors_folder
+from harness.sources.git.mirrors import mirror_folders
 from harness.sources.packages.release_archive import TargetPlatform
 from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT
@@ -25,7 +25,7 @@ def releases_of_task(ctx: TaskContext) -> ReleaseFetcher:
     return ReleaseFetcher(
         cache=ctx.cache,
         command=ctx.command,
-        mirrors=mirrors_folder(),
+        mirrors=mirror_folders(),
         target=read_shape(TargetPlatform, ctx.facets["platform"]),
         indexes=resolved.reachable(ctx.facets["pins"].get("index", ())) if resolved else (),
         locked=resolved.locked_archives if resolved else {},

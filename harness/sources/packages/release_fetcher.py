@@ -7,7 +7,7 @@ locked archive is used; of other releases, the one that the package index serves
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -78,7 +78,7 @@ class ReleaseFetcher:
 
     cache: Path
     command: ProgramRunner
-    mirrors: Path | None = None
+    mirrors: Sequence[Path] = ()
     target: TargetPlatform | None = None
     indexes: tuple[str, ...] = ()
     locked: Mapping[str, ReleaseArchive] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class ReleaseFetcher:
 
     def commit(self, commit: str) -> Sources | None:
         """The sources of a commit, None if no clone or bare mirror has it."""
-        repository = find_mirror(self.mirrors, commit) if self.mirrors else None
+        repository = find_mirror(self.mirrors, commit)
         if repository is None:
             return None
         tree = repository.tree(commit)

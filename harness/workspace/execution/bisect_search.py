@@ -21,7 +21,7 @@ from harness.plan.keys.variant import omitted_patches, patch_series, without_pat
 from harness.plan.tasks.planner import restrict_plan
 from harness.run.scheduling.scheduler import RunPolicy, run_plan
 from harness.settings import Settings
-from harness.sources.git.mirrors import find_mirror, mirrors_folder
+from harness.sources.git.mirrors import find_mirror, mirror_folders
 from harness.verdict.plan_verdicts import judge_stored
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.execution.run_setup import local_run
@@ -297,7 +297,7 @@ def check_noise(
 
 def commits_between(matrix: Matrix, good: Cell, bad: Cell) -> dict[str, list[str]]:
     """Axis -> commits between the two cells, oldest first, if a local mirror has their history."""
-    mirrors = mirrors_folder()
+    mirrors = mirror_folders()
     found: dict[str, list[str]] = {}
     for axis in matrix.axes.values() if mirrors else ():
         if good.axes.get(axis.name) == bad.axes.get(axis.name):
@@ -305,7 +305,7 @@ def commits_between(matrix: Matrix, good: Cell, bad: Cell) -> dict[str, list[str
         ends = [axis.parse(cell.axes[axis.name]) for cell in (good, bad) if axis.name in cell.axes]
         if len(ends) != 2 or not all(end.commit for end in ends):
             continue
-        repository = find_mirror(mirrors, ends[1].commit) if mirrors else None
+        repository = find_mirror(mirrors, ends[1].commit)
         values = commit_values(repository, *ends) if repository else []
         if values:
             found[axis.name] = values

@@ -22,7 +22,7 @@ from harness.patchstack.stacks.patch_selection import stacks_in, variants_for
 from harness.patchstack.stacks.patch_stack import upstreams
 from harness.patchstack.stacks.upstream_tree import version_target
 from harness.settings import Settings
-from harness.sources.git.mirrors import find_clone, mirrors_folder
+from harness.sources.git.mirrors import find_clone, mirror_folders
 from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.workspace.downloads import progress_logger, run_quietly
 from harness.workspace.patches.cached_facts import cached_facts
@@ -36,7 +36,7 @@ FOLDER = "patch-facts"
 def patch_facts_files(settings: Settings, matrix: Matrix) -> tuple[Path, ...]:
     """The files of forecasts and summaries that can be computed without the network.
 
-    A forecast needs a clone in the folder `mirrors`. A summary needs a commit of such a clone, or a release
+    A forecast needs a clone of its upstream. A summary needs a commit of such a clone, or a release
     that a check has downloaded. Failures are logged, and the report is made without these facts.
     """
     patches = settings.patches
@@ -56,12 +56,9 @@ def _or_logged(what: str, work_out: Callable[[], Iterator[Path]]) -> list[Path]:
 
 def _heads(settings: Settings, matrix: Matrix, patches: Path) -> Iterator[Path]:
     """A forecast for each upstream that has a local clone."""
-    mirrors = settings.path("mirrors") if settings["mirrors"] else None
-    if mirrors is None or not mirrors.is_dir():
-        return
     for name in stacks_in(patches):
         address = matrix.axes[name].repository if name in matrix.axes else ""
-        clone = find_clone(mirrors, address) if address else None
+        clone = find_clone(mirror_folders(), address) if address else None
         if clone is None:
             continue
         head = clone.commit("HEAD")
@@ -81,7 +78,7 @@ def _heads(settings: Settings, matrix: Matrix, patches: Path) -> Iterator[Path]:
 def _summaries(settings: Settings, patches: Path) -> Iterator[Path]:
     """A summary of each patch on its newest version whose source tree is available locally."""
     releases = ReleaseFetcher(
-        cache=settings.cache, command=run_quietly, mirrors=mirrors_folder(), offline=True
+        cache=settings.cache, command=run_quietly, mirrors=mirror_folders(), offline=True
     )
     for name in upstreams(patches):
         summarised: set[str] = set()

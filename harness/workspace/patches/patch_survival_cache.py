@@ -18,7 +18,7 @@ from harness.patchstack.history.survival import survival_of_commits
 from harness.patchstack.stacks.patch_selection import VariantGroup, all_variants, stacks_in
 from harness.settings import Settings
 from harness.sources.git.git_repository import Repository
-from harness.sources.git.mirrors import find_clone
+from harness.sources.git.mirrors import find_clone, mirror_folders
 from harness.workspace.downloads import progress_logger
 from harness.workspace.patches.cached_facts import cached_facts
 from harness.workspace.patches.patch_target import matrix_versions
@@ -30,18 +30,18 @@ def patch_survival_file(settings: Settings, matrix: Matrix) -> Path | None:
     """The survival of the largest patch stack, from the oldest release in the matrix to the head of its
     clone.
 
-    None if the folder `mirrors` has no clone of its upstream, or after a failure, which is logged.
+    None if there is no clone of its upstream, or after a failure, which is logged.
     """
     try:
-        return _recorded(settings, matrix) if settings["mirrors"] else None
+        return _recorded(settings, matrix)
     except (HarnessError, OSError) as error:
         LOGGER.warning("note: the history of the patches could not be computed: %s", error)
         return None
 
 
 def _recorded(settings: Settings, matrix: Matrix) -> Path | None:
-    patches, mirrors = settings.patches, settings.path("mirrors")
-    if not patches.is_dir() or not mirrors.is_dir():
+    patches, mirrors = settings.patches, mirror_folders()
+    if not patches.is_dir():
         return None
     stacks = {name: all_variants(patches, name) for name in stacks_in(patches) if name in matrix.axes}
     for name in sorted(stacks, key=lambda name: -len(stacks[name][1])):

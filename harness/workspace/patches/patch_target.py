@@ -32,7 +32,7 @@ from harness.patchstack.stacks.upstream_tree import (
 )
 from harness.settings import Settings
 from harness.sources.git.git_repository import GitTree, Repository
-from harness.sources.git.mirrors import mirrors_folder
+from harness.sources.git.mirrors import mirror_folders
 from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.workspace.downloads import announced_fetch
 from harness.workspace.planning.open_plan import open_matrix
@@ -92,7 +92,7 @@ def resolve_target(settings: Settings, selection: TreeSelection) -> tuple[Upstre
 
 
 def _releases(settings: Settings, what: str) -> ReleaseFetcher:
-    return ReleaseFetcher(cache=settings.cache, command=announced_fetch(what), mirrors=mirrors_folder())
+    return ReleaseFetcher(cache=settings.cache, command=announced_fetch(what), mirrors=mirror_folders())
 
 
 def upstream_of_patches(patches: Path, upstream: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.errors import HarnessError, Location
 from harness.matrix.model.migration import Migration
 from harness.matrix.version_matrix import Matrix
-from harness.sources.git.mirrors import branch_head, mirrors_folder
+from harness.sources.git.mirrors import branch_head
 
 
 def follow_branches(matrix: Matrix) -> tuple[Matrix, tuple[str, ...]]:
@@ -35,7 +35,7 @@ def _heads(matrix: Matrix, migration: Migration) -> tuple[dict[str, str], list[s
     found: dict[str, str] = {}
     try:
         for axis, ref in migration.follows.items():
-            found[axis] = branch_head(matrix.axes[axis].repository, ref, mirrors_folder())
+            found[axis] = branch_head(matrix.axes[axis].repository, ref)
     except HarnessError as error:
         return found, [f"{problem.where}: {problem.what}" for problem in error.problems]
     return found, []

@@ -26,7 +26,16 @@ from harness.workspace.planning.open_plan import open_matrix
 #: The folder with the patch stacks of a checkout.
 PATCHES = "patches"
 #: The settings that decide where outcomes, and what they are compared with, come from.
-EVIDENCE_SETTINGS = ("state", "cache", "mirrors", "references", "executor", "ray_address")
+EVIDENCE_SETTINGS = (
+    "state",
+    "cache",
+    "mirrors",
+    "fetch",
+    "fetch_file",
+    "references",
+    "executor",
+    "ray_address",
+)
 #: The files of a repository that decide how GitHub runs a gate.
 WORKFLOWS = (".github/", "action.yml", "action.yaml")
 

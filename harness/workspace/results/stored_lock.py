@@ -14,11 +14,13 @@ from harness.matrix.version_matrix import Matrix
 from harness.outcome import Outcome, State, Status
 from harness.plan.keys.facets import facet_values
 from harness.settings import Settings
+from harness.sources.git.mirrors import mirror_folders
 from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, ResolveMeasured
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_ledger import open_ledger
 from harness.workspace.planning.open_plan import PlanContext, facet_inputs, open_plan
 from harness.workspace.planning.plan_selection import find_cell
+from harness.workspace.planning.upstream_mirrors import fetch_for_cells
 
 FACETS = ("pins", "platform", "patches[verl]", "patches[vllm_ascend]", "patches[others]")
 
@@ -44,6 +46,7 @@ def _resolve_outcome(settings: Settings, ledger: Ledger, name: str) -> tuple[Cel
         choose=lambda matrix: [find_cell(matrix, settings["profile"], name)],
     )
     cell = find_cell(context.matrix, settings["profile"], name)
+    fetch_for_cells(settings, context.matrix, [cell.axes])
     outcome = ledger.get(next(entry.key for entry in context.plan.entries if entry.check == "resolve"))
     if outcome is None:
         raise NothingSelectedError(
@@ -87,7 +90,7 @@ def lock_of_cell(settings: Settings, name: str, base_digest: str) -> CellLock:
         resolved_sources=RESOLVE_FORMAT.read(outcome.measurements).source_requirements,
         not_installed=_not_installed(context.matrix, cell),
     )
-    mirrors = settings.path("mirrors") if settings["mirrors"] else None
+    mirrors = mirror_folders()
     return add_extra_requirements(add_tree_ids(made, mirrors), mirrors, os.environ)
 
 

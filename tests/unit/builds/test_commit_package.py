@@ -35,7 +35,7 @@ def mirrors(tmp_path: Path) -> tuple[Path, str]:
 
 def find_verl(commit: str, mirrors: Path) -> CommitPackage | None:
     source = PinnedSource(package="verl", version="0.7.0.dev0", commit=commit)
-    return find_commit_package(source, mirrors)
+    return find_commit_package(source, [mirrors])
 
 
 def test_the_package_is_there_as_if_it_had_been_installed(mirrors: tuple[Path, str], tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def lock_of(*sources: PinnedSource, soc: str, **changes: Any) -> CellLock:
 
 
 def test_what_a_package_from_source_needs_is_pinned_and_the_pins_stay(index: Any, mirrors: Path) -> None:
-    made = add_extra_requirements(lock(), mirrors, os.environ)
+    made = add_extra_requirements(lock(), [mirrors], os.environ)
     versions = {package.name: package.version for package in made.packages}
     assert versions == {
         "hydra-core": "1.3.2",
@@ -106,7 +106,7 @@ def test_what_a_package_from_source_needs_is_pinned_and_the_pins_stay(index: Any
 
 
 def test_exports_install_it_and_say_what_the_pins_overrule(index: Any, mirrors: Path) -> None:
-    made = add_extra_requirements(lock(), mirrors, os.environ)
+    made = add_extra_requirements(lock(), [mirrors], os.environ)
     for shape in ("script", "requirements", "markdown", "conda"):
         text = EXPORTS[shape](made)
         assert "verl requires other versions than the pins: numpy<2.0.0 (pinned 2.2.6)" in (
@@ -117,8 +117,8 @@ def test_exports_install_it_and_say_what_the_pins_overrule(index: Any, mirrors: 
 
 def test_without_its_sources_the_export_says_what_is_left_open(index: Any, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for place in (None, tmp_path / "empty"):
-        made = add_extra_requirements(lock(), place, os.environ)
+    for places in ([], [tmp_path / "empty"]):
+        made = add_extra_requirements(lock(), places, os.environ)
         assert made == lock()
         assert "neither pinned nor installed: verl, vllm-ascend" in EXPORTS["script"](made)
         assert "NPU_MATRIX_MIRRORS" in EXPORTS["script"](made)
@@ -126,7 +126,7 @@ def test_without_its_sources_the_export_says_what_is_left_open(index: Any, tmp_p
 
 def test_a_tree_that_does_not_say_what_it_requires_stays_left_open(index: Any, tmp_path: Path) -> None:
     made = add_extra_requirements(
-        lock(), clone(tmp_path / "other", "install_requires = read()\n"), os.environ
+        lock(), [clone(tmp_path / "other", "install_requires = read()\n")], os.environ
     )
     assert made.unpinned_sources == ("verl", "vllm-ascend")
 
@@ -140,7 +140,7 @@ def test_what_a_setup_reads_from_a_file_is_pinned_too(index: Any, tmp_path: Path
         "requirements.txt": "-r requirements/common.txt\nnumpy<2.0.0\n",
         "requirements/common.txt": common,
     }
-    made = add_extra_requirements(lock(), clone(tmp_path / "other", FROM_FILE, files), os.environ)
+    made = add_extra_requirements(lock(), [clone(tmp_path / "other", FROM_FILE, files)], os.environ)
     assert made.unpinned_sources == ("vllm-ascend",)
     assert made.overruled["verl"] == ("numpy<2.0.0 (pinned 2.2.6)",)
     assert "omegaconf" in {package.name for package in made.packages}
@@ -149,7 +149,7 @@ def test_what_a_setup_reads_from_a_file_is_pinned_too(index: Any, tmp_path: Path
 @pytest.mark.parametrize("included", ["../outside.txt", "/etc/passwd", "requirements.txt", "absent.txt"])
 def test_a_file_that_leaves_its_tree_or_includes_itself_is_not_read(tmp_path: Path, included: str) -> None:
     folder = clone(tmp_path / "other", FROM_FILE, {"requirements.txt": f"-r {included}\n"})
-    assert add_extra_requirements(lock(), folder, {}).unpinned_sources == ("verl", "vllm-ascend")
+    assert add_extra_requirements(lock(), [folder], {}).unpinned_sources == ("verl", "vllm-ascend")
 
 
 @pytest.fixture
@@ -171,9 +171,9 @@ def test_an_index_of_a_vendor_that_is_out_of_reach_is_left_out(
     environ = {**os.environ, "PIP_INDEX_URL": empty_index, "UV_HTTP_RETRIES": "0"}
     del environ["PIP_NO_INDEX"]
     far = replace(lock(), indexes=("http://127.0.0.1:9/simple",))
-    assert add_extra_requirements(far, mirrors, environ).unpinned_sources == ("vllm-ascend",)
+    assert add_extra_requirements(far, [mirrors], environ).unpinned_sources == ("vllm-ascend",)
     with pytest.raises(InfrastructureError, match=r"127\.0\.0\.1:9"):
-        add_extra_requirements(lock(), mirrors, {**environ, "PIP_INDEX_URL": "http://127.0.0.1:9/simple"})
+        add_extra_requirements(lock(), [mirrors], {**environ, "PIP_INDEX_URL": "http://127.0.0.1:9/simple"})
 
 
 def test_a_part_that_patches_others_is_told_and_torch_npu_is_built_by_its_own_script(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_part_that_patches_others_is_told_and_torch_npu_is_built_by_its_own_sc
 def test_what_cannot_be_had_is_named(index: Any, tmp_path: Path) -> None:
     other = clone(tmp_path / "other", 'install_requires = ["of-nobody"]\n')
     with pytest.raises(InfrastructureError, match="cannot be resolved together with the pins") as caught:
-        add_extra_requirements(lock(), other, os.environ)
+        add_extra_requirements(lock(), [other], os.environ)
     assert "of-nobody" in str(caught.value)
     assert caught.value.problems[0].fix
 
@@ -214,4 +214,4 @@ def test_only_what_the_pins_contradict_is_overruled() -> None:
 
 def test_what_was_resolved_before_is_not_asked_again(mirrors: Path) -> None:
     known = replace(lock(), unpinned_sources=())
-    assert add_extra_requirements(known, mirrors, {}) == known
+    assert add_extra_requirements(known, [mirrors], {}) == known

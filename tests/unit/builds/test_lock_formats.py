@@ -243,12 +243,12 @@ def test_what_a_commit_held_is_checked_where_a_mirror_tells(tmp_path: Path) -> N
     commit_all(repository)
     git(repository, "tag", "v0.11.0")
     tree = git(repository, "rev-parse", "HEAD^{tree}")
-    made = add_tree_ids(lock(tmp_path), tmp_path / "mirrors")
+    made = add_tree_ids(lock(tmp_path), [tmp_path / "mirrors"])
     assert made.from_source[0].tree == tree
     assert f"| `v0.11.0` | {tree} |" in EXPORTS["markdown"](made)
     for text in (EXPORTS["script"](made), docker_context(made, tmp_path)["Dockerfile"].decode()):
         assert f')" = {tree}' in text
-    assert add_tree_ids(lock(tmp_path), None).from_source[0].tree == ""
+    assert add_tree_ids(lock(tmp_path), ()).from_source[0].tree == ""
 
 
 @pytest.mark.parametrize("shape", ["requirements", "script", "markdown", "conda"])

@@ -508,9 +508,9 @@ def test_requirements_of_a_commit_are_locked_once_a_mirror_has_it(
     monkeypatch.delenv("NPU_MATRIX_MIRRORS", raising=False)
     without, _judgement, _ = measure(context, chosen)
     assert [package.name for package in without.packages] == ["torch"]
-    assert resolve_check.newly_available_sources(without, None) == ""
+    assert resolve_check.newly_available_sources(without, ()) == ""
     assert "a mirror now has the commit of verl" in resolve_check.newly_available_sources(
-        without, tmp_path / "mirrors"
+        without, [tmp_path / "mirrors"]
     )
 
     monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "mirrors"))
@@ -519,7 +519,7 @@ def test_requirements_of_a_commit_are_locked_once_a_mirror_has_it(
     assert any("its requirements, not the package itself" in reason for reason in judgement.reasons)
     assert [(one.of, one.requirement) for one in found.hidden] == [("verl", "torch<2.13")]
     assert any("Override of the requirement torch<2.13 of verl" in reason for reason in judgement.reasons)
-    assert resolve_check.newly_available_sources(found, tmp_path / "mirrors") == ""
+    assert resolve_check.newly_available_sources(found, [tmp_path / "mirrors"]) == ""
 
     elsewhere, _judgement, _ = measure(context, chosen, {**HERE, "host": False})
     assert [package.name for package in elsewhere.packages] == ["torch"]

@@ -33,10 +33,10 @@ def test_a_link_to_a_clone_is_followed(store: Path, tmp_path: Path) -> None:
     mirrors = mirrors_of(tmp_path)
     (mirrors / "verl-project").mkdir()
     (mirrors / "verl-project" / "verl.git").symlink_to(store / "verl.git")
-    found = find_mirror(mirrors, head_of(store))
+    found = find_mirror([mirrors], head_of(store))
     assert found is not None
     assert found.path == mirrors / "verl-project" / "verl.git"
-    assert find_clone(mirrors, "https://example.org/verl-project/verl") is not None
+    assert find_clone([mirrors], "https://example.org/verl-project/verl") is not None
 
 
 def test_a_link_to_a_folder_of_clones_and_a_link_as_the_folder_are_followed(
@@ -46,8 +46,8 @@ def test_a_link_to_a_folder_of_clones_and_a_link_as_the_folder_are_followed(
     (mirrors / "all").symlink_to(store)
     (tmp_path / "link").symlink_to(mirrors)
     for folder in (mirrors, tmp_path / "link"):
-        assert find_mirror(folder, head_of(store)) is not None
-        assert mirrors_problem(folder) == ""
+        assert find_mirror([folder], head_of(store)) is not None
+        assert mirrors_problem([folder]) == ""
 
 
 def test_circles_end_and_one_repository_is_found_once(store: Path, tmp_path: Path) -> None:
@@ -62,10 +62,10 @@ def test_circles_end_and_one_repository_is_found_once(store: Path, tmp_path: Pat
 def test_a_folder_in_which_nothing_can_be_found_says_why(tmp_path: Path) -> None:
     mirrors = mirrors_of(tmp_path)
     (tmp_path / "file").write_text("")
-    assert "does not exist" in mirrors_problem(tmp_path / "absent")
-    assert "but a file" in mirrors_problem(tmp_path / "file")
-    assert "has no git repository" in mirrors_problem(mirrors)
+    assert "does not exist" in mirrors_problem([tmp_path / "absent"])
+    assert "but a file" in mirrors_problem([tmp_path / "file"])
+    assert "has no git repository" in mirrors_problem([mirrors])
     (mirrors / "notes").mkdir()
-    assert "has no git repository" in mirrors_problem(mirrors)
+    assert "has no git repository" in mirrors_problem([mirrors])
     (mirrors / "verl.git").symlink_to(tmp_path / "gone")
-    assert "the link verl.git leads nowhere" in mirrors_problem(mirrors)
+    assert "the link verl.git leads nowhere" in mirrors_problem([mirrors])

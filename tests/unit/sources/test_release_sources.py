@@ -254,7 +254,7 @@ def test_a_commit_s_own_requirements_say_which_torch_npu_it_is_made_for(tmp_path
     (upstream / "requirements.txt").write_text("# build\n--pre\ntorch==2.7.1\ntorch-npu==2.7.1  # NPU\n")
     commit = commit_all(upstream)
     cache, mirrors = tmp_path / "cache", tmp_path / "mirrors"
-    sources = ReleaseFetcher(cache=cache, command=run_quietly, mirrors=mirrors).commit(commit)
+    sources = ReleaseFetcher(cache=cache, command=run_quietly, mirrors=(mirrors,)).commit(commit)
     assert sources is not None
     assert tree_requirements(sources.file) == ("torch==2.7.1", "torch-npu==2.7.1")
     assert pinned_torch_npu(sources.file) == "2.7.1"

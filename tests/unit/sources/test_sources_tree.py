@@ -179,8 +179,8 @@ def test_a_folder_that_is_no_repository_is_an_input_error(tmp_path: Path) -> Non
 def test_the_mirror_with_the_commit_is_found(tmp_path: Path) -> None:
     _store, commit = repository(tmp_path / "some" / "deep.git")
     pygit2.init_repository(str(tmp_path / "other.git"), bare=True)
-    found = find_mirror(tmp_path, commit[:10])
+    found = find_mirror([tmp_path], commit[:10])
     assert found is not None
     assert found.path.name == "deep.git"
-    assert find_mirror(tmp_path, "0" * 40) is None
-    assert find_mirror(tmp_path / "none", commit) is None
+    assert find_mirror([tmp_path], "0" * 40) is None
+    assert find_mirror([tmp_path / "none"], commit) is None
