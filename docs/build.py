@@ -36,6 +36,7 @@ SECTIONS = {
         "rebase-patch",
         "add-npu-host",
         "containers",
+        "upstream-sources",
         "gate-patch-pr",
         "read-red-numerics",
         "read-red-generation",

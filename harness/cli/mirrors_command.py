@@ -53,9 +53,9 @@ def command() -> None:
 def update(
     settings: Settings, *, only: tuple[str, ...], base: str | None, if_absent: bool, as_json: bool
 ) -> int:
-    """Fetch the repositories whose commits stacks, migrations and patches name into the cache.
+    """Fetch what matrix.yaml and the patches name into the cache.
 
-    A mirror has the whole history, and the files of the named commits. The addresses of a repository are
+    The repositories are those whose commits or tags stacks, profiles, migrations and patches name. A mirror has the whole history, and the files of the named commits. The addresses of a repository are
     those in matrix.yaml (`repository`, then `alternatives`), tried in this order; git rewrites them as its
     setting `url.NEW.insteadOf` says. Credentials come from git's credential helpers, from SSH or from netrc.
 

@@ -108,3 +108,15 @@ def test_a_gate_fetches_from_the_addresses_of_the_base(checkout: GateCheckout, s
     at_address(checkout, "http://127.0.0.1:9/other")
     checkout.gate("--run-base", mirrors=False)
     assert server.packs
+
+
+def test_an_alternative_of_the_matrix_is_used(checkout: GateCheckout, server: GitServer) -> None:
+    matrix = checkout.root / "matrix.yaml"
+    text = matrix.read_text()
+    other = f'alternatives: [{{address: "{server.url("verl")}", source: a test}}]'
+    matrix.write_text(re.sub(r'repository: "[^"]*"', f'repository: "http://127.0.0.1:9/verl", {other}', text))
+    code, said = mirrors(checkout, "update", "--json")
+    assert code == 0
+    (one,) = json.loads(said)["repositories"]
+    assert one["fetched_from"] == server.url("verl")
+    assert list(one["failures"]) == ["http://127.0.0.1:9/verl"]

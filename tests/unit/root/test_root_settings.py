@@ -159,8 +159,13 @@ def test_a_base_image_is_named_in_every_way_engines_know(tmp_path, name):
 
 
 def test_what_cells_read_goes_into_their_environment_with_absolute_paths(tmp_path):
-    found = settings(tmp_path, environ={"NPU_MATRIX_CELL_MEMORY": "16g"}, file='mirrors = "clones"\n')
+    found = settings(
+        tmp_path, environ={"NPU_MATRIX_CELL_MEMORY": "16g"}, file='mirrors = "clones"\ncache = "c"\n'
+    )
     assert found.exported() == {
+        "NPU_MATRIX_FETCH": "true",
+        "NPU_MATRIX_FETCH_FILE": "false",
+        "NPU_MATRIX_FETCHED_MIRRORS": str(tmp_path / "c" / "mirrors"),
         "NPU_MATRIX_MIRRORS": str(tmp_path / "clones"),
         "NPU_MATRIX_CELL_MEMORY": "16g",
     }
