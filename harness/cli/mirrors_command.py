@@ -55,9 +55,10 @@ def update(
 ) -> int:
     """Fetch what matrix.yaml and the patches name into the cache.
 
-    The repositories are those whose commits or tags stacks, profiles, migrations and patches name. A mirror has the whole history, and the files of the named commits. The addresses of a repository are
-    those in matrix.yaml (`repository`, then `alternatives`), tried in this order; git rewrites them as its
-    setting `url.NEW.insteadOf` says. Credentials come from git's credential helpers, from SSH or from netrc.
+    These are the repositories whose commits or tags stacks, profiles, migrations and patches name. A mirror
+    has the whole history, and the files of the named commits. The addresses of a repository are those in
+    matrix.yaml (`repository`, then `alternatives`), tried in this order; git rewrites them as its setting
+    `url.NEW.insteadOf` says. Credentials come from git's credential helpers, from SSH or from netrc.
 
     An interrupted update continues where it stopped. Several processes that need the same repository wait
     for one fetch. Commits that a clone in the folder of the setting `mirrors` has are not fetched.

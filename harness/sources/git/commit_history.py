@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.errors import InputError, Location
@@ -60,6 +61,13 @@ def commits_in(repository: Repository, revisions: str) -> tuple[Commit, ...]:
     if dots:
         walker.hide(pygit2.Oid(hex=repository.commit(hidden or "HEAD")))
     commits = tuple(_commit(raw) for raw in walker)
+    if _is_cut_off(repository, commits):
+        raise InputError(
+            f"the history of {revisions} is not in this repository",
+            where=Location(repository.path),
+            why="it is a shallow clone, or a mirror of which only some commits were fetched",
+            fix="run `npu-matrix mirrors update`, or `git fetch --unshallow` in a clone of your own",
+        )
     if not commits:
         raise InputError(
             f"the range {revisions} has no commits",
@@ -67,6 +75,14 @@ def commits_in(repository: Repository, revisions: str) -> tuple[Commit, ...]:
             fix="write the older revision first: OLD..NEW",
         )
     return commits
+
+
+def _is_cut_off(repository: Repository, commits: Iterable[Commit]) -> bool:
+    """Whether a shallow clone lacks the parents of one of these commits."""
+    if not repository.objects.is_shallow:
+        return False
+    lines = Path(repository.objects.path, "shallow").read_text("ascii", "replace").split()
+    return not {commit.id for commit in commits}.isdisjoint(lines)
 
 
 def one_commit(repository: Repository, revision: str) -> Commit:

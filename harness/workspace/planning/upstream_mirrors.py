@@ -17,9 +17,9 @@ from harness.sources.git.absent_objects import fetching_git
 from harness.sources.git.fetched_mirror import MirrorUpdate, Upstream, update_mirror
 from harness.sources.git.mirrors import find_mirror, own_mirror_folders
 from harness.sources.git.remote_git import RemoteGit
+from harness.workspace.planning.open_plan import patch_sources
 
 LOGGER = logging.getLogger(__name__)
-PATCHES = "patches"
 _ID = re.compile(r"[0-9a-f]{7,40}")
 _COMMITS = re.compile(r"commit:([0-9a-f]{12,40})")
 
@@ -34,7 +34,7 @@ class NamedVersion:
 
 def named_versions(settings: Settings, matrix: Matrix) -> tuple[NamedVersion, ...]:
     """All versions with a commit or tag that the matrix and the patches of this checkout name."""
-    return tuple(dict.fromkeys([*_in_matrix(matrix), *_in_patches(settings)]))
+    return tuple(dict.fromkeys([*_in_matrix(matrix), *_in_patches(settings, matrix)]))
 
 
 def _in_matrix(matrix: Matrix) -> Iterator[NamedVersion]:
@@ -54,14 +54,17 @@ def versions_of(axes: Mapping[str, str]) -> Iterator[NamedVersion]:
     yield from (NamedVersion(axis=axis, version=value) for axis, value in axes.items() if "@" in value)
 
 
-def _in_patches(settings: Settings) -> Iterator[NamedVersion]:
-    patches = settings.root / PATCHES
+def _in_patches(settings: Settings, matrix: Matrix) -> Iterator[NamedVersion]:
+    patches = settings.patches
     for upstream in upstreams(patches):
         stack, _problems = read_stack(patches, upstream)
         for patch in stack.patches:
             for variant in patch.variants:
                 for commit in _COMMITS.findall(variant.versions):
                     yield NamedVersion(axis=upstream, version=f"0@{commit}")
+    for one in patch_sources(settings, matrix).placed:
+        if _ID.fullmatch(one.pin):
+            yield NamedVersion(axis=one.upstream, version=f"0@{one.pin}")
 
 
 @dataclass(frozen=True, kw_only=True)

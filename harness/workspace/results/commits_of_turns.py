@@ -5,7 +5,7 @@ Nothing is fetched: a commit that is not available locally is named as such.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from harness.report.model.turning_points import ChangedPart, Turn, TurnCause
 from harness.settings import Settings
 from harness.sources.git.commit_history import Commit, commits_in
 from harness.sources.git.git_repository import Repository
-from harness.sources.git.mirrors import find_mirror, mirrors_folder
+from harness.sources.git.mirrors import find_mirror, mirror_folders
 
 #: How many ranges are searched, most recent turns first.
 MOST_RANGES = 50
@@ -36,7 +36,7 @@ def commits_of_turns(settings: Settings, turns: Iterable[Turn]) -> CommitNotes:
     )
     own = dict.fromkeys(pair for turn in explained if all(pair := own_revisions(turn)) and pair[0] != pair[1])
     upstream = dict.fromkeys(pair for turn in explained for pair in turn.difference.commits)
-    mirrors = mirrors_folder()
+    mirrors = mirror_folders()
     return CommitNotes(
         own={pair: _own_range(settings, pair) for pair in islice(own, MOST_RANGES)},
         upstream={pair: _upstream_range(mirrors, pair) for pair in islice(upstream, MOST_RANGES)},
@@ -67,8 +67,8 @@ def _paths(settings: Settings) -> dict[ChangedPart, Path]:
     }
 
 
-def _upstream_range(mirrors: Path | None, pair: Revisions) -> CommitRange:
-    repository = find_mirror(mirrors, pair[1]) if mirrors else None
+def _upstream_range(mirrors: Sequence[Path], pair: Revisions) -> CommitRange:
+    repository = find_mirror(mirrors, pair[1])
     if repository is None:
         return CommitRange(missing=f"no mirror has the commit {pair[1][:12]}: set NPU_MATRIX_MIRRORS")
     name = repository.path.name.removesuffix(".git") or repository.path.parent.name

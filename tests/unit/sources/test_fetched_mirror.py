@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from git_server import GitServer, commit_files, git, git_server, make_repository
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, InputError
 from harness.sources.git import absent_objects
 from harness.sources.git.absent_objects import AbsentObjectError
+from harness.sources.git.commit_history import commits_in
 from harness.sources.git.fetched_mirror import MirrorUpdate, Upstream, check_address, is_here, update_mirror
 from harness.sources.git.git_repository import Repository
 from harness.sources.git.mirrors import find_clone
@@ -360,3 +361,15 @@ def test_a_missing_file_is_fetched_when_it_is_read_if_that_is_permitted(
     assert repository.tree("v1").read("setup.py") == b"one"
     assert repository.blob("c" * 40) is None
     server.stalls = True
+
+
+def test_a_history_that_was_not_fetched_is_no_short_history(
+    tmp_path: Path, server: GitServer, upstream: Path
+) -> None:
+    first, last = head(upstream, "v1"), head(upstream)
+    found = update(tmp_path, wanted(server, first, last), if_absent=True)
+    with pytest.raises(InputError, match="is not in this repository") as caught:
+        commits_in(Repository(found.folder), f"{first}..{last}")
+    assert "mirrors update" in str(caught.value)
+    update(tmp_path, wanted(server, first, last))
+    assert len(commits_in(Repository(found.folder), f"{first}..{last}")) == 1
