@@ -97,7 +97,10 @@ def update(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.mirrors).")
 @click.pass_obj
 def list_mirrors(settings: Settings, *, as_json: bool) -> int:
-    """Show which commits that matrix.yaml and the patches name are on this disk. Fetches nothing."""
+    """Show which commits are on this disk; fetches nothing.
+
+    Listed are the commits and tags that matrix.yaml and the patches name.
+    """
     from harness.sources.git.fetched_mirror import MirrorUpdate, absent_names
     from harness.workspace.planning.open_plan import open_matrix
     from harness.workspace.planning.upstream_mirrors import named_versions, needed_upstreams
