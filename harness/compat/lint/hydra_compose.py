@@ -11,12 +11,11 @@ import posixpath
 import re
 import shutil
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError
@@ -24,22 +23,20 @@ from harness.sources.python_syntax import parse_source
 from harness.sources.tree import Tree, path_problem
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-    from harness.compat.lint.hydra_files import LoadedFiles
+    from harness.compat.lint.hydra_loader import ConfigLoader, ConfigValue
 
 MAX_CONFIG_FILES = 2000
 MAX_CONFIG_BYTES = 4 << 20
-# A script with more wrong overrides has another problem, and each costs one composition.
+# A script with more wrong overrides has another problem.
 MAX_REFUSED = 20
+#: Compositions of one job: one, another for each override that is refused, and those that look for it.
+MAX_COMPOSITIONS = 60
 # Stands, with the name of the unknown after it, for a value that only a run can know. Hydra takes any text.
 UNKNOWN_VALUE = "value_of_the_run_"
 _NO_NAME = re.compile(r"\W+")
 _SEARCH_PATH = re.compile(r"(?P<scheme>file|pkg)://(?P<path>[\w./-]+)")
 _KEY = re.compile(r"'([^']+)'")
 _FOLDER_OPTIONS = ("--config-path", "-cp", "--config-dir", "-cd")
-# Hydra keeps plugins and interpolation functions in global objects.
-_HYDRA = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,27 +64,29 @@ class RefusedOverride:
 class Composition:
     """A composed configuration without the refused overrides.
 
-    problem: why nothing could be composed, or "". incomplete: whether files of another package are missing in
-    it, which the job adds to Hydra's search path.
+    problem: why nothing could be composed, or "". unknown: what the configuration needs that only a run has,
+    or what is too large in it, or "". incomplete: whether files of another package are missing in it, which
+    the job adds to Hydra's search path.
     """
 
-    values: Mapping[str, Any]
-    refused: tuple[RefusedOverride, ...]
+    values: Mapping[str, ConfigValue]
+    refused: tuple[RefusedOverride, ...] = ()
     problem: str = ""
+    unknown: str = ""
     incomplete: bool = False
 
     def has(self, key: str) -> bool:
         """Whether the configuration has this dotted key."""
         return self._find(key)[0]
 
-    def value(self, key: str) -> Any:
+    def value(self, key: str) -> ConfigValue:
         """The value of a dotted key; None if there is no such key."""
         return self._find(key)[1]
 
-    def _find(self, key: str) -> tuple[bool, Any]:
-        node: Any = self.values
+    def _find(self, key: str) -> tuple[bool, ConfigValue]:
+        node: ConfigValue = dict(self.values)
         for part in key.split("."):
-            if not isinstance(node, Mapping) or part not in node:
+            if not isinstance(node, dict) or part not in node:
                 return False, None
             node = node[part]
         return True, node
@@ -102,7 +101,7 @@ class VerlConfiguration:
         self._folder: Path | None = None
         self._defaults: dict[Program, Composition] = {}
         self._trees: dict[str, ast.Module | None] = {}
-        self._loaded: LoadedFiles = {}
+        self._loader: ConfigLoader | None = None
 
     @property
     def paths(self) -> frozenset[str]:
@@ -153,18 +152,35 @@ class VerlConfiguration:
 
     def compose(self, program: Program, overrides: Sequence[ScriptValue]) -> Composition:
         """Compose a program's configuration with the overrides that Hydra takes."""
-        refused, taken = _parsed(overrides)
-        for _ in range(MAX_REFUSED):
-            values, problem = self._load(program, taken)
-            if not problem:
-                incomplete = any(_key(one.text) == "hydra.searchpath" for one in taken)
-                return Composition(values=values, refused=tuple(refused), incomplete=incomplete)
-            guilty = self._guilty(program, taken, problem)
+        from harness.compat.lint.hydra_loader import NotComposedError
+
+        try:
+            return self._composed(program, overrides)
+        except NotComposedError as error:
+            return Composition(values={}, unknown=str(error))
+
+    def _composed(self, program: Program, overrides: Sequence[ScriptValue]) -> Composition:
+        loader = self._started_loader()
+        refused, taken = _parsed(overrides, loader)
+        trial = _Trial(loader, program)
+        values, problem = trial.compose(taken)
+        while problem and len(refused) < MAX_REFUSED:
+            guilty = _guilty(trial, taken, problem)
             if guilty is None:
                 break
             refused.append(guilty)
             taken.remove(guilty.override)
-        return Composition(values={}, refused=tuple(refused), problem=problem)
+            values, problem = trial.compose(taken)
+        incomplete = any(_key(one.text) == "hydra.searchpath" for one in taken)
+        return Composition(values=values, refused=tuple(refused), problem=problem, incomplete=incomplete)
+
+    def _started_loader(self) -> ConfigLoader:
+        from harness.compat.lint.hydra_loader import ConfigLoader
+
+        assert self._folder is not None
+        if self._loader is None:
+            self._loader = ConfigLoader(self._folder)
+        return self._loader
 
     def defaults(self, program: Program) -> Composition:
         """The program's configuration without any override."""
@@ -206,40 +222,6 @@ class VerlConfiguration:
         """All nodes of a module; none if it is not valid."""
         parsed = self.syntax_tree(path)
         return ast.walk(parsed) if parsed is not None else iter(())
-
-    def _guilty(self, program: Program, taken: Sequence[ScriptValue], problem: str) -> RefusedOverride | None:
-        """The override that the message names, or the first that Hydra refuses alone."""
-        named = _KEY.search(problem)
-        for override in reversed(taken):
-            if named and named[1].split("=")[0].lstrip("+~") == _key(override.text):
-                return RefusedOverride(override=override, key=_key(override.text), message=problem)
-        for override in taken:
-            _, alone = self._load(program, [override])
-            if alone:
-                return RefusedOverride(override=override, key=_key(override.text), message=alone)
-        return None
-
-    def _load(self, program: Program, overrides: Sequence[ScriptValue]) -> tuple[Mapping[str, Any], str]:
-        """The composed configuration, and Hydra's message if it refuses the overrides."""
-        from hydra._internal.config_loader_impl import ConfigLoaderImpl
-        from hydra._internal.utils import create_config_search_path
-        from hydra.errors import HydraException
-        from hydra.types import RunMode
-        from omegaconf.errors import OmegaConfBaseException
-
-        from harness.compat.lint.hydra_files import remembering_repository
-
-        assert self._folder is not None
-        words = [_text(override) for override in overrides]
-        with _HYDRA:
-            search_path = create_config_search_path(str(self._folder / program.folder))
-            loader = ConfigLoaderImpl(search_path)
-            loader.repository = remembering_repository(search_path, self._loaded)
-            try:
-                config = loader.load_configuration(program.name, words, run_mode=RunMode.RUN)
-            except (HydraException, OmegaConfBaseException) as error:
-                return {}, _message(error)
-            return _resolved(config), ""
 
     def _config_files(self) -> Iterator[str]:
         count = 0
@@ -301,47 +283,47 @@ class VerlConfiguration:
         return None
 
 
-def _resolved(config: DictConfig) -> dict[str, Any]:
-    """The values of a configuration. An interpolation that only a run can resolve stays as it is."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
+class _Trial:
+    """Tries overrides of one job, a limited number of times."""
 
-    try:
-        plain = OmegaConf.to_container(config, resolve=True)
-        return {str(name): value for name, value in plain.items()} if isinstance(plain, dict) else {}
-    except OmegaConfBaseException:
-        found: dict[str, Any] = {}
-    raw = OmegaConf.to_container(config, resolve=False)
-    for name, value in raw.items() if isinstance(raw, dict) else ():
+    def __init__(self, loader: ConfigLoader, program: Program) -> None:
+        self._loader, self._program = loader, program
+        self._left = MAX_COMPOSITIONS
+
+    def compose(self, overrides: Sequence[ScriptValue]) -> tuple[Mapping[str, ConfigValue], str]:
+        """The composed configuration, and Hydra's message if it refuses the overrides."""
+        from harness.compat.lint.hydra_loader import NotComposedError, RefusedError
+
+        self._left -= 1
+        if self._left < 0:
+            raise NotComposedError(f"overrides that Hydra refuses, after {MAX_COMPOSITIONS} attempts")
+        words = [_text(override) for override in overrides]
         try:
-            node = config[name]
-        except OmegaConfBaseException:
-            found[str(name)] = value
-            continue
-        found[str(name)] = _resolved(node) if OmegaConf.is_dict(node) else _plain_or(node, value)
-    return found
+            return self._loader.compose(self._program.folder, self._program.name, words), ""
+        except RefusedError as error:
+            return {}, _message(str(error)) or str(error)
 
 
-def _plain_or(node: Any, raw: Any) -> Any:
-    """A resolved value; a list with an interpolation that cannot be resolved stays as it is written."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    if not OmegaConf.is_list(node):
-        return node
-    try:
-        return OmegaConf.to_container(node, resolve=True)
-    except OmegaConfBaseException:
-        return raw
+def _guilty(trial: _Trial, taken: Sequence[ScriptValue], problem: str) -> RefusedOverride | None:
+    """The override that the message names, or the first that Hydra refuses alone."""
+    named = _KEY.search(problem)
+    for override in reversed(taken):
+        if named and named[1].split("=")[0].lstrip("+~") == _key(override.text):
+            return RefusedOverride(override=override, key=_key(override.text), message=problem)
+    for override in taken:
+        _, alone = trial.compose([override])
+        if alone:
+            return RefusedOverride(override=override, key=_key(override.text), message=alone)
+    return None
 
 
 def _parsed(
-    overrides: Sequence[ScriptValue],
+    overrides: Sequence[ScriptValue], loader: ConfigLoader
 ) -> tuple[list[RefusedOverride], list[ScriptValue]]:
     """The overrides that are not valid, and the others."""
     refused, taken = [], []
     for override in overrides:
-        problem = _syntax_problem(_text(override))
+        problem = _message(loader.syntax_problem(_text(override)))
         if problem:
             refused.append(RefusedOverride(override=override, key=_key(override.text), message=problem))
         else:
@@ -349,21 +331,9 @@ def _parsed(
     return refused, taken
 
 
-def _syntax_problem(text: str) -> str:
-    """Hydra's message for an override that its grammar does not have; "" for a valid one."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    try:
-        OverridesParser.create().parse_override(text)
-    except HydraException as error:
-        return _message(error)
-    return ""
-
-
-def _message(error: Exception) -> str:
+def _message(text: str) -> str:
     """The text of an exception in one line, without the address of Hydra's manual and the search path."""
-    return " ".join(re.split(r"See https|Config search path", str(error))[0].split())
+    return " ".join(re.split(r"See https|Config search path", text)[0].split())
 
 
 def _text(override: ScriptValue) -> str:

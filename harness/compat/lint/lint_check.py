@@ -126,7 +126,7 @@ def lint_job(
             findings=(), undecided=(), notes=(ScriptNote(line=job.where.line, text=NOT_A_VERL_JOB),)
         )
     composed = compose_job(job, configuration)
-    composition = composed[1] if composed and not composed[1].problem else None
+    composition = composed[1] if composed and composed[1].values else None
     facts = JobFacts(job, versions, rules, composition)
     findings, undecided = [], []
     for rule in rules.rules if _trains_a_policy(job, composition) else ():

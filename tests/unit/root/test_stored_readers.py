@@ -148,6 +148,7 @@ READERS: dict[str, Probe | str] = {
     "cell_program/built_environment.py:read_cell_device": IN_MEMORY,
     "cell_program/torch_device.py:_published": PROCESS,
     "code_graph/stored_facts.py:read_json": Probe(write_code_facts, read_json),
+    "compat/lint/hydra_loader.py:_compose_config_from_defaults_list": IN_MEMORY,
     "compat/lint/ruleset.py:_read": SHIPPED,
     "compat/lint/shell/syntax_tree.py:parse_bash": PROCESS,
     "compat/operators/operator_schema.py:read_operators": SHIPPED,
