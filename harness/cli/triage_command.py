@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     "  npu-matrix triage --run latest\n"
     "  kubectl logs trainer-0 | npu-matrix triage -\n  npu-matrix triage --list\n"
     "  npu-matrix triage train.log --learn --id my-failure --cause '...' --remedy '...' --source URL\n\n\b\n"
-    "Exit codes: 0 every failure was recognised, or none was found; 1 a failure is unknown.",
+    "Exit codes: 0 the log shows that the job worked; 1 it shows a failure, or not that the job worked "
+    "(an empty log, no end).",
 )
 @click.argument("logs", nargs=-1, metavar="[LOG]...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.triage).")
@@ -99,7 +100,7 @@ def command(
         _print_json(diagnoses, mask, as_list=run_id is not None)
     else:
         _print_text(diagnoses, mask)
-    return EXIT_UNEXPECTED if any(found.root and not found.known for found in diagnoses.values()) else EXIT_OK
+    return EXIT_OK if all(found.is_clean for found in diagnoses.values()) else EXIT_UNEXPECTED
 
 
 def _diagnose(log: str, catalogue: Catalogue, compared: ComparedRuns) -> Diagnosis:

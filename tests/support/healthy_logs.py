@@ -73,3 +73,69 @@ def healthy_log(size: int, seed: int = 0) -> bytes:
         if total >= size:
             return b"".join(pieces)
     raise AssertionError
+
+
+TRACEBACK = (
+    "Traceback (most recent call last):",
+    '  File "/app/train.py", line 3, in <module>',
+    "    main()",
+)
+SCARES = (
+    "/usr/lib/python3/site-packages/vllm/connections.py:8: RuntimeWarning: Failed to read commit hash:\nNo module named 'vllm._version'\n  from vllm.version import __version__ as VLLM_VERSION",
+    "WARNING 11-20 08:00:03 [_custom_ops.py:20] Failed to import from vllm._C with ModuleNotFoundError(\"No module named 'vllm._C'\")",
+    "INFO 11-20 08:00:03 [importing.py:53] Triton module has been replaced with a placeholder: 0 active driver(s) found.",
+    "2026-11-20 08:00:05,123 - verl.utils.hub - ERROR - ConnectionError: reset by peer, retrying (attempt 2 of 5)",
+    "ERROR: connection refused by 10.0.0.7:6379, will try again in 5 s",
+    "epoch 3 validation error: 0.01, error_rate=0.002, RMSE Error: 0.0131",
+    "tests/unit/test_errors.py::test_runtime_error_is_raised PASSED [ 12%]",
+    "tests/unit/test_oom.py::test_out_of_memory_killed PASSED [ 13%]",
+    "[W compiler_depend.ts:487] Warning: NPU warning, error code is 107002[Error]: The context is empty.",
+    "on_error: ignore, raise_error: False, 'log_level': 'ERROR', GLOO_LOG_LEVEL=ERROR, error_code=0",
+    "{'prompt': \"why does it say 'RuntimeError: NPU out of memory'?\", 'response': 'ValueError: the batch is too large'}",
+    '{"input": "Fix this: Traceback (most recent call last):\\n  File \\"a.py\\", line 1\\nKeyError: 1", "score": 1.0}',
+    "(raylet) [2026-11-20 08:00:00,123 W 4242 4243] (raylet) node_manager.cc:3065: worker exit is delayed",
+    "saved 12 of 12 shards, 0 failed, exit code 0",
+    "rewards: {'format_error': 0.25, 'timeout_error': 0.0, 'mean': 0.5}",
+)
+
+
+def _cited(chance: random.Random, texts: tuple[str, ...]) -> Iterator[str]:
+    """A prompt and an answer that cite an error, as verl and as chat templates print them."""
+    error = chance.choice(texts)
+    lines = (*TRACEBACK, *error.split("\n"))
+    if chance.random() < 0.5:
+        yield f"[prompt] A user sees this: {lines[0]}"
+        yield from lines[1:]
+        yield f"[response] {error.splitlines()[0]} means that the job failed. Try this:"
+        yield from ("```", *lines, "```")
+        yield from ("[ground_truth] 42", "[score] 0.0")
+    else:
+        yield from ("<|im_start|>user", *lines, "<|im_end|>")
+        yield from ("<|im_start|>assistant", "It fails with", *lines, "Killed", "<|im_end|>")
+
+
+def scary_lines(texts: tuple[str, ...], seed: int = 0) -> Iterator[str]:
+    """A healthy log whose prompts, answers and warnings mention errors, among them `texts`."""
+    chance = random.Random(seed)
+    step = 0
+    for line in healthy_lines(seed):
+        if " step:" in line:
+            step += 1
+        yield line
+        if chance.random() < 0.02:
+            yield from chance.choice(SCARES).split("\n")
+        if chance.random() < 0.02:
+            prefix = "\x1b[36m(TaskRunner pid=4242)\x1b[0m " if chance.random() < 0.5 else ""
+            yield from (prefix + one for one in _cited(chance, texts))
+
+
+def scary_log(size: int, texts: tuple[str, ...], seed: int = 0) -> bytes:
+    """About `size` bytes of a healthy log in which errors are mentioned, up to the end of a step."""
+    pieces: list[bytes] = []
+    total = 0
+    for line in scary_lines(texts, seed):
+        pieces.append(line.encode() + b"\n")
+        total += len(pieces[-1])
+        if total >= size and b" step:" in pieces[-1]:
+            return b"".join(pieces)
+    raise AssertionError

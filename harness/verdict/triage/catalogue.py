@@ -109,8 +109,15 @@ class Catalogue:
     metrics: tuple[MetricSignature, ...] = ()
 
     def matching(self, text: str) -> tuple[Signature, ...]:
-        """The signatures that match a line."""
-        return tuple(signature for signature in self.signatures if signature.regex.search(text))
+        """The signatures that match a line (see `matching`)."""
+        return matching(self.signatures, text)
+
+
+def matching(signatures: Iterable[Signature], text: str) -> tuple[Signature, ...]:
+    """The signatures that match a line. If one of them is a cause, those of symptoms are left out."""
+    found = tuple(signature for signature in signatures if signature.regex.search(text))
+    causes = tuple(signature for signature in found if signature.role == "cause")
+    return causes or found
 
 
 class _File(BaseModel):

@@ -6,12 +6,13 @@ import io
 import re
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
 from harness.errors import InputError, Location
 from harness.verdict.triage.catalogue import Catalogue, Signature, shipped_catalogue
+from harness.verdict.triage.job_end import STANDS_STILL, Ending
 from harness.verdict.triage.log_scan import Match, Scan, scan
 from harness.verdict.triage.metric_series import MetricSeries
 from harness.verdict.triage.metric_triage import metric_matches
@@ -24,14 +25,17 @@ SUSPICIOUS = re.compile(
     r"|\b(?:cannot find|command not found|permission denied|no space left|killed|aborted)\b",
     re.IGNORECASE,
 )
+# After the message of a native function of torch_npu, CANN's own report follows in several lines.
+NATIVE = re.compile(r"(?:NPU|HCCL) function error|NPU error, error code is|\w+\.(?:cpp|ts):\d{1,6}")
+NATIVE_LINES = 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """One failure in a log, which several ranks may report.
 
-    signature: None for an unknown failure. count: number of occurrences on all ranks. survived: training
-    continued after it.
+    signature: None for an unknown failure. count: number of occurrences on all ranks. survived: the job
+    continued after it. mild: the program that reported it did not consider it an error.
     """
 
     signature: Signature | None
@@ -42,6 +46,7 @@ class Finding:
     processes: tuple[str, ...] = ("",)
     count: int = 1
     survived: bool = False
+    mild: bool = False
     failure: LoggedFailure | None = None
 
     @property
@@ -58,6 +63,8 @@ class Finding:
 
     @property
     def _weight(self) -> int:
+        if self.mild:
+            return 2
         if self.signature is None:
             return 1 if self.failure is None or self.failure.secondary else 0
         if self.signature.severity != "error":
@@ -91,12 +98,16 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """Why a job failed, according to its log. `findings` are ranked, the most likely cause first."""
+    """Why a job failed, according to its log. `findings` are ranked, the most likely cause first.
+
+    ending: what the log shows of the end of the job.
+    """
 
     findings: tuple[Finding, ...]
     lines: int
     size: int
     notes: tuple[str, ...] = ()
+    ending: Ending = field(default_factory=lambda: Ending(kind="working"))
 
     @property
     def root(self) -> Finding | None:
@@ -104,11 +115,26 @@ class Diagnosis:
         return next((finding for finding in self.findings if not finding.survived), None)
 
     @property
+    def first(self) -> Finding | None:
+        """The failure that was reported first, of those that the job did not survive, or None."""
+        fatal = [one for one in self.findings if not one.survived and one.line]
+        return min(fatal, key=lambda finding: finding.line, default=None)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the log shows that the job worked, and no failure that ended it."""
+        return self.root is None and self.ending.is_clean
+
+    @property
     def known(self) -> bool:
         """Whether a signature explains the root cause. Symptoms and warnings do not count."""
         root = self.root
         return bool(
-            root and root.signature and root.signature.role == "cause" and root.signature.severity == "error"
+            root
+            and root.signature
+            and not root.mild
+            and root.signature.role == "cause"
+            and root.signature.severity == "error"
         )
 
     def to_json(self) -> dict[str, object]:
@@ -117,6 +143,13 @@ class Diagnosis:
             "schema": SCHEMA,
             "known": self.known,
             "root": self.root.to_json() if self.root else None,
+            "first": self.first.to_json() if self.first else None,
+            "ending": {
+                "kind": self.ending.kind,
+                "step": self.ending.last,
+                "steps": self.ending.total,
+                "clean": self.is_clean,
+            },
             "matches": [finding.to_json() for finding in self.findings],
             "lines": self.lines,
             "bytes": self.size,
@@ -195,11 +228,17 @@ def diagnose(found: Scan, catalogue: Catalogue, *, compared: ComparedRuns | None
         # If there are several causes, the exception of the last process that died is the most likely one.
         key=lambda finding: (*finding.order[:2], finding.id != last_id, finding.line),
     )
+    findings = [finding for finding in findings if not (finding.mild and finding.survived)]
     findings += _metric_findings(found, catalogue, compared or ComparedRuns())
+    findings += _standstill(found)
     if not findings:
         findings = _suspicious(found)
     return Diagnosis(
-        findings=tuple(findings), lines=found.lines, size=found.size, notes=_notes(found, findings)
+        findings=tuple(findings),
+        lines=found.lines,
+        size=found.size,
+        notes=_notes(found, findings),
+        ending=found.job.ending(is_empty=found.is_empty, last_step=max(found.series.lines, default=0)),
     )
 
 
@@ -212,9 +251,16 @@ def _explained(found: Scan) -> dict[int, Match | None]:
     for failure in found.failures:
         matches = by_process.get(failure.process, [])
         index = bisect_left(matches, failure.first, key=lambda match: match.line)
-        inside = index < len(matches) and matches[index].line <= failure.line
+        inside = index < len(matches) and matches[index].line <= failure.line + _continuation(failure)
         explained[id(failure)] = matches[index] if inside else None
     return explained
+
+
+def _continuation(failure: LoggedFailure) -> int:
+    """How many lines after a failure still belong to its message."""
+    if NATIVE.search(failure.message):
+        return NATIVE_LINES
+    return 1 if failure.message.endswith(":") else 0
 
 
 def _name(failure: LoggedFailure, explained: Mapping[int, Match | None]) -> str:
@@ -232,6 +278,7 @@ def _match_finding(match: Match, found: Scan) -> Finding:
         processes=(match.process,),
         count=match.count,
         survived=match.line < found.progress,
+        mild=match.mild,
     )
 
 
@@ -246,6 +293,11 @@ def _failure_finding(failure: LoggedFailure, found: Scan) -> Finding:
         survived=failure.line < found.progress,
         failure=failure,
     )
+
+
+def _standstill(found: Scan) -> list[Finding]:
+    stood = found.job.standstill()
+    return [Finding(signature=STANDS_STILL, text=stood[1], line=stood[0])] if stood else []
 
 
 def _metric_findings(found: Scan, catalogue: Catalogue, compared: ComparedRuns) -> list[Finding]:

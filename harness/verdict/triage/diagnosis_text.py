@@ -12,7 +12,10 @@ def describe(found: Diagnosis) -> list[str]:
     """A diagnosis as lines. Excerpts of the log follow `| `, so that CI runners execute no commands."""
     root = found.root
     if root is None:
-        return [f"no failure found in {found.lines} lines"]
+        lines = [f"no failure found in {found.lines} lines"]
+        if found.ending.sentence:
+            lines.append(f"  but {found.ending.sentence}")
+        return [*lines, *(f"note: {note}" for note in found.notes)]
     head = f"root cause: {root.id}" if found.known else f"unknown failure: {root.id}"
     lines = [f"{head}, line {root.line}{_ranks(root)}", f"  | {root.text}"]
     if root.signature:
@@ -26,6 +29,9 @@ def describe(found: Diagnosis) -> list[str]:
         lines.append(
             "  do:  when you know the cause, add it: npu-matrix triage LOG --learn --id ... --cause ..."
         )
+    first = found.first
+    if first and first is not root:
+        lines.append(f"first error: {first.id}, line {first.line}{_ranks(first)}")
     rest = [finding for finding in found.findings if finding is not root]
     for finding in rest[:SHOWN_FINDINGS]:
         role = "before training continued" if finding.survived else "also"

@@ -8,21 +8,38 @@ from dataclasses import dataclass
 from harness.sources.redact import ESCAPES, MASK, mask_secrets
 
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+LEVELS = "DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL"
 PREFIXES = (
-    # The time stamp of a CI runner, docker or Kubernetes.
+    # Ray's C++ processes: [2026-11-20 08:00:00,123 E 4242 4243] (raylet)
+    re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{1,6} (?P<letter>[DIWEF]) \d{1,10} \d{1,10}\] ?"),
+    # The time stamp of a CI runner, docker, Kubernetes or Python's logging.
     re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?[ \t]?"),
     # Ray and vLLM: (WorkerDict pid=288089, ip=172.16.0.134), (EngineCore_DP0 pid=77).
     re.compile(r"\((?P<name>[^\s()]{1,80}) pid=(?P<pid>\d{1,10})(?:, ip=(?P<ip>[^\s()]{1,60}))?\) ?"),
+    # Ray's own processes: (raylet), (raylet, ip=10.0.0.2), (pid=77).
+    re.compile(r"\((?P<daemon>raylet|gcs_server|pid=\d{1,10})(?:, ip=[^\s()]{1,60})?\) ?"),
     # torchrun: [rank3]: and [default3]:
     re.compile(r"\[(?:rank|default|local_rank)(?P<rank>\d{1,6})\]: ?"),
+    # mpirun --tag-output: [1,3]<stderr>:
+    re.compile(r"\[\d{1,6},(?P<mpi>\d{1,6})\]<std(?:out|err)>: ?"),
     # docker compose: trainer-1  | text
     re.compile(r"(?P<service>[A-Za-z][\w.-]{0,60}) +\| "),
-    # vLLM's formatter: ERROR 11-20 08:00:00 [core.py:708]
+    # vLLM's formatter: ERROR 11-20 08:00:00 [core.py:708], and before 0.8 without the first bracket.
+    re.compile(rf"(?P<level>{LEVELS}) \d\d-\d\d \d\d:\d\d:\d\d (?:\[?[^\]\s\[]{{1,80}}:\d+\] ?)?"),
+    # torch and glog: [E915 08:00:00.123456789 ProcessGroupHCCL.cpp:616], E0915 08:00:00.123000 77 api.py:869]
+    re.compile(r"\[?(?P<glog>[DIWEF])\d{3,4} \d\d:\d\d:\d\d\.\d{1,9}(?: +\d{1,10})? [^\s\]]{1,120}:\d+\] ?"),
+    # A source file after the level: [INFO] [aggregate_logger.py:54:log]:
     re.compile(
-        r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]\s]{1,80}:\d+\] ?)?"
+        rf"(?:\[(?P<named>{LEVELS})\] ?)?\[[\w./-]{{1,80}}\.(?:py|cc|cpp)(?::\d{{1,6}})(?::\w{{1,60}})?\]:? ?"
     ),
 )
-RANK = re.compile(r"(?:\brank[ =:]{1,2}|\bRankID:|_TP|_rank)(\d{1,6})\b", re.IGNORECASE)
+LETTERS = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL"}
+# A level at the beginning of a line: `ERROR: text`, `[ERROR] text`, `name - ERROR - text`.
+LEVEL = re.compile(rf"(?:^|[\s\[:|-])(?P<level>{LEVELS})(?=[\s\]:|]|$)")
+LEVEL_WITHIN = 90
+# torch's warnings: [W file.cpp:8] Warning: text. Python's: x.py:8: RuntimeWarning: text.
+TORCH_WARNINGS = ("[W ", "W NPU")
+RANK = re.compile(r"(?:(?:\b|_)rank {0,8}[=:]? {0,2}|\bRankID:|_TP|_rank)(\d{1,6})\b", re.IGNORECASE)
 REPEATED = re.compile(r" \[repeated (\d{1,9})x across cluster\]")
 RANK_WITHIN = 300
 
@@ -39,17 +56,31 @@ SECRETS = re.compile(
 SHOWN = 400
 
 
+MILD = frozenset({"DEBUG", "INFO", "NOTICE", "WARN", "WARNING"})
+
+
 @dataclass(frozen=True, kw_only=True)
 class LogLine:
     """`body` is the text without prefixes. `process` names the process, "" for the main process.
 
-    more: how many equal lines of other processes Ray left out.
+    more: how many equal lines of other processes Ray left out. level: its logging level, "" if it has none.
     """
 
     body: str
     process: str = ""
     rank: int | None = None
     more: int = 0
+    level: str = ""
+
+    @property
+    def is_mild(self) -> bool:
+        """Whether the program that wrote the line did not consider it an error."""
+        return self.level in MILD
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the program that wrote the line considered it an error."""
+        return self.level in {"ERROR", "CRITICAL", "FATAL"}
 
 
 def plain(raw: bytes) -> str:
@@ -61,7 +92,7 @@ def plain(raw: bytes) -> str:
 def parse_line(raw: bytes) -> LogLine:
     """Parse a line in any encoding. If it contains carriage returns, the text after the last one counts."""
     text = plain(raw).rstrip("\r\n").rpartition("\r")[2]
-    process, rank, more = "", None, 0
+    process, level, rank, more = "", "", None, 0
     while True:
         found = next((match for prefix in PREFIXES if (match := prefix.match(text)) and match.end()), None)
         if found is None:
@@ -70,11 +101,13 @@ def parse_line(raw: bytes) -> LogLine:
         if parts.get("pid"):
             host = f"@{parts['ip']}" if parts.get("ip") else ""
             process = f"{parts['name']}:{parts['pid']}{host}"
-        elif parts.get("service"):
-            process = process or parts["service"]
-        if parts.get("rank"):
-            rank = int(parts["rank"])
+        process = process or parts.get("service") or parts.get("daemon") or ""
+        ranked = parts.get("rank") or parts.get("mpi")
+        if ranked:
+            rank = int(ranked)
             process = process or f"rank{rank}"
+        letter = parts.get("letter") or parts.get("glog")
+        level = level or parts.get("level") or parts.get("named") or LETTERS.get(letter or "", "")
         text = text[found.end() :]
     repeated = REPEATED.search(text)
     if repeated:
@@ -83,7 +116,14 @@ def parse_line(raw: bytes) -> LogLine:
     if rank is None:
         stated = RANK.search(f"{process} {text[:RANK_WITHIN]}")
         rank = int(stated[1]) if stated else None
-    return LogLine(body=text, process=process, rank=rank, more=more)
+    return LogLine(body=text, process=process, rank=rank, more=more, level=level or _level(text))
+
+
+def _level(text: str) -> str:
+    stated = LEVEL.search(text[:LEVEL_WITHIN])
+    if stated:
+        return stated["level"]
+    return "WARNING" if "Warning: " in text[:RANK_WITHIN] or text.startswith(TORCH_WARNINGS) else ""
 
 
 def masked(text: str) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO
 
-from harness.verdict.triage.catalogue import Catalogue, Signature
+from harness.verdict.triage.catalogue import Catalogue, Signature, matching
+from harness.verdict.triage.citations import LONGEST, follows_warning, in_quoted_field, is_cited
+from harness.verdict.triage.error_lines import NEEDLES, error_of
+from harness.verdict.triage.job_end import END_NEEDLES, JobProgress
 from harness.verdict.triage.log_line import LogLine, parse_line, plain, shown
 from harness.verdict.triage.metric_series import MetricSeries
-from harness.verdict.triage.stack_trace import HEAD, LoggedFailure, TracebackReader
+from harness.verdict.triage.stack_trace import FRAME_NEEDLE, HEAD, LoggedFailure, TracebackReader
 
 if TYPE_CHECKING:
     from harness.verdict.triage.literal_search import Hit
@@ -23,20 +26,18 @@ BEFORE_BYTES = 1 << 12
 MANY = 1000
 TAIL_LINES = 200
 TAIL_BYTES = 1 << 16
-#: verl prints this with the metrics of every step. Failures before the last step did not end the job.
-PROGRESS = "training/global_step"
-CRASHES = (
-    "Segmentation fault",
-    "Fatal Python error",
-    "terminate called after throwing",
-    "Out of memory: Killed process",
-    "(core dumped)",
-)
+#: verl prints this with the metrics of every step.
+STEP = "training/global_step"
+PROGRESS = frozenset({STEP, *END_NEEDLES})
+CRASHES = ("Fatal Python error",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """A line that matches a signature. `line` counts from 1."""
+    """A line that matches a signature. `line` counts from 1.
+
+    mild: the program that wrote it did not consider it an error.
+    """
 
     signature: Signature
     line: int
@@ -44,25 +45,32 @@ class Match:
     rank: int | None
     text: str
     count: int = 1
+    mild: bool = False
 
 
 @dataclass(kw_only=True)
 class Scan:
     """The findings in a log, in order of lines.
 
-    progress: the line of the last training step, 0 if there is none. series: the metrics of the catalogue by
-    step. tail: the last lines with their numbers. capped: a match occurred `MANY` times, and further
-    occurrences were not counted.
+    job: the progress of the job. series: the metrics of the catalogue by step. tail: the last lines with
+    their numbers. capped: a match occurred `MANY` times, and further occurrences were not counted.
+    is_empty: whether the log has only blanks.
     """
 
     matches: list[Match] = field(default_factory=list)
     failures: list[LoggedFailure] = field(default_factory=list)
     lines: int = 0
     size: int = 0
-    progress: int = 0
+    is_empty: bool = True
+    job: JobProgress = field(default_factory=JobProgress)
     series: MetricSeries = field(default_factory=MetricSeries)
     tail: tuple[tuple[int, str], ...] = ()
     capped: bool = False
+
+    @property
+    def progress(self) -> int:
+        """What was reported before this line did not end the job; 0 if it shows no progress."""
+        return self.job.cutoff
 
 
 class _Needles:
@@ -74,7 +82,7 @@ class _Needles:
         for signature in catalogue.signatures:
             for needle in signature.needles:
                 self._signatures.setdefault(needle, []).append(signature)
-        self._others = [HEAD, PROGRESS, *CRASHES]
+        self._others = [HEAD, FRAME_NEEDLE, *sorted(PROGRESS), *NEEDLES, *CRASHES]
         self._build()
 
     def _build(self) -> None:
@@ -94,7 +102,7 @@ class _Needles:
         return list(found.values())
 
     def others(self, hits: Iterable[Hit]) -> set[str]:
-        """The texts among `hits` that do not belong to a signature: `HEAD`, `PROGRESS` and `CRASHES`."""
+        """The texts among `hits` that are searched for besides those of signatures."""
         return {self.texts[hit.needle] for hit in hits} & set(self._others)
 
     def is_exhausted(self, name: str) -> bool:
@@ -135,6 +143,14 @@ def scan(stream: BinaryIO, catalogue: Catalogue) -> Scan:
     return scanner.finish()
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Crash:
+    """Whether a line has the text of a crash, and which of these texts are exhausted."""
+
+    seen: bool
+    exhausted: set[str]
+
+
 class _Scanner:
     def __init__(self, catalogue: Catalogue) -> None:
         names = tuple(dict.fromkeys(name for one in catalogue.metrics for name in one.metrics))
@@ -147,6 +163,8 @@ class _Scanner:
 
     def feed(self, data: bytes, repeated: int = 0) -> None:
         """Scan whole lines, or a part of a line; `repeated` bytes at its start were already scanned."""
+        self.found.job.read_part(data, self._line)
+        self.found.is_empty &= not data or data.isspace()
         hits = self._needles.finder.find(data)
         position, index, exhausted = 0, 0, set[str]()
         while index < len(hits) or (self._tracebacks.busy and position < len(data)):
@@ -182,34 +200,53 @@ class _Scanner:
                 first = max(start, position - BEFORE_BYTES)
                 last = min(end, first + LINE_BYTES)
             scanned = last
-            inside = [other for other in hits if first <= other.position < last]
-            others = self._needles.others(inside)
-            signatures = self._needles.signatures(inside)
-            raw = data[first:last]
-            if PROGRESS in others:
-                self.found.progress = self._line
-                self.found.series.read_line(raw, self._line)
-            if signatures and not self._tracebacks.busy:
-                text = plain(raw)
-                signatures = [signature for signature in signatures if signature.regex.search(text)]
-            if not signatures and others <= {PROGRESS} and not self._tracebacks.busy:
-                continue
-            line = parse_line(raw)
-            exhausted |= self._match(line, signatures)
-            exhausted |= self._crash(line, others - {PROGRESS, HEAD})
-            failure = self._tracebacks.feed(self._line, line)
-            if failure and len(self.found.failures) < MANY:
-                self.found.failures.append(failure)
+            # A needle may begin with the end of the line before.
+            inside = [other for other in hits if first - 1 <= other.position < last]
+            exhausted |= self._scan_part(data, first, last, inside)
         if len(self.found.failures) >= MANY and HEAD in self._needles.texts:
-            exhausted.add(HEAD)
+            exhausted |= {HEAD, FRAME_NEEDLE, *NEEDLES}
         return exhausted
+
+    def _scan_part(self, data: bytes, first: int, last: int, hits: list[Hit]) -> set[str]:
+        """Scan a line, or a part of a long one."""
+        others, signatures = self._needles.others(hits), self._needles.signatures(hits)
+        raw = data[first:last]
+        progress = others & PROGRESS
+        ends = progress - {STEP}
+        text = plain(raw) if ends or (signatures and not self._tracebacks.busy) else ""
+        if STEP in progress:
+            self.found.series.read_line(raw, self._line)
+        if ends:
+            self.found.job.read_line(text, self._line)
+        if signatures and not self._tracebacks.busy:
+            signatures = [signature for signature in signatures if signature.regex.search(text)]
+        if not signatures and others <= PROGRESS and not self._tracebacks.busy:
+            return set()
+        line = parse_line(raw)
+        if (signatures or others - PROGRESS) and self._is_cited(data, hits[0].position, last, line):
+            return set()
+        if signatures and follows_warning(data, first):
+            line = replace(line, level="WARNING")
+        matched = self._match(line, signatures)
+        crashed = self._crash(line, others & set(CRASHES))
+        was_open = self._tracebacks.is_open(line.process)
+        failure = self._tracebacks.feed(self._line, line)
+        if failure is None and not was_open and others & set(NEEDLES) and not crashed.seen:
+            failure = error_of(self._line, line)
+        if failure and len(self.found.failures) < MANY:
+            self.found.failures.append(failure)
+        return matched | crashed.exhausted
+
+    def _is_cited(self, data: bytes, position: int, end: int, line: LogLine) -> bool:
+        before = data[max(0, position - LONGEST) : position]
+        if len(before) < LONGEST:
+            before = self._last + before
+        return is_cited(before, data[end : end + LONGEST], line.process)
 
     def _match(self, line: LogLine, signatures: list[Signature]) -> set[str]:
         exhausted: set[str] = set()
-        for signature in signatures:
-            if not signature.regex.search(line.body):
-                continue
-            if (signature.id, self._line) in self._seen:
+        for signature in matching(signatures, line.body):
+            if (signature.id, self._line) in self._seen or in_quoted_field(line.body, signature.regex):
                 continue
             self._seen.add((signature.id, self._line))
             self.found.matches.append(
@@ -220,13 +257,14 @@ class _Scanner:
                     rank=line.rank,
                     text=shown(line.body),
                     count=1 + line.more,
+                    mild=line.is_mild and signature.severity == "error",
                 )
             )
             if self._needles.is_exhausted(signature.id):
                 exhausted.add(signature.id)
         return exhausted
 
-    def _crash(self, line: LogLine, texts: set[str]) -> set[str]:
+    def _crash(self, line: LogLine, texts: set[str]) -> _Crash:
         # The overlap between the parts of a very long line is scanned twice.
         new = {text for text in texts if (text, self._line) not in self._seen}
         self._seen |= {(text, self._line) for text in new}
@@ -241,15 +279,20 @@ class _Scanner:
                     rank=line.rank,
                 )
             )
-        return {text for text in new if self._needles.is_exhausted(text)}
+        return _Crash(seen=bool(texts), exhausted={text for text in new if self._needles.is_exhausted(text)})
 
     def finish(self) -> Scan:
         """All findings. Call this once, after the last part of the log."""
-        self.found.failures.extend(self._tracebacks.finish(self._line))
+        self.found.failures.extend(self._tracebacks.finish())
         self.found.series.finish()
         self.found.lines = self._line - 1 + (not self._last.endswith(b"\n") and bool(self._last))
         ends = self._last.removesuffix(b"\n").split(b"\n")[-TAIL_LINES:]
         first = self.found.lines - len(ends) + 1
+        self.found.job.read_end(self._last, [(first + index, raw) for index, raw in enumerate(ends)])
+        if not self.found.failures and not self.found.matches:
+            lines = ((first + index, parse_line(raw[-LINE_BYTES:])) for index, raw in enumerate(ends))
+            failures = (error_of(number, line) for number, line in lines)
+            self.found.failures.extend(failure for failure in failures if failure)
         self.found.tail = tuple(
             (first + index, shown(parse_line(raw[-LINE_BYTES:]).body)) for index, raw in enumerate(ends)
         )

@@ -10,9 +10,14 @@ from harness.digest import digest_json
 from harness.verdict.triage.log_line import LogLine, shown
 
 HEAD = "Traceback (most recent call last)"
+# A traceback begins its line, or follows a label such as `Exception in thread T: `. Elsewhere it is cited.
+HEAD_LINE = re.compile(r"(?:[^\"'`{}\\]{0,120}[:\]>|)] ?)?\s*[+|\s]*(?:Exception Group )?" + re.escape(HEAD))
 FRAME = re.compile(
     r'\s*File "(?P<file>[^"]{1,1000})", line (?P<line>\d{1,9})(?:, in (?P<function>.{1,200}))?'
 )
+HEADLESS = re.compile(r'\s*File "[^"]{1,1000}", line \d{1,9}, in \S')
+#: A frame of a traceback contains this text.
+FRAME_NEEDLE = '", line '
 EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,200}(?:\([\w.]{1,200}\))?)(?:: (?P<message>.*))?$")
 # After `ray.exceptions.RayTaskError(ValueError): ray::Worker.run() (pid=1, ip=...)` the worker's stack
 # follows.
@@ -42,6 +47,7 @@ SECONDARY_TYPES = frozenset(
         "OwnerDiedError",
         "TaskCancelledError",
         "EngineDeadError",
+        "ERROR",
     }
 )
 # Frames of libraries that only forward calls, which are irrelevant for the failure.
@@ -113,6 +119,7 @@ def normalised(message: str) -> str:
 class _OpenTraceback:
     first: int
     rank: int | None
+    last: int
     seen: int = 0
     frames: list[Frame] = field(default_factory=list)
     wrapped: str = ""
@@ -129,22 +136,29 @@ class TracebackReader:
         """Whether a traceback has begun, to which the next lines may belong."""
         return bool(self._open)
 
+    def is_open(self, process: str) -> bool:
+        """Whether a traceback of this process has begun."""
+        return process in self._open
+
     def feed(self, number: int, line: LogLine) -> LoggedFailure | None:
         """The failure that ends with this line, or None."""
         for process in [name for name, found in self._open.items() if found.seen >= MOST_LINES]:
             del self._open[process]
         for found in self._open.values():
             found.seen += 1
-        if HEAD in line.body:
-            self._open[line.process] = _OpenTraceback(first=number, rank=line.rank)
+        if HEAD_LINE.match(line.body):
+            self._open[line.process] = _OpenTraceback(first=number, last=number, rank=line.rank)
             return None
         own = self._open.get(line.process)
+        if own is None and HEADLESS.match(line.body) and not line.is_mild:
+            # The beginning of this traceback is missing: the log was cut, or Ray left out repeated lines.
+            own = self._open[line.process] = _OpenTraceback(first=number, last=number, rank=line.rank)
         return self._continue(own, number, line) if own else None
 
-    def finish(self, number: int) -> list[LoggedFailure]:
+    def finish(self) -> list[LoggedFailure]:
         """The unfinished tracebacks at the end of the log, as failures without a message."""
         unfinished = [
-            _failure(found, found.wrapped or "unfinished traceback", "", number, process)
+            _failure(found, found.wrapped or "unfinished traceback", "", found.last, process)
             for process, found in self._open.items()
             if found.frames or found.wrapped
         ]
@@ -153,6 +167,7 @@ class TracebackReader:
 
     def _continue(self, found: _OpenTraceback, number: int, line: LogLine) -> LoggedFailure | None:
         body = line.body
+        found.last = number
         frame = FRAME.match(body)
         if frame:
             found.frames.append(Frame(frame["file"], int(frame["line"]), frame["function"] or ""))

@@ -40,7 +40,7 @@ def log(tmp_path):
 
 
 def test_a_known_failure_is_named_with_cause_remedy_and_source(triage, log):
-    output = triage(log("a.log", "hello\nRuntimeError: NCCL is not available\n"))
+    output = triage(log("a.log", "hello\nRuntimeError: NCCL is not available\n"), code=1)
     assert "root cause: nccl, line 2" in output
     assert "do:" in output
     assert "see:" in output
@@ -48,14 +48,16 @@ def test_a_known_failure_is_named_with_cause_remedy_and_source(triage, log):
 
 def test_a_log_is_named_only_where_there_are_several(triage, log):
     one, other = (log(name, "RuntimeError: NCCL is not available\n") for name in ("one.log", "other.log"))
-    assert "one.log" not in triage(one)
-    both = triage(one, other)
+    assert "one.log" not in triage(one, code=1)
+    both = triage(one, other, code=1)
     assert str(one) in both
     assert str(other) in both
 
 
 def test_json_lists_id_line_and_rank(triage, log):
-    found = json.loads(triage(log("a.log", "[rank3]: RuntimeError: NCCL is not available\n"), "--json"))
+    found = json.loads(
+        triage(log("a.log", "[rank3]: RuntimeError: NCCL is not available\n"), "--json", code=1)
+    )
     assert found["schema"] == {"name": "npu-matrix.triage", "version": 1}
     assert [(one["id"], one["line"], one["rank"]) for one in found["matches"]] == [("nccl", 1, 3)]
 
@@ -81,7 +83,7 @@ def test_metrics_are_held_against_a_reference(triage, log):
 
     npu, gpu = log("npu.log", steps(-0.2)), log("gpu.log", steps(0))
     assert "no failure found" in triage(npu)
-    output = triage(npu, "--reference", gpu)
+    output = triage(npu, "--reference", gpu, code=1)
     assert "root cause: m-reward-npu-gpu, line 5" in output
     assert "no failure found" in triage(gpu, "--reference", gpu)
     with pytest.raises(Exception, match="no training step"):
@@ -103,7 +105,7 @@ def test_a_learned_failure_is_known_from_then_on(triage, log, tmp_path):
     assert "odd-tile" in triage(file, "--learn", *said)
     (entry,) = yaml.safe_load((tmp_path / "signatures.yaml").read_text())["signatures"]
     assert entry["remedy"] == "even # it"
-    assert "root cause: odd-tile" in triage(log("b.log", UNKNOWN.replace("17", "4")))
+    assert "root cause: odd-tile" in triage(log("b.log", UNKNOWN.replace("17", "4")), code=1)
     with pytest.raises(Exception, match="as 'odd-tile'"):
         triage(file, "--learn", *said)
 
@@ -120,15 +122,26 @@ def test_learning_keeps_comments_and_refuses_what_it_cannot_add_to(triage, log, 
     assert own.read_text() == "# ours\nsignatures: []\n"
 
 
+def test_an_empty_log_and_one_without_an_end_are_no_success(triage, log):
+    assert "the log is empty" in triage(log("a.log", ""), code=1)
+    assert "neither progress nor the end" in triage(log("b.log", "loading\n"), code=1)
+    step = "step:1 - actor/entropy:0.5 - training/global_step:1\n"
+    assert "no failure found" in triage(log("c.log", step))
+    cut = triage(log("d.log", f"Total training steps: 9\n{step}"), code=1)
+    assert "stops after step 1 of 9" in cut
+    ending = json.loads(triage(log("e.log", step), "--json"))["ending"]
+    assert ending == {"kind": "working", "step": 1, "steps": 0, "clean": True}
+
+
 def test_standard_input_and_the_list(triage):
-    assert "nccl" in triage("-", stdin=b"NCCL is not available")
+    assert "nccl" in triage("-", stdin=b"NCCL is not available", code=1)
     listed = json.loads(triage("--list", "--json"))
     assert len(listed["signatures"]) >= 76
 
 
 def test_forged_commands_in_a_log_do_not_reach_a_runner(triage, log):
     output = triage(
-        log("a.log", "::set-output name=x::NCCL is not available\n::error::NPU out of memory ##[x]\n")
+        log("a.log", "::set-output name=x::NCCL is not available\n::error::NPU out of memory ##[x]\n"), code=1
     )
     assert not [line for line in output.splitlines() if line.lstrip().startswith("::") or "##[" in line]
 
