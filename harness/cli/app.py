@@ -41,6 +41,7 @@ COMMANDS = {
     "plan": ("plan", "Show the cells, checks and tasks that a run would execute, with their estimated cost."),
     "explain": ("explain", "Show where the versions of a cell come from, or why a combination is excluded."),
     "run": ("run", "Run the planned checks, resume an interrupted run, and write the report."),
+    "init": ("init", "Start using npu-matrix in a repository: write matrix.yaml and a gate workflow."),
     "demo": ("demo", "Run the default profile of the shipped matrix, from anywhere."),
     "status": ("status", "Show the verdicts of a run as a grid in the terminal."),
     "report": ("report", "Write the report of a stored run."),

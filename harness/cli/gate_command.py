@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.errors import EXIT_INTERRUPTED, InputError, Location
+from harness.errors import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNEXPECTED, InputError, Location
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     "gate",
     epilog="\b\nExamples:\n  npu-matrix run && npu-matrix gate --base origin/main\n"
     "  npu-matrix gate --base 20261120T080000-1a2b3c4d --json\n"
-    "  npu-matrix gate --base origin/main --run-base --reruns 6\n"
+    "  npu-matrix gate --base origin/main --run --run-base --reruns 6\n"
     "  npu-matrix gate --base main --merge shard-1/ --merge shard-2/ --github\n"
     "  npu-matrix gate --base previous/ledger.sqlite3 --comment comment.md --sarif gate.sarif",
 )
@@ -44,6 +44,12 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="LEDGER",
     help="Merge the outcomes of this ledger first, for example of a CI shard; may be repeated.",
+)
+@click.option(
+    "--run",
+    "run_here",
+    is_flag=True,
+    help="First run the selected tasks of this checkout that have no outcome, as `npu-matrix run` does.",
 )
 @click.option(
     "--run-base",
@@ -83,8 +89,8 @@ if TYPE_CHECKING:
     help="Write the text of a pull request comment to this file.",
 )
 @click.option("--sarif", type=click.Path(dir_okay=False), help="Write SARIF to this file.")
-@click.pass_obj
-def command(settings: Settings, /, base: str, **options: Any) -> int:
+@click.pass_context
+def command(ctx: click.Context, /, base: str, **options: Any) -> int:
     """Compare the verdicts of this checkout with its base, and decide whether the change may be merged.
 
     New failures block the change. Expected failures, failures that the base has too, and failures of tasks
@@ -100,21 +106,29 @@ def command(settings: Settings, /, base: str, **options: Any) -> int:
     The package index is asked whether it has replaced archives that outcomes rest on. If the key of such an
     outcome differs from the base, it is stale; the others are counted.
 
-    The gate does not run this checkout: execute `npu-matrix run` first, on any number of machines, and merge
-    their ledgers. Only --reruns runs new failures again on this machine; a failure is excused as flaky only
-    if its history shows flaky failures. With --run-base the base is run where a failure cannot be compared.
-    Both fetch missing commits of upstream repositories from the addresses that the base names, unless the
-    setting `fetch` is false.
+    Without --run, the gate does not run this checkout: execute `npu-matrix run` first, on any number of
+    machines, and merge their ledgers. --reruns runs new failures again on this machine; a failure is excused
+    as flaky only if its history shows flaky failures. With --run-base the base is run where a failure cannot
+    be compared. All of them fetch missing commits of upstream repositories, --run-base and --reruns from the
+    addresses that the base names, unless the setting `fetch` is false.
 
     Warning: `--base REV` executes the planning code of that revision, and `--run-base` also its checks. Pass
     only revisions you trust.
     """
+    from harness.cli.run_command import command as run
     from harness.verdict.gate.gate_format import FORMATS
     from harness.workspace.open_ledger import open_ledger
     from harness.workspace.results.base_runners import runners_of_base
     from harness.workspace.results.gate_base import foreign_ledger
     from harness.workspace.results.gate_comparison import GateOptions
 
+    settings: Settings = ctx.obj
+    if options["run_here"]:
+        if options["as_json"]:
+            raise click.UsageError("--run prints its progress, so it cannot be used with --json")
+        code = int(ctx.invoke(run, only=options["only"], checks=options["checks"]))
+        if code not in {EXIT_OK, EXIT_UNEXPECTED, EXIT_INCOMPLETE}:
+            return code
     wanted = GateOptions(
         base=base,
         only=options["only"],

@@ -206,7 +206,7 @@ def _folder(
             patch.upstream or place.upstream,
             pin,
             SelectedPatch(
-                id=re.sub(r"\.(patch|diff)$", "", patch.name),
+                id=re.sub(r"\.(patch|diff)$", "", patch.name).removeprefix(f"{patch.upstream}/"),
                 version_range=pin,
                 file=_relative(patch.file, sources.root),
                 digest=digest_bytes(patch.data),
@@ -255,14 +255,19 @@ def _pin_of_folder(file: Path, top: Path) -> str:
     for parent in file.parents:
         if parent in (top, *top.parents):
             return ""
-        if _version(parent.name) is not None or _COMMIT.fullmatch(parent.name):
+        if names_version(parent.name):
             return parent.name
     return ""
 
 
+def names_version(folder: str) -> bool:
+    """Whether the name of a folder is that of a version, tag or commit."""
+    return _version(folder) is not None or bool(_COMMIT.fullmatch(folder))
+
+
 def _version(text: str) -> Version | None:
     try:
-        return Version(text.removeprefix("core_")) if any(map(str.isdigit, text)) else None
+        return Version(text.removeprefix("core_")) if "." in text else None
     except InvalidVersion:
         return None
 

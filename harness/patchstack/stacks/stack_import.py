@@ -18,7 +18,7 @@ RECIPE = "verl-ascend-recipe"
 QUILT = "quilt"
 PLAIN = "plain"
 LAYOUTS = (PLUGIN, RECIPE, QUILT, PLAIN)
-_REQUIRED = "REQUIRED_VERL.txt"
+REQUIRED_VERL = "REQUIRED_VERL.txt"
 _SUMMARY = "patch_summary/patch_summary.yaml"
 #: The files that decide which patches a folder has and in which order, where a layout has them.
 ORDER_FILES = (
@@ -165,7 +165,7 @@ def _contains_patch(file: Path) -> bool:
 def _detected_layout(folder: Path, root: Path | None) -> str:
     if root is not None:
         return PLUGIN
-    if any(folder.rglob(_REQUIRED)):
+    if any(folder.rglob(REQUIRED_VERL)):
         return RECIPE
     return QUILT if _series(folder) else PLAIN
 
@@ -249,7 +249,7 @@ def _recipe(folder: Path) -> tuple[list[ImportedPatch], list[Problem]]:
                     Location(file),
                     why=f"{required.name} pins another repository"
                     if required
-                    else f"there is no {_REQUIRED} above it",
+                    else f"there is no {REQUIRED_VERL} above it",
                 )
             )
         patches.append(_read(file, upstream, pin, folder))
@@ -258,8 +258,8 @@ def _recipe(folder: Path) -> tuple[list[ImportedPatch], list[Problem]]:
 
 def _nearest(file: Path, top: Path) -> Path | None:
     for parent in file.parents:
-        if (parent / _REQUIRED).is_file():
-            return parent / _REQUIRED
+        if (parent / REQUIRED_VERL).is_file():
+            return parent / REQUIRED_VERL
         if parent == top:
             return None
     return None

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.digest import digest_bytes
-from harness.errors import InfrastructureError, InputError, Location
+from harness.errors import InputError, Location
 from harness.package import shipped_root
+from harness.sources.git.run_git import run_git
 
 #: How patches of a branch are named, where others have the path of a file.
 _NAMED = "branch-patches/{parent}-{commit}/{scope}.patch"
 _NAME = re.compile(r"branch-patches/([0-9a-f]{40,64})-([0-9a-f]{40,64})/([A-Za-z0-9_-]+)\.patch")
 _EVERYTHING = "-"
-_TIMEOUT_S = 120
 #: A longer branch is no patch stack, and a wrong base gives thousands of commits.
 MAX_COMMITS = 500
 
@@ -48,7 +47,7 @@ def branch_patches(root: Path, branch: str, base: str, package: str) -> BranchPa
     know one of them, or they have no common commit.
     """
     head, start = (_commit(root, name) for name in (branch, base))
-    found = _git(root, "merge-base", start, head)
+    found = run_git(root, "merge-base", start, head)
     if found.returncode != 0:
         raise InputError(
             f"{branch} and {base} have no common commit",
@@ -57,7 +56,7 @@ def branch_patches(root: Path, branch: str, base: str, package: str) -> BranchPa
             fix="fetch the history of the upstream: git fetch --unshallow, or git remote add upstream URL",
         )
     fork = found.stdout.decode().strip()
-    inside = package if _git(root, "cat-file", "-e", f"{fork}:{package}").returncode == 0 else ""
+    inside = package if run_git(root, "cat-file", "-e", f"{fork}:{package}").returncode == 0 else ""
     commits = _lines(root, "rev-list", "--reverse", "--topo-order", f"{fork}..{head}")
     if len(commits) > MAX_COMMITS:
         raise InputError(
@@ -105,7 +104,7 @@ def _parent(root: Path, commit: str) -> tuple[str, str]:
 def _name(root: Path, commit: str) -> str:
     """The subject as git format-patch writes it into a file name."""
     subject = (
-        _git(root, "show", "--no-patch", "--format=%f", commit).stdout.decode("utf-8", "replace").strip()
+        run_git(root, "show", "--no-patch", "--format=%f", commit).stdout.decode("utf-8", "replace").strip()
     )
     return re.sub(r"[^A-Za-z0-9._-]+", "-", subject)[:60].strip("-.") or commit[:12]
 
@@ -119,7 +118,7 @@ def _diff(root: Path, parent: str, commit: str, inside: str) -> bytes:
         "--dst-prefix=b/",
         "--no-indent-heuristic",
     )
-    done = _git(root, "diff", *options, *fixed, parent, commit, "--", *([inside] if inside else []))
+    done = run_git(root, "diff", *options, *fixed, parent, commit, "--", *([inside] if inside else []))
     if done.returncode != 0:
         raise InputError(
             f"git cannot compare {parent[:12]} and {commit[:12]}",
@@ -130,7 +129,7 @@ def _diff(root: Path, parent: str, commit: str, inside: str) -> bytes:
 
 
 def _commit(root: Path, name: str) -> str:
-    done = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    done = run_git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     if done.returncode != 0:
         raise InputError(
             f"this repository has no commit, branch or tag {name!r}",
@@ -141,24 +140,8 @@ def _commit(root: Path, name: str) -> str:
 
 
 def _lines(root: Path, *arguments: str) -> list[str]:
-    done = _git(root, *arguments)
+    done = run_git(root, *arguments)
     if done.returncode != 0:
         why = done.stderr.decode(errors="replace").strip()[-300:]
         raise InputError("the history of this branch cannot be read", where=Location(root), why=why)
     return os.fsdecode(done.stdout).splitlines()
-
-
-def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    try:
-        return subprocess.run(
-            ["git", "--no-replace-objects", "-C", str(root), *arguments],  # noqa: S607 - the git of the PATH
-            capture_output=True,
-            check=False,
-            timeout=_TIMEOUT_S,
-            env={**inherited, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1"},
-        )
-    except OSError as error:
-        raise InfrastructureError("git cannot be started", why=str(error), fix="install git") from error
-    except subprocess.TimeoutExpired as error:
-        raise InfrastructureError(f"git {arguments[0]} did not finish within {_TIMEOUT_S} s") from error

@@ -1,0 +1,50 @@
+"""Facts about a git checkout that is not ours: files, remotes, tags, commits. Nothing is changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from harness.sources.git.run_git import run_git
+
+
+class GitCheckout:
+    """The checkout in a folder, which may be no git repository."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        done = run_git(root, "rev-parse", "--show-toplevel")
+        self.is_git = done.returncode == 0
+
+    def files(self) -> Iterable[str]:
+        """The files below the folder that git tracks or would add."""
+        return [
+            name
+            for name in self._text("ls-files", "--cached", "--others", "--exclude-standard", "-z").split("\0")
+            if name
+        ]
+
+    def commit(self, name: str) -> str:
+        """The commit of a name, or ""."""
+        return self._text("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+
+    def nearest_tag(self, pattern: str) -> str:
+        """The nearest tag before HEAD that matches the glob, or ""."""
+        return self._text("describe", "--tags", "--abbrev=0", f"--match={pattern}", "HEAD")
+
+    def count(self, base: str, head: str) -> int | None:
+        """The number of commits of `head` that `base` does not have; None if they have no common commit."""
+        if not self._text("merge-base", base, head):
+            return None
+        return int(self._text("rev-list", "--count", f"{base}..{head}") or 0)
+
+    def remotes(self) -> dict[str, str]:
+        """Name -> address."""
+        lines = self._text("config", "--get-regexp", r"^remote\..*\.url$").splitlines()
+        pairs = [line.partition(" ") for line in lines]
+        return {name.removeprefix("remote.").removesuffix(".url"): url for name, _, url in pairs}
+
+    def _text(self, *arguments: str) -> str:
+        done = run_git(self.root, *arguments)
+        return os.fsdecode(done.stdout).strip() if done.returncode == 0 else ""

@@ -1,0 +1,283 @@
+"""The first files of npu-matrix in another repository: matrix.yaml, a gate workflow, .gitignore."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from packaging.version import Version
+
+from harness import __version__
+from harness.errors import Location
+from harness.matrix.model.definitions import PatchPlace
+from harness.matrix.reading.load_matrix import parse_matrix
+from harness.matrix.version_matrix import Matrix
+from harness.package import data_file
+from harness.patchstack.stacks.patch_sources import PatchSources
+from harness.settings import MATRIX_FILE
+from harness.workspace.adoption.repository_survey import RepositorySurvey
+
+WORKFLOW = ".github/workflows/npu-matrix.yml"
+IGNORED = (".npu-matrix/", "/reports/", "/npu-matrix-demo/")
+#: The Python of cells whose repository does not say. Every torch_npu of the matrix has wheels for it.
+_PYTHON = "3.11"
+_PATCHES_HERE = 3
+#: More stacks than this are no first matrix; the user adds the others.
+_MOST_STACKS = 8
+#: More folders of scripts than this are linted in one step.
+_MOST_FOLDERS = 4
+#: A folder that pins none of these is not about this stack.
+_NPU_AXES = frozenset({"verl", "vllm_ascend", "torch_npu"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstFile:
+    """A file to write. action: `create`, `append`, `keep` (it exists) or `replace` (with --force)."""
+
+    name: str
+    text: str
+    action: str
+
+
+def first_files(survey: RepositorySurvey, shipped: Matrix, *, force: bool = False) -> tuple[FirstFile, ...]:
+    """What `init` writes; existing files are kept unless `force`."""
+    matrix = matrix_text(survey, shipped)
+    # A mistake here would be found by the user's next command.
+    parse_matrix(matrix, MATRIX_FILE)
+    return (
+        _new(survey.root, MATRIX_FILE, matrix, force=force),
+        _new(survey.root, WORKFLOW, workflow_text(survey, shipped), force=force),
+        _ignore(survey.root),
+    )
+
+
+def _new(root: Path, name: str, text: str, *, force: bool) -> FirstFile:
+    file = root / name
+    if not file.exists() and not file.is_symlink():
+        return FirstFile(name=name, text=text, action="create")
+    return FirstFile(name=name, text=text, action="replace" if force else "keep")
+
+
+def _ignore(root: Path) -> FirstFile:
+    file = root / ".gitignore"
+    before = file.read_text(encoding="utf-8", errors="surrogateescape") if file.is_file() else ""
+    missing = [line for line in IGNORED if line not in before.splitlines()]
+    if not missing:
+        return FirstFile(name=".gitignore", text="", action="keep")
+    lead = "\n" if before and not before.endswith("\n") else ""
+    text = f"{lead}# npu-matrix\n" + "".join(f"{line}\n" for line in missing)
+    return FirstFile(name=".gitignore", text=text, action="append" if before else "create")
+
+
+def matrix_text(survey: RepositorySurvey, shipped: Matrix) -> str:
+    """The text of matrix.yaml, with a comment on where each value comes from."""
+    own = _own_stacks(survey)
+    chosen = _shipped_stacks(survey, shipped, has_own=bool(own))
+    lines = [
+        f"# Made by npu-matrix init for {survey.kind}. Check it with: npu-matrix matrix validate",
+        "# Axes, constraints, pins and published stacks come from the matrix of npu-matrix.",
+        "# An entry here replaces the entry of the same name there.",
+        "format: 1",
+        f"include: npu-matrix:{__version__}",
+        "",
+    ]
+    lines += _patches_section(survey)
+    lines += ["stacks:"] if own else []
+    lines += [line for stack in own for line in _stack_lines(stack)]
+    selected = [*(stack.name for stack in own), *chosen]
+    lines += [
+        "profiles:",
+        "  default:",
+        f"    title: {_quoted(f'stacks of {survey.root.name}')}",
+        "    select:",
+        f"      - {{stacks: [{', '.join(selected)}]}}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _patches_section(survey: RepositorySurvey) -> Iterator[str]:
+    entries = []
+    for found in survey.patches:
+        if found.reason:
+            names = [PurePosixPath(file).name for file in found.files[:_PATCHES_HERE]]
+            files = ", ".join(names) + (" ..." if len(found.files) > _PATCHES_HERE else "")
+            entries.append(f"  # not used: {_one_line(found.folder)} ({_one_line(files)}): {found.reason}")
+            continue
+        layout = f", layout: {found.layout}" if found.layout else ""
+        upstream = f", upstream: {found.upstream}" if found.upstream else ""
+        folder = _quoted(found.folder)
+        entries.append(f"  - {{folder: {folder}{layout}{upstream}}}  # {len(found.files)} files")
+    if survey.fork and survey.fork.base and survey.fork.commits:
+        fork = survey.fork
+        base = _quoted(fork.base)
+        entries.append(f"  - {{branch: HEAD, base: {base}, upstream: {fork.axis}}}  # {fork.commits} commits")
+    if not any(entry.startswith("  -") for entry in entries):
+        yield from (f"#{entry[3:]}" for entry in entries)
+        return
+    yield "patches:"
+    yield from entries
+    yield ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnStack:
+    """A stack that a folder of the repository pins. axes: axis -> (version, where it is from)."""
+
+    name: str
+    title: str
+    source: str
+    axes: Mapping[str, tuple[str, str]]
+
+
+def _own_stacks(survey: RepositorySurvey) -> list[OwnStack]:
+    """The stacks that the repository itself pins: one for each folder with pins, and that of a fork."""
+    fork = survey.fork
+    found = []
+    folders = {**survey.pins} if not fork else {".": survey.pins.get(".", {})}
+    for folder, pins in folders.items():
+        axes = {axis: (pin.version, pin.where) for axis, pin in pins.items()}
+        files = dict.fromkeys(pin.where.rpartition(":")[0] for pin in pins.values())
+        if fork and fork.base and fork.version:
+            axes[fork.axis] = (fork.version, f"the release before HEAD; base {fork.base}")
+            files[f"git history, {fork.base}"] = None
+        if not _NPU_AXES & axes.keys():
+            continue
+        if "python" not in axes:
+            axes["python"] = (_PYTHON, "not pinned here; write the Python of your environment")
+        axes["device"] = ("npu", "checks that need an NPU are not run where there is none")
+        where = "" if folder == "." else f"/{folder}"
+        found.append(
+            OwnStack(
+                name=_name(f"{survey.root.resolve().name}{where}"),
+                title=f"what {survey.root.resolve().name}{where} pins",
+                source=", ".join(files),
+                axes=axes,
+            )
+        )
+    return found[:_MOST_STACKS]
+
+
+def _stack_lines(stack: OwnStack) -> Iterator[str]:
+    yield f"  {stack.name}:"
+    yield f"    title: {_quoted(stack.title)}"
+    yield f"    source: {_quoted(stack.source)}"
+    yield "    axes:"
+    for axis, (version, where) in stack.axes.items():
+        yield f"      {axis}: {_quoted(version)}  # {_one_line(where)}"
+    yield ""
+
+
+def _shipped_stacks(survey: RepositorySurvey, shipped: Matrix, *, has_own: bool) -> list[str]:
+    """The shipped stacks that the patches of the repository are for, else the newest release of verl."""
+    places = tuple(
+        PatchPlace(upstream=one.upstream, folder=one.folder, layout=one.layout, where=Location(MATRIX_FILE))
+        for one in survey.patches
+        if not one.reason
+    )
+    sources = PatchSources(root=survey.root, shipped=None, places=places, axes=shipped.axes)
+    pinned = [one for one in sources.placed if one.pin]
+    named = [
+        stack.name
+        for stack in shipped.stacks.values()
+        if stack.name not in shipped.migrations
+        and any(
+            one.upstream in stack.axes and one.is_for(shipped.axes[one.upstream], stack.axes[one.upstream])
+            for one in pinned
+        )
+    ]
+    if named or (has_own and not any(not one.reason for one in survey.patches)):
+        return named
+    releases = [
+        (Version(stack.axes["verl"]), stack.name)
+        for stack in shipped.stacks.values()
+        if "@" not in stack.axes.get("verl", "@") and stack.name not in shipped.migrations
+    ]
+    return [max(releases)[1]] if releases else list(shipped.stacks)[:1]
+
+
+def workflow_text(survey: RepositorySurvey, shipped: Matrix) -> str:
+    """The gate workflow for GitHub. Scripts are linted where the repository has launch scripts."""
+    text = data_file("workspace/adoption/gate-workflow.yml").read_text(encoding="utf-8")
+    lint = ""
+    pinned = [pins["verl"].version for pins in survey.pins.values() if "verl" in pins]
+    fork = survey.fork.version if survey.fork and survey.fork.axis == "verl" else ""
+    verl = (stack.axes.get("verl", "@") for stack in shipped.stacks.values())
+    version = fork or max(pinned or [one for one in verl if "@" not in one], key=Version)
+    for folder in survey.scripts if len(survey.scripts) <= _MOST_FOLDERS else (".",):
+        lint += (
+            f"      - name: {json.dumps(f'lint the launch scripts in {folder}')}\n"
+            f"        if: always()\n"
+            f'        run: npu-matrix lint {_shell(folder)} --verl {version} --diff "$BASE" --format github\n'
+        )
+    return text.replace("@VERSION@", __version__).replace("@LINT@\n", lint)
+
+
+def _shell(word: str) -> str:
+    return "'" + word.replace("'", "'\\''") + "'" if re.search(r"[^\w./-]", word) else word
+
+
+def _quoted(text: str) -> str:
+    """The text as a YAML scalar; JSON strings are YAML."""
+    return text if re.fullmatch(r"[A-Za-z0-9][\w./@+-]*|\.", text) else json.dumps(text, ensure_ascii=False)
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
+def _name(text: str) -> str:
+    """A name for a stack: lower-case letters, digits and dashes."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:48].strip("-")
+    return name or "this-repository"
+
+
+def describe(survey: RepositorySurvey) -> Sequence[str]:
+    """What was found, one line each, for the user to check."""
+    lines = [f"{survey.root}: {survey.kind}"]
+    for found in survey.patches:
+        what = (
+            f"not used: {found.reason}" if found.reason else (found.layout or f"patches of {found.upstream}")
+        )
+        lines.append(f"  patches   {found.folder}: {len(found.files)} files, {what}")
+    if survey.own_stacks:
+        lines.append(
+            f"  patches   patches/: stacks of {', '.join(survey.own_stacks)} in the format of npu-matrix"
+        )
+    if survey.fork:
+        fork = survey.fork
+        since = f"{fork.commits} own commits since {fork.base}" if fork.base else f"no base: {fork.note}"
+        lines.append(f"  fork      of {fork.axis} {fork.version or '(release unknown)'}, {since}")
+    for pins in survey.pins.values():
+        for axis, pin in pins.items():
+            other = f"; elsewhere: {', '.join(pin.other[:2])}" if pin.other else ""
+            lines.append(f"  pin       {axis} {pin.version} ({pin.where}{other})")
+    if survey.scripts:
+        lines.append(f"  scripts   {', '.join(survey.scripts)}")
+    if survey.workflows:
+        lines.append(f"  workflows {len(survey.workflows)}: {', '.join(survey.workflows[:3])}")
+    if not survey.is_git:
+        lines.append("  no git repository: the gate compares revisions, so run `git init` and commit first")
+    return lines
+
+
+def as_json(survey: RepositorySurvey, files: Sequence[FirstFile]) -> Mapping[str, object]:
+    """The survey and the files for `--json`."""
+    return {
+        "kind": survey.kind,
+        "patches": [
+            {"folder": one.folder, "layout": one.layout, "upstream": one.upstream, "files": list(one.files)}
+            | ({"reason": one.reason} if one.reason else {})
+            for one in survey.patches
+        ],
+        "pins": [
+            {"axis": axis, "version": pin.version, "where": pin.where}
+            for pins in survey.pins.values()
+            for axis, pin in pins.items()
+        ],
+        "scripts": list(survey.scripts),
+        "workflows": list(survey.workflows),
+        "files": [{"name": file.name, "action": file.action, "text": file.text} for file in files],
+    }

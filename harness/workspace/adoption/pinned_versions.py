@@ -1,0 +1,81 @@
+"""The versions that the files of a repository pin, each with its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from harness.matrix.model.definitions import Axis
+from harness.patchstack.stacks.stack_import import REQUIRED_VERL
+
+_PIN = re.compile(r"(?<![\w.-])([A-Za-z][A-Za-z0-9_.-]*)\s*==\s*([0-9][A-Za-z0-9_.+!]*)(?!\S*\*)")
+_TAG = re.compile(r"TAG=v?([0-9][\w.]*)\s*")
+#: Not setup.py: what it pins are mostly extras of other hardware.
+_NAMES = re.compile(rf"requirements[\w.-]*\.txt|pyproject\.toml|constraints[\w.-]*\.txt|{REQUIRED_VERL}")
+_MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinnedVersion:
+    """A version that a file pins. other: places that pin another version of the same package."""
+
+    version: str
+    where: str
+    other: tuple[str, ...] = ()
+
+
+def find_pins(
+    root: Path, files: Sequence[str], axes: Mapping[str, Axis]
+) -> dict[str, dict[str, PinnedVersion]]:
+    """Folder -> axis -> the version that the files of the folder pin, "." first.
+
+    Versions of different folders need not go together, so each folder is on its own. In one folder, the first
+    file in the order of names counts.
+    """
+    packages = {_normal(axis.package): name for name, axis in axes.items() if axis.package}
+    found: dict[str, dict[str, list[tuple[str, str]]]] = {}
+    for name in sorted(files, key=lambda name: (name.count("/"), name)):
+        path = PurePosixPath(name)
+        if not _NAMES.fullmatch(path.name):
+            continue
+        for package, version, line in _pins_of(root / name):
+            axis = packages.get(_normal(package), "")
+            if axis and _is_valid(axes[axis], version):
+                pins = found.setdefault(str(path.parent), {})
+                pins.setdefault(axis, []).append((version, f"{name}:{line}"))
+    return {folder: {axis: _first(places) for axis, places in pins.items()} for folder, pins in found.items()}
+
+
+def _first(pins: Sequence[tuple[str, str]]) -> PinnedVersion:
+    version, where = pins[0]
+    other = tuple(f"{place} ({one})" for one, place in pins[1:] if one != version)
+    return PinnedVersion(version=version, where=where, other=other)
+
+
+def _pins_of(file: Path) -> Iterator[tuple[str, str, int]]:
+    try:
+        lines = file.read_bytes()[:_MAX_BYTES].decode("utf-8", "replace").splitlines()
+    except OSError:
+        return
+    for number, line in enumerate(lines, start=1):
+        if file.name == REQUIRED_VERL:
+            tag = _TAG.fullmatch(line)
+            if tag:
+                yield "verl", tag[1], number
+            continue
+        for match in _PIN.finditer(line.partition("#")[0]):
+            yield match[1], match[2].rstrip(",;"), number
+
+
+def _is_valid(axis: Axis, version: str) -> bool:
+    try:
+        axis.parse(version)
+    except ValueError:
+        return False
+    return True
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,172 @@
+"""`init`: what it finds in repositories of other people, and what it writes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from harness.cli.app import app
+from harness.matrix.reading.load_matrix import load_matrix
+from harness.matrix.version_matrix import Matrix
+from harness.settings import load_settings
+from harness.workspace.planning.open_plan import patch_sources, unused_patches
+
+PATCH = "diff --git a/{0}/x.py b/{0}/x.py\n--- a/{0}/x.py\n+++ b/{0}/x.py\n@@ -1 +1,2 @@\n a = 1\n+b = 1\n"
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def git(root: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=t", "-c", "user.email=t@example.com")
+    return subprocess.run(
+        ["git", *who, "-C", str(root), *arguments], check=True, capture_output=True, text=True
+    ).stdout
+
+
+def init(root: Path, *options: str) -> Result:
+    return CliRunner().invoke(app, ["init", str(root), *options], catch_exceptions=False)
+
+
+def matrix_of(root: Path) -> Matrix:
+    done = init(root)
+    assert done.exit_code == 0, done.output
+    return load_matrix(root / "matrix.yaml")
+
+
+def selected(matrix: Matrix) -> list[str]:
+    return [cell.stack for cell in matrix.cells("default").cells]
+
+
+def test_the_plugin_gets_the_shipped_stacks_that_its_patches_are_for(tmp_path: Path) -> None:
+    root = write(
+        tmp_path,
+        {
+            "verl_npu/verl_npu/patch/verl/d62da4950/a.patch": PATCH.format("verl"),
+            "verl_npu/verl_npu/patch/nobody/1234567/b.patch": PATCH.format("nobody"),
+        },
+    )
+    matrix = matrix_of(root)
+    assert selected(matrix) == ["gptoss-20b-grpo"]
+    sources = patch_sources(load_settings({}, {}, root), matrix)
+    version = matrix.stacks["gptoss-20b-grpo"].axes["verl"]
+    assert [patch.id for patch in sources.select("verl", version)] == ["verl/d62da4950/a"]
+    unused = unused_patches(load_settings({}, {}, root), matrix)
+    assert [one.reason for one in unused] == ["matrix.yaml has no axis for 'nobody'"]
+
+
+def test_the_commits_of_a_fork_become_patches_of_the_release_before_them(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q", "-b", "main")
+    write(tmp_path, {"verl/__init__.py": "", "verl/trainer/main_ppo.py": "a = 1\n"})
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "upstream")
+    git(tmp_path, "tag", "v0.7.1")
+    write(tmp_path, {"verl/trainer/main_ppo.py": "a = 2\n"})
+    git(tmp_path, "commit", "-q", "-a", "-m", "ours")
+    matrix = matrix_of(tmp_path)
+    (name,) = selected(matrix)
+    assert matrix.stacks[name].axes["verl"] == "0.7.1"
+    sources = patch_sources(load_settings({}, {}, tmp_path), matrix)
+    assert [patch.id for patch in sources.select("verl", "0.7.1")] == ["verl/0001-ours"]
+
+
+def test_recipes_get_one_stack_for_each_folder_that_pins_versions(tmp_path: Path) -> None:
+    root = write(
+        tmp_path,
+        {
+            "a/REQUIRED_VERL.txt": "# x\nTAG=v0.6.1\n",
+            "a/run.sh": "python3 -m verl.trainer.main_ppo x=1\n",
+            "b/REQUIRED_VERL.txt": "TAG=v0.7.0\n",
+            "b/requirements.txt": "vllm-ascend==0.11.0rc1  # tested\nnumpy==1.26\n",
+            "cuda/requirements.txt": "torch==2.9.0+cu130\n",
+        },
+    )
+    matrix = matrix_of(root)
+    axes = [matrix.stacks[name].axes for name in selected(matrix)]
+    assert [(one["verl"], one.get("vllm_ascend")) for one in axes] == [
+        ("0.6.1", None),
+        ("0.7.0", "0.11.0rc1"),
+    ]
+    assert str(matrix.stacks[selected(matrix)[0]].source) == "a/REQUIRED_VERL.txt"
+    assert "npu-matrix lint a --verl 0.7.0" in (root / ".github/workflows/npu-matrix.yml").read_text()
+
+
+def test_quilt_and_format_patch_folders_are_found_by_what_they_change(tmp_path: Path) -> None:
+    root = write(
+        tmp_path,
+        {
+            "debian/patches/series": "one.patch\n",
+            "debian/patches/one.patch": PATCH.format("verl"),
+            "npu/v0.7.1/0001-x.patch": PATCH.format("vllm_ascend"),
+            "misc/gcc.patch": PATCH.format("gcc"),
+            "mixed/a.patch": PATCH.format("verl"),
+            "mixed/b.patch": PATCH.format("vllm"),
+        },
+    )
+    done = init(root)
+    places = {place.folder: place.upstream for place in load_matrix(root / "matrix.yaml").patch_places}
+    assert places == {"debian/patches": "verl", "npu": "vllm_ascend"}
+    assert "misc: 1 files, not used: they change no package" in done.output
+    assert "mixed: 2 files, not used: they change several projects (verl, vllm)" in done.output
+    assert "# not used: mixed (a.patch, b.patch)" in (root / "matrix.yaml").read_text()
+
+
+def test_an_empty_folder_gets_the_newest_release(tmp_path: Path) -> None:
+    done = init(tmp_path)
+    assert "an empty repository" in done.output
+    assert "no git repository" in done.output
+    assert len(selected(load_matrix(tmp_path / "matrix.yaml"))) >= 1
+
+
+def test_a_dry_run_writes_nothing_and_existing_files_are_kept(tmp_path: Path) -> None:
+    done = init(tmp_path, "--dry-run")
+    assert "would write matrix.yaml" in done.output
+    assert "include: npu-matrix:" in done.output
+    assert list(tmp_path.iterdir()) == []
+    write(tmp_path, {"matrix.yaml": "mine\n", ".gitignore": "/reports/\nbuild"})
+    done = init(tmp_path)
+    assert "kept matrix.yaml" in done.output
+    assert (tmp_path / "matrix.yaml").read_text() == "mine\n"
+    lines = (tmp_path / ".gitignore").read_text().splitlines()
+    assert lines[:2] == ["/reports/", "build"]
+    assert lines.count("/reports/") == 1
+    assert ".npu-matrix/" in lines
+    assert "kept .gitignore" in init(tmp_path).output, "a second time changes nothing"
+    assert "replaced matrix.yaml" in init(tmp_path, "--force").output
+    assert "include:" in (tmp_path / "matrix.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", ["a: b # c", "x\nfake: 1", "'\"{}[]", "日本", "-"])
+def test_odd_names_of_folders_stay_data(name: str, tmp_path: Path) -> None:
+    root = write(tmp_path / "r", {f"{name}/0001-x.patch": PATCH.format("verl")})
+    (place,) = matrix_of(root).patch_places
+    assert (place.upstream, place.folder) == ("verl", name)
+    yaml.safe_load((root / ".github/workflows/npu-matrix.yml").read_text())
+
+
+def test_json_has_what_was_found_and_each_file(tmp_path: Path) -> None:
+    write(tmp_path, {"requirements.txt": "verl==0.7.1\n"})
+    found = json.loads(init(tmp_path, "--json", "--dry-run").output)
+    assert found["schema"] == {"name": "npu-matrix.init", "version": 1}
+    assert found["written"] is False
+    assert found["pins"] == [{"axis": "verl", "version": "0.7.1", "where": "requirements.txt:1"}]
+    assert [file["action"] for file in found["files"]] == ["create"] * 3
+
+
+def test_a_link_out_of_the_repository_is_not_followed(tmp_path: Path) -> None:
+    root, outside = tmp_path / "r", tmp_path / "outside"
+    root.mkdir()
+    outside.mkdir()
+    (root / ".github").symlink_to(outside)
+    done = CliRunner().invoke(app, ["init", str(root)])
+    assert done.exit_code != 0
+    assert list(outside.iterdir()) == []
