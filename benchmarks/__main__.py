@@ -39,6 +39,7 @@ BENCHMARKS = (
     "trainer_references",
     "loss_judge",
     "known_releases",
+    "lint_agreement",
     "lint_mutations",
     "package_names",
     "static_checks",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from harness.compat.lint.hydra_compose import (
     Composition,
@@ -13,6 +11,7 @@ from harness.compat.lint.hydra_compose import (
     VerlConfiguration,
 )
 from harness.compat.lint.job_settings import JobSettings
+from harness.compat.lint.key_remedies import key_remedy, keys_of
 from harness.compat.lint.lint_measurements import (
     CONFIG_RULE,
     LintFinding,
@@ -67,7 +66,10 @@ def config_findings(
             source=source,
         )
         return
-    known = sorted(_keys(composition.values))
+    if composition.incomplete and composition.refused:
+        names = tuple(one.key for one in composition.refused)
+        yield UndecidedRule(rule=CONFIG_RULE, unknown=(_elsewhere(names),), recipe=job.name)
+        return
     for refused in composition.refused:
         yield _finding(
             job,
@@ -75,12 +77,18 @@ def config_findings(
             rule=CONFIG_RULE,
             message=f"Hydra refuses `{refused.override.text[:120]}` ({program.name} of {_verl(versions)})",
             why=refused.message,
-            fix="remove the `+`" if _adds_existing(refused, composition) else _fix(refused.key, known),
+            fix=key_remedy(refused, composition, configuration, program),
             source=source,
-            changes=_key_changes(refused, composition, known),
+            changes=_key_changes(refused, composition),
         )
     yield from _type_findings(job, configuration, program, composition, source)
     yield from program_findings(job, configuration, program, composition)
+
+
+def _elsewhere(keys: tuple[str, ...]) -> str:
+    """What cannot be compared: keys that a configuration of another package may have."""
+    shown = ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "")
+    return f"the configuration of another package, which hydra.searchpath names, for {shown}"
 
 
 def _type_findings(
@@ -141,44 +149,17 @@ def _finding(
     )
 
 
-def _key_changes(
-    refused: RefusedOverride, composition: Composition, known: list[str]
-) -> tuple[SettingChange, ...]:
+def _key_changes(refused: RefusedOverride, composition: Composition) -> tuple[SettingChange, ...]:
     if _adds_existing(refused, composition):
         return without_plus(refused.override, refused.key)
-    return () if composition.has(refused.key) else key_change(refused.override, refused.key, known)
+    if composition.has(refused.key):
+        return ()
+    return key_change(refused.override, refused.key, sorted(keys_of(composition.values)))
 
 
 def _adds_existing(refused: RefusedOverride, composition: Composition) -> bool:
     return refused.override.text.startswith(f"+{refused.key}=") and composition.has(refused.key)
 
 
-def _fix(key: str, known: list[str]) -> str:
-    similar = _similar(key, known)
-    if not similar:
-        return "correct or remove the override"
-    return f"did you mean {' or '.join(similar)}? (`+{key}=...` adds a key that verl does not read)"
-
-
 def _verl(versions: Mapping[str, str]) -> str:
     return f"verl {versions['verl']}" if versions.get("verl") else "verl"
-
-
-def _keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for name, value in node.items():
-        path = f"{prefix}{name}"
-        yield path
-        if isinstance(value, dict):
-            yield from _keys(value, f"{path}.")
-
-
-def _similar(key: str, known: list[str]) -> tuple[str, ...]:
-    """Up to two existing keys that are similar to `key`, but not the key itself.
-
-    Keys with the same last part come first, because settings are moved more often than renamed.
-    """
-    others = [other for other in known if other != key]
-    last = key.rsplit(".", 1)[-1]
-    same_name = [other for other in others if other.rsplit(".", 1)[-1] == last]
-    near = difflib.get_close_matches(key, others, n=2, cutoff=0.85)
-    return tuple(dict.fromkeys([*difflib.get_close_matches(key, same_name, n=2, cutoff=0.0), *near]))[:2]

@@ -7,6 +7,7 @@ module says which of them it uses.
 from __future__ import annotations
 
 import ast
+import functools
 import posixpath
 import re
 import shutil
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.compat.lint.shell.values import ScriptValue
-from harness.errors import InputError
+from harness.errors import InputError, Location
 from harness.sources.python_syntax import parse_source
 from harness.sources.tree import Tree, path_problem
 
@@ -35,6 +36,7 @@ MAX_COMPOSITIONS = 60
 UNKNOWN_VALUE = "value_of_the_run_"
 _NO_NAME = re.compile(r"\W+")
 _SEARCH_PATH = re.compile(r"(?P<scheme>file|pkg)://(?P<path>[\w./-]+)")
+_CLASS_NAME = re.compile(r"\b[A-Z]\w*")
 _KEY = re.compile(r"'([^']+)'")
 _FOLDER_OPTIONS = ("--config-path", "-cp", "--config-dir", "-cd")
 
@@ -100,6 +102,7 @@ class VerlConfiguration:
         self._paths = frozenset(tree.paths())
         self._folder: Path | None = None
         self._defaults: dict[Program, Composition] = {}
+        self._with_choices: dict[tuple[Program, str], Composition] = {}
         self._trees: dict[str, ast.Module | None] = {}
         self._loader: ConfigLoader | None = None
 
@@ -188,23 +191,64 @@ class VerlConfiguration:
             self._defaults[program] = self.compose(program, ())
         return self._defaults[program]
 
+    def choices_with(self, program: Program, key: str) -> Iterator[str]:
+        """Choices in configuration groups, such as `model_engine=megatron`, with which a key exists."""
+        chosen = self.defaults(program).value("hydra.runtime.choices")
+        for group, option in chosen.items() if isinstance(chosen, Mapping) else ():
+            if not re.fullmatch(r"\w+", str(group)):
+                continue
+            for path in sorted(self._paths):
+                folder, name = posixpath.split(path)
+                other = name.removesuffix(".yaml")
+                if folder != f"{program.folder}/{group}" or other in (name, option):
+                    continue
+                word = ScriptValue(text=f"{group}={other}", where=Location(path))
+                if self._with_choice(program, word).has(key):
+                    yield word.text
+
+    def _with_choice(self, program: Program, word: ScriptValue) -> Composition:
+        known = (program, word.text)
+        if known not in self._with_choices:
+            self._with_choices[known] = self.compose(program, [word])
+        return self._with_choices[known]
+
     def takes_text(self, composition: Composition, key: str) -> bool:
         """Whether the dataclass that verl makes of this part of the configuration takes a text there."""
-        parent, _, name = key.rpartition(".")
-        target = composition.value(f"{parent}._target_") if parent else None
-        if not isinstance(target, str):
-            return False
-        class_name = target.rpartition(".")[2]
-        annotation = self._annotations(class_name).get(name, "")
-        return any(word in annotation for word in ("str", "Any", "Literal", "dict"))
+        parts = key.split(".")
+        for end in range(len(parts) - 1, 0, -1):
+            target = composition.value(".".join([*parts[:end], "_target_"]))
+            if isinstance(target, str):
+                annotation = self._annotation(target.rpartition(".")[2], parts[end:])
+                return any(word in annotation for word in ("str", "Any", "Literal", "dict", "object"))
+        # No dataclass is made of this part: a class of the configuration with such a field tells.
+        return any("str" in one for one in self._fields_named(parts[-1]))
+
+    def _annotation(self, class_name: str, names: Sequence[str]) -> str:
+        """The annotation of a field of a class, or of a field of the class of a field, and so on."""
+        annotation = self._annotations(class_name).get(names[0], "")
+        if len(names) == 1:
+            return annotation
+        inner = [word for word in _CLASS_NAME.findall(annotation) if self._annotations(word)]
+        return self._annotation(inner[0], names[1:]) if inner else ""
+
+    def _fields_named(self, name: str) -> Iterator[str]:
+        """The annotations of the fields of this name in all classes of verl's configuration."""
+        for path in self._configuration_modules:
+            if name in self._tree.read(path).decode("utf-8", "replace"):
+                for node in self._nodes(path):
+                    if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name:
+                        yield ast.unparse(node.annotation)
+
+    @functools.cached_property
+    def _configuration_modules(self) -> tuple[str, ...]:
+        return tuple(path for path in sorted(self._paths) if path.endswith(".py") and "config" in path)
 
     def _annotations(self, class_name: str, seen: frozenset[str] = frozenset()) -> Mapping[str, str]:
         """The annotations of the fields of a class of verl's configuration, and of its bases."""
         found: dict[str, str] = {}
         if class_name in seen:
             return found
-        sources = [path for path in sorted(self._paths) if path.endswith(".py") and "config" in path]
-        for path in sources:
+        for path in self._configuration_modules:
             if f"class {class_name}" not in self._tree.read(path).decode("utf-8", "replace"):
                 continue
             for node in self._nodes(path):

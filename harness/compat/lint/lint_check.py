@@ -67,7 +67,8 @@ class JobFacts:
         if name.startswith("fact."):
             return self._job.facts.get(name[5:], UNKNOWN)
         if name.startswith("model."):
-            return getattr(self._model, name[6:], UNKNOWN)
+            fact = getattr(self._model, name[6:], None)
+            return UNKNOWN if fact is None else fact
         if name in ("cards", "nodes"):
             return getattr(self._job, name) or UNKNOWN
         if name in ("config", "device", "entry"):
@@ -129,7 +130,10 @@ def lint_job(
     composition = composed[1] if composed and composed[1].values else None
     facts = JobFacts(job, versions, rules, composition)
     findings, undecided = [], []
-    for rule in rules.rules if _trains_a_policy(job, composition) else ():
+    kind = rules.program_kind(job.entry, trains_policy=_trains_a_policy(job, composition))
+    for rule in rules.rules:
+        if kind not in rule.programs:
+            continue
         truth = evaluate(rule.condition, facts)
         if truth is True:
             findings.append(_finding(rule, job, facts))
@@ -147,7 +151,7 @@ def lint_job(
 
 
 def _trains_a_policy(job: JobSettings, composition: Composition | None) -> bool:
-    """Whether the rules are about this job: they know the configuration of reinforcement learning only."""
+    """Whether a job's configuration is one of reinforcement learning."""
     if composition is not None:
         return composition.has("actor_rollout_ref")
     return any(key.startswith(("actor_rollout_ref.", "algorithm.")) for key in job.overrides)
@@ -388,4 +392,6 @@ def _value_text(value: object) -> str:
 
 
 def _sorted_findings(findings: Sequence[LintFinding]) -> tuple[LintFinding, ...]:
-    return tuple(sorted(findings, key=lambda f: (f.file, f.line, SEVERITIES.index(f.severity), f.rule)))
+    return tuple(
+        sorted(dict.fromkeys(findings), key=lambda f: (f.file, f.line, SEVERITIES.index(f.severity), f.rule))
+    )

@@ -19,7 +19,7 @@ from harness.matrix.model.versions import Scheme, Specifier, parse_specifier
 from harness.package import data_folder
 
 RULES_FOLDER = data_folder("compat/lint/rules")
-RULE_FILES = ("gspo.yaml", "loss.yaml", "npu.yaml", "run.yaml")
+RULE_FILES = ("gspo.yaml", "lengths.yaml", "loss.yaml", "npu.yaml", "run.yaml")
 PLACEHOLDER = re.compile(r"\{([\w.]+)\}")
 # Names whose values are versions, with the scheme that orders them.
 VERSION_NAMES = {
@@ -45,9 +45,13 @@ class _RuleFileModel(BaseModel):
 Entry = TypeVar("Entry", bound=_RuleFileModel)
 
 
+ProgramKind = Literal["policy", "sft", "generation", "evaluation", "merger", "other"]
+
+
 class LintRule(_RuleFileModel):
     """A rule. It reports where `condition` is true, at the first setting of `at` that the job sets.
 
+    programs: the kinds of programs that the rule speaks of; policy is reinforcement learning.
     verified: how the rule is known: from the `code` or documentation (`doc`) of the package, an `issue`, a
     measurement (`measured`), or the list of cases that this project started from (`seed`).
     change: name -> the value that corrects a setting of the job, if there is only one.
@@ -59,6 +63,7 @@ class LintRule(_RuleFileModel):
         alias="when"
     )
     at: tuple[str, ...] = ()
+    programs: tuple[ProgramKind, ...] = ("policy",)
     message: str
     why: str
     fix: str
@@ -82,12 +87,25 @@ class ConfigDefault(_RuleFileModel):
 
 
 class ModelFacts(_RuleFileModel):
-    """An entry of models.yaml: facts from the config.json of the models whose names contain `match`."""
+    """An entry of models.yaml: facts from the config.json of the models whose names contain `match`.
+
+    parameters: billions of parameters. positions: max_position_embeddings, None if the models differ.
+    """
 
     match: str
     query_groups: int
     heads: int
     experts: int
+    parameters: float | None = None
+    positions: int | None = None
+    source: str
+
+
+class ProgramEntry(_RuleFileModel):
+    """An entry of programs.yaml: the kind of the programs whose module or file `entry` matches."""
+
+    kind: ProgramKind
+    entry: re.Pattern[str]
     source: str
 
 
@@ -99,6 +117,12 @@ class Ruleset:
     names: Mapping[str, str]
     defaults: tuple[ConfigDefault, ...]
     models: tuple[ModelFacts, ...]
+    programs: tuple[ProgramEntry, ...]
+
+    def program_kind(self, entry: str, *, trains_policy: bool) -> ProgramKind:
+        """The kind of a program; trains_policy: whether it is configured for reinforcement learning."""
+        found = next((one.kind for one in self.programs if one.entry.fullmatch(entry)), None)
+        return found or ("policy" if trains_policy else "other")
 
     def model_facts(self, model: str) -> ModelFacts | None:
         """The facts of the model with this name or path; None when it is not in models.yaml."""
@@ -119,6 +143,7 @@ def load_ruleset(folder: Path = RULES_FOLDER) -> Ruleset:
         names=names,
         defaults=tuple(_validated(folder / "defaults.yaml", ConfigDefault)),
         models=tuple(_validated(folder / "models.yaml", ModelFacts)),
+        programs=tuple(_validated(folder / "programs.yaml", ProgramEntry)),
     )
 
 

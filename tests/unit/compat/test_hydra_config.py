@@ -40,10 +40,11 @@ FILES = {
 defaults:
   - model_engine: dp
   - actor@actor_rollout_ref.actor: ${model_engine}_actor
+  - algorithm@algorithm.correction: correction
   - _self_
 actor_rollout_ref:
-  rollout: {n: 1, calculate_log_probs: false, name: vllm}
-algorithm: {adv_estimator: gae}
+  rollout: {n: 1, calculate_log_probs: false, name: vllm, engine_kwargs: {vllm: {}}}
+algorithm: {_target_: verl.trainer.config.AlgoConfig, adv_estimator: gae}
 data: {train_batch_size: 8, train_files: ~}
 trainer: {nnodes: 1, n_gpus_per_node: 8, logger: [console], use_old_workers: null, save_freq: -1}
 """,
@@ -61,12 +62,20 @@ warmup: 3
 strategy: megatron
 megatron: {tensor_model_parallel_size: 1}
 """,
+    "verl/trainer/config/algorithm/correction.yaml": "threshold: 2.0\nlimit: 3.0\n",
     "verl/trainer/config/sft_trainer.yaml": "optim: {lr: 1e-5}\ntrainer: {total_epochs: 4}\n",
     "verl/experimental/off_policy/config/off_policy_trainer.yaml": """\
 hydra:
   searchpath: [file://verl/trainer/config]
 defaults: [ppo_trainer, _self_]
 staleness: 1
+""",
+    "verl/trainer/config/algorithm.py": """\
+class CorrectionConfig:
+    threshold: str | float = 2.0
+    limit: float = 3.0
+class AlgoConfig:
+    correction: Optional[CorrectionConfig] = None
 """,
     "verl/workers/config/actor.py": """\
 class Base:
@@ -269,3 +278,52 @@ def test_each_file_is_parsed_once_and_no_composition_changes_another(
     assert configuration.compose(program, words).value("trainer.added") == 1
     monkeypatch.setattr(OmegaConf, "load", lambda *_: pytest.fail("a file is parsed again"))
     assert configuration.compose(program, ()) == first
+
+
+def test_a_field_of_a_class_within_a_class_can_take_text(configuration: VerlConfiguration) -> None:
+    assert found(configuration, "algorithm.correction.threshold=0.5_4.0") == {}
+    assert set(found(configuration, "algorithm.correction.limit=0.5_4.0")) == {"CONFIG-TYPE"}
+
+
+@pytest.mark.parametrize(
+    ("override", "remedy"),
+    [
+        ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2", "add model_engine=megatron"),
+        ("+trainer.nnodes=2", "remove the `+`"),
+        ("data.train_files=<path>", "quote the value for Hydra: 'data.train_files=\"<path>\"'"),
+        (
+            "actor_rollout_ref.rollout.engine_kwargs.vllm.seed=1",
+            "add the key: +actor_rollout_ref.rollout.engine",
+        ),
+        ("trainer.n_gpu_per_node=8", "did you mean trainer.n_gpus_per_node?"),
+        ("actor_rollout_ref.actor.colour=red", "correct or remove the override"),
+    ],
+)
+def test_the_remedy_for_a_refused_override_was_tried(
+    configuration: VerlConfiguration, override: str, remedy: str
+) -> None:
+    [finding] = [one for one in lint(configuration, f"'{override}'").findings if one.rule == "CONFIG-KEY"]
+    assert finding.fix.startswith(remedy)
+
+
+def test_keys_of_a_configuration_of_another_package_are_not_decided(configuration: VerlConfiguration) -> None:
+    overrides = "hydra.searchpath=[pkg://other.config] actor_rollout_ref.actor.engine.tp=1"
+    result = lint(configuration, overrides)
+    assert not [one for one in result.findings if one.rule == "CONFIG-KEY"]
+    assert "actor_rollout_ref.actor.engine.tp" in " ".join(result.unchecked)
+
+
+@pytest.mark.parametrize("entry", ["verl.trainer.main_generation_server", "verl.model_merger"])
+def test_rules_of_training_are_not_about_other_programs(entry: str) -> None:
+    overrides = "actor_rollout_ref.rollout.n=1 algorithm.adv_estimator=grpo"
+    assert "GROUP-1" in {one.rule for one in lint(None, overrides).findings}
+    assert "GROUP-1" not in {one.rule for one in lint(None, overrides, entry).findings}
+
+
+def test_equal_findings_of_two_branches_are_reported_once(configuration: VerlConfiguration) -> None:
+    text = """
+if [ "$1" = long ]; then length=1; else length=2; fi
+python -m verl.trainer.main_ppo trainer.nnode=1 data.train_batch_size=$length
+"""
+    result = lint_script(parse_script(text, "run.sh"), {"verl": "0.9.1"}, configuration)
+    assert len([one for one in result.findings if one.rule == "CONFIG-KEY"]) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.lint_check import lint_job
-from harness.compat.lint.ruleset import load_ruleset
+from harness.compat.lint.ruleset import RULES_FOLDER, load_ruleset
 from harness.errors import InputError
 
 A, R, REF, ALG = (
@@ -38,6 +38,7 @@ GOOD: dict[str, Any] = {
         A + "ppo_mini_batch_size": 128,
         A + "ppo_micro_batch_size_per_gpu": 8,
         A + "use_torch_compile": False,
+        A + "fsdp_config.use_torch_compile": False,
         A + "clip_ratio_low": 0.0003,
         A + "clip_ratio_high": 0.0004,
         R + "n": 16,
@@ -115,8 +116,42 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "DYNBSZ": (change(o={A + "ppo_micro_batch_size_per_gpu": None}), change(o={A + "use_dynamic_bsz": True})),
     "DYNBSZ-LEN": (
-        change(o={A + "use_dynamic_bsz": True, "data.max_response_length": 32768}),
+        change(o={A + "use_dynamic_bsz": True, "data.max_response_length": 32768}, v={"verl": "0.7.1"}),
         change(o={A + "ulysses_sequence_parallel_size": 4}),
+    ),
+    "DYNBSZ-LEN-NESTED": (
+        change(o={A + "use_dynamic_bsz": True, "data.max_response_length": 32768}),
+        change(o={A + "fsdp_config.ulysses_sequence_parallel_size": 4}),
+    ),
+    "LEN-CHUNKED": (
+        change(o={"data.max_response_length": 8192, R + "mode": "sync"}, v={"verl": "0.6.1"}),
+        change(o={R + "max_num_batched_tokens": 16384}),
+    ),
+    "LEN-UNCHUNKED": (
+        change(o={R + "enable_chunked_prefill": False, R + "max_model_len": 16384}),
+        change(o={R + "max_model_len": 8192}),
+    ),
+    "LEN-MODEL": (change(o={R + "max_model_len": 1000}), change(o={R + "max_model_len": 1024})),
+    "LEN-MODEL-PROMPT": (change(o={R + "max_model_len": 512}), change(o={R + "max_model_len": 1024})),
+    "LEN-MODEL-SGLANG": (
+        change(o={R + "name": "sglang", R + "max_model_len": 1000}, v={"verl": "0.6.1"}),
+        change(o={R + "max_model_len": 1024}),
+    ),
+    "LEN-POSITIONS": (
+        change(o={R + "max_model_len": 8192}, model="Qwen/Qwen2.5-Math-7B"),
+        change(o={R + "max_model_len": 4096}),
+    ),
+    "LEN-CONTEXT": (
+        change(o={"data.max_response_length": 8192}, model="Qwen/Qwen2.5-Math-7B"),
+        change(model="Qwen/Qwen2.5-7B"),
+    ),
+    "MEM-WEIGHTS": (
+        change(model="Qwen/Qwen2.5-72B", o={"trainer.nnodes": 4}),
+        change(o={R + "tensor_model_parallel_size": 8}),
+    ),
+    "MEM-TRAIN": (
+        change(model="Qwen/Qwen2.5-72B", o={"trainer.nnodes": 2}),
+        change(o={"trainer.nnodes": 4}),
     ),
     "TP-GQA": (
         change(
@@ -149,7 +184,30 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             }
         ),
     ),
-    "COMPILE-NPU": (change(o={A + "use_torch_compile": ...}), change(o={A + "use_torch_compile": False})),
+    "COMPILE-NPU": (
+        change(o={A + "use_torch_compile": ...}, v={"verl": "0.7.1"}),
+        change(o={A + "strategy": "megatron"}),
+    ),
+    "COMPILE-NPU-ENGINE": (
+        change(o={A + "fsdp_config.use_torch_compile": ...}),
+        change(o={A + "strategy": "megatron"}),
+    ),
+    "ATTN-PACKED": (
+        change(
+            o={
+                "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
+                "actor_rollout_ref.model.use_remove_padding": True,
+            }
+        ),
+        change(o={"+actor_rollout_ref.model.override_config.attn_implementation": "flash_attention_2"}),
+    ),
+    "CKPT-HCCL": (
+        change(o={R + "checkpoint_engine.backend": "hccl"}),
+        change(o={R + "checkpoint_engine.backend": "nccl"}),
+    ),
+    "DEVICE-CUDA": (change(v={"verl": "0.6.1"}), change(o={"trainer.device": "npu"})),
+    "ENV-CUDA": (change(e={"CUDA_VISIBLE_DEVICES": "0,1"}), change(e={"CUDA_VISIBLE_DEVICES": ...})),
+    "ATTN-BACKEND-ENV": (change(e={"VLLM_ATTENTION_BACKEND": "XFORMERS"}), change(o={R + "name": "sglang"})),
     "NZ": (
         change(e={"VLLM_ASCEND_ENABLE_NZ": ...}, v={"verl": "0.7.0"}),
         change(e={"VLLM_ASCEND_ENABLE_NZ": "0"}),
@@ -240,7 +298,7 @@ def test_a_rule_without_its_version_is_undecided() -> None:
     ],
 )
 def test_an_invalid_rule_is_reported_with_its_file(tmp_path: Path, text: str, message: str) -> None:
-    for name in ("names.yaml", "defaults.yaml", "models.yaml", "loss.yaml", "npu.yaml", "run.yaml"):
+    for name in (path.name for path in RULES_FOLDER.glob("*.yaml")):
         (tmp_path / name).write_text("{}" if name == "names.yaml" else "[]")
     (tmp_path / "gspo.yaml").write_text(text)
     with pytest.raises(InputError) as caught:

@@ -237,3 +237,17 @@ def test_hostile_scripts_end(bomb: str) -> None:
     with contextlib.suppress(InputError):
         evaluator.read(bomb)
     assert len(evaluator.commands) <= MAX_COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("D=$(python3 -c 'import torch_npu' 2>/dev/null && echo npu || echo gpu)\npython a.py d=$D", "d=npu"),
+        ("if python3 -c 'import torch, torch_npu'; then D=npu; else D=gpu; fi\npython a.py d=$D", "d=npu"),
+        ("D=$([ a = b ] && echo yes || echo no)\npython a.py d=$D", "d=no"),
+        ("D=$(cd -- /opt/x/.. >/dev/null && pwd)\npython a.py d=$D", "d=/opt/x/.."),
+        ("D=$(unknown && echo yes || echo no)\npython a.py d=$D", "d=$(unknown && echo yes || echo no)"),
+    ],
+)
+def test_a_script_is_read_as_on_a_machine_with_npus(script: str, expected: str) -> None:
+    assert commands_read(script) == [["a.py", expected]]

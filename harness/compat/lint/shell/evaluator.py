@@ -33,6 +33,7 @@ from harness.errors import InputError, Location
 MAX_STEPS = 5_000
 MAX_NESTING = 25
 MAX_COMMANDS = 500
+NPU_IMPORT = re.compile(r"\s*import torch(?:_npu)?(?:\s*[,;]\s*(?:import )?torch_npu)?\s*")
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _ENV_OPTION = re.compile(r"(?:-u|--unset=?)(?P<name>.*)")
@@ -110,7 +111,25 @@ class Evaluator:
         return self._deeper(lambda: self._script(tree, text.text, world))
 
     def _output(self, node: SyntaxNode, world: World) -> Expansion | None:
-        return command_output(node, world, self._expander)
+        statements = node.children("Stmts")
+        taken = self._taken(statements[0], world) if len(statements) == 1 else None
+        return command_output(taken, world, self._expander) if taken else None
+
+    def _taken(self, statement: SyntaxNode, world: World) -> SyntaxNode | None:
+        """The command of `A && B` or `A || B` that prints, as far as it is known which of them run.
+
+        The command that decides is a condition, which prints nothing. None if no command runs after it.
+        """
+        command = statement.child("Cmd")
+        if command is None or command.kind != "BinaryCmd" or command.text("Op") not in ("&&", "||"):
+            return statement
+        left, right = command.child("X"), command.child("Y")
+        truths = {truth.known for _, truth in self._statement(left, world.copy())} if left else {None}
+        if left is None or right is None or len(truths) != 1 or None in truths:
+            return statement
+        if truths == {command.text("Op") == "&&"}:
+            return self._taken(right, world)
+        return self._taken(left, world) if command.text("Op") == "||" else None
 
     def _deeper(self, read: Callable[[], Outcomes]) -> Outcomes:
         self._nesting += 1
@@ -378,7 +397,7 @@ class Evaluator:
             after = world.copy()
             after.ended, after.returned = name == "exit", name == "return"
             return [(after, Truth.OPEN)]
-        if name in ("true", ":"):
+        if name in ("true", ":", "echo") or _is_npu_probe(arguments):
             return [(world, Truth.YES)]
         if name == "false":
             return [(world, Truth.NO)]
@@ -493,6 +512,13 @@ class Evaluator:
         except (OSError, ValueError):
             return None
         return None
+
+
+def _is_npu_probe(arguments: Sequence[ScriptValue]) -> bool:
+    """Whether a command only looks for the software of NPUs, which the machines have that lint judges for."""
+    words = [word.text for word in arguments]
+    imports = Path(words[0]).name.startswith("python") and words[1:2] == ["-c"] and len(words) == 3
+    return bool(imports and NPU_IMPORT.fullmatch(words[2]))
 
 
 def _shell_argument(arguments: Sequence[ScriptValue]) -> tuple[str, int] | None:

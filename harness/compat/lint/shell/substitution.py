@@ -14,10 +14,9 @@ from harness.compat.lint.shell.world import World
 MAX_ITERATIONS = 200
 
 
-def command_output(node: SyntaxNode, world: World, expander: Expander) -> Expansion | None:
-    """The output of `$(...)` for a few commands without effects; None for others."""
-    statements = node.children("Stmts")
-    command = statements[0].child("Cmd") if len(statements) == 1 else None
+def command_output(statement: SyntaxNode, world: World, expander: Expander) -> Expansion | None:
+    """The output of the command in `$(...)` for a few commands without effects; None for others."""
+    command = statement.child("Cmd")
     if command is None:
         return None
     if command.kind == "BinaryCmd" and command.text("Op") == "&&":
@@ -29,7 +28,7 @@ def command_output(node: SyntaxNode, world: World, expander: Expander) -> Expans
         return None
     name, rest = words[0].text, [word.text for word in words[1:]]
     if name == "cat" and not rest:
-        document = document_text(statements[0].children("Redirs"), world, expander)
+        document = document_text(statement.children("Redirs"), world, expander)
         return Expansion(text=document.text.rstrip("\n"), unknown=document.unknown) if document else None
     if name == "echo" and not any(one.startswith("-") for one in rest):
         return Expansion(text=" ".join(rest))
