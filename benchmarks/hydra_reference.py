@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 from benchmarks.figures import ROOT
 
@@ -47,7 +47,7 @@ class Composed:
 class HydraReference:
     """A process that composes configurations of one checkout. Use `hydra_reference()`."""
 
-    def __init__(self, requests: TextIO, answers: TextIO) -> None:
+    def __init__(self, requests: IO[str], answers: IO[str]) -> None:
         self._requests, self._answers = requests, answers
 
     def compose(self, module: str, words: Sequence[str]) -> Composed | None:

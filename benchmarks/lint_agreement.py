@@ -25,7 +25,7 @@ from harness.compat.lint.job_settings import JobSettings
 from harness.compat.lint.launch_script import CONFIG_OPTIONS, LaunchScript, parse_script
 from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError
-from harness.sources.git.mirrors import find_clone, mirrors_folder
+from harness.sources.git.mirrors import find_clone, mirror_folders
 from harness.sources.tree import SYMLINK, Tree, path_problem
 
 REPOSITORIES = ("verl-project/verl", "volcengine/verl")
@@ -183,7 +183,8 @@ def _nearest(run: RecordedRun, jobs: Sequence[JobSettings]) -> str:
         [word for word in words if not any(_fits(_pattern(one), word) for one in job.arguments)]
         for job in jobs
     ]
-    return ", ".join(min(missing, key=len, default=words))[:400] or "the order or number of words"
+    fewest = min(missing, key=len) if missing else words
+    return ", ".join(fewest)[:400] or "the order or number of words"
 
 
 def _is_job_of(run: RecordedRun, job: JobSettings) -> bool:
@@ -246,10 +247,10 @@ def _check_out(tree: Tree, folder: Path) -> None:
 
 def checkouts() -> Iterator[tuple[str, Tree]]:
     """Each tag of verl that a mirror has; CannotRunError without one."""
-    mirrors = mirrors_folder()
+    mirrors = mirror_folders()
     found = False
-    for name in REPOSITORIES if mirrors else ():
-        clone = find_clone(mirrors, name) if mirrors else None
+    for name in REPOSITORIES:
+        clone = find_clone(mirrors, name)
         for tag in TAGS if clone is not None and not found else ():
             if clone is not None and (tag == "main" or clone.has_tag(tag)):
                 found = True

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
 from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError, Location
 from harness.sources.python_syntax import parse_source
@@ -36,6 +38,7 @@ MAX_COMPOSITIONS = 60
 UNKNOWN_VALUE = "value_of_the_run_"
 _NO_NAME = re.compile(r"\W+")
 _SEARCH_PATH = re.compile(r"(?P<scheme>file|pkg)://(?P<path>[\w./-]+)")
+_GROUP = re.compile(r"\w+")
 _CLASS_NAME = re.compile(r"\b[A-Z]\w*")
 _KEY = re.compile(r"'([^']+)'")
 _FOLDER_OPTIONS = ("--config-path", "-cp", "--config-dir", "-cd")
@@ -193,18 +196,27 @@ class VerlConfiguration:
 
     def choices_with(self, program: Program, key: str) -> Iterator[str]:
         """Choices in configuration groups, such as `model_engine=megatron`, with which a key exists."""
-        chosen = self.defaults(program).value("hydra.runtime.choices")
-        for group, option in chosen.items() if isinstance(chosen, Mapping) else ():
-            if not re.fullmatch(r"\w+", str(group)):
+        groups = self._groups(f"{program.folder}/{program.name}.yaml")
+        for path in sorted(self._paths):
+            folder, name = posixpath.split(path)
+            group, other = posixpath.basename(folder), name.removesuffix(".yaml")
+            if posixpath.dirname(folder) != program.folder or other in (name, groups.get(group, name)):
                 continue
-            for path in sorted(self._paths):
-                folder, name = posixpath.split(path)
-                other = name.removesuffix(".yaml")
-                if folder != f"{program.folder}/{group}" or other in (name, option):
-                    continue
-                word = ScriptValue(text=f"{group}={other}", where=Location(path))
-                if self._with_choice(program, word).has(key):
-                    yield word.text
+            word = ScriptValue(text=f"{group}={other}", where=Location(path))
+            if group in groups and self._with_choice(program, word).has(key):
+                yield word.text
+
+    def _groups(self, path: str) -> Mapping[str, str]:
+        """The groups in the defaults list of a file, with their choices."""
+        found = yaml.safe_load(self._tree.read(path))
+        listed = found.get("defaults") if isinstance(found, dict) else None
+        entries = [one for one in listed or () if isinstance(one, dict)]
+        return {
+            str(name): str(choice)
+            for one in entries
+            for name, choice in one.items()
+            if _GROUP.fullmatch(str(name))
+        }
 
     def _with_choice(self, program: Program, word: ScriptValue) -> Composition:
         known = (program, word.text)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from harness.compat.lint.hydra_compose import Composition, Program, RefusedOverride, VerlConfiguration
+
+if TYPE_CHECKING:
+    from harness.compat.lint.hydra_loader import ConfigValue
 
 # One composition is tried for each of them.
 MAX_SIMILAR = 2
@@ -41,14 +45,14 @@ def _remedies(
         return
     for choice in configuration.choices_with(program, refused.key):
         yield f"add {choice}, whose configuration has this key"
-    similar = [other for other in similarkeys_of(refused.key, composition.values) if takes(f"{other}={value}")]
+    similar = [other for other in similar_keys(refused.key, composition.values) if takes(f"{other}={value}")]
     if similar:
         yield f"did you mean {' or '.join(similar)}?"
     if equals and _is_open(refused.key, composition) and takes(f"+{refused.key}={value}"):
         yield f"add the key: +{refused.key}={value[:80]}"
 
 
-def similarkeys_of(key: str, values: Mapping[str, ConfigValue]) -> list[str]:
+def similar_keys(key: str, values: Mapping[str, ConfigValue]) -> list[str]:
     """Existing keys that are similar to `key`, but not the key itself.
 
     Keys with the same last part come first, because settings are moved more often than renamed.
