@@ -73,7 +73,12 @@ def grid_data(model: ReportModel, rows: Iterable[GridRow] | None = None) -> dict
     return {
         "version": 1,
         "checks": [
-            [visible(clip(check.name, 60)), check.tier.value, "check-" + file_name(check.name)]
+            [
+                visible(clip(check.name, 60)),
+                check.tier.value,
+                "check-" + file_name(check.name),
+                visible(clip(check.question, 200)),
+            ]
             for check in checks
         ],
         "axes": [visible(clip(axis, 40)) for axis in axes],

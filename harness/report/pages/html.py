@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from harness.report.model.frame import frame_of
@@ -31,7 +32,7 @@ QUERIES = {
     Mark.KNOWN_FAIL: "known",
     Mark.UNEXPECTED_PASS: "unexpected-pass",
 }
-ASSETS = ("report.css", "query.js", "help.js", "grid.js", "report.js", "runs.js")
+ASSETS = ("report.css", "query.js", "language.js", "help.js", "grid.js", "report.js", "runs.js")
 
 
 def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
@@ -42,6 +43,10 @@ def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
     writer = PageWriter(folder)
     for name in ASSETS:
         writer.write(f"assets/{name}", resource("assets", name))
+    words = json.dumps(
+        json.loads(resource("words", "chinese.json")), ensure_ascii=False, separators=(",", ":")
+    )
+    writer.write("assets/words.js", f"window.NPU_MATRIX_WORDS={words};\n")
     writer.write("index.html", _index(model, writer))
     writer.write("changes.html", changes_page(model, writer))
     writer.write("patches.html", patches_page(model, writer))

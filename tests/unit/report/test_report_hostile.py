@@ -37,6 +37,8 @@ ATTACKS = [
 SCRIPTS = (
     "assets/query.js",
     "assets/help.js",
+    "assets/words.js",
+    "assets/language.js",
     "assets/grid.js",
     "assets/report.js",
     "assets/runs.js",

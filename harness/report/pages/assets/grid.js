@@ -125,7 +125,7 @@ const makeGrid = (data, { $, make, memory, say }) => {
       const open = state.open.has(tier.name);
       const button = make("button", { type: "button", class: "unfold", "data-tier": tier.name, "aria-expanded": String(open) }, say(tier.name), " ", make("span", { class: "count" }, String(tier.to - tier.from)));
       top.append(make("th", { role: "columnheader", scope: open ? "colgroup" : "col", class: "tier first", colspan: open ? String(tier.to - tier.from) : null, rowspan: open ? null : deep }, button));
-      for (let check = tier.from; open && check < tier.to; check++) names.append(make("th", { role: "columnheader", scope: "col", class: check === tier.from ? "check first" : "check" }, data.checks[check][0]));
+      for (let check = tier.from; open && check < tier.to; check++) names.append(make("th", { role: "columnheader", scope: "col", class: check === tier.from ? "check first" : "check", title: say(data.checks[check][3]) }, data.checks[check][0]));
     }
     return deep ? [top, names] : [top];
   }
@@ -308,6 +308,10 @@ const makeGrid = (data, { $, make, memory, say }) => {
     $("grid").setAttribute("aria-rowcount", String(state.items.length + $("head").rows.length));
     draw(true);
   }
+  function status() {
+    const [cells, all, checks] = [state.shown.length, data.rows.length, state.matches].map((n) => n.toLocaleString("en"));
+    $("q-status").textContent = say(state.test ? `${cells} of ${all} cells, ${checks} checks` : `${cells} cells, ${checks} checks`);
+  }
   function filter(query) {
     const box = $("q-error");
     let test;
@@ -326,8 +330,8 @@ const makeGrid = (data, { $, make, memory, say }) => {
     $("grid-box").scrollTop = 0;
     const top = $("grid-box").getBoundingClientRect().top - 60;
     if (top < 0) scrollBy(0, top);
-    const number = (n) => n.toLocaleString("en");
-    $("q-status").textContent = say(test ? `${number(shown.length)} of ${number(data.rows.length)} cells, ${number(matches)} checks` : `${number(shown.length)} cells, ${number(matches)} checks`);
+    state.matches = matches;
+    status();
     for (const chip of document.querySelectorAll(".chip")) chip.setAttribute("aria-pressed", String(chip.dataset.query === query));
     show();
   }
@@ -470,5 +474,13 @@ const makeGrid = (data, { $, make, memory, say }) => {
     };
     if (window.requestIdleCallback) requestIdleCallback(read);
   }
-  return { start, key, redraw: () => { stamps.clear(); filter(state.query); } };
+  // In another language: the tiles are made anew, and the rows in sight.
+  function redraw() {
+    if (!document.documentElement.classList.contains("drawn") && document.documentElement.lang === "en") return;
+    document.documentElement.classList.add("drawn");
+    stamps.clear();
+    status();
+    show();
+  }
+  return { start, key, redraw };
 };

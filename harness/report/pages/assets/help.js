@@ -46,6 +46,6 @@
 <tr><th scope="row"><code>gspo qwen</code></th><td>标题、编号、版本中的任意词</td></tr>
 </tbody></table>
 </div>
-<form method="dialog"><button class="quiet">close · 关闭</button> <button type="button" class="quiet" id="help-language">中文 / English</button></form>`;
+<form method="dialog"><button class="quiet">close · 关闭</button></form>`;
   document.body.append(dialog);
 })();

@@ -13,8 +13,8 @@
   };
   function setTheme(theme) {
     if (theme) root.dataset.theme = theme; else delete root.dataset.theme;
-    $("theme").textContent = theme || "system";
-    $("theme").setAttribute("aria-label", `Theme: ${theme || "follow the system"}`);
+    $("theme").textContent = say(theme || "system");
+    $("theme").setAttribute("aria-label", say(`Theme: ${theme || "follow the system"}`));
   }
   function nextTheme() {
     const theme = THEMES[(THEMES.indexOf(root.dataset.theme || "") + 1) % THEMES.length];
@@ -28,7 +28,8 @@
     node.append(...children);
     return node;
   }
-  const say = (text) => text;
+  const language = makeLanguage(window.NPU_MATRIX_WORDS);
+  const { say } = language;
   const grid = data && $("grid") ? makeGrid(data, { $, make, memory, say }) : null;
 
   // ---- keys ------------------------------------------------------------------------------------------------
@@ -51,8 +52,8 @@
       getSelection().addRange(range);
       document.execCommand("copy");
     }
-    button.textContent = "copied";
-    setTimeout(() => { button.textContent = "copy"; }, 1500);
+    button.textContent = say("copied");
+    setTimeout(() => { button.textContent = say("copy"); }, 1500);
   }
 
   // ---- ages, and what changed since the last look ------------------------------------------------------------
@@ -102,13 +103,28 @@
   setTheme(THEMES.includes(linked) ? linked : memory.get(() => localStorage, "npu-matrix-theme"));
   $("theme").addEventListener("click", nextTheme);
   $("help-button").addEventListener("click", () => $("help").showModal());
+  function setLanguage(code) {
+    language.set(code);
+    $("language").textContent = code === "zh" ? "English" : "中文";
+    $("language").lang = code === "zh" ? "en" : "zh-CN";
+    setTheme(root.dataset.theme || "");
+    helpIn(code === "zh");
+    ages();
+    grid?.redraw();
+  }
   const helpIn = (chinese) => { for (const part of document.querySelectorAll("#help .help-columns")) part.hidden = (part.lang === "en") === chinese; };
-  let chinese = /^zh\b/.test(navigator.language);
-  helpIn(chinese);
-  $("help-language").addEventListener("click", () => { chinese = !chinese; helpIn(chinese); });
+  $("language").addEventListener("click", () => {
+    const code = language.isChinese() ? "en" : "zh";
+    memory.set(() => localStorage, "npu-matrix-language", code);
+    setLanguage(code);
+  });
   document.addEventListener("keydown", onKey);
   document.addEventListener("click", (event) => { const button = event.target.closest(".copy-button"); if (button) copy(button); });
-  ages();
   lastLook();
-  if (grid) grid.start(); else startCell();
+  const asked = new URLSearchParams(location.hash.slice(1)).get("lang");
+  const code = asked || memory.get(() => localStorage, "npu-matrix-language") || (/^zh\b/.test(navigator.language) ? "zh" : "en");
+  if (grid) { if (code === "zh") language.set(code); grid.start(); } else startCell();
+  setLanguage(code === "zh" ? "zh" : "en");
+  const compared = $("compared");
+  if (compared) new MutationObserver(() => language.apply(compared)).observe(compared, { childList: true });
 })();

@@ -1,0 +1,86 @@
+"""The Chinese of the pages: complete for what this package says, and the same as in the documentation."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from harness.errors import EXIT_OK
+from harness.outcome import Tier
+from harness.plan.tasks.check_registry import all_checks
+from harness.report.model.changes import MEANINGS, RunChangeKind
+from harness.report.model.frame import EXIT_WORDS, frame_of
+from harness.report.model.host_kinds import Stage
+from harness.report.model.marks import EVIDENCE, STYLES, Mark
+from harness.report.pages.html import STAGES
+from harness.report.pages.page_templates import resource
+from harness.verdict.plan_verdicts import REMEDIES, WITHOUT_OUTCOME
+
+ROOT = Path(__file__).parents[3]
+DATA = json.loads(resource("words", "chinese.json"))
+WORDS: dict[str, str] = DATA["words"]
+TEXTS = [
+    *(text for style in STYLES.values() for text in (style.label, style.word, style.meaning)),
+    *(text for style in EVIDENCE.values() for text in (style.label, style.tag, style.meaning)),
+    *(kind.value for kind in RunChangeKind),
+    *MEANINGS.values(),
+    *EXIT_WORDS.values(),
+    *(
+        frame_of(counts, exit_code=EXIT_OK, selection="").word
+        for counts in ({}, {Mark.ERROR: 1}, {Mark.PASS: 1})
+    ),
+    *(frame_of(counts, exit_code=EXIT_OK, selection="").meaning for counts in ({}, {Mark.PASS: 1})),
+    *(tier.value for tier in Tier),
+    *(stage.value for stage in Stage),
+    *STAGES.values(),
+    *REMEDIES.values(),
+    *WITHOUT_OUTCOME.values(),
+    *(check.question for check in all_checks()),
+]
+
+
+@pytest.mark.parametrize("text", sorted(set(TEXTS)))
+def test_every_word_of_the_model_has_its_chinese(text: str) -> None:
+    assert re.search("[\u4e00-\u9fff]|^CPU$", WORDS.get(text, "")), (
+        f"no Chinese for {text!r} in words/chinese.json"
+    )
+
+
+def test_the_page_and_the_documentation_translate_alike() -> None:
+    documented = json.loads((ROOT / "docs/zh/reference.json").read_text("utf-8"))["sentences"]
+    assert {text: WORDS[text] for text in WORDS if text in documented} == {
+        text: documented[text] for text in WORDS if text in documented
+    }
+
+
+def test_patterns_use_every_part_of_the_text_once() -> None:
+    for english, chinese in DATA["patterns"]:
+        places = re.findall(r"\{(\d)\}", chinese)
+        assert sorted(places) == [str(place + 1) for place in range(len(re.findall(r"\{#?\}", english)))], (
+            english
+        )
+
+
+def _table(language: str) -> dict[str, list[str]]:
+    lines = (ROOT / f"docs/{language}/glossary.md").read_text("utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    return {row[0] if language == "en" else row[1]: row for row in rows}
+
+
+def test_the_glossary_is_that_of_the_documentation() -> None:
+    english, chinese = _table("en"), _table("zh")
+    for word, (meaning, name, said) in DATA["glossary"].items():
+        assert english[word][1] == meaning, word
+        assert [chinese[word][0], chinese[word][2]] == [name, said], word
+
+
+def test_every_word_with_a_hover_is_in_the_glossary() -> None:
+    templates = (ROOT / "harness/report/pages/templates").glob("*.html")
+    used = {
+        word for page in templates for word in re.findall(r'ui\.term\("([^"]+)"', page.read_text("utf-8"))
+    }
+    assert used
+    assert used <= set(DATA["glossary"])
