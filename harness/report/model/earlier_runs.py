@@ -19,7 +19,7 @@ from harness.check import Check
 from harness.ledger.plan_record import CodeRecord, PlanEntry, PlannedExpectation, TaskRecord
 from harness.ledger.run_record import RunRecord
 from harness.ledger.store import Ledger
-from harness.outcome import Evidence, Judgement, Outcome, State, Status
+from harness.outcome import Evidence, Judgement, Outcome, State, Status, Trust
 from harness.plan.keys.key import KeyChange, key_changes
 from harness.plan.tasks.evidence_bound import bounded_outcome
 from harness.plan.tasks.task import Plan, Task
@@ -70,8 +70,7 @@ class _JudgedOutcome(HistoryEntry):
     position: int
     judgement: Judgement
     state: str
-    signer: str
-    claimed: str
+    trust: Trust
 
 
 class EarlierRuns:
@@ -139,7 +138,7 @@ class EarlierRuns:
         ]
         # Runs at the same time keep their order.
         history = [past for _time, past in sorted(found, key=itemgetter(0))]
-        on_hardware = [past for past in history if past.verdict.evidence is Evidence.HARDWARE]
+        on_hardware = [past for past in history if _was_on_hardware(past.verdict)]
         if on_hardware:
             self._on_hardware[pair] = on_hardware[-1]
         return tuple(history[-HISTORY_LENGTH:])
@@ -148,12 +147,13 @@ class EarlierRuns:
         """When hardware last ran a check of a cell, also with other inputs; after `history` of the entry."""
         last = self._on_hardware.get((entry.cell_id, entry.check))
         outcome = now.outcome
-        if outcome is not None and outcome.evidence is Evidence.HARDWARE:
+        if outcome is not None and (outcome.evidence is Evidence.HARDWARE or now.status is Status.CLAIMED):
             return HardwareRun(
                 mark=mark_of(now.status, now.standing),
                 time=outcome.started,
                 run_id=outcome.run_id,
                 machine=_machine(outcome),
+                foreign=outcome.trust.foreign,
                 signer=outcome.trust.signer,
                 claimed=outcome.trust.claimed,
             )
@@ -169,8 +169,9 @@ class EarlierRuns:
             time=last.measured,
             run_id=last.run_id,
             machine=last.machine,
-            signer=judged.signer if judged else "",
-            claimed=judged.claimed if judged else "",
+            foreign=judged.trust.foreign if judged else False,
+            signer=judged.trust.signer if judged else "",
+            claimed=judged.trust.claimed if judged else "",
             stale=last.verdict.key != entry.key,
             changes=difference.changes if difference else (),
         )
@@ -381,6 +382,11 @@ def _cause(change: KeyChange) -> str:
     return _DIGEST.sub(lambda digest: f"{digest[0][:10]}…", str(change).removeprefix("facets."))
 
 
+def _was_on_hardware(verdict: EarlierVerdict) -> bool:
+    """Whether hardware ran it, or a machine that is not believed claims that it did."""
+    return verdict.evidence is Evidence.HARDWARE or verdict.status is Status.CLAIMED
+
+
 def _key_difference(changes: Sequence[KeyChange]) -> KeyDifference:
     commits = dict.fromkeys(
         (change.before, change.after)
@@ -465,8 +471,7 @@ def _judge(check: Check, task: Task | TaskRecord | None, stored: Outcome, positi
         state=failure_state(check, outcome, judgement),
         machine=_machine(outcome),
         measured=outcome.started,
-        signer=outcome.trust.signer,
-        claimed=outcome.trust.claimed,
+        trust=outcome.trust,
         figures=figures_of(outcome.check, outcome.measurements),
         verdict=EarlierVerdict(
             status=judgement.status,

@@ -11,7 +11,8 @@ from harness.report.model.marks import Mark
 class HardwareRun:
     """The last execution on a real NPU. time: Unix seconds, when it was measured; 0 if that is not recorded.
 
-    machine: the runner or host. signer: the runner whose signature was verified, "" without one. claimed: why
+    machine: the runner or host. foreign: another machine recorded it. signer: the runner whose signature was
+    verified, "" without one. claimed: why
     it is not believed, or "". stale: the inputs are other ones today, so that it says nothing about them;
     changes: which.
     """
@@ -20,6 +21,7 @@ class HardwareRun:
     time: float
     run_id: str
     machine: str = ""
+    foreign: bool = False
     signer: str = ""
     claimed: str = ""
     stale: bool = False

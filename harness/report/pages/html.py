@@ -16,6 +16,7 @@ from harness.report.pages.grid import grid_axes, shortened
 from harness.report.pages.numerics_page import numerics_page
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment, resource
 from harness.report.pages.patches_page import patches_page
+from harness.report.pages.time_page import time_page
 
 STATIC_ROWS = 300
 FIRST_ROWS = 60
@@ -32,7 +33,7 @@ QUERIES = {
     Mark.KNOWN_FAIL: "known",
     Mark.UNEXPECTED_PASS: "unexpected-pass",
 }
-ASSETS = ("report.css", "query.js", "language.js", "help.js", "grid.js", "report.js", "runs.js")
+ASSETS = ("report.css", "query.js", "language.js", "help.js", "grid.js", "report.js", "runs.js", "find.js")
 
 
 def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
@@ -49,6 +50,7 @@ def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
     writer.write("assets/words.js", f"window.NPU_MATRIX_WORDS={words};\n")
     writer.write("index.html", _index(model, writer))
     writer.write("changes.html", changes_page(model, writer))
+    writer.write("time.html", time_page(model, writer))
     writer.write("patches.html", patches_page(model, writer))
     writer.write("numerics.html", numerics_page(model, writer))
     writer.write("convergence.html", convergence_page(model, writer))
