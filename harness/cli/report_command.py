@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command(
     "report",
     epilog="\b\nExamples:\n  npu-matrix report\n  npu-matrix report --run RUN_ID --reports public\n"
-    "  npu-matrix report --since 20261119\n  npu-matrix report --run main --since v1.2\n"
+    "  npu-matrix report --since 2026-11-19\n  npu-matrix report --run main --since v1.2\n"
     "  npu-matrix report --watch\n"
     "  npu-matrix patches survival --json > survival.json && npu-matrix report --survival survival.json\n"
     "  npu-matrix patches forecast --repo verl.git --json > heads.json\n"
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 @click.option("--run", "run_id", help="A run, or a commit that was run. Default: the latest run.")
 @click.option(
     "--since",
-    help="Show changes since this run: its id, the beginning of it, or a commit. Default: the previous run.",
+    help="Show changes since this run (its id, the beginning of it, or a commit) or since a day (YYYY-MM-DD, "
+    "the last verdicts of all runs until then). Default: the previous run.",
 )
 @click.option(
     "--survival",
@@ -57,6 +58,7 @@ def command(
 
     The verdicts are recomputed with the checks and expectations of today.
     """
+    from harness.report.model.earlier_runs import end_of_day
     from harness.workspace.open_ledger import open_ledger
     from harness.workspace.results.run_report import write_report
     from harness.workspace.results.stored_run import exit_code_today, find_run, open_run
@@ -71,7 +73,7 @@ def command(
             ledger,
             stored,
             exit_code=exit_code_today(stored),
-            since=find_run(settings, ledger, since) if since else None,
+            since=find_run(settings, ledger, since) if since and end_of_day(since) is None else since,
             survival=survival,
             patches=patches,
         )

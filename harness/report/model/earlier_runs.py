@@ -19,7 +19,7 @@ from harness.check import Check
 from harness.ledger.plan_record import CodeRecord, PlanEntry, PlannedExpectation, TaskRecord
 from harness.ledger.run_record import RunRecord
 from harness.ledger.store import Ledger
-from harness.outcome import Evidence, Judgement, Outcome, State, Status, Trust
+from harness.outcome import ANSWERED, Evidence, Judgement, Outcome, State, Status, Trust
 from harness.plan.keys.key import KeyChange, key_changes
 from harness.plan.tasks.evidence_bound import bounded_outcome
 from harness.plan.tasks.task import Plan, Task
@@ -52,6 +52,7 @@ HISTORY_LENGTH = 50
 #: How many runs are searched for the predecessors of a run that is not among the last ones.
 FURTHER_BACK = 500
 MAX_CAUSES = 12
+DAY_S = 86400.0
 _DIGEST = re.compile(r"\b[0-9a-f]{32,64}\b")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -71,6 +72,15 @@ class _JudgedOutcome(HistoryEntry):
     judgement: Judgement
     state: str
     trust: Trust
+
+
+def end_of_day(text: str) -> float | None:
+    """The end of a day that is written as YYYY-MM-DD, in Unix seconds (UTC); None for anything else."""
+    try:
+        day = dt.datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=dt.UTC)
+    except ValueError:
+        return None
+    return day.timestamp() + DAY_S
 
 
 class EarlierRuns:
@@ -291,6 +301,24 @@ class EarlierRuns:
             verdicts=verdicts,
             causes=self._causes(run, entries),
         )
+
+    def as_of(self, day: str, when: float) -> ComparisonRun:
+        """The last verdicts of all runs until a time, to compare with. day: its name for readers."""
+        verdicts: dict[Pair, EarlierVerdict] = {}
+        causes: dict[Pair, tuple[str, ...]] = {}
+        for entry in self._plan.entries:
+            pair = (entry.cell_id, entry.check)
+            known = [past for past in self.history(entry) if past.time <= when]
+            answered = [past for past in known if past.verdict.status in ANSWERED]
+            if not known:
+                continue
+            last = (answered or known)[-1]
+            verdicts[pair] = last.verdict
+            today = HistoryEntry(time=0.0, run_id=self._run_id, verdict=replace(last.verdict, key=entry.key))
+            difference = self._difference(last, today)
+            if difference:
+                causes[pair] = difference.changes
+        return ComparisonRun(run_id=f"all until {day}", started=when, verdicts=verdicts, causes=causes)
 
     def _causes(self, run: RunRecord, entries: Mapping[Pair, PlanEntry]) -> dict[Pair, tuple[str, ...]]:
         before, after = run.plan.tasks_by_key, self._plan.tasks

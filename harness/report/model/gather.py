@@ -13,11 +13,12 @@ from harness.ledger.plan_record import PlanEntry
 from harness.ledger.store import Ledger
 from harness.outcome import ArtifactRef, Outcome, Status, Tier
 from harness.plan.tasks.task import Plan, reproduce_command
-from harness.report.model.earlier_runs import EarlierRuns
+from harness.report.model.earlier_runs import EarlierRuns, end_of_day
 from harness.report.model.lock_files import exports_of
 from harness.report.model.relative_paths import KnownFolders
 from harness.report.model.report_inputs import (
     CheckColumn,
+    ComparisonRun,
     ReportInputs,
     ReportResult,
     RunFacts,
@@ -63,7 +64,7 @@ def join_report_inputs(
     """`facts` with the cells, checks and results of the plan.
 
     executed: keys of the tasks that this run executed. folders: name -> folder of this machine; the report
-    shows the names instead of the paths. since: the run to compare with, by default the last earlier run that
+    shows the names instead of the paths. since: the run or the day (YYYY-MM-DD) to compare with, by default the last earlier run that
     planned at least half of the same checks. Files of outcomes that no longer exist are left out.
     """
     by_entry = {(verdict.cell_id, verdict.check): verdict for verdict in verdicts}
@@ -97,8 +98,13 @@ def join_report_inputs(
         ),
         runs=past.runs,
         notes=(*plan.notices, *(str(notice) for notice in (*ledger.notices, *_clock(ledger, facts)))),
-        earlier=past.earlier(since) if since else None,
+        earlier=_comparison(past, since) if since else None,
     )
+
+
+def _comparison(past: EarlierRuns, since: str) -> ComparisonRun | None:
+    when = end_of_day(since)
+    return past.earlier(since) if when is None else past.as_of(since, when)
 
 
 def junit_cases(inputs: ReportInputs) -> tuple[JUnitCase, ...]:

@@ -19,20 +19,23 @@ NO_CHANGE = (TurnCause.FLAKY, TurnCause.MACHINE)
 
 @dataclass(frozen=True, kw_only=True)
 class TurnGroup:
-    """Checks of one name that turned in the same run, with the same changed inputs and for the same reason.
+    """Checks that turned in the same run, with the same changed inputs and for the same reason; or all turns of
+    a check with the same inputs.
 
-    turn: that of the first cell. rows: the cells. still: how many of them have the new verdict today.
+    turn: the last one of the first cell. rows: the cells. turns: how many turns. still: how many of the cells
+    have the new verdict today.
     """
 
     turn: Turn
     rows: tuple[ReportRow, ...]
+    turns: int
     still: int
     commits: tuple[CommitRange, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeekSummary:
-    """How many checks of cells broke, were fixed, and turned without a changed input since a time."""
+    """How many checks of cells broke, were fixed, and changed without a changed input since a time."""
 
     broke: int
     fixed: int
@@ -57,8 +60,9 @@ def turn_groups(model: ReportModel) -> tuple[TurnGroup, ...]:
                 found[_alike(turn)].append((row, turn, turn is result.turns[-1]))
     groups = [
         TurnGroup(
-            turn=members[0][1],
-            rows=tuple(row for row, _turn, _last in members),
+            turn=max((turn for _row, turn, last in members if last), key=_time, default=members[-1][1]),
+            rows=tuple({row.cell.id: row for row, _turn, _last in members}.values()),
+            turns=len(members),
             still=sum(last for _row, _turn, last in members),
             commits=model.inputs.commits.of(members[0][1]),
         )
@@ -69,7 +73,13 @@ def turn_groups(model: ReportModel) -> tuple[TurnGroup, ...]:
     return tuple(sorted(groups, key=lambda group: places.get(group.turn.after.run_id, len(places))))
 
 
+def _time(turn: Turn) -> float:
+    return turn.after.time
+
+
 def _alike(turn: Turn) -> tuple[object, ...]:
+    if turn.cause in NO_CHANGE:
+        return (turn.check, turn.cause, turn.attempts)
     return (
         turn.after.run_id,
         turn.check,
@@ -77,7 +87,6 @@ def _alike(turn: Turn) -> tuple[object, ...]:
         turn.cause,
         turn.difference.changes,
         turn.reason,
-        turn.attempts.mixed,
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from report_runs import HOUR, Runs
 
+from harness.report.model.changes import RunChangeKind
+from harness.report.model.report_model import build_model
 from harness.report.model.turning_points import ChangedPart, Turn, TurnCause
 
 
@@ -114,3 +117,21 @@ def test_weeks_of_small_runs_are_more_than_fifty(runs: Runs) -> None:
     results = runs.inputs({"cell": "torch 2", "other": "x"}, last).results
     (turn,) = next(one.turns for one in results if one.cell_id == "cell")
     assert (turn.before.run_id, turn.after.run_id) == (first, broken)
+
+
+def test_since_a_day_compares_with_the_last_verdicts_of_all_runs_until_then(runs: Runs) -> None:
+    both = {"cell": "torch 1", "other": "x"}
+    runs.go({"cell": "torch 1"}, {"cell": True})
+    runs.go({"other": "x"}, {"other": False})
+    day = dt.datetime.fromtimestamp(runs.now, tz=dt.UTC).strftime("%Y-%m-%d")
+    runs.now += 48 * HOUR
+    runs.go({"cell": "torch 2"}, {"cell": False})
+    now = {**both, "cell": "torch 2"}
+    last = runs.go(now, {"cell": False, "other": False})
+    model = build_model(runs.inputs(now, last, since=day))
+    assert model.inputs.earlier
+    assert model.inputs.earlier.run_id == f"all until {day}"
+    assert [(change.cell, change.turn, change.causes) for change in model.changes] == [
+        ("cell", RunChangeKind.BROKEN, ("pins: 'torch 1' -> 'torch 2'",)),
+        ("other", RunChangeKind.STILL, ()),
+    ]
