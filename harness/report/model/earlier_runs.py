@@ -11,24 +11,31 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from operator import itemgetter
 
 from harness.check import Check
-from harness.ledger.plan_record import CodeRecord, PlanEntry, PlannedExpectation, TaskRecord
+from harness.ledger.plan_record import CodeRecord, PlanEntry, TaskRecord
 from harness.ledger.run_record import RunRecord
 from harness.ledger.store import Ledger
-from harness.outcome import ANSWERED, Evidence, Judgement, Outcome, State, Status, Trust
+from harness.outcome import ANSWERED, Evidence, Status
 from harness.plan.keys.key import KeyChange, key_changes
-from harness.plan.tasks.evidence_bound import bounded_outcome
 from harness.plan.tasks.task import Plan, Task
 from harness.report.model.hardware_run import HardwareRun
+from harness.report.model.judged_outcomes import (
+    JudgedOutcome,
+    Pair,
+    covers,
+    expected_failures,
+    judge_stored_outcome,
+    measured_on,
+    verdict_then,
+)
 from harness.report.model.marks import mark_of
 from harness.report.model.report_inputs import ComparisonRun, RememberedRun
 from harness.report.model.run_order import machine_name, order_by_time
-from harness.report.model.streak import MAY_BE_EXPECTED, EarlierVerdict, HistoryEntry
-from harness.report.model.trend import figures_of
+from harness.report.model.streak import EarlierVerdict, HistoryEntry
 from harness.report.model.turning_points import (
     BAD,
     ChangedPart,
@@ -41,11 +48,7 @@ from harness.report.model.turning_points import (
 )
 from harness.verdict.verdict import (
     ExpectedFailure,
-    Standing,
     Verdict,
-    failure_state,
-    judge_outcome,
-    standing_of,
 )
 
 HISTORY_LENGTH = 50
@@ -55,23 +58,6 @@ MAX_CAUSES = 12
 DAY_S = 86400.0
 _DIGEST = re.compile(r"\b[0-9a-f]{32,64}\b")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-
-Pair = tuple[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _JudgedOutcome(HistoryEntry):
-    """A stored outcome as the current check judges it; `time` is when the task ended.
-
-    position: its place in the order in which the ledger was written. judgement, state: what an expectation is
-    compared with.
-    """
-
-    completed: bool
-    position: int
-    judgement: Judgement
-    state: str
-    trust: Trust
 
 
 def end_of_day(text: str) -> float | None:
@@ -93,7 +79,7 @@ class EarlierRuns:
         self._plan = plan
         self._ledger = ledger
         self._checks: dict[str, Check] = {task.check.name: task.check for task in plan.tasks.values()}
-        self._judged: dict[str, tuple[_JudgedOutcome, ...]] = {}
+        self._judged: dict[str, tuple[JudgedOutcome, ...]] = {}
         self._tasks: dict[str, Mapping[str, TaskRecord]] = {}
         self._on_hardware: dict[Pair, HistoryEntry] = {}
         self._differences: dict[tuple[str, str], KeyDifference | None] = {}
@@ -108,7 +94,7 @@ class EarlierRuns:
         self._end = self._ends.get(run_id, sys.maxsize)
         self._entries = [run.plan.entries_by_name for run in self._runs]
         self._without_outcome = [_dispositions(ledger, run) for run in self._runs]
-        self._expected = [_expected_failures(run) for run in self._runs]
+        self._expected = [expected_failures(run) for run in self._runs]
 
     @property
     def runs(self) -> tuple[RememberedRun, ...]:
@@ -162,7 +148,7 @@ class EarlierRuns:
                 mark=mark_of(now.status, now.standing),
                 time=outcome.started,
                 run_id=outcome.run_id,
-                machine=_machine(outcome),
+                machine=measured_on(outcome),
                 foreign=outcome.trust.foreign,
                 signer=outcome.trust.signer,
                 claimed=outcome.trust.claimed,
@@ -216,7 +202,7 @@ class EarlierRuns:
                 key=entry.key,
                 standing=now.standing,
             ),
-            machine=_machine(now.outcome),
+            machine=measured_on(now.outcome),
         )
         return tuple(
             self._turn(entry, before, after, now if after is current else None)
@@ -289,7 +275,7 @@ class EarlierRuns:
             return None
         without_outcome = _dispositions(self._ledger, run)
         entries = run.plan.entries_by_name
-        expected = _expected_failures(run)
+        expected = expected_failures(run)
         verdicts = {
             pair: self._verdict(run, entry, without_outcome.get(pair), expected)[0]
             for pair, entry in entries.items()
@@ -352,7 +338,7 @@ class EarlierRuns:
             verdict=verdict,
             reused=judged is not None and judged.run_id != run.run_id,
             figures=judged.figures if judged else (),
-            expected_now=judged is not None and _covers(expected, judged),
+            expected_now=judged is not None and covers(expected, judged),
             machine=judged.machine if judged else "",
             measured=judged.measured if judged else 0.0,
         )
@@ -363,7 +349,7 @@ class EarlierRuns:
         entry: PlanEntry,
         without_outcome: EarlierVerdict | None,
         expected: Mapping[Pair, ExpectedFailure] | None,
-    ) -> tuple[EarlierVerdict, _JudgedOutcome | None]:
+    ) -> tuple[EarlierVerdict, JudgedOutcome | None]:
         """The verdict of `run` on an entry of its plan, and the outcome that the verdict is based on.
 
         without_outcome: the verdict that the run recorded for an entry that it did not execute. expected: the
@@ -374,7 +360,7 @@ class EarlierRuns:
         outcomes = self._outcomes(entry.key, entry.check, run)
         own = next((judged for judged in outcomes if judged.run_id == run.run_id), None)
         if own is not None:
-            return _stood(own, entry, expected), own
+            return verdict_then(own, entry, expected), own
         if without_outcome is not None:
             return without_outcome, None
         if self._ledger.lost.outcome_of_run(run.run_id, entry.key):
@@ -383,11 +369,11 @@ class EarlierRuns:
         end = self._ends[run.run_id]
         reused = next((judged for judged in outcomes if judged.completed and judged.position <= end), None)
         if reused is not None:
-            return _stood(reused, entry, expected), reused
+            return verdict_then(reused, entry, expected), reused
         reason = "this run has no outcome that can still be read"
         return EarlierVerdict(status=Status.NOT_RUN, reason=reason, key=entry.key), None
 
-    def _outcomes(self, key: str, check: str, run: RunRecord | None) -> tuple[_JudgedOutcome, ...]:
+    def _outcomes(self, key: str, check: str, run: RunRecord | None) -> tuple[JudgedOutcome, ...]:
         """All outcomes of a key, newest first. run: the run that planned the key; None for this plan."""
         if key and key not in self._judged:
             known = self._checks.get(check)
@@ -395,7 +381,9 @@ class EarlierRuns:
             task = self._task(key, run) if outcomes else None
             positions = self._ledger.positions(key) if outcomes else {}
             self._judged[key] = tuple(
-                _judge(known, task, outcome, positions[outcome.attempt]) for outcome in outcomes if known
+                judge_stored_outcome(known, task, outcome, positions[outcome.attempt])
+                for outcome in outcomes
+                if known
             )
         return self._judged.get(key, ())
 
@@ -432,82 +420,6 @@ def _changed_part(change: KeyChange) -> ChangedPart:
     if not change.part.startswith("facets."):
         return ChangedPart.CODE
     return ChangedPart.PATCHES if change.part.startswith("facets.patches") else ChangedPart.MATRIX
-
-
-def _expected_failures(run: RunRecord) -> dict[Pair, ExpectedFailure] | None:
-    """(cell, check) -> the expectation at the time of a run; None if the run did not store them."""
-    if run.plan.expected is None:
-        return None
-    today = dt.datetime.fromtimestamp(run.started, tz=dt.UTC).date()
-    return {
-        (cell, one.check): ExpectedFailure(
-            id=one.id,
-            state=one.state,
-            because=one.because,
-            reason=one.reason,
-            source=one.source,
-            owner=one.owner,
-            until=one.until,
-        )
-        for one in run.plan.expected
-        if not _had_expired(one, today)
-        for cell in one.cells
-    }
-
-
-def _had_expired(expectation: PlannedExpectation, today: dt.date) -> bool:
-    try:
-        return today > dt.date.fromisoformat(expectation.until)
-    except ValueError:
-        return False  # it ends with a version
-
-
-def _covers(expected: ExpectedFailure | None, judged: _JudgedOutcome) -> bool:
-    """Whether the expectation covers the failure of a stored outcome."""
-    if expected is None or judged.verdict.status not in MAY_BE_EXPECTED:
-        return False
-    return standing_of(judged.judgement, judged.state, expected) is Standing.KNOWN
-
-
-def _stood(
-    judged: _JudgedOutcome, entry: PlanEntry, expected: Mapping[Pair, ExpectedFailure] | None
-) -> EarlierVerdict:
-    """The verdict on a stored outcome, with its standing by the expectations of its run."""
-    if expected is None:
-        return judged.verdict
-    found = expected.get((entry.cell_id, entry.check))
-    if found is None and judged.verdict.status is Status.PASS:
-        return judged.verdict
-    return replace(judged.verdict, standing=standing_of(judged.judgement, judged.state, found))
-
-
-def _machine(outcome: Outcome | None) -> str:
-    """Where an outcome was measured: the name of the runner, else the beginning of the host's fingerprint."""
-    origin = outcome.origin if outcome else None
-    return (origin.runner or origin.host[:12]) if origin else ""
-
-
-def _judge(check: Check, task: Task | TaskRecord | None, stored: Outcome, position: int) -> _JudgedOutcome:
-    outcome = bounded_outcome(task, stored).outcome
-    judgement = judge_outcome(check, outcome)
-    return _JudgedOutcome(
-        run_id=outcome.run_id,
-        time=outcome.finished,
-        completed=outcome.state is State.COMPLETED,
-        position=position,
-        judgement=judgement,
-        state=failure_state(check, outcome, judgement),
-        machine=_machine(outcome),
-        measured=outcome.started,
-        trust=outcome.trust,
-        figures=figures_of(outcome.check, outcome.measurements),
-        verdict=EarlierVerdict(
-            status=judgement.status,
-            reason=judgement.reasons[0] if judgement.reasons else "",
-            evidence=outcome.evidence,
-            key=outcome.key,
-        ),
-    )
 
 
 def revision_of(run: RunRecord) -> str:

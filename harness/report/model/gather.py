@@ -64,8 +64,9 @@ def join_report_inputs(
     """`facts` with the cells, checks and results of the plan.
 
     executed: keys of the tasks that this run executed. folders: name -> folder of this machine; the report
-    shows the names instead of the paths. since: the run or the day (YYYY-MM-DD) to compare with, by default the last earlier run that
-    planned at least half of the same checks. Files of outcomes that no longer exist are left out.
+    shows the names instead of the paths. since: the run or the day (YYYY-MM-DD) to compare with, by default
+    the last earlier run that planned at least half of the same checks. Files of outcomes that no longer
+    exist are left out.
     """
     by_entry = {(verdict.cell_id, verdict.check): verdict for verdict in verdicts}
     outcomes = {verdict.key: verdict.outcome for verdict in by_entry.values() if verdict.outcome}

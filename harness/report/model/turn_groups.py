@@ -19,8 +19,8 @@ NO_CHANGE = (TurnCause.FLAKY, TurnCause.MACHINE)
 
 @dataclass(frozen=True, kw_only=True)
 class TurnGroup:
-    """Checks that turned in the same run, with the same changed inputs and for the same reason; or all turns of
-    a check with the same inputs.
+    """Checks that turned in the same run, with the same changed inputs and for the same reason; or all turns
+    of a check with the same inputs.
 
     turn: the last one of the first cell. rows: the cells. turns: how many turns. still: how many of the cells
     have the new verdict today.
