@@ -1,4 +1,4 @@
-"""`npu-matrix expect`: the list of expected failures."""
+"""`npu-matrix expect`: the list of expected failures, the states of their issues, and drafts of reports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.errors import EXIT_OK, EXIT_UNEXPECTED
+from harness.errors import EXIT_INCOMPLETE, EXIT_OK, EXIT_UNEXPECTED
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 @click.group(
     "expect",
     epilog="\b\nExamples:\n  npu-matrix expect list\n  npu-matrix expect update --dry-run\n"
-    "  npu-matrix expect update --owner me --until 2027-03-31 --reason 'moved upstream' --source URL",
+    "  npu-matrix expect update --owner me --until 2027-03-31 --reason 'moved upstream' --source URL\n"
+    "  npu-matrix expect refresh\n  npu-matrix expect draft verl-0-9-1-sim loss --language zh",
 )
 def command() -> None:
     """List and update the expected failures in matrix.yaml."""
@@ -54,6 +55,65 @@ def _lines(found: Sequence[ExpectationSurvey]) -> list[str]:
             )
     faults = sum(bool(one.fault) for one in found)
     return [*lines, f"{len(found)} expectations, {faults} with problems"]
+
+
+@command.command("refresh")
+@click.pass_obj
+def refresh(settings: Settings, /) -> int:
+    """Ask GitHub for the states of the issues that expectations name as their source.
+
+    The states are written to upstream-issues.json next to matrix.yaml, with their date; reports show them as
+    last seen and ask nobody. GITHUB_API_URL names another server, GITHUB_TOKEN a token for it. Exits with 4
+    if an issue could not be asked for; its last state is kept.
+    """
+    from harness.sources.issue_states import (
+        issues_in,
+        read_issue_states,
+        refresh_issue_states,
+        write_issue_states,
+    )
+    from harness.workspace.planning.open_plan import open_matrix
+    from harness.workspace.results.run_report import issue_states_file
+
+    file = issue_states_file(settings)
+    sources = [expectation.source for expectation in open_matrix(settings).expectations.values()]
+    urls = dict.fromkeys(url for source in sources for url in issues_in(source))
+    known = read_issue_states(file)
+    states, failed = refresh_issue_states(urls, known)
+    if any(one.checked for one in states.values()):
+        write_issue_states(file, states.values())
+    for url, one in states.items():
+        before = known[url].state if url in known else ""
+        change = f" (was {before})" if before and before != one.state else ""
+        problem = f": not asked: {failed[url]}" if url in failed else ""
+        click.echo(f"{url}: {one.state or 'unknown'}{change}{problem}")
+    click.echo(f"{len(states)} issues, {len(failed)} without an answer")
+    return EXIT_INCOMPLETE if failed else EXIT_OK
+
+
+@command.command("draft")
+@click.argument("cell")
+@click.argument("check")
+@click.option("--run", "run_id", help="Use the outcome of this run. Default: the latest run.")
+@click.option("--language", type=click.Choice(["en", "zh"]), default="en", show_default=True)
+@click.option("--bisected", default="", help="The first bad commit, if it is known.")
+@click.pass_obj
+def draft(
+    settings: Settings, /, cell: str, check: str, run_id: str | None, language: str, bisected: str
+) -> None:
+    """Print the draft of a report to the upstream project about a check of a cell.
+
+    It has the versions, the commands that reproduce the failure, the log, and what changed before it. Secrets
+    are masked. Nothing is sent: read the draft, then paste it into the form of the project.
+    """
+    from harness.workspace.open_ledger import open_ledger
+    from harness.workspace.results.report_draft import report_draft
+    from harness.workspace.results.stored_run import open_run
+
+    with open_ledger(settings) as ledger:
+        stored = open_run(settings, ledger, run_id)
+        text = report_draft(settings, ledger, stored, cell, check, language=language, bisected=bisected)
+    click.echo(text, nl=False)
 
 
 @command.command("update")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
-
 from harness.outcome import UNLISTED, Status, unlisted_reasons
+from harness.report.model.markdown_text import escape
 from harness.report.model.marks import EVIDENCE, STYLES, Mark
 from harness.report.model.report_inputs import ReportResult
 from harness.report.model.report_model import ReportModel, ReportRow
-from harness.report.model.visible_text import clip, moment, visible
-from harness.verdict.gate.mention import without_mentions
+from harness.report.model.visible_text import moment
 
 MAX_ROWS = 200
 MAX_ATTENTION = 20
 MAX_REASONS = 8
 NOTHING = "·"
-_SPECIAL = re.compile(r"([\\`*_\[\]#|~$])")
 
 
 def summary(model: ReportModel) -> str:
@@ -117,9 +114,3 @@ def legend() -> str:
 
 def _line(cells: list[str]) -> str:
     return "| " + " | ".join(escape(cell) for cell in cells) + " |"
-
-
-def escape(text: str) -> str:
-    """Escaped text: it contains no markup, link, mention or end of a table cell."""
-    flat = without_mentions(" ".join(visible(clip(text, 400)).split()))
-    return _SPECIAL.sub(r"\\\1", flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))

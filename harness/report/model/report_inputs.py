@@ -22,6 +22,7 @@ from harness.report.model.streak import (
 )
 from harness.report.model.turning_points import Turn
 from harness.serialisation import JsonValue
+from harness.sources.issue_states import IssueState
 from harness.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -69,6 +70,27 @@ class PublishedStatement:
     what: str
     source: str = ""
     date: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownFailure:
+    """An expected failure of matrix.yaml, also one that covers no result of this report.
+
+    until: a date, or an axis and a version specifier. fault: why it must be changed or removed, or "". cells:
+    the cells that it covers. issues: those that its source names, with their states as last seen.
+    """
+
+    id: str
+    owner: str
+    check: str
+    state: str
+    reason: str
+    source: str
+    until: str
+    where: str = ""
+    fault: str = ""
+    cells: tuple[str, ...] = ()
+    issues: tuple[IssueState, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +225,7 @@ class ReportInputs:
     planned: cell -> names of its planned checks; a planned check without a result makes the report
     incomplete. exports: cell -> its lock in the formats that can be installed from, by file name. runs: the
     runs that the histories refer to, newest first. commits: those between runs whose verdicts differ.
+    known: the expected failures that matrix.yaml declares.
     """
 
     generated: float
@@ -219,5 +242,6 @@ class ReportInputs:
     earlier: ComparisonRun | None = None
     runs: tuple[RememberedRun, ...] = ()
     commits: CommitNotes = field(default_factory=CommitNotes)
+    known: tuple[KnownFailure, ...] = ()
     survival: SurvivalFacts | None = None
     patches: PatchFacts | None = None

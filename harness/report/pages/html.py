@@ -14,6 +14,7 @@ from harness.report.pages.convergence_page import convergence_page
 from harness.report.pages.first_screen import shown_changes, shown_hosts
 from harness.report.pages.grid import grid_axes, shortened
 from harness.report.pages.numerics_page import numerics_page
+from harness.report.pages.owners_page import owners_page
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment, resource
 from harness.report.pages.patches_page import patches_page
 from harness.report.pages.time_page import time_page
@@ -51,6 +52,7 @@ def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
     writer.write("index.html", _index(model, writer))
     writer.write("changes.html", changes_page(model, writer))
     writer.write("time.html", time_page(model, writer))
+    writer.write("owners.html", owners_page(model, writer))
     writer.write("patches.html", patches_page(model, writer))
     writer.write("numerics.html", numerics_page(model, writer))
     writer.write("convergence.html", convergence_page(model, writer))

@@ -11,15 +11,24 @@ from harness import __version__
 from harness.ledger.junit.junit_writer import junit_xml
 from harness.ledger.store import Ledger
 from harness.matrix.version_matrix import Matrix
+from harness.plan.tasks.check_registry import all_checks
 from harness.plan.tasks.task import Plan
 from harness.report.model.earlier_runs import revision_of
 from harness.report.model.gather import join_report_inputs, junit_cases, junit_suites
 from harness.report.model.patch_facts import PatchFacts, read_patch_facts
-from harness.report.model.report_inputs import ExcludedCombination, PublishedStatement, ReportInputs, RunFacts
+from harness.report.model.report_inputs import (
+    ExcludedCombination,
+    KnownFailure,
+    PublishedStatement,
+    ReportInputs,
+    RunFacts,
+)
 from harness.report.model.report_model import build_model
 from harness.report.model.survival_facts import SurvivalFacts, read_survival
 from harness.settings import Settings
+from harness.sources.issue_states import FILE_NAME, IssueState, issues_in, read_issue_states
 from harness.user_folders import home_folder
+from harness.verdict.expectations import survey_expectations
 from harness.workspace.patches.patch_facts_cache import patch_facts_files
 from harness.workspace.patches.patch_survival_cache import patch_survival_file
 from harness.workspace.planning.plan_selection import relative_location
@@ -70,6 +79,7 @@ def gather_report_inputs(
             published=_published(matrix, plan),
             survival=survival,
             patches=patches,
+            known=known_failures(settings, matrix),
         ),
         executed=stored.executed,
         folders={
@@ -100,6 +110,35 @@ def _run_facts(settings: Settings, stored: StoredRun, exit_code: int | None, now
         options=settings.flags(*REPRODUCE_OPTIONS),
         selection=plan.selection,
     )
+
+
+def known_failures(settings: Settings, matrix: Matrix) -> tuple[KnownFailure, ...]:
+    """The expected failures that matrix.yaml declares, with the states of their issues as last seen."""
+    if not matrix.expectations:
+        return ()
+    states = read_issue_states(issue_states_file(settings))
+    surveyed = survey_expectations(matrix, {check.name for check in all_checks()}, settings.root)
+    return tuple(
+        KnownFailure(
+            id=one.id,
+            owner=one.owner,
+            check=one.check,
+            state=one.state,
+            reason=one.reason,
+            source=one.source,
+            until=one.until,
+            where=one.where,
+            fault=one.fault,
+            cells=one.cells,
+            issues=tuple(states.get(url, IssueState(url=url)) for url in issues_in(one.source)),
+        )
+        for one in surveyed
+    )
+
+
+def issue_states_file(settings: Settings) -> Path:
+    """The file with the states of upstream issues, next to matrix.yaml, so that a team can commit it."""
+    return settings.path("matrix").with_name(FILE_NAME)
 
 
 def _published(matrix: Matrix, plan: Plan) -> tuple[PublishedStatement, ...]:

@@ -166,3 +166,35 @@ def test_bad_use_has_its_code_and_says_what_is_missing(checkout, arguments, code
         main(["--root", str(checkout.file.parent), "expect", *arguments])
     assert stop.value.code == code
     assert says in capsys.readouterr().err
+
+
+def test_refresh_without_issues_asks_nobody(checkout, monkeypatch):
+    monkeypatch.setenv("GITHUB_API_URL", "http://127.0.0.1:1")
+    assert checkout("refresh") == "0 issues, 0 without an answer\n"
+    assert not (checkout.file.parent / "upstream-issues.json").exists()
+
+
+def test_refresh_says_which_issue_has_no_answer(checkout, monkeypatch):
+    url = "https://github.com/verl-project/verl/issues/1"
+    checkout.file.write_text(MATRIX.replace("https://example.org/1", url))
+    monkeypatch.setenv("GITHUB_API_URL", "http://127.0.0.1:1")
+    output = checkout("refresh", code=4)
+    assert f"{url}: unknown: not asked: " in output
+    assert "1 issues, 1 without an answer" in output
+
+
+def test_a_draft_of_a_failure_and_none_of_a_pass(checkout, monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", "s3cr3t-value-of-host")
+    run(checkout.settings, {"verl-0-6-1": GOOD, "verl-0-9-1": BAD})
+    cells = [entry.cell_id for entry in open_plan(checkout.settings, checks=["patches"]).plan.entries]
+    bad, good = (next(cell for cell in cells if version in cell) for version in ("0-9-1", "0-6-1"))
+    text = checkout("draft", bad, "patches", "--bisected", "abc1234 s3cr3t-value-of-host", code=None)
+    assert text.startswith("# patches fails with")
+    assert f"npu-matrix run --only {bad} --check patches --fresh" in text
+    assert "abc1234" in text
+    assert "s3cr3t" not in text
+    assert "最小复现步骤" in checkout("draft", bad, "patches", "--language", "zh", code=None)
+    with pytest.raises(InputError, match="did not fail"):
+        checkout("draft", good, "patches")
+    with pytest.raises(InputError, match="has no check 'loss'"):
+        checkout("draft", bad, "loss")

@@ -42,6 +42,7 @@ SCRIPTS = (
     "assets/grid.js",
     "assets/report.js",
     "assets/runs.js",
+    "assets/find.js",
     "data/grid.js",
     "data/runs.js",
 )

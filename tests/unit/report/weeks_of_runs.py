@@ -23,7 +23,8 @@ from harness.ledger.store import Ledger
 from harness.outcome import Evidence, Judgement, Measured, Origin, Outcome, State, Status, Tier
 from harness.plan.tasks.task import Plan, Task
 from harness.report.model.gather import join_report_inputs, outcomes_of_run
-from harness.report.model.report_inputs import ReportInputs, RunFacts
+from harness.report.model.report_inputs import KnownFailure, ReportInputs, RunFacts
+from harness.sources.issue_states import IssueState
 from harness.verdict.plan_verdicts import judge_plan
 from harness.verdict.verdict import ExpectedFailure
 
@@ -251,8 +252,41 @@ def inputs_after_weeks(ledger: Ledger, run_id: str) -> ReportInputs:
     outcomes = outcomes_of_run(ledger, plan.tasks, run_id)
     verdicts = judge_plan(plan, outcomes, ledger.dispositions(run_id), expected_today)
     run = RunFacts(run_id=run_id, profile="default", started=START + 33 * DAY, revision="b" * 40)
-    facts = ReportInputs(generated=START + 34 * DAY, run=run)
+    facts = ReportInputs(generated=START + 34 * DAY, run=run, known=known_after_weeks())
     return join_report_inputs(plan, verdicts, ledger, facts)
+
+
+def known_after_weeks() -> tuple[KnownFailure, ...]:
+    """The expected failures of the last day, with the state of the issue as last seen on day 28."""
+    (found,) = expected_on(35)
+    seen = IssueState(
+        url=found.source, state="closed", title="The entropy term is wrong", checked=START + 28 * DAY
+    )
+    return (
+        KnownFailure(
+            id=found.id,
+            owner=found.owner,
+            check=found.check,
+            state=found.state,
+            reason=found.reason,
+            source=found.source,
+            until=found.until,
+            where="matrix.yaml:12:3",
+            cells=found.cells,
+            issues=(seen,),
+        ),
+        KnownFailure(
+            id="old-one",
+            owner="patch-team",
+            check="patches",
+            state="fail",
+            reason="the next release moves the file",
+            source="a report of a user",
+            until="2026-11-01",
+            where="matrix.yaml:20:3",
+            fault="expired on 2026-11-01: repair the cell, or set a new reason and date",
+        ),
+    )
 
 
 def seeded_repository(folder: Path) -> dict[str, str]:
