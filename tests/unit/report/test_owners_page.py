@@ -52,7 +52,7 @@ def test_the_page_names_owner_source_state_and_end(inputs: ReportInputs, tmp_pat
         "Failures without an owner: 1. Expected failures: 2, with 2 owners. Expired expectations: 1."
     ) in page
     assert "numerics-team 1" in page
-    assert "2026-10-26 00:00 UTC" in page, "it has failed since the first run"
+    assert "2026-10-25 00:00 UTC" in page, "it has failed since the first run"
     assert "closed as last seen" in page
     assert "The entropy term is wrong" in page
     assert "expired 26 days ago" in page
