@@ -60,11 +60,12 @@ def _lines(found: Sequence[ExpectationSurvey]) -> list[str]:
 @command.command("refresh")
 @click.pass_obj
 def refresh(settings: Settings, /) -> int:
-    """Ask GitHub for the states of the issues that expectations name as their source.
+    """Ask GitHub for the states of the upstream issues.
 
-    The states are written to upstream-issues.json next to matrix.yaml, with their date; reports show them as
-    last seen and ask nobody. GITHUB_API_URL names another server, GITHUB_TOKEN a token for it. Exits with 4
-    if an issue could not be asked for; its last state is kept.
+    These are the issues that expectations name as their source. The states are written to
+    upstream-issues.json next to matrix.yaml, with their date; reports show them as last seen and ask nobody.
+    GITHUB_API_URL names another server, GITHUB_TOKEN a token for it. Exits with 4 if an issue could not be
+    asked for; its last state is kept.
     """
     from harness.sources.issue_states import (
         issues_in,
@@ -101,9 +102,9 @@ def refresh(settings: Settings, /) -> int:
 def draft(
     settings: Settings, /, cell: str, check: str, run_id: str | None, language: str, bisected: str
 ) -> None:
-    """Print the draft of a report to the upstream project about a check of a cell.
+    """Print the draft of a report to an upstream project.
 
-    It has the versions, the commands that reproduce the failure, the log, and what changed before it. Secrets
+    It is about a check of a cell, and has the versions, the commands that reproduce the failure, the log, and what changed before it. Secrets
     are masked. Nothing is sent: read the draft, then paste it into the form of the project.
     """
     from harness.workspace.open_ledger import open_ledger

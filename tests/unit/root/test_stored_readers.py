@@ -38,6 +38,8 @@ SHIPPED = "a file of this package or of a verified archive"
 SAME_TASK = "a file in the folder of a task, written by the program that the task has just run"
 PROCESS = "the arguments, the environment or the output of a process that runs now"
 HOST = "settings of other programs on this host"
+ANSWER = "the answer of a server to the request that was just made"
+COMMITTED = "a file of the repository that a team commits, reviews and may edit"
 IN_MEMORY = "a text or an object that its caller has verified"
 
 
@@ -202,6 +204,8 @@ READERS: dict[str, Probe | str] = {
     "report/formats/json_export.py:json_line": IN_MEMORY,
     "report/model/patch_facts.py:_read": WRITTEN_BY_USERS,
     "report/model/survival_facts.py:read_survival": WRITTEN_BY_USERS,
+    "sources/issue_states.py:ask_issue_state": ANSWER,
+    "sources/issue_states.py:read_issue_states": COMMITTED,
     "rollout/generation/generation_checks.py:_reference": SAME_TASK,
     "rollout/generation/generation_checks.py:run_generation": SAME_TASK,
     "rollout/generation/generation_checks.py:run_plumbing": SAME_TASK,
