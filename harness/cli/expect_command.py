@@ -104,8 +104,9 @@ def draft(
 ) -> None:
     """Print the draft of a report to an upstream project.
 
-    It is about a check of a cell, and has the versions, the commands that reproduce the failure, the log, and what changed before it. Secrets
-    are masked. Nothing is sent: read the draft, then paste it into the form of the project.
+    It is about a check of a cell, and has the versions, the commands that reproduce the failure, the log, and
+    what changed before it. Secrets are masked. Nothing is sent: read the draft, then paste it into the form
+    of the project.
     """
     from harness.workspace.open_ledger import open_ledger
     from harness.workspace.results.report_draft import report_draft
