@@ -21,6 +21,7 @@ from harness.compat.lint.lint_measurements import (
     ScriptNote,
     UndecidedRule,
 )
+from harness.compat.lint.own_programs import with_own_programs
 from harness.compat.lint.rule_expression import UNKNOWN, UNSET, evaluate, names_in
 from harness.compat.lint.ruleset import PLACEHOLDER, VERSION_NAMES, LintRule, Ruleset, load_ruleset
 from harness.compat.lint.setting_changes import joined_words, value_change
@@ -177,7 +178,7 @@ def lint_file(path: Path, versions: Mapping[str, str], verl: Tree | None = None)
     script = read_script(path)
     if verl is None:
         return lint_script(script, versions)
-    with VerlConfiguration(verl).unpacked() as configuration:
+    with VerlConfiguration(with_own_programs(verl, [(path, script)])).unpacked() as configuration:
         return lint_script(script, versions, configuration)
 
 
@@ -194,7 +195,8 @@ def lint_folder(folder: Path, versions: Mapping[str, str], verl: Tree | None = N
             why="no `*.sh` file runs a Python module or file with `key=value` overrides",
             fix="pass a folder with launch scripts, or one script",
         )
-    with nullcontext() if verl is None else VerlConfiguration(verl).unpacked() as configuration:
+    tree = with_own_programs(verl, scripts) if verl else None
+    with nullcontext() if tree is None else VerlConfiguration(tree).unpacked() as configuration:
         results = [_with_files(lint_script(one, versions, configuration), path) for path, one in scripts]
     return LintResult(
         findings=_sorted_findings([finding for result in results for finding in result.findings]),
