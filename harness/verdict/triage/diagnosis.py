@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from harness.errors import InputError, Location
 from harness.verdict.triage.catalogue import Catalogue, Signature, shipped_catalogue
+from harness.verdict.triage.error_lines import ERROR_LEVEL
 from harness.verdict.triage.job_end import STANDS_STILL, Ending
 from harness.verdict.triage.log_scan import Match, Scan, scan
 from harness.verdict.triage.metric_series import MetricSeries
@@ -35,7 +36,8 @@ class Finding:
     """One failure in a log, which several ranks may report.
 
     signature: None for an unknown failure. count: number of occurrences on all ranks. survived: the job
-    continued after it. mild: the program that reported it did not consider it an error.
+    continued after it. mild: the program that reported it did not consider it an error. device, remote_rank:
+    those that its text names.
     """
 
     signature: Signature | None
@@ -47,6 +49,8 @@ class Finding:
     count: int = 1
     survived: bool = False
     mild: bool = False
+    device: int | None = None
+    remote_rank: int | None = None
     failure: LoggedFailure | None = None
 
     @property
@@ -64,11 +68,13 @@ class Finding:
     @property
     def _weight(self) -> int:
         if self.mild:
-            return 2
+            return 3
         if self.signature is None:
-            return 1 if self.failure is None or self.failure.secondary else 0
+            if self.failure is None or self.failure.type == ERROR_LEVEL:
+                return 2
+            return 1 if self.failure.secondary else 0
         if self.signature.severity != "error":
-            return 2 if self.signature.severity == "warning" else 3
+            return 3 if self.signature.severity == "warning" else 4
         return 1 if self.signature.role == "symptom" else 0
 
     def to_json(self) -> dict[str, object]:
@@ -80,6 +86,8 @@ class Finding:
             "line": self.line,
             "rank": self.ranks[0] if self.ranks else None,
             "ranks": list(self.ranks),
+            "device": self.device,
+            "remote_rank": self.remote_rank,
             "process": self.process,
             "processes": len(self.processes),
             "count": self.count,
@@ -279,6 +287,8 @@ def _match_finding(match: Match, found: Scan) -> Finding:
         count=match.count,
         survived=match.line < found.progress,
         mild=match.mild,
+        device=match.places.device,
+        remote_rank=match.places.remote_rank,
     )
 
 

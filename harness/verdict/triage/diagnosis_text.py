@@ -46,7 +46,9 @@ def _ranks(finding: Finding) -> str:
     ranks = f", rank {', '.join(map(str, finding.ranks[:SHOWN_RANKS]))}" if finding.ranks else ""
     more = f" and {len(finding.ranks) - SHOWN_RANKS} more" if len(finding.ranks) > SHOWN_RANKS else ""
     count = f", {finding.count} times in {len(finding.processes)} processes" if finding.count > 1 else ""
-    return f"{ranks}{more}{count}"
+    device = "" if finding.device is None else f", device {finding.device}"
+    remote = "" if finding.remote_rank is None else f", waiting for rank {finding.remote_rank}"
+    return f"{ranks}{more}{device}{remote}{count}"
 
 
 def in_short(found: Diagnosis) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from harness.sources.redact import ESCAPES, MASK, mask_secrets
 
+LOST_ESCAPES = re.compile("\N{REPLACEMENT CHARACTER}?\\[\\d{1,2}(?:;\\d{1,2}){0,3}m")
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 LEVELS = "DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL"
 PREFIXES = (
@@ -86,7 +87,10 @@ class LogLine:
 def plain(raw: bytes) -> str:
     """Bytes as text without terminal escapes; undecodable bytes are replaced."""
     text = raw.decode("utf-8", "replace")
-    return ESCAPES.sub("", text) if "\x1b" in text else text
+    if "\x1b" in text:
+        text = ESCAPES.sub("", text)
+    # Copying from a terminal can lose the escape character itself.
+    return LOST_ESCAPES.sub("", text) if "m" in text and "[" in text else text
 
 
 def parse_line(raw: bytes) -> LogLine:

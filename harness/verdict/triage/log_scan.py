@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO
 
 from harness.verdict.triage.catalogue import Catalogue, Signature, matching
 from harness.verdict.triage.citations import LONGEST, follows_warning, in_quoted_field, is_cited
+from harness.verdict.triage.code_tables import NEEDLES as CODE_NEEDLES
+from harness.verdict.triage.code_tables import CodePlaces, explain_codes, places_of
 from harness.verdict.triage.error_lines import NEEDLES, error_of
 from harness.verdict.triage.job_end import END_NEEDLES, JobProgress
 from harness.verdict.triage.log_line import LogLine, parse_line, plain, shown
@@ -29,6 +31,8 @@ TAIL_BYTES = 1 << 16
 #: verl prints this with the metrics of every step.
 STEP = "training/global_step"
 PROGRESS = frozenset({STEP, *END_NEEDLES})
+#: Codes of failed tasks are no mere warnings, although torch_npu reports them as warnings in destructors.
+GRAVE = ("acl-5", "acl-2", "cann-")
 CRASHES = ("Fatal Python error",)
 
 
@@ -36,7 +40,7 @@ CRASHES = ("Fatal Python error",)
 class Match:
     """A line that matches a signature. `line` counts from 1.
 
-    mild: the program that wrote it did not consider it an error.
+    mild: the program that wrote it did not consider it an error. places: the device and remote rank on it.
     """
 
     signature: Signature
@@ -46,6 +50,7 @@ class Match:
     text: str
     count: int = 1
     mild: bool = False
+    places: CodePlaces = field(default_factory=CodePlaces)
 
 
 @dataclass(kw_only=True)
@@ -82,7 +87,7 @@ class _Needles:
         for signature in catalogue.signatures:
             for needle in signature.needles:
                 self._signatures.setdefault(needle, []).append(signature)
-        self._others = [HEAD, FRAME_NEEDLE, *sorted(PROGRESS), *NEEDLES, *CRASHES]
+        self._others = [HEAD, FRAME_NEEDLE, *sorted(PROGRESS), *NEEDLES, *CODE_NEEDLES, *CRASHES]
         self._build()
 
     def _build(self) -> None:
@@ -124,23 +129,33 @@ def scan(stream: BinaryIO, catalogue: Catalogue) -> Scan:
     """Read the log to its end. Any content is accepted: any encoding, NULs, very long lines."""
     scanner = _Scanner(catalogue)
     rest, repeated = b"", 0
-    while block := stream.read(CHUNK_BYTES):
+    block = stream.read(CHUNK_BYTES)
+    while block:
+        following = stream.read(CHUNK_BYTES)
         scanner.found.size += len(block)
-        # Without NULs, UTF-16 of Windows tools is mostly ASCII.
-        data = rest + (block.translate(None, b"\0") if b"\0" in block else block)
+        data = rest + _without_nuls(block)
         end = data.rfind(b"\n") + 1
         if end:
+            rest = data[end:]
+            scanner.ahead = rest + _without_nuls(following[:LONGEST])
             scanner.feed(data[:end], repeated)
-            rest, repeated = data[end:], 0
+            repeated = 0
         elif len(data) < 2 * LINE_BYTES:
             rest = data
         else:
             # Parts of a very long line overlap, so that no match is cut in two.
             scanner.feed(data, repeated)
             rest, repeated = data[-BEFORE_BYTES:], BEFORE_BYTES
+        block = following
+    scanner.ahead = b""
     if rest:
         scanner.feed(rest, repeated)
     return scanner.finish()
+
+
+def _without_nuls(block: bytes) -> bytes:
+    """Without NULs, UTF-16 of Windows tools is mostly ASCII."""
+    return block.translate(None, b"\0") if b"\0" in block else block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +170,8 @@ class _Scanner:
     def __init__(self, catalogue: Catalogue) -> None:
         names = tuple(dict.fromkeys(name for one in catalogue.metrics for name in one.metrics))
         self.found = Scan(series=MetricSeries(names=names))
+        #: The beginning of what follows the data that is scanned.
+        self.ahead = b""
         self._needles = _Needles(catalogue)
         self._tracebacks = TracebackReader()
         self._line = 1
@@ -204,7 +221,7 @@ class _Scanner:
             inside = [other for other in hits if first - 1 <= other.position < last]
             exhausted |= self._scan_part(data, first, last, inside)
         if len(self.found.failures) >= MANY and HEAD in self._needles.texts:
-            exhausted |= {HEAD, FRAME_NEEDLE, *NEEDLES}
+            exhausted |= {HEAD, FRAME_NEEDLE, *NEEDLES, *CODE_NEEDLES}
         return exhausted
 
     def _scan_part(self, data: bytes, first: int, last: int, hits: list[Hit]) -> set[str]:
@@ -227,7 +244,10 @@ class _Scanner:
             return set()
         if signatures and follows_warning(data, first):
             line = replace(line, level="WARNING")
-        matched = self._match(line, signatures)
+        known = matching(signatures, line.body)
+        if not known and others & set(CODE_NEEDLES):
+            known = tuple(explain_codes(line.body))[:1]
+        matched = self._match(line, known)
         crashed = self._crash(line, others & set(CRASHES))
         was_open = self._tracebacks.is_open(line.process)
         failure = self._tracebacks.feed(self._line, line)
@@ -241,11 +261,14 @@ class _Scanner:
         before = data[max(0, position - LONGEST) : position]
         if len(before) < LONGEST:
             before = self._last + before
-        return is_cited(before, data[end : end + LONGEST], line.process)
+        after = data[end : end + LONGEST]
+        if len(after) < LONGEST:
+            after += self.ahead
+        return is_cited(before, after, line.process)
 
-    def _match(self, line: LogLine, signatures: list[Signature]) -> set[str]:
+    def _match(self, line: LogLine, signatures: Sequence[Signature]) -> set[str]:
         exhausted: set[str] = set()
-        for signature in matching(signatures, line.body):
+        for signature in signatures:
             if (signature.id, self._line) in self._seen or in_quoted_field(line.body, signature.regex):
                 continue
             self._seen.add((signature.id, self._line))
@@ -257,7 +280,10 @@ class _Scanner:
                     rank=line.rank,
                     text=shown(line.body),
                     count=1 + line.more,
-                    mild=line.is_mild and signature.severity == "error",
+                    mild=line.is_mild
+                    and signature.severity == "error"
+                    and not signature.id.startswith(GRAVE),
+                    places=places_of(line.body),
                 )
             )
             if self._needles.is_exhausted(signature.id):
