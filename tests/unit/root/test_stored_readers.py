@@ -222,6 +222,7 @@ READERS: dict[str, Probe | str] = {
     "sources/secrets/credential_text.py:_json_leaves": WRITTEN_BY_USERS,
     "sources/packages/uv_config.py:_read": HOST,
     "verdict/triage/catalogue.py:_read": WRITTEN_BY_USERS,
+    "verdict/triage/code_tables.py:_yaml": SHIPPED,
     "workspace/execution/reference_recording.py:_trainer_set": SAME_TASK,
     "workspace/execution/reference_recording.py:_finished_run": "sealed: tests/unit/root/test_cache_seal.py",
     "workspace/results/foreign_secrets.py:problem": IN_MEMORY,
