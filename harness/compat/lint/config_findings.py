@@ -52,7 +52,11 @@ def config_findings(
         return
     program, composition = composed
     if composition.unknown:
-        yield UndecidedRule(rule=CONFIG_RULE, unknown=(composition.unknown,), recipe=job.name)
+        yield UndecidedRule(
+            rule=CONFIG_RULE,
+            unknown=(f"the configuration {program.name}, because of {composition.unknown}",),
+            recipe=job.name,
+        )
         return
     source = f"{program.folder}/{program.name}.yaml in {configuration.label}, composed by Hydra"
     if composition.problem:

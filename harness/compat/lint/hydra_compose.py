@@ -32,6 +32,8 @@ MAX_CONFIG_FILES = 2000
 MAX_CONFIG_BYTES = 4 << 20
 # A script with more wrong overrides has another problem.
 MAX_REFUSED = 20
+#: Hydra's grammar reads about 1,000 in a second.
+MAX_OVERRIDES = 1_000
 #: Compositions of one job: one, another for each override that is refused, and those that look for it.
 MAX_COMPOSITIONS = 60
 # Stands, with the name of the unknown after it, for a value that only a run can know. Hydra takes any text.
@@ -166,8 +168,14 @@ class VerlConfiguration:
             return Composition(values={}, unknown=str(error))
 
     def _composed(self, program: Program, overrides: Sequence[ScriptValue]) -> Composition:
+        from harness.compat.lint.hydra_loader import NotComposedError
+
+        if len(overrides) > MAX_OVERRIDES:
+            raise NotComposedError(f"more than {MAX_OVERRIDES:,} overrides")
         loader = self._started_loader()
         refused, taken = _parsed(overrides, loader)
+        if len(refused) > MAX_REFUSED:
+            return Composition(values={}, problem=f"{refused[0].message}, and {MAX_REFUSED} more like this")
         trial = _Trial(loader, program)
         values, problem = trial.compose(taken)
         while problem and len(refused) < MAX_REFUSED:
@@ -380,10 +388,12 @@ def _parsed(
     refused, taken = [], []
     for override in overrides:
         problem = _message(loader.syntax_problem(_text(override)))
-        if problem:
-            refused.append(RefusedOverride(override=override, key=_key(override.text), message=problem))
-        else:
+        if not problem:
             taken.append(override)
+            continue
+        refused.append(RefusedOverride(override=override, key=_key(override.text), message=problem))
+        if len(refused) > MAX_REFUSED:
+            break
     return refused, taken
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,9 @@ OVERRIDE = re.compile(r"(?P<prefix>\+{0,2}|~)(?P<key>[A-Za-z_][\w./@-]*)(?P<equa
 OVERRIDE_START = re.compile(r"(?:\+{0,2}[\w./@-]+=|~)")
 PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun)")
 
+#: Each job costs one composition of its configuration, and following verl with it.
+MAX_JOBS = 16
+MAX_SCRIPTS = 2_000
 CONFIG_OPTIONS = ("--config-name", "--config-path", "--config-dir", "-cn", "-cp", "-cd")
 
 
@@ -27,10 +32,14 @@ class NoJobError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchScript:
-    """The jobs that a script starts, and the parts of it that were not understood."""
+    """The jobs that a script starts, and the parts of it that were not understood.
+
+    stopped: the note about the rest of the script, if reading it was given up.
+    """
 
     jobs: tuple[JobSettings, ...]
     notes: tuple[ScriptNote, ...]
+    stopped: ScriptNote | None = None
 
 
 def read_script(path: Path) -> LaunchScript:
@@ -41,15 +50,24 @@ def read_script(path: Path) -> LaunchScript:
 def script_bytes(path: Path) -> bytes:
     """The bytes of a script; InputError when it cannot be read or is too large."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_SCRIPT_BYTES + 1)
-    except OSError as error:
+        # Without O_NONBLOCK, opening a named pipe waits for a writer.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            data = file.read(MAX_SCRIPT_BYTES + 1) if is_file else b""
+    except (OSError, ValueError) as error:
         raise InputError(
             "this script cannot be read",
             where=Location(path),
-            why=error.strerror or str(error),
+            why=getattr(error, "strerror", None) or str(error),
             fix="pass a launch script that exists and is readable",
         ) from error
+    if not is_file:
+        raise InputError(
+            "this is not a launch script",
+            where=Location(path),
+            why="it is a pipe, a device or a socket",
+            fix="save the script to a file, and pass this file",
+        )
     if len(data) > MAX_SCRIPT_BYTES or b"\0" in data:
         raise InputError(
             "this is not a launch script",
@@ -67,6 +85,13 @@ def script_of(data: bytes, path: Path) -> LaunchScript:
         line = data[: error.start].count(b"\n") + 1
         raise InputError("this script is not UTF-8", where=Location(path, line), why=str(error)) from error
     script = parse_script(text, str(path), path.parent)
+    if not script.jobs and script.stopped is not None:
+        raise InputError(
+            "this script starts no training job, as far as it was read",
+            where=Location(path, script.stopped.line),
+            why=script.stopped.text,
+            fix="pass a script that starts the job itself, without what could not be read",
+        )
     if not script.jobs:
         raise NoJobError(
             "this script starts no training job",
@@ -90,8 +115,15 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
         job = _read_launch(command, file, notes)
         if job is not None and job not in jobs:
             jobs.append(job)
+        if len(jobs) > MAX_JOBS:
+            where = jobs.pop().where
+            text = f"it starts more than {MAX_JOBS} different jobs, of which the first are compared"
+            notes.append(ScriptNote(line=where.line, text=text, unread=True))
+            break
     return LaunchScript(
-        jobs=tuple(jobs), notes=tuple(dict.fromkeys(sorted(notes, key=lambda note: note.line)))
+        jobs=tuple(jobs),
+        notes=tuple(dict.fromkeys(sorted(notes, key=lambda note: note.line))),
+        stopped=evaluator.stopped,
     )
 
 

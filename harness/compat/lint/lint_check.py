@@ -13,7 +13,7 @@ from harness.check import TaskContext
 from harness.compat.lint.config_findings import compose_job, config_findings
 from harness.compat.lint.hydra_compose import Composition, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings, parsed_value
-from harness.compat.lint.launch_script import LaunchScript, NoJobError, read_script
+from harness.compat.lint.launch_script import MAX_SCRIPTS, LaunchScript, NoJobError, read_script
 from harness.compat.lint.lint_measurements import (
     LintFinding,
     LintMeasured,
@@ -207,7 +207,15 @@ def lint_folder(folder: Path, versions: Mapping[str, str], verl: Tree | None = N
 
 def _scripts_in(folder: Path) -> tuple[list[tuple[Path, LaunchScript]], list[ScriptNote]]:
     scripts, notes = [], []
-    for path in sorted(folder.rglob("*.sh")):
+    paths = sorted(folder.rglob("*.sh"))
+    if len(paths) > MAX_SCRIPTS:
+        raise InputError(
+            f"this folder has {len(paths):,} scripts",
+            where=Location(folder),
+            why=f"at most {MAX_SCRIPTS:,} are read",
+            fix="pass a smaller folder",
+        )
+    for path in paths:
         with suppress(NoJobError):
             try:
                 scripts.append((path, read_script(path)))

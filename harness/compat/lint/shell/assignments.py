@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.compat.lint.shell.arithmetic import UnknownNumberError
-from harness.compat.lint.shell.expansion import Expander
+from harness.compat.lint.shell.expansion import MAX_FIELDS, Expander
 from harness.compat.lint.shell.syntax_tree import SyntaxNode
-from harness.compat.lint.shell.values import Expansion, ScriptValue, Variable, VariableValue, placed
+from harness.compat.lint.shell.values import (
+    Expansion,
+    ScriptValue,
+    TooLargeError,
+    Variable,
+    VariableValue,
+    placed,
+)
 from harness.compat.lint.shell.world import World
 from harness.errors import Location
 
@@ -114,7 +121,9 @@ def _array(array: SyntaxNode, world: World, expander: Expander, *, keyed: bool) 
             named[key] = placed(expander.text(word, world), word.location)
             elements.append(named[key])
         else:
-            elements += expander.fields(word, world)
+            elements += expander.all_fields([word], world)
+            if len(elements) > MAX_FIELDS:
+                raise TooLargeError(f"an array has more than {MAX_FIELDS:,} elements")
     return named if keyed else tuple(elements)
 
 
@@ -126,4 +135,6 @@ def _appended(before: Variable, value: VariableValue) -> VariableValue:
     if isinstance(before.value, Mapping) and isinstance(value, Mapping):
         return {**before.value, **value}
     added = value if isinstance(value, tuple) else ()
+    if len(before.elements) + len(added) > MAX_FIELDS:
+        raise TooLargeError(f"an array has more than {MAX_FIELDS:,} elements")
     return (*before.elements, *added)

@@ -97,11 +97,8 @@ def _binary_clause(node: SyntaxNode, expander: Expander, world: World) -> Truth:
         return _either(evaluate_clause(left, expander, world), evaluate_clause(right, expander, world))
     value = expander.text(left, world)
     if operator in ("=", "==", "!="):
-        pattern, unknown = expander.pattern(right, world)
-        if unknown or value.unknown:
-            return Truth.OPEN
-        equal = re.fullmatch(pattern, value.text, re.DOTALL) is not None
-        return Truth.of(equal == (operator != "!="))
+        equal = Truth.of(expander.matches(right, value, world))
+        return equal.negated() if operator == "!=" else equal
     if operator in _NUMBERS and left is not None and right is not None:
         try:
             return Truth.of(_NUMBERS[operator](expander.number(left, world), expander.number(right, world)))

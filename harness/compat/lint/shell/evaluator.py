@@ -32,6 +32,8 @@ from harness.errors import InputError, Location
 # Each bound is far above what launch scripts need, and keeps hostile ones below two seconds.
 MAX_STEPS = 5_000
 MAX_NESTING = 25
+#: Scripts, and strings that are scripts: each is parsed by a process.
+MAX_PARSED = 50
 MAX_COMMANDS = 500
 NPU_IMPORT = re.compile(r"\s*import torch(?:_npu)?(?:\s*[,;]\s*(?:import )?torch_npu)?\s*")
 
@@ -69,15 +71,19 @@ class Evaluator:
     """Reads one script and the files beside it that it sources.
 
     commands: the programs that it starts, without repetitions. notes: what was not read or is not known.
+    stopped: the note about the rest of the script, if reading it was given up.
     """
 
     def __init__(self, path: str, folder: Path | None) -> None:
         self._path, self._folder = path, folder
         self._steps = 0
         self._nesting = 0
+        self._parsed = 0
+        self._where = Location(path, 1)
         self._expander = Expander(b"", self._output)
         self.commands: list[Command] = []
         self.notes: list[ScriptNote] = []
+        self.stopped: ScriptNote | None = None
 
     def read(self, text: str) -> None:
         """Read the script; InputError if bash would not accept it."""
@@ -87,7 +93,9 @@ class Evaluator:
             self._script(tree, text, world)
         except (TooLargeError, RecursionError) as error:
             why = str(error) if isinstance(error, TooLargeError) else "it is nested too deeply"
-            self._note(Location(self._path, 1), f"the rest of the script is not read: {why}", unread=True)
+            text = f"the rest of the script is not read: {why}"
+            self.stopped = ScriptNote(line=self._where.line, text=text, unread=True)
+            self.notes.append(self.stopped)
 
     def _script(self, tree: SyntaxNode, text: str, world: World) -> Outcomes:
         before = self._expander
@@ -102,6 +110,9 @@ class Evaluator:
         if text.unknown and text.text.strip() in (f"${text.unknown}", f"${{{text.unknown}}}"):
             self._note(where, f"the command in {text.text} is not read", unread=True)
             return [(world, Truth.OPEN)]
+        self._parsed += 1
+        if self._parsed > MAX_PARSED:
+            raise TooLargeError(f"it runs more than {MAX_PARSED} other scripts and strings")
         try:
             tree = parse_bash(text.text, self._path, where)
         except InputError as error:
@@ -158,6 +169,7 @@ class Evaluator:
         self._steps += 1
         if self._steps > MAX_STEPS:
             raise TooLargeError(f"it runs more than {MAX_STEPS:,} commands")
+        self._where = statement.location
         command = statement.child("Cmd")
         if command is None:
             return [(world, Truth.YES)]
@@ -221,13 +233,10 @@ class Evaluator:
     def _matches(self, item: SyntaxNode, subject: Expansion, world: World) -> Truth:
         found = Truth.NO
         for word in item.children("Patterns"):
-            pattern, unknown = self._expander.pattern(word, world)
-            if pattern == ".*" and not unknown:
-                return Truth.YES
-            if unknown or subject.unknown:
-                found = Truth.OPEN
-            elif re.fullmatch(pattern, subject.text, re.DOTALL):
-                return Truth.YES
+            truth = Truth.of(self._expander.matches(word, subject, world))
+            if truth is Truth.YES:
+                return truth
+            found = truth if found is Truth.NO else found
         return found
 
     def _for(self, node: SyntaxNode, world: World) -> Outcomes:
@@ -239,7 +248,7 @@ class Evaluator:
             return self._counting(node, loop, world)
         name_node = loop.child("Name")
         name = name_node.text() if name_node is not None else ""
-        items = [field for word in loop.children("Items") for field in self._expander.fields(word, world)]
+        items = self._expander.all_fields(loop.children("Items"), world)
         outcomes: Outcomes = [(world, Truth.YES)]
         for item in items[:MAX_ITERATIONS]:
             following: Outcomes = []
@@ -360,7 +369,7 @@ class Evaluator:
 
     def _call(self, node: SyntaxNode, world: World, redirections: Sequence[SyntaxNode]) -> Outcomes:
         assigns, words = node.children("Assigns"), node.children("Args")
-        arguments = [field for word in words for field in self._expander.fields(word, world)]
+        arguments = self._expander.all_fields(words, world)
         if not arguments:
             for assign in assigns:
                 assign_variable(assign, world, self._expander)

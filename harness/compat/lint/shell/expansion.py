@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from harness.compat.lint.shell.arithmetic import Arithmetic, UnknownNumberError
+from harness.compat.lint.shell.braces import expand_braces
+from harness.compat.lint.shell.glob_pattern import GlobPattern, TooMuchWorkError, parse_glob
 from harness.compat.lint.shell.syntax_tree import SyntaxNode
 from harness.compat.lint.shell.values import (
     MAX_TEXT,
@@ -26,19 +28,15 @@ _ESCAPE = re.compile(r"\\(\r?\n|.|\Z)", re.DOTALL)
 _ESCAPE_IN_QUOTES = re.compile(r"\\([$`\"\\\n])")
 _ANSI = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "e": "\x1b", "a": "\a", "b": "\b"}
 _NUMBER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|\d+)")
-_GLOB = re.compile(r"\*+|\?|\[[!^]?[^]]+\]|.", re.DOTALL)
-_BRACES = re.compile(r"(?<![\\$])\{([^{}\s]*,[^{}\s]*|-?\d{1,6}\.\.-?\d{1,6})\}")
-_SEQUENCE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 # The words of a text with parts that are not known: these are written as in the script, `$(...)` with spaces.
 _WORD = re.compile(r"(?:\$\([^()]*(?:\([^()]*\)[^()]*)*\)|\$\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}|`[^`]*`|\S)+")
 _REFERENCE = re.compile(r"[$`]|=~|^~")
 _ALONE = re.compile(r"\$\w+|\$\W|\$\{.*\}|\$\(.*\)|`[^`]*`", re.DOTALL)
 _NAMED = re.compile(r"\$\{?(\w+)")
-MAX_BRACE_WORDS = 500
 _NAME = re.compile(r"[A-Za-z_]\w*")
 ALL_ELEMENTS = ("@", "*")
-# More stars in a pattern would make matching slow.
-MAX_STARS = 4
+#: Words of a command or elements of an array.
+MAX_FIELDS = 20_000
 MAX_NESTING = 60
 
 Fields = tuple[ScriptValue, ...]
@@ -96,6 +94,15 @@ class Expander:
             fields.append(placed(current, word.location))
         return tuple(fields)
 
+    def all_fields(self, words: Sequence[SyntaxNode], world: World) -> list[ScriptValue]:
+        """The words that several words become; TooLargeError if they are too many."""
+        found: list[ScriptValue] = []
+        for word in words:
+            found += self.fields(word, world)
+            if len(found) > MAX_FIELDS:
+                raise TooLargeError(f"a command or an array has more than {MAX_FIELDS:,} words")
+        return found
+
     def number(self, node: SyntaxNode | None, world: World) -> int:
         """The value of an arithmetic expression; UnknownNumberError if it is not known."""
         if node is None:
@@ -106,18 +113,42 @@ class Expander:
         )
         return arithmetic.value(node)
 
-    def pattern(self, word: SyntaxNode | None, world: World) -> tuple[str, str]:
-        """A pattern as a regular expression, and what in it is unknown, or ""."""
-        parts = []
+    def matches(self, pattern: SyntaxNode | None, value: Expansion, world: World) -> bool | None:
+        """Whether a value matches the pattern in a word; None if it is not known."""
+        parsed, _ = self._pattern(pattern, world)
+        if parsed is not None and parsed.matches_all:
+            return True
+        if parsed is None or value.unknown:
+            return None
+        try:
+            return parsed.matches(value.text)
+        except TooMuchWorkError:
+            return None
+
+    def _anchor(self, replacement: SyntaxNode) -> str:
+        """The `#` or `%` of `${name/#pattern/text}`, which matches at the start or end only; or ""."""
+        word = replacement.child("Orig")
+        first = word.children("Parts")[:1] if word is not None else []
+        found = first[0].text()[:1] if first and first[0].kind == "Lit" else ""
+        return found if found in ("#", "%") and not replacement.flag("All") else ""
+
+    def _pattern(
+        self, word: SyntaxNode | None, world: World, *, skip: int = 0
+    ) -> tuple[GlobPattern | None, str]:
+        """The pattern in a word; None, and what in it is unknown, if it is not known.
+
+        skip: characters at its start that are not a part of the pattern.
+        """
+        pieces: list[tuple[str, bool]] = []
         for part in word.children("Parts") if word is not None else ():
-            value = self._part_text(part, world)
-            if value.unknown:
-                return "", value.unknown
             quoted = part.kind in ("SglQuoted", "DblQuoted")
-            if not quoted and (part.kind not in ("Lit", "ParamExp") or value.text.count("*") > MAX_STARS):
-                return "", self.raw(part)
-            parts.append(re.escape(value.text) if quoted else _glob(value.text))
-        return "".join(parts), ""
+            if not quoted and part.kind not in ("Lit", "ParamExp"):
+                return None, self.raw(part)
+            value = Expansion(text=part.text()) if part.kind == "Lit" else self._part_text(part, world)
+            if value.unknown:
+                return None, value.unknown
+            pieces.append((value.text if pieces else value.text[skip:], quoted))
+        return parse_glob(pieces), ""
 
     def _number_of(self, value: Expansion, world: World, depth: int = 0) -> int:
         text = value.text.strip()
@@ -308,10 +339,12 @@ class Expander:
         if value is None or value.unknown:
             return self._unknown(node, name)
         if operator in ("#", "##", "%", "%%"):
-            pattern, unknown = self.pattern(operation.child("Word"), world)
-            if unknown:
-                return self._unknown(node, unknown)
-            return replace(value, text=_without(value.text, pattern, operator))
+            pattern, unknown = self._pattern(operation.child("Word"), world)
+            try:
+                text = _without(value.text, pattern, operator) if pattern is not None else None
+            except TooMuchWorkError:
+                text = None
+            return replace(value, text=text) if text is not None else self._unknown(node, unknown)
         cases: dict[str, Callable[[str], str]] = {
             "^^": str.upper,
             ",,": str.lower,
@@ -335,11 +368,22 @@ class Expander:
             text = value.text[start:] if start >= 0 or -start <= len(value.text) else ""
             return replace(value, text=text if length is None else text[:length])
         assert replacement is not None
-        pattern, unknown = self.pattern(replacement.child("Orig"), world)
+        anchor = self._anchor(replacement)
+        pattern, unknown = self._pattern(replacement.child("Orig"), world, skip=len(anchor))
         new = self.text(replacement.child("With"), world)
-        if unknown or new.unknown:
+        if pattern is None or new.unknown:
             return self._unknown(node, unknown or new.unknown)
-        return replace(value, text=_replaced(value.text, pattern, new.text, every=replacement.flag("All")))
+        try:
+            if anchor:
+                replaced = pattern.replaced_start if anchor == "#" else pattern.replaced_end
+                text = replaced(value.text, new.text)
+            else:
+                text = pattern.replaced(value.text, new.text, every=replacement.flag("All"))
+        except TooMuchWorkError:
+            return self._unknown(node)
+        if len(text) > MAX_TEXT:
+            raise TooLargeError(f"a value has more than {MAX_TEXT >> 10} KiB")
+        return replace(value, text=text)
 
     def _bounds(self, cut: SyntaxNode, world: World) -> tuple[int, int | None]:
         length = cut.child("Length")
@@ -347,25 +391,6 @@ class Expander:
             self.number(cut.child("Offset"), world),
             self.number(length, world) if length is not None else None,
         )
-
-
-def expand_braces(text: str) -> list[str]:
-    """`a{b,c}d` becomes `abd` and `acd`; `{1..3}` becomes `1`, `2` and `3`."""
-    found = _BRACES.search(text)
-    if not found:
-        return [text]
-    sequence = _SEQUENCE.fullmatch(found[1])
-    if sequence:
-        first, last = int(sequence[1]), int(sequence[2])
-        step = 1 if first <= last else -1
-        choices = [str(number) for number in range(first, last + step, step)][:MAX_BRACE_WORDS]
-    else:
-        choices = found[1].split(",")
-    before, after = text[: found.start()], text[found.end() :]
-    words = [word for choice in choices for word in expand_braces(f"{before}{choice}{after}")]
-    if len(words) > MAX_BRACE_WORDS:
-        raise TooLargeError(f"a word becomes more than {MAX_BRACE_WORDS} words")
-    return words
 
 
 def _is_every_element(node: SyntaxNode) -> bool:
@@ -413,39 +438,7 @@ def _decimal_or_octal(text: str) -> int:
     return int(text)
 
 
-def _glob(text: str) -> str:
-    """A file name pattern as a regular expression."""
-    return _GLOB.sub(_glob_part, text)
-
-
-def _glob_part(found: re.Match[str]) -> str:
-    piece = found[0]
-    if piece[0] == "*":
-        return ".*"
-    if piece == "?":
-        return "."
-    if piece[0] == "[" and len(piece) > 2:
-        inner = piece[1:-1].replace("\\", "\\\\")
-        return f"[^{inner[1:]}]" if inner[0] in "!^" else f"[{inner}]"
-    return re.escape(piece)
-
-
-def _without(text: str, pattern: str, operator: str) -> str:
+def _without(text: str, pattern: GlobPattern, operator: str) -> str:
     """The text without the shortest (`#`, `%`) or longest (`##`, `%%`) match at its start or end."""
-    compiled = re.compile(pattern, re.DOTALL)
-    at_start = operator.startswith("#")
-    lengths = range(len(text) + 1) if len(operator) == 1 else range(len(text), -1, -1)
-    for length in lengths:
-        piece = text[:length] if at_start else text[len(text) - length :]
-        if compiled.fullmatch(piece):
-            return text[length:] if at_start else text[: len(text) - length]
-    return text
-
-
-def _replaced(text: str, pattern: str, new: str, *, every: bool) -> str:
-    if not pattern:
-        return text
-    result = re.sub(pattern, lambda _found: new, text, count=0 if every else 1, flags=re.DOTALL)
-    if len(result) > MAX_TEXT:
-        raise TooLargeError(f"a value has more than {MAX_TEXT >> 10} KiB")
-    return result
+    cut = pattern.without_start if operator.startswith("#") else pattern.without_end
+    return cut(text, longest=len(operator) == 2)

@@ -23,7 +23,7 @@ def command_output(statement: SyntaxNode, world: World, expander: Expander) -> E
         return _changed_folder(command, world, expander)
     if command.kind != "CallExpr" or command.children("Assigns"):
         return None
-    words = [field for word in command.children("Args") for field in expander.fields(word, world)]
+    words = expander.all_fields(command.children("Args"), world)
     if not words or any(word.unknown for word in words):
         return None
     name, rest = words[0].text, [word.text for word in words[1:]]
@@ -52,7 +52,7 @@ def _changed_folder(command: SyntaxNode, world: World, expander: Expander) -> Ex
         call = statement.child("Cmd") if statement is not None else None
         if call is None or call.kind != "CallExpr":
             return None
-        texts.append([field for word in call.children("Args") for field in expander.fields(word, world)])
+        texts.append(expander.all_fields(call.children("Args"), world))
     before, after = ([word.text for word in words] for words in texts)
     if len(before) >= 2 and before[0] == "cd" and after[:1] == ["pwd"] and not texts[0][-1].unknown:
         return Expansion(text=before[-1])

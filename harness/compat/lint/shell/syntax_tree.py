@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -22,6 +23,7 @@ from harness.serialisation import JsonValue
 MAX_SCRIPT_BYTES = 64 << 10
 PARSE_TIMEOUT_S = 2.0
 # Go's memory limit is soft; the limit of the script's size bounds the memory.
+_MESSAGE = re.compile(r"(?:<standard input>:)?(?P<line>\d+):(?P<column>\d+):(?P<why>[^\n]*)")
 _ENVIRONMENT = {"GOMEMLIMIT": "200MiB", "GOMAXPROCS": "1"}
 
 
@@ -120,7 +122,11 @@ def parse_bash(text: str, file: str, place: Location | None = None) -> SyntaxNod
             check=False,
         )
         if done.returncode:
-            raise _syntax_error(done.stderr.decode("utf-8", "replace"), file)
+            message = _MESSAGE.match(done.stderr.decode("utf-8", "replace"))
+            if message is None:
+                # shfmt itself failed: it has no more memory.
+                raise MemoryError
+            raise _syntax_error(message, file)
         tree = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, RecursionError, MemoryError) as error:
         raise InputError(
@@ -129,14 +135,11 @@ def parse_bash(text: str, file: str, place: Location | None = None) -> SyntaxNod
     return SyntaxNode(tree, file, place)
 
 
-def _syntax_error(message: str, file: str) -> InputError:
-    line, _, rest = message.removeprefix("<standard input>:").strip().partition(":")
-    column, _, why = rest.partition(":")
-    where = Location(file, int(line), int(column)) if line.isdigit() and column.isdigit() else Location(file)
+def _syntax_error(message: re.Match[str], file: str) -> InputError:
     return InputError(
         "bash would not accept this script",
-        where=where,
-        why=(why or message).strip(),
+        where=Location(file, int(message["line"]), int(message["column"])),
+        why=message["why"].strip(),
         fix="correct the script, or pass one that is written for bash",
     )
 
