@@ -216,7 +216,10 @@ class VerlConfiguration:
 
     def _groups(self, path: str) -> Mapping[str, str]:
         """The groups in the defaults list of a file, with their choices."""
-        found = yaml.safe_load(self._tree.read(path))
+        try:
+            found = yaml.safe_load(self._tree.read(path))
+        except (yaml.YAMLError, ValueError, RecursionError):
+            return {}  # Hydra tells what is wrong.
         listed = found.get("defaults") if isinstance(found, dict) else None
         entries = [one for one in listed or () if isinstance(one, dict)]
         return {
