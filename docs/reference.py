@@ -11,7 +11,7 @@ import chinese
 import click
 
 from harness.cli.app import COMMANDS, app
-from harness.compat.lint.ruleset import load_ruleset
+from harness.compat.lint.rule_catalogue import example_word, explained_rules
 from harness.errors import EXIT_CODES
 from harness.matrix.document.matrix_schema import json_schema
 from harness.plan.tasks.check_registry import all_checks
@@ -188,15 +188,21 @@ def _kind(facts: Mapping[str, Any]) -> str:
 def lint_rules(language: Language = ENGLISH) -> str:
     """The lint rules."""
     opening = language.label(
-        "The rules of `npu-matrix lint` and of the check `lint`: why, the fix, the source."
+        "The rules of `npu-matrix lint` and of the check `lint`: why, the fix, the source, an example. "
+        "`npu-matrix lint --explain RULE` prints the same."
     )
-    why, fix, source = language.head("why", "fix", "source")
+    why, fix, source, wrong, right = language.head("why", "fix", "source", "wrong", "right")
     rules = [
-        f"## {rule.id}\n\n**{cell(rule.severity)}** {cell(rule.message)}\n\n"
-        f"- {why}: {cell(rule.why)}\n- {fix}: {cell(rule.fix)}\n- {source}: {cell(rule.source)}"
-        for rule in load_ruleset().rules
+        f"## {rule.id}\n\n**{cell(rule.severity)}** {cell(rule.summary)}\n\n"
+        f"- {why}: {cell(rule.why)}\n- {fix}: {cell(rule.fix)}\n- {source}: {cell(rule.source)}\n"
+        f"- {wrong}: {_example(rule.wrong)}\n- {right}: {_example(rule.right)}"
+        for rule in explained_rules().values()
     ]
     return "\n\n".join([f"# {language.label('Lint rules')}", opening, *rules]) + "\n"
+
+
+def _example(settings: Sequence[str]) -> str:
+    return ", ".join(code(example_word(setting)) for setting in settings)
 
 
 def signatures(language: Language = ENGLISH) -> str:

@@ -27,8 +27,9 @@ from harness.settings import Settings
 def command(settings: Settings, cell: str | None, axes: tuple[str, ...], as_json: bool) -> None:
     """Show the versions, pins, facets and checks of CELL, and the lines of matrix.yaml they come from.
 
-    CELL is a cell id, the beginning of one, or the name of a stack. With --axes: show the rules that exclude
-    a combination of versions, with their sources, and the nearest valid cells.
+    CELL is a cell id, the beginning of one, or the name of a stack; or a rule of `lint`, such as GROUP-1.
+    With --axes: show the rules that exclude a combination of versions, with their sources, and the nearest
+    valid cells.
     """
     from harness.cli.explain_output import (
         combination_json,
@@ -36,6 +37,8 @@ def command(settings: Settings, cell: str | None, axes: tuple[str, ...], as_json
         explain_cell,
         explanation_lines,
     )
+    from harness.cli.rule_output import rule_json, rule_lines
+    from harness.compat.lint.rule_catalogue import explained_rules
     from harness.plan.feasibility.exclusion import explain_combination, parse_axes
     from harness.workspace.planning.followed_branches import follow_branches
     from harness.workspace.planning.open_plan import open_matrix, open_plan
@@ -52,6 +55,10 @@ def command(settings: Settings, cell: str | None, axes: tuple[str, ...], as_json
             if as_json
             else "\n".join(combination_lines(combination, root))
         )
+        return
+    rule = explained_rules().get(cell or "")
+    if rule is not None:
+        click.echo(rule_json([rule]) if as_json else rule_lines(rule))
         return
     matrix, _ = follow_branches(open_matrix(settings))
     found = find_cell(matrix, settings["profile"], cell or "")

@@ -25,9 +25,11 @@ FORMATS = ("text", "json", "github", "sarif")
     epilog="\b\nExamples:\n  npu-matrix lint run_gspo.sh --verl 0.9.1\n"
     "  npu-matrix lint run.sh --cell gspo-async\n"
     "  npu-matrix lint examples --verl 0.9.1 --diff origin/main --format github\n"
-    "  npu-matrix lint run.sh --verl 0.9.1 --show-fixes",
+    "  npu-matrix lint run.sh --verl 0.9.1 --show-fixes\n  npu-matrix lint --explain GRAPH-QUEUE",
 )
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=click.Path(path_type=Path), required=False)
+@click.option("--explain", "rule", metavar="RULE", help="Explain a rule, with an example and its source.")
+@click.option("--rules", "list_rules", is_flag=True, help="List all rules.")
 @click.option("--diff", "base", metavar="REVISION", help="Report only findings that this git revision lacks.")
 @click.option("--show-fixes", is_flag=True, help="Print a patch with the fixes of findings; write nothing.")
 @click.option("--fix", is_flag=True, help="Print this patch, then write it to the scripts.")
@@ -42,7 +44,9 @@ FORMATS = ("text", "json", "github", "sarif")
 def command(
     settings: Settings,
     /,
-    path: Path,
+    path: Path | None,
+    rule: str | None,
+    list_rules: bool,
     base: str | None,
     show_fixes: bool,
     fix: bool,
@@ -59,11 +63,18 @@ def command(
     if one correction is plausible and lint finds nothing new with it. Exits with 1 if there is an error, and
     with 4 if settings were not compared or not read.
     """
+    if rule or list_rules:
+        click.echo(_explained(rule, as_json=as_json or shape == "json"))
+        return 0
+    if path is None:
+        raise click.UsageError("give the PATH of a script or folder, or --explain RULE, or --rules")
     from harness.compat.lint import lint_format as printing
     from harness.compat.lint.lint_check import new_findings
+    from harness.compat.lint.sarif import as_sarif
     from harness.sources.packages.release_fetcher import ReleaseFetcher
     from harness.workspace.downloads import run_quietly
     from harness.workspace.linting.given_versions import lint_versions, tree_of_verl
+    from harness.workspace.linting.script_fixing import fixed_scripts
 
     given = {name: value for name, value in versions.items() if value}
     releases = ReleaseFetcher(cache=settings.cache, command=run_quietly)
@@ -81,16 +92,25 @@ def command(
         if fix:
             result = _linted(path, versions_used, tree)
             result = new_findings(result, before) if base else result
-    render = {
-        "text": printing.as_text,
-        "json": printing.as_json,
-        "github": printing.as_github,
-        "sarif": printing.as_sarif,
-    }
-    click.echo(render["json" if as_json else shape](result), nl=False)
+    if shape == "sarif" and not as_json:
+        scripts = fixed_scripts(path, versions_used, tree, result.findings.__contains__)
+        fixes = {fix.finding: fix for script in scripts for fix in script.fixes}
+        click.echo(as_sarif(result, fixes, lambda name: Path(name).read_bytes()), nl=False)
+    else:
+        click.echo(printing.FORMATS["json" if as_json else shape](result), nl=False)
     if any(finding.severity == "error" for finding in result.findings):
         return EXIT_UNEXPECTED
     return EXIT_INCOMPLETE if result.unchecked else 0
+
+
+def _explained(rule: str | None, *, as_json: bool) -> str:
+    """A rule with its example and source, or the list of all rules."""
+    from harness.cli.rule_output import rule_json, rule_lines, rule_list
+    from harness.compat.lint.rule_catalogue import explained_rule, explained_rules
+
+    if as_json:
+        return rule_json([explained_rule(rule)] if rule else [*explained_rules().values()])
+    return rule_lines(explained_rule(rule)) if rule else rule_list([*explained_rules().values()])
 
 
 def _fix(

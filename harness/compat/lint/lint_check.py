@@ -15,6 +15,7 @@ from harness.compat.lint.hydra_compose import Composition, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings, parsed_value
 from harness.compat.lint.launch_script import MAX_SCRIPTS, LaunchScript, NoJobError, read_script
 from harness.compat.lint.lint_measurements import (
+    MISSING_VALUE_RULE,
     LintFinding,
     LintMeasured,
     LintResult,
@@ -38,7 +39,6 @@ from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.sources.tree import Tree
 
 NOT_A_VERL_JOB = "this is not a verl job, and the rules are only about verl"
-MISSING_VALUE_RULE = "TORN-OVERRIDE"
 SEVERITIES = ("error", "warning", "note")
 
 

@@ -1,33 +1,41 @@
-"""Print lint results as text, JSON, GitHub workflow commands or SARIF."""
+"""Print lint results as text, JSON or GitHub workflow commands (SARIF: `sarif`)."""
 
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable, Mapping
 
-from harness import __version__
-from harness.compat.lint.lint_measurements import LintFinding, LintResult
-from harness.compat.lint.ruleset import load_ruleset
-from harness.serialisation import JsonValue, json_object
+from harness.compat.lint.lint_measurements import LintResult
+from harness.compat.lint.sarif import as_sarif, relative_path
+from harness.serialisation import json_object
 
 GITHUB_LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
+WIDTH = 80
 SCHEMA = {"name": "npu-matrix.lint", "version": 1}
-SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def as_text(result: LintResult) -> str:
     """Text like that of a compiler: location, severity and rule, then the reason, the fix and the source."""
     lines = []
     for finding in result.findings:
-        lines += [
-            str(finding),
-            f"  why: {finding.why}",
-            f"  do:  {finding.fix}",
-            f"  see: {finding.source}",
-        ]
+        parts = {"why": finding.why, "do": finding.fix, "see": finding.source}
+        lines += [str(finding), *(wrapped(f"  {name}:".ljust(7), text) for name, text in parts.items())]
     lines += [f"line {note.line}: not fully understood: {note.text}" for note in result.notes]
     lines += [f"not decided: {item.rule} (not known: {', '.join(item.unknown)})" for item in result.undecided]
     return "\n".join([*lines, summary(result)]) + "\n"
+
+
+def wrapped(head: str, text: str) -> str:
+    """A text behind its heading, in lines of at most 80 columns. Longer words are not broken."""
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=head,
+        subsequent_indent=" " * (7 if head.startswith(" ") else 4),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def summary(result: LintResult) -> str:
@@ -42,7 +50,7 @@ def as_github(result: LintResult) -> str:
     """GitHub workflow commands, which annotate the line."""
     lines = []
     for finding in result.findings:
-        properties = {"file": finding.file, "line": finding.line or 1, "title": finding.rule}
+        properties = {"file": relative_path(finding.file), "line": finding.line or 1, "title": finding.rule}
         if finding.column:
             properties["col"] = finding.column
         written = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
@@ -58,41 +66,6 @@ def as_json(result: LintResult) -> str:
         json.dumps({"schema": SCHEMA, **json_object(result), "unchecked": list(result.unchecked)}, indent=2)
         + "\n"
     )
-
-
-def as_sarif(result: LintResult) -> str:
-    """SARIF 2.1.0."""
-    used = {finding.rule: finding for finding in result.findings}
-    known = {rule.id: rule for rule in load_ruleset().rules}
-    rules = [
-        {
-            "id": name,
-            "shortDescription": {"text": finding.message},
-            "fullDescription": {"text": finding.why},
-            "help": {"text": f"{finding.fix}\nSource: {finding.source}"},
-            "defaultConfiguration": {"level": finding.severity},
-            "properties": {"verified": known[name].verified if name in known else "code"},
-        }
-        for name, finding in sorted(used.items())
-    ]
-    driver = {"name": "npu-matrix", "version": __version__, "rules": rules}
-    run = {"tool": {"driver": driver}, "results": [_sarif_result(finding) for finding in result.findings]}
-    return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
-
-
-def _sarif_result(finding: LintFinding) -> dict[str, JsonValue]:
-    physical: dict[str, JsonValue] = {"artifactLocation": {"uri": finding.file}}
-    if finding.line:
-        region: dict[str, JsonValue] = {"startLine": finding.line}
-        if finding.column:
-            region["startColumn"] = finding.column
-        physical["region"] = region
-    return {
-        "ruleId": finding.rule,
-        "level": finding.severity,
-        "message": {"text": f"{finding.message}. {finding.why}. {finding.fix}"},
-        "locations": [{"physicalLocation": physical}],
-    }
 
 
 def _data(text: str) -> str:

@@ -10,6 +10,7 @@ from harness.measurements import measurement_format
 from harness.sources.packages.release_archive import ReleaseArchive
 
 CONFIG_RULE = "CONFIG-KEY"
+MISSING_VALUE_RULE = "TORN-OVERRIDE"
 
 
 @dataclass(frozen=True, kw_only=True)

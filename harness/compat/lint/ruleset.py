@@ -48,6 +48,17 @@ Entry = TypeVar("Entry", bound=_RuleFileModel)
 ProgramKind = Literal["policy", "sft", "generation", "evaluation", "merger", "other"]
 
 
+class RuleExample(_RuleFileModel):
+    """Settings that a rule reports, and those that correct them.
+
+    Each is `key=value`, `env.NAME=value`, `verl=0.9.1`, `fact.NAME=value`, `entry=...` or `model=...`, or
+    `~key` for a key that is not set.
+    """
+
+    wrong: tuple[str, ...]
+    right: tuple[str, ...]
+
+
 class LintRule(_RuleFileModel):
     """A rule. It reports where `condition` is true, at the first setting of `at` that the job sets.
 
@@ -68,6 +79,7 @@ class LintRule(_RuleFileModel):
     why: str
     fix: str
     change: Mapping[str, str] = Field(default_factory=dict)
+    example: RuleExample | None = None
     source: str
     verified: Literal["code", "doc", "issue", "measured", "seed"]
 

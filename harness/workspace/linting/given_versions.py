@@ -66,12 +66,10 @@ def tree_of_verl(versions: Mapping[str, str], releases: ReleaseFetcher) -> Tree 
 
 
 def _require_cann(settings: Settings, given: str) -> None:
-    """No index lists CANN: its versions are those of the published tables of matrix.yaml, if there is one.
+    """No index lists CANN: its versions are those of the published tables of matrix.yaml.
 
     Of a version series in the tables (`8.3`) every release and preview is taken.
     """
-    if not settings.path("matrix").is_file():
-        return
     axis = open_matrix(settings).axes.get("cann")
     if axis is None or not axis.published or given == "host":
         return
@@ -85,7 +83,7 @@ def _require_cann(settings: Settings, given: str) -> None:
     near = difflib.get_close_matches(wanted.nominal, [one.nominal for one in known], n=NEAREST, cutoff=0.0)
     raise InputError(
         f"no CANN {given} is known",
-        why=f"{settings.path('matrix')} has no table with a release of CANN {_series(wanted)}",
+        why=f"no published table of matrix.yaml has a release of CANN {_series(wanted)}",
         fix=f"nearest known: {', '.join(near)}; if it was published since, leave out --cann",
     )
 

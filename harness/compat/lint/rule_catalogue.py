@@ -1,0 +1,137 @@
+"""All rules of lint as they are explained to a reader: those of `rules/*.yaml` and those in the code."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.compat.lint.config_findings import TYPE_RULE
+from harness.compat.lint.lint_measurements import CONFIG_RULE, MISSING_VALUE_RULE
+from harness.compat.lint.program_findings import PROGRAM_RULE
+from harness.compat.lint.ruleset import PLACEHOLDER, VERSION_NAMES, LintRule, load_ruleset
+from harness.errors import InputError
+
+_ACTOR = "actor_rollout_ref.actor"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleExplanation:
+    """A rule: what it reports, why, the remedy, where this can be looked up, and an example.
+
+    verified: how the rule is known (see `LintRule`). wrong, right: settings that it reports, and those that
+    correct them.
+    """
+
+    id: str
+    severity: str
+    summary: str
+    why: str
+    fix: str
+    source: str
+    verified: str
+    wrong: tuple[str, ...]
+    right: tuple[str, ...]
+
+
+CODE_RULES = (
+    RuleExplanation(
+        id=CONFIG_RULE,
+        severity="error",
+        summary="Hydra refuses an override",
+        why="Hydra composes the configuration of the verl that is given; what it refuses stops the job at "
+        "once, for example a key that this verl does not have",
+        fix="write the key as this verl has it; the finding names the most similar ones",
+        source="the YAML files of the verl that the finding names, composed by hydra-core",
+        verified="code",
+        wrong=(f"{_ACTOR}.ppo_mini_batch_szie=64",),
+        right=(f"{_ACTOR}.ppo_mini_batch_size=64",),
+    ),
+    RuleExplanation(
+        id=TYPE_RULE,
+        severity="error",
+        summary="a text is given where verl has a number or a truth value",
+        why="Hydra takes any value for a key that has no type; verl computes with it later and stops",
+        fix="give a number, or True or False",
+        source="the default in the YAML files of the verl that the finding names",
+        verified="code",
+        wrong=(f"{_ACTOR}.use_dynamic_bsz=Ture",),
+        right=(f"{_ACTOR}.use_dynamic_bsz=True",),
+    ),
+    RuleExplanation(
+        id=PROGRAM_RULE,
+        severity="error",
+        summary="a check of verl itself fails with this configuration",
+        why="verl's program is followed with the composed configuration, without running it; the finding has "
+        "the message, file and line of the error that verl raises",
+        fix="change one of the settings that the finding names",
+        source="the line of verl that the finding names",
+        verified="code",
+        wrong=("data.train_batch_size=64", f"{_ACTOR}.ppo_mini_batch_size=128"),
+        right=("data.train_batch_size=128", f"{_ACTOR}.ppo_mini_batch_size=128"),
+    ),
+    RuleExplanation(
+        id=MISSING_VALUE_RULE,
+        severity="error",
+        summary="a space separates a key from its value",
+        why="Hydra reads the value as another override and stops",
+        fix="remove the space after the equals sign",
+        source="Hydra's override grammar; test_grpo_gptoss_20b_fsdp_A2.sh of Ascend/MindSpeed-RL",
+        verified="code",
+        wrong=("trainer.nnodes= 2",),
+        right=("trainer.nnodes=2",),
+    ),
+)
+
+
+def explained_rules() -> Mapping[str, RuleExplanation]:
+    """Every rule by its id, those in the code first."""
+    declared = (_explanation(rule) for rule in load_ruleset().rules)
+    return {rule.id: rule for rule in (*CODE_RULES, *declared)}
+
+
+def explained_rule(name: str) -> RuleExplanation:
+    """The rule with this id in letters of any case; the InputError for another name has the nearest ids."""
+    rules = explained_rules()
+    if name.upper() in rules:
+        return rules[name.upper()]
+    near = difflib.get_close_matches(name.upper(), rules, n=3, cutoff=0.5)
+    raise InputError(
+        f"lint has no rule {name!r}",
+        fix=f"nearest: {', '.join(near)}" if near else "`npu-matrix lint --rules` lists all",
+    )
+
+
+def example_word(setting: str) -> str:
+    """A setting of an example, as a script has it."""
+    if setting.startswith("~"):
+        return f"({setting[1:].removeprefix('env.')} not set)"
+    name, _, value = setting.partition("=")
+    if name.startswith("env."):
+        return f"export {name[4:]}={value}"
+    if name.startswith("fact."):
+        return f"({name[5:]} measured: {value})"
+    if name in ("entry", "model"):
+        return f"({name}: {value})"
+    return f"({name} {value})" if name in VERSION_NAMES else setting
+
+
+def _explanation(rule: LintRule) -> RuleExplanation:
+    summary, why, fix = (PLACEHOLDER.sub(_name, text) for text in (rule.message, rule.why, rule.fix))
+    return RuleExplanation(
+        id=rule.id,
+        severity=rule.severity,
+        summary=summary,
+        why=why,
+        fix=fix,
+        source=rule.source,
+        verified=rule.verified,
+        wrong=rule.example.wrong if rule.example else (),
+        right=rule.example.right if rule.example else (),
+    )
+
+
+def _name(placeholder: re.Match[str]) -> str:
+    """What stands for the value that a finding has: its name in angle brackets."""
+    return f"<{placeholder[1].rpartition('.')[2]}>"
