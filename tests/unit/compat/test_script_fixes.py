@@ -84,7 +84,10 @@ def job(*words: str) -> bytes:
         (f"{ACTOR}.use_dynamic_bsz='Ture'", f"{ACTOR}.use_dynamic_bsz='True'"),
         (f"{ACTOR}.loss_agg_mode=tokn-mean", f"{ACTOR}.loss_agg_mode=token-mean"),
         (f"\"{ACTOR}.loss_agg_mode='tokn-mean'\"", f"\"{ACTOR}.loss_agg_mode='token-mean'\""),
-        (f"{ACTOR}.use_torch_compile=True", f"{ACTOR}.use_torch_compile=False"),
+        (
+            "actor_rollout_ref.rollout.calculate_log_probs=False",
+            "actor_rollout_ref.rollout.calculate_log_probs=True",
+        ),
     ],
 )
 def test_a_certain_fix_changes_one_word(fix: Fixer, wrong: str, right: str) -> None:
@@ -157,7 +160,6 @@ WRONG = {
     "+trainer.nnodes=1": "trainer.nnodes=1",
     f"{ACTOR}.use_dynamic_bsz=Ture": f"{ACTOR}.use_dynamic_bsz=True",
     f"{ACTOR}.loss_agg_mode=tokn-mean": f"{ACTOR}.loss_agg_mode=token-mean",
-    f"{ACTOR}.use_torch_compile=True": f"{ACTOR}.use_torch_compile=False",
     "actor_rollout_ref.rollout.calculate_log_probs=False": "actor_rollout_ref.rollout.calculate_log_probs=True",
 }
 RIGHT = ("trainer.n_gpus_per_node=8", "data.train_files=$DATA", "data.train_files='[/é/a b.parquet]'", '"$@"')
