@@ -58,6 +58,7 @@ COMMANDS = {
     "matrix": ("matrix", "Validate matrix.yaml, print its schema, compare published compatibility tables."),
     "numerics": ("numerics", "Test verl's losses on a device, or measure the precision of the device."),
     "gate": ("gate", "Decide whether a change may be merged, by comparing its verdicts with its base."),
+    "ci": ("ci", "Write the gate for a CI system: GitLab, GitCode or Jenkins."),
     "expect": ("expect", "List and update the expected failures."),
     "triage": ("triage", "Find the root cause of a failed job in its log."),
     "ledger": ("ledger", "Merge outcomes of other machines into the ledger of this checkout."),
@@ -232,6 +233,7 @@ _HELP = {option.name: option.help for option in OPTIONS}
 @click.option("--state", help=_HELP["state"])
 @click.option("--cache", help=_HELP["cache"])
 @click.option("--profile", help=_HELP["profile"])
+@click.option("--mirrors", help=_HELP["mirrors"])
 @click.option("--engine", help="What builds cells: venv, docker or podman.")
 @click.option("--runner", help="Name of this machine among the runners of matrix.yaml.")
 @click.option("--base-image", help="Base image of container cells. Default: the image that the lock names.")

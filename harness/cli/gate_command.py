@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.errors import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNEXPECTED, InputError, Location
+from harness.errors import (
+    EXIT_INCOMPLETE,
+    EXIT_INTERRUPTED,
+    EXIT_NOTHING_SELECTED,
+    EXIT_OK,
+    EXIT_UNEXPECTED,
+    InputError,
+    Location,
+)
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -49,7 +57,8 @@ if TYPE_CHECKING:
     "--run",
     "run_here",
     is_flag=True,
-    help="First run the selected tasks of this checkout that have no outcome, as `npu-matrix run` does.",
+    help="First run the selected tasks of this checkout that have no outcome, as `npu-matrix run` does; with "
+    "--impacted, only those of cells that differ from the base.",
 )
 @click.option(
     "--run-base",
@@ -89,6 +98,12 @@ if TYPE_CHECKING:
     help="Write the text of a pull request comment to this file.",
 )
 @click.option("--sarif", type=click.Path(dir_okay=False), help="Write SARIF to this file.")
+@click.option("--junit", type=click.Path(dir_okay=False), help="Write JUnit XML to this file.")
+@click.option(
+    "--code-quality",
+    type=click.Path(dir_okay=False),
+    help="Write a code quality report of GitLab to this file.",
+)
 @click.pass_context
 def command(ctx: click.Context, /, base: str, **options: Any) -> int:
     """Compare the verdicts of this checkout with its base, and decide whether the change may be merged.
@@ -107,15 +122,15 @@ def command(ctx: click.Context, /, base: str, **options: Any) -> int:
     outcome differs from the base, it is stale; the others are counted.
 
     Without --run, the gate does not run this checkout: execute `npu-matrix run` first, on any number of
-    machines, and merge their ledgers. --reruns runs new failures again on this machine; a failure is excused
-    as flaky only if its history shows flaky failures. With --run-base the base is run where a failure cannot
-    be compared. All of them fetch missing commits of upstream repositories, --run-base and --reruns from the
-    addresses that the base names, unless the setting `fetch` is false.
+    machines, and merge their ledgers. --reruns runs new failures again; a failure is excused as flaky only if
+    its history shows flaky failures. With --run-base the base is run where a failure cannot be compared. All
+    three fetch missing commits of upstream repositories from the addresses that the base names, unless the
+    setting `fetch` is false.
 
     Warning: `--base REV` executes the planning code of that revision, and `--run-base` also its checks. Pass
     only revisions you trust.
     """
-    from harness.cli.run_command import command as run
+    from harness.verdict.gate.gate_ci_reports import as_code_quality, as_junit
     from harness.verdict.gate.gate_format import FORMATS
     from harness.workspace.open_ledger import open_ledger
     from harness.workspace.results.base_runners import runners_of_base
@@ -126,8 +141,8 @@ def command(ctx: click.Context, /, base: str, **options: Any) -> int:
     if options["run_here"]:
         if options["as_json"]:
             raise click.UsageError("--run prints its progress, so it cannot be used with --json")
-        code = int(ctx.invoke(run, only=options["only"], checks=options["checks"]))
-        if code not in {EXIT_OK, EXIT_UNEXPECTED, EXIT_INCOMPLETE}:
+        code = _run_here(ctx, base, options["only"], options["checks"], impacted=options["impacted"])
+        if code not in {EXIT_OK, EXIT_UNEXPECTED, EXIT_NOTHING_SELECTED, EXIT_INCOMPLETE}:
             return code
     wanted = GateOptions(
         base=base,
@@ -145,10 +160,31 @@ def command(ctx: click.Context, /, base: str, **options: Any) -> int:
     if report is None:
         return EXIT_INTERRUPTED
     _print(report, as_json=options["as_json"], github=options["github"])
-    for name in ("comment", "sarif"):
+    formats = {**FORMATS, "junit": as_junit, "code_quality": as_code_quality}
+    for name in ("comment", "sarif", "junit", "code_quality"):
         if options[name]:
-            _write(Path(options[name]), FORMATS[name](report))
+            _write(Path(options[name]), formats[name](report))
     return report.exit_code
+
+
+def _run_here(
+    ctx: click.Context, base: str, only: tuple[str, ...], checks: tuple[str, ...], *, impacted: bool
+) -> int:
+    """Run this checkout, with upstream sources from the addresses of the base; returns the exit code."""
+    from harness.cli.run_command import command as run
+    from harness.workspace.planning.base_addresses import fetch_for_change
+    from harness.workspace.planning.impacted_cells import impacted_cells
+    from harness.workspace.planning.open_plan import open_plan
+
+    if impacted:
+        cells = impacted_cells(ctx.obj, base, only, checks)
+        if not cells:
+            return EXIT_OK
+        only = tuple(cell.id for cell in cells)
+    else:
+        cells = open_plan(ctx.obj, only=only, checks=checks).plan.cells
+    fetch_for_change(ctx.obj, base, [cell.axes for cell in cells])
+    return int(ctx.invoke(run, only=only, checks=checks, fetch=False))
 
 
 def _judged(
@@ -165,7 +201,7 @@ def _judged(
     from harness.verdict.gate.gate import judge_gate, undecided, unknown_on_base
     from harness.workspace.execution import base_run
     from harness.workspace.execution.rerun_tasks import rerun_tasks
-    from harness.workspace.planning.base_addresses import fetch_for_gate
+    from harness.workspace.planning.base_addresses import fetch_for_change
     from harness.workspace.results.foreign_secrets import ForeignSecrets
     from harness.workspace.results.gate_comparison import gate_inputs, open_gate_plan
 
@@ -176,7 +212,7 @@ def _judged(
             click.echo("\n".join(merge_lines(str(shard), merged)), err=True)
     planned = open_gate_plan(settings, ledger, wanted)
     if run_base or reruns:
-        fetch_for_gate(settings, wanted.base, [cell.axes for cell in planned.context.plan.cells])
+        fetch_for_change(settings, wanted.base, [cell.axes for cell in planned.context.plan.cells])
     report = judge_gate(inputs := gate_inputs(planned, ledger, wanted))
     if run_base and (names := unknown_on_base(report, inputs)):
         click.echo(f"running the base for {len(names)} failures without an outcome there", err=True)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from harness.compat.lint.lint_measurements import LintResult
     from harness.sources.tree import Tree
 
+#: The value of --verl for the newest verl of the profile, which needs no edit when the matrix changes.
+PROFILE = "profile"
 FORMATS = ("text", "json", "github", "sarif")
 
 
@@ -34,7 +36,10 @@ FORMATS = ("text", "json", "github", "sarif")
 @click.option("--show-fixes", is_flag=True, help="Print a patch with the fixes of findings; write nothing.")
 @click.option("--fix", is_flag=True, help="Print this patch, then write it to the scripts.")
 @click.option("--cell", help="Use all versions of this cell.")
-@click.option("--verl", help="The verl version (or `0.6.1@COMMIT`) the script is for.")
+@click.option(
+    "--verl",
+    help="The verl version (or `0.6.1@COMMIT`) the script is for; `profile`: the newest of the profile.",
+)
 @click.option("--vllm-ascend", help="The vllm-ascend version.")
 @click.option("--cann", help="The CANN version.")
 @click.option("--transformers", help="The transformers version.")
@@ -57,11 +62,11 @@ def command(
 ) -> int:
     """Find settings in a launch script that fail, have no effect, or change the objective, each with a fix.
 
-    Hydra composes the configuration of that verl (a release, or a commit that NPU_MATRIX_MIRRORS has) with
-    the overrides, and verl's own program is followed with it, without running anything. Of a folder, every
-    *.sh file that starts a training job is read. --fix changes only words that are written out in a script,
-    if one correction is plausible and lint finds nothing new with it. Exits with 1 if there is an error, and
-    with 4 if settings were not compared or not read.
+    Hydra composes the configuration of that verl (a release, or a commit that a mirror has) with the
+    overrides, and verl's own program is followed with it, without running anything. Of a folder, every *.sh
+    file that starts a training job is read, and with --diff only those that the change modified. --fix
+    changes only words that are written out in a script, if one correction is plausible and lint finds nothing
+    new with it. Exits with 1 if there is an error, and with 4 if settings were not compared or not read.
     """
     if rule or list_rules:
         click.echo(_explained(rule, as_json=as_json or shape == "json"))
@@ -69,29 +74,38 @@ def command(
     if path is None:
         raise click.UsageError("give the PATH of a script or folder, or --explain RULE, or --rules")
     from harness.compat.lint import lint_format as printing
-    from harness.compat.lint.lint_check import new_findings
+    from harness.compat.lint.lint_measurements import LintResult
     from harness.compat.lint.sarif import as_sarif
     from harness.sources.packages.release_fetcher import ReleaseFetcher
     from harness.workspace.downloads import run_quietly
     from harness.workspace.linting.given_versions import lint_versions, tree_of_verl
     from harness.workspace.linting.script_fixing import fixed_scripts
+    from harness.workspace.planning.base_addresses import fetch_for_change
+    from harness.workspace.planning.newest_verl import newest_verl
 
+    targets = _targets(path, base)
+    if not targets:
+        click.echo(f"no shell script in {path} differs from {base}", err=True)
+        if as_json or shape != "text":
+            nothing = LintResult(findings=(), undecided=())
+            click.echo(printing.FORMATS["json" if as_json else shape](nothing), nl=False)
+        return 0
     given = {name: value for name, value in versions.items() if value}
+    if given.get("verl") == PROFILE:
+        given["verl"] = newest_verl(settings)
     releases = ReleaseFetcher(cache=settings.cache, command=run_quietly)
     versions_used, unverified = lint_versions(settings, cell, given)
     for name in unverified:
         click.echo(f"warning: the package index is not reachable, so {name} may not exist", err=True)
+    if "@" in versions_used.get("verl", ""):
+        fetch_for_change(settings, base, [versions_used])
     tree = tree_of_verl(versions_used, releases)
-    result = _linted(path, versions_used, tree)
-    if base:
-        before = _linted_before(path, base, versions_used, tree)
-        result = new_findings(result, before)
+    result = _new(targets, base, versions_used, tree)
     if fix or show_fixes:
         plain = shape == "text" and not as_json
         _fix(path, versions_used, tree, result, write=fix, to_stderr=not plain)
         if fix:
-            result = _linted(path, versions_used, tree)
-            result = new_findings(result, before) if base else result
+            result = _new(targets, base, versions_used, tree)
     if shape == "sarif" and not as_json:
         scripts = fixed_scripts(path, versions_used, tree, result.findings.__contains__)
         fixes = {fix.finding: fix for script in scripts for fix in script.fixes}
@@ -111,6 +125,42 @@ def _explained(rule: str | None, *, as_json: bool) -> str:
     if as_json:
         return rule_json([explained_rule(rule)] if rule else [*explained_rules().values()])
     return rule_lines(explained_rule(rule)) if rule else rule_list([*explained_rules().values()])
+
+
+def _targets(path: Path, base: str | None) -> tuple[Path, ...]:
+    """What to lint: of a folder, the scripts that a change modified, if all of them start a job."""
+    if not base or not path.is_dir():
+        return (path,)
+    from harness.compat.lint.lint_check import shell_scripts, starts_job
+    from harness.plan.change.revision import changed_files, resolve_revision
+
+    differing = changed_files(path, resolve_revision(path, base))
+    names = {(path / name).resolve() for name in (*differing.tracked, *differing.untracked)}
+    if not any(name.suffix == ".sh" for name in names):
+        return ()
+    changed = tuple(script for script in shell_scripts(path) if script.resolve() in names)
+    if not any(map(starts_job, shell_scripts(path))):
+        return ()
+    # Scripts that others read can change what unmodified ones do.
+    return changed if changed and all(map(starts_job, changed)) else (path,)
+
+
+def _new(
+    targets: tuple[Path, ...], base: str | None, versions: Mapping[str, str], verl: Tree | None
+) -> LintResult:
+    """The findings in these scripts and folders; with a base, those that the base lacks."""
+    from harness.compat.lint.lint_check import new_findings
+    from harness.compat.lint.lint_measurements import LintResult
+
+    results = []
+    for target in targets:
+        result = _linted(target, versions, verl)
+        results.append(new_findings(result, _linted_before(target, base, versions, verl)) if base else result)
+    return LintResult(
+        findings=tuple(one for result in results for one in result.findings),
+        undecided=tuple(one for result in results for one in result.undecided),
+        notes=tuple(one for result in results for one in result.notes),
+    )
 
 
 def _fix(

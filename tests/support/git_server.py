@@ -13,15 +13,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-
-def git(folder: Path, *argv: str) -> str:
-    """Run git in a repository with a fixed identity and return what it prints."""
-    who = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@example.org"}
-    who |= {"GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@example.org"}
-    done = subprocess.run(
-        ["git", *argv], cwd=folder, env={**os.environ, **who}, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
+from git_command import git
 
 
 def make_repository(folder: Path, files: Mapping[str, str]) -> str:

@@ -205,9 +205,28 @@ def lint_folder(folder: Path, versions: Mapping[str, str], verl: Tree | None = N
     )
 
 
+def shell_scripts(folder: Path) -> list[Path]:
+    """The `*.sh` files of a folder, without those in hidden folders such as .git and .venv."""
+    found = sorted(folder.rglob("*.sh"))
+    return [
+        path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
+
+
+def starts_job(script: Path) -> bool:
+    """Whether a shell script starts a training job, or may start one because it cannot be read."""
+    try:
+        read_script(script)
+    except NoJobError:
+        return False
+    except InputError:
+        return True
+    return True
+
+
 def _scripts_in(folder: Path) -> tuple[list[tuple[Path, LaunchScript]], list[ScriptNote]]:
     scripts, notes = [], []
-    paths = sorted(folder.rglob("*.sh"))
+    paths = shell_scripts(folder)
     if len(paths) > MAX_SCRIPTS:
         raise InputError(
             f"this folder has {len(paths):,} scripts",

@@ -10,16 +10,20 @@ from harness.matrix.reading.load_matrix import load_matrix
 from harness.matrix.version_matrix import Matrix
 from harness.plan.change.revision import extract_revision, resolve_revision
 from harness.settings import Settings
+from harness.workspace.planning.open_plan import open_matrix
 from harness.workspace.planning.revision_comparison import settings_at
 from harness.workspace.planning.upstream_mirrors import fetch_for_cells
 
 
-def fetch_for_gate(settings: Settings, reference: str, cells: Sequence[Mapping[str, str]]) -> None:
-    """Fetch what these cells (their axes) name from the addresses of the base, if it is a git revision."""
+def fetch_for_change(settings: Settings, reference: str | None, cells: Sequence[Mapping[str, str]]) -> None:
+    """Fetch what these cells (their axes) name from the addresses of the base, if it is a git revision.
+
+    reference: None if there is no base; then the addresses of this checkout are used.
+    """
     if not settings.fetch:
         return
     try:
-        matrix = matrix_at(settings, reference)
+        matrix = matrix_at(settings, reference) if reference else open_matrix(settings)
     except HarnessError:
         # A run or a ledger has no addresses, and the gate reports a revision that cannot be read.
         return

@@ -93,3 +93,29 @@ def test_without_an_index_it_says_that_a_version_was_not_looked_up(
     result = CliRunner().invoke(app, ["lint", str(script), "--vllm-ascend", "0.11.0"])
     assert result.exception is None
     assert "not reachable, so vllm_ascend 0.11.0 may not exist" in result.stderr
+
+
+def lint(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["lint", *arguments], standalone_mode=False)
+    assert result.exception is None, result.exception
+    return int(result.return_value or 0), result.output
+
+
+def test_a_diff_of_a_folder_does_not_fail_for_scripts_that_the_change_leaves_alone(checkout: Path) -> None:
+    (checkout / "README.md").write_text("changed\n")
+    assert lint(str(checkout), "--diff", "HEAD") == (0, f"no shell script in {checkout} differs from HEAD\n")
+    (checkout / "setup.sh").write_text("echo hello\n")
+    assert lint(str(checkout / "scripts"), "--diff", "HEAD")[0] == 0
+    (checkout / "scripts" / "old.sh").write_text(RUN.format(n=1) + "# more\n")
+    assert "GROUP-1" not in lint(str(checkout), "--diff", "HEAD")[1]
+
+
+def test_a_folder_without_launch_scripts_has_nothing_to_lint_in_a_change(checkout: Path) -> None:
+    (checkout / "scripts" / "old.sh").write_text("echo hello\n")
+    assert lint(str(checkout), "--diff", "HEAD")[0] == 0
+
+
+def test_scripts_in_hidden_folders_are_not_linted(checkout: Path) -> None:
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    (checkout / ".venv" / "bin" / "run.sh").write_text(RUN.format(n=1))
+    assert {file for _rule, file in rules_and_files(str(checkout))} == {"old.sh"}

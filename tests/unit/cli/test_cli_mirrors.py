@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from gate_checkout import GateCheckout
-from git_server import GitServer, git, git_server
+from git_command import git
+from git_server import GitServer, git_server
 
 from harness.cli.mirrors_command import command
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from git_server import GitServer, commit_files, git, git_server, make_repository
+from git_command import git
+from git_server import GitServer, commit_files, git_server, make_repository
 
 from harness.errors import HarnessError, InputError
 from harness.sources.git import absent_objects

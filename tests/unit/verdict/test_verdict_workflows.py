@@ -252,13 +252,12 @@ def test_the_gate_runs_without_any_shard(tools):
     assert tools(step_with("patch-gate", "gate", "npu-matrix gate"), BASE="b").returncode == 0
 
 
-def test_the_action_runs_affected_cells_with_the_mirrors_and_lets_the_gate_run_the_base(tools):
+@pytest.mark.parametrize("code", [0, 1, 3, 4])
+def test_the_action_lets_the_gate_run_the_change_and_its_base_and_lints_scripts(tools, code):
     script = ACTION["runs"]["steps"][-1]["run"]
     program = tools.folder / "bin" / "npu-matrix"
-    task = '{"effect": "changed", "cells": ["b-2", "a-1"]}, {"effect": "unchanged", "cells": ["c-3"]}'
     program.write_text(
-        '#!/bin/bash\nprintf "%s\\n" "$*" >> calls\n'
-        f'case "$*" in *plan*) echo \'{{"tasks": [{task}]}}\';; *) exit "$CODE";; esac\n'
+        '#!/bin/bash\nprintf "%s\\n" "$*" >> calls\ncase "$*" in *lint*) exit 0;; *) exit "$CODE";; esac\n'
     )
     given = {
         "ROOT": ".",
@@ -268,15 +267,27 @@ def test_the_action_runs_affected_cells_with_the_mirrors_and_lets_the_gate_run_t
         "RERUNS": "3",
         "AWAITING": "unselected",
         "ACCEPT_REMOVED": "",
+        "SCRIPTS": "examples",
+        "VERL": "profile",
         "RUNNER_TEMP": str(tools.folder),
         "GITHUB_OUTPUT": str(tools.folder / "output"),
     }
-    assert tools(script, code=4, **given).returncode == 4
-    _plan, run, gate = tools.calls()
-    assert run == "--root . --mirrors clones run --only a-1 --only b-2 --check patches"
-    assert "--root . --mirrors clones gate --base origin/main --impacted --run-base --check patches" in gate
-    assert "--awaiting unselected" in gate
-    assert tools(script, code=3, **given).returncode == 3
+    assert tools(script, code=code, **given).returncode == code
+    gate, lint = tools.calls()
+    options = (
+        "--base origin/main --run --run-base --impacted --check patches --reruns 3 --awaiting unselected"
+    )
+    assert gate.startswith(f"--root . --mirrors clones gate {options} --github")
+    assert lint.endswith("lint examples --verl profile --diff origin/main --format github")
+
+
+def test_the_action_is_red_if_only_lint_is(tools):
+    script = ACTION["runs"]["steps"][-1]["run"]
+    program = tools.folder / "bin" / "npu-matrix"
+    program.write_text('#!/bin/bash\ncase "$*" in *lint*) exit 1;; *) exit 0;; esac\n')
+    names = ("ROOT", "BASE", "SCRIPTS", "VERL", "MIRRORS", "CHECKS", "RERUNS", "AWAITING", "ACCEPT_REMOVED")
+    given = {**dict.fromkeys(names, ""), "SCRIPTS": ".", "RUNNER_TEMP": str(tools.folder)}
+    assert tools(script, GITHUB_OUTPUT=str(tools.folder / "output"), **given).returncode == 1
 
 
 def test_the_action_passes_every_input_and_has_no_default_that_lets_a_key_pass():

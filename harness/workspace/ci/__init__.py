@@ -1,0 +1,4 @@
+"""Gates for the CI systems of other repositories: templates, and the function that fills them in.
+
+Read `gate_pipelines.py`.
+"""
