@@ -30,7 +30,14 @@ STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 YamlList = Annotated[tuple[str, ...], Field(strict=False)]
 StrippedText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 MetricRule = Literal[
-    "above", "far-below-reference", "nothing-at-first", "mean-apart", "worse-at-last", "not-repeatable"
+    "not-finite",
+    "drift",
+    "above",
+    "far-below-reference",
+    "nothing-at-first",
+    "mean-apart",
+    "worse-at-last",
+    "not-repeatable",
 ]
 
 
@@ -65,11 +72,31 @@ class Signature(BaseModel):
         return re.compile(self.pattern)
 
 
+class SettingCause(BaseModel):
+    """A setting that explains failures of metrics, and the patterns of lines that show it on or off.
+
+    needles: as in `Signature`. cause: what it does, and how to turn it off.
+    """
+
+    model_config = STRICT
+
+    id: str
+    needles: YamlList = Field(min_length=1)
+    when_on: str
+    when_off: str
+    cause: StrippedText
+
+    @functools.cached_property
+    def patterns(self) -> tuple[re.Pattern[str], re.Pattern[str]]:
+        """The compiled patterns for on and off."""
+        return re.compile(self.when_on), re.compile(self.when_off)
+
+
 class MetricSignature(BaseModel):
     """The description of a failure that shows in metrics: a rule and its limit (see signatures/metrics.yaml).
 
     metrics: names of alternative metrics; the first one that a log contains is used. A name that ends in `/`
-    is a prefix. derivation: how the limit was determined.
+    is a prefix. derivation: how the limit was determined. explained_by: the settings that may be the cause.
     """
 
     model_config = STRICT
@@ -83,9 +110,10 @@ class MetricSignature(BaseModel):
     rule: MetricRule
     limit: float = Field(gt=0)
     derivation: str = Field(min_length=1)
+    explained_by: YamlList = ()
 
-    def as_signature(self) -> Signature:
-        """A log signature with the same texts and a pattern that matches no line."""
+    def as_signature(self, cause: str = "") -> Signature:
+        """A log signature with the same texts and a pattern that matches no line. cause: replaces its own."""
         return Signature(
             id=self.id,
             area="metrics",
@@ -94,7 +122,7 @@ class MetricSignature(BaseModel):
             pattern=r"(?!)",
             needles=self.metrics,
             example=self.symptom,
-            cause=self.cause,
+            cause=cause or self.cause,
             remedy=self.remedy,
             affects=f"{', '.join(self.metrics)}: {self.symptom}",
             sources=self.sources,
@@ -107,6 +135,7 @@ class Catalogue:
 
     signatures: tuple[Signature, ...]
     metrics: tuple[MetricSignature, ...] = ()
+    settings: tuple[SettingCause, ...] = ()
 
     def matching(self, text: str) -> tuple[Signature, ...]:
         """The signatures that match a line (see `matching`)."""
@@ -126,6 +155,7 @@ class _File(BaseModel):
     area: str = "local"
     signatures: list[Signature] = Field(default_factory=list)
     metric_signatures: list[MetricSignature] = Field(default_factory=list)
+    settings: list[SettingCause] = Field(default_factory=list)
 
 
 @functools.cache
@@ -145,6 +175,7 @@ def load_catalogue(files: Iterable[Path]) -> Catalogue:
     """Read catalogue files; InputError lists all problems in them."""
     signatures: dict[str, Signature] = {}
     metrics: list[MetricSignature] = []
+    settings: list[SettingCause] = []
     problems: list[Problem] = []
     for file in files:
         parsed = _read(file)
@@ -155,9 +186,10 @@ def load_catalogue(files: Iterable[Path]) -> Catalogue:
             else:
                 signatures[entry.id] = entry.model_copy(update={"area": parsed.area})
         metrics.extend(parsed.metric_signatures)
+        settings.extend(parsed.settings)
     if problems:
         raise InputError.of(problems)
-    return Catalogue(signatures=tuple(signatures.values()), metrics=tuple(metrics))
+    return Catalogue(signatures=tuple(signatures.values()), metrics=tuple(metrics), settings=tuple(settings))
 
 
 def _read(file: Path) -> _File:

@@ -10,16 +10,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from harness.convergence.telemetry.tensorboard import read
+from harness.convergence.telemetry.verl_metrics import FIRST_STEP, METRICS
 from harness.errors import InputError, Location
 from harness.verdict.triage.catalogue import Catalogue, Signature, shipped_catalogue
 from harness.verdict.triage.error_lines import ERROR_LEVEL
-from harness.verdict.triage.job_end import STANDS_STILL, Ending
+from harness.verdict.triage.job_end import STANDS_STILL, Ending, JobProgress
 from harness.verdict.triage.log_scan import Match, Scan, scan
 from harness.verdict.triage.metric_series import MetricSeries
-from harness.verdict.triage.metric_triage import metric_matches
+from harness.verdict.triage.metric_triage import cause_with_settings, metric_matches
 from harness.verdict.triage.stack_trace import LoggedFailure, innermost
 
 SCHEMA = {"name": "npu-matrix.triage", "version": 1}
+#: TensorBoard's event files have this in their names.
+EVENTS = "tfevents"
 # Lines that count as errors if neither a signature matches nor an exception is found.
 SUSPICIOUS = re.compile(
     r"(?:^|\s)(?:error|fatal|panic)\b[^:]{0,40}:|^\w+(?:Error|Exception)\b"
@@ -201,6 +205,8 @@ def read_series(path: Path, catalogue: Catalogue | None = None) -> MetricSeries:
 
 
 def _scan_file(path: Path, catalogue: Catalogue) -> Scan:
+    if EVENTS in path.name:
+        return _scan_events(path)
     try:
         with path.open("rb") as stream:
             return scan(stream, catalogue)
@@ -211,6 +217,30 @@ def _scan_file(path: Path, catalogue: Catalogue) -> Scan:
             why=error.strerror or str(error),
             fix="pass a log file",
         ) from error
+
+
+def _scan_events(path: Path) -> Scan:
+    """The metrics of a TensorBoard event file, by the names that verl's console log has."""
+    found = read(path)
+    if not found.runs:
+        raise InputError(
+            "this TensorBoard file has no training step",
+            where=Location(path),
+            why="; ".join(found.problems),
+            fix="pass the file that the job wrote, or its console log",
+        )
+    values = {
+        METRICS[name][0]: {FIRST_STEP + index: value for index, value in enumerate(series)}
+        for name, series in found.runs[0].series.items()
+        if name in METRICS
+    }
+    lines = dict.fromkeys(range(FIRST_STEP, FIRST_STEP + found.runs[0].steps), 0)
+    return Scan(
+        series=MetricSeries(names=tuple(values), values=values, lines=lines),
+        job=JobProgress(line=1),
+        size=path.stat().st_size,
+        is_empty=False,
+    )
 
 
 def triage(stream: BinaryIO, catalogue: Catalogue, *, compared: ComparedRuns | None = None) -> Diagnosis:
@@ -314,8 +344,15 @@ def _metric_findings(found: Scan, catalogue: Catalogue, compared: ComparedRuns) 
     matches = metric_matches(
         catalogue.metrics, found.series, reference=compared.reference, repeat=compared.repeat
     )
+    seen = {name: (one.is_on, one.line) for name, one in found.settings.items()}
     return [
-        Finding(signature=match.signature.as_signature(), text=match.text, line=match.line)
+        Finding(
+            signature=match.signature.as_signature(
+                cause_with_settings(match.signature, catalogue.settings, seen)
+            ),
+            text=match.text,
+            line=match.line,
+        )
         for match in matches
     ]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO
 
-from harness.verdict.triage.catalogue import Catalogue, Signature, matching
+from harness.verdict.triage.catalogue import Catalogue, SettingCause, Signature, matching
 from harness.verdict.triage.citations import LONGEST, follows_warning, in_quoted_field, is_cited
 from harness.verdict.triage.code_tables import NEEDLES as CODE_NEEDLES
 from harness.verdict.triage.code_tables import CodePlaces, explain_codes, places_of
@@ -53,13 +53,21 @@ class Match:
     places: CodePlaces = field(default_factory=CodePlaces)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SeenSetting:
+    """A setting that a line shows to be on or off."""
+
+    is_on: bool
+    line: int
+
+
 @dataclass(kw_only=True)
 class Scan:
     """The findings in a log, in order of lines.
 
     job: the progress of the job. series: the metrics of the catalogue by step. tail: the last lines with
     their numbers. capped: a match occurred `MANY` times, and further occurrences were not counted.
-    is_empty: whether the log has only blanks.
+    is_empty: whether the log has only blanks. settings: id of a setting -> where the log shows it first.
     """
 
     matches: list[Match] = field(default_factory=list)
@@ -69,6 +77,7 @@ class Scan:
     is_empty: bool = True
     job: JobProgress = field(default_factory=JobProgress)
     series: MetricSeries = field(default_factory=MetricSeries)
+    settings: dict[str, SeenSetting] = field(default_factory=dict)
     tail: tuple[tuple[int, str], ...] = ()
     capped: bool = False
 
@@ -87,7 +96,16 @@ class _Needles:
         for signature in catalogue.signatures:
             for needle in signature.needles:
                 self._signatures.setdefault(needle, []).append(signature)
-        self._others = [HEAD, FRAME_NEEDLE, *sorted(PROGRESS), *NEEDLES, *CODE_NEEDLES, *CRASHES]
+        self._settings = [needle for setting in catalogue.settings for needle in setting.needles]
+        self._others = [
+            HEAD,
+            FRAME_NEEDLE,
+            *self._settings,
+            *sorted(PROGRESS),
+            *NEEDLES,
+            *CODE_NEEDLES,
+            *CRASHES,
+        ]
         self._build()
 
     def _build(self) -> None:
@@ -173,6 +191,7 @@ class _Scanner:
         #: The beginning of what follows the data that is scanned.
         self.ahead = b""
         self._needles = _Needles(catalogue)
+        self._settings = {needle: setting for setting in catalogue.settings for needle in setting.needles}
         self._tracebacks = TracebackReader()
         self._line = 1
         self._seen: set[tuple[str, int]] = set()
@@ -183,6 +202,8 @@ class _Scanner:
         self.found.job.read_part(data, self._line)
         self.found.is_empty &= not data or data.isspace()
         hits = self._needles.finder.find(data)
+        if not any(self._needles.texts[hit.needle] == STEP for hit in hits):
+            self.found.series.read_other_forms(data, self._line)
         position, index, exhausted = 0, 0, set[str]()
         while index < len(hits) or (self._tracebacks.busy and position < len(data)):
             if not self._tracebacks.busy:
@@ -229,10 +250,13 @@ class _Scanner:
         others, signatures = self._needles.others(hits), self._needles.signatures(hits)
         raw = data[first:last]
         progress = others & PROGRESS
+        if others & self._settings.keys():
+            self._read_settings(plain(raw), {self._settings[text] for text in others & self._settings.keys()})
+            others = others - self._settings.keys()
         ends = progress - {STEP}
         text = plain(raw) if ends or (signatures and not self._tracebacks.busy) else ""
         if STEP in progress:
-            self.found.series.read_line(raw, self._line)
+            self.found.series.read_block(data, first, last, self._line)
         if ends:
             self.found.job.read_line(text, self._line)
         if signatures and not self._tracebacks.busy:
@@ -256,6 +280,14 @@ class _Scanner:
         if failure and len(self.found.failures) < MANY:
             self.found.failures.append(failure)
         return matched | crashed.exhausted
+
+    def _read_settings(self, text: str, settings: set[SettingCause]) -> None:
+        for setting in settings:
+            if setting.id in self.found.settings:
+                continue
+            on, off = setting.patterns
+            if on.search(text) or off.search(text):
+                self.found.settings[setting.id] = SeenSetting(is_on=bool(on.search(text)), line=self._line)
 
     def _is_cited(self, data: bytes, position: int, end: int, line: LogLine) -> bool:
         before = data[max(0, position - LONGEST) : position]

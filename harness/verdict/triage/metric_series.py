@@ -6,8 +6,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from harness.verdict.triage.metric_forms import block_around, is_alone, other_forms
+
 _STEP = b"training/global_step"
 _INDEX = re.compile(rb"[\"']?\s*:\s*(?:np\.\w{1,12}\()?(\d{1,9})")
+_TABLE_STEP = re.compile(rb"training/global_step[\s|:=\xe2\x94\x82\x83]{1,80}(?:np\.\w{1,12}\()?(\d{1,9})")
 # A number as Python, numpy 2 or JSON writes it.
 _DIGITS = rb"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _VALUE = rb"[\"']?\s*:\s*(?:np\.\w{1,12}\(|tensor\()?([-+]?(?:" + _DIGITS + rb"|nan|inf|NaN|Infinity))"
@@ -21,6 +24,19 @@ _NAME_BYTES = frozenset(
 FIRST_STEPS = 32
 EVERY = 10
 _VALIDATION = b"val-core/"
+# A step with a value that is not finite is always read.
+_NOT_FINITE = (
+    b":nan",
+    b":inf",
+    b":-inf",
+    b"(nan",
+    b"(inf",
+    b"(-inf",
+    b": NaN",
+    b": nan",
+    b":NaN",
+    b"Infinity",
+)
 MOST_STEPS = 10_000
 
 
@@ -32,17 +48,43 @@ class MetricSeries:
     values: dict[str, dict[int, float]] = field(default_factory=dict)
     lines: dict[int, int] = field(default_factory=dict)
     _last: tuple[bytes, int] | None = None
+    _unnumbered: int = 0
 
     def read_line(self, raw: bytes, line: int) -> None:
         """Read a line that contains `training/global_step`. Only the first line of a step counts."""
         step = step_of(raw)
         if step is None:
             return
-        if step <= FIRST_STEPS or step % EVERY == 0 or _VALIDATION in raw:
+        if (
+            step <= FIRST_STEPS
+            or step % EVERY == 0
+            or _VALIDATION in raw
+            or any(text in raw for text in _NOT_FINITE)
+        ):
             self._add(step, raw, line)
             self._last = None
         else:
             self._last = (raw, line)
+
+    def read_block(self, data: bytes, start: int, end: int, line: int) -> None:
+        """Read a line with `training/global_step`; if it is alone there, also the metrics around it."""
+        raw = data[start:end]
+        step = step_of(raw)
+        if step is None:
+            # In a table, the number is in another column.
+            step = _table_step(raw)
+        if step is not None and is_alone(raw):
+            self._add(step, block_around(data, start, end), line)
+        else:
+            self.read_line(raw, line)
+
+    def read_other_forms(self, data: bytes, line: int) -> None:
+        """Read a part of a log without `training/global_step`. line: the number of its first line."""
+        for found in other_forms(data):
+            self._unnumbered += not found.step
+            self._add(
+                found.step or self._unnumbered, found.metrics, line + data.count(b"\n", 0, found.position)
+            )
 
     def finish(self) -> None:
         """Read the last step, even if its number is not a multiple of `EVERY`."""
@@ -63,6 +105,11 @@ class MetricSeries:
             if self.values.get(name):
                 return name, dict(sorted(self.values[name].items()))
         return None
+
+
+def _table_step(raw: bytes) -> int | None:
+    found = _TABLE_STEP.search(raw)
+    return int(found[1]) if found else None
 
 
 def step_of(raw: bytes) -> int | None:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.verdict.triage.catalogue import MetricSignature
+from harness.verdict.triage.catalogue import MetricSignature, SettingCause
 from harness.verdict.triage.metric_series import MetricSeries
 
 #: Rules about the beginning of a run use the mean of this many steps, because one value may be due to chance.
@@ -15,6 +15,8 @@ EARLY_STEPS = 5
 #: The steps whose mean verl's nightly check_npu.py compares, and how many of them must exist.
 NIGHTLY_STEPS = range(5, 15)
 FEWEST_STEPS = 5
+#: If these are finite where others are not, the others are the first to look at.
+NAMED_IF_FINITE = ("actor/entropy", "actor/pg_loss", "actor/grad_norm", "actor/ppo_kl")
 REWARDS = ("critic/rewards/mean", "critic/score/mean", "raw_reward")
 #: Rewards whose difference is at most this are equal for verl's nightly check_npu.py.
 SAME_REWARD = 0.05
@@ -174,7 +176,77 @@ def _steps(values: Mapping[int, float]) -> str:
     return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
+def _not_finite(signature: MetricSignature, run: MetricSeries, _other: MetricSeries | None) -> _Evidence:
+    bad = {
+        name: min(step for step, value in values.items() if not math.isfinite(value))
+        for name, values in run.values.items()
+        if name in signature.metrics and not all(math.isfinite(value) for value in values.values())
+    }
+    if not bad:
+        return None
+    first = min(bad.values())
+    names = [name for name in signature.metrics if bad.get(name) == first]
+    finite = [
+        name
+        for name, values in run.values.items()
+        if name in NAMED_IF_FINITE and math.isfinite(values.get(first, math.nan))
+    ]
+    also = f"; finite in this step: {', '.join(finite)}" if finite else ""
+    return f"{', '.join(names)}: {run.values[names[0]][first]} from step {first} on{also}", first
+
+
+def _drift(signature: MetricSignature, run: MetricSeries, _other: MetricSeries | None) -> _Evidence:
+    rewards = run.first_of(REWARDS)
+    if rewards is None or _rise(rewards[1]) > -SAME_REWARD:
+        return None
+    for name in signature.metrics:
+        values = {
+            step: abs(value)
+            for step, value in sorted(run.values.get(name, {}).items())
+            if math.isfinite(value)
+        }
+        third = len(values) // 3
+        if third < FEWEST_STEPS:
+            continue
+        numbers = list(values.values())
+        early, late = statistics.median(numbers[:third]), statistics.median(numbers[-third:])
+        if early and late and max(early / late, late / early) >= signature.limit:
+            step = list(values)[-third]
+            return (
+                f"|{name}| goes from {early:.3g} to {late:.3g} (medians of the first and last third of the "
+                f"steps), and {rewards[0]} falls"
+            ), step
+    return None
+
+
+def cause_with_settings(
+    signature: MetricSignature, causes: Sequence[SettingCause], seen: Mapping[str, tuple[bool, int]]
+) -> str:
+    """The cause of a signature with the settings that explain it. seen: id -> (is on, line in the log)."""
+    shown, open_, ruled_out = [], [], []
+    for setting in causes:
+        if setting.id not in signature.explained_by:
+            continue
+        found = seen.get(setting.id)
+        if found is None:
+            open_.append(setting.cause)
+        elif found[0]:
+            shown.append(f"{setting.cause} (set in line {found[1]})")
+        else:
+            ruled_out.append(f"{setting.id} (line {found[1]})")
+    parts = [signature.cause]
+    if shown:
+        parts.append(f"the log shows a setting that explains it: {'; '.join(shown)}")
+    elif open_:
+        parts.append(f"settings that can explain it, which the log does not show: {'; '.join(open_)}")
+    if ruled_out:
+        parts.append(f"ruled out by the log: {', '.join(ruled_out)}")
+    return ". ".join(parts)
+
+
 RULES: Mapping[str, Callable[[MetricSignature, MetricSeries, MetricSeries | None], _Evidence]] = {
+    "not-finite": _not_finite,
+    "drift": _drift,
     "above": _above,
     "far-below-reference": _far_below_reference,
     "nothing-at-first": _nothing_at_first,

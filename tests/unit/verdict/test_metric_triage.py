@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.convergence.telemetry.tensorboard import masked_crc
+from harness.errors import InputError
 from harness.verdict.triage.catalogue import shipped_catalogue
-from harness.verdict.triage.diagnosis import ComparedRuns, triage_text
+from harness.verdict.triage.diagnosis import ComparedRuns, triage_file, triage_text
 from harness.verdict.triage.log_scan import scan
 from harness.verdict.triage.metric_series import metrics_on_line, step_of
 
@@ -68,13 +71,27 @@ SEEDED = {
     "m-d2h-race": {"actor_entropy": lambda step: 0.44 if step == 1 else 0.5 - 0.01 * step},
     "m-first-step-garbled": {"critic_rewards_mean": lambda step: 0.01 if step == 1 else 0.16 + 0.03 * step},
     "m-reward-npu-gpu": {"critic_rewards_mean": lambda step: 0.13 + 0.02 * step},
+    "m-rollout-not-finite": {
+        "training_rollout_probs_diff_mean": lambda step: math.nan if step > 9 else 0.004
+    },
+    "m-not-finite": {"actor_entropy": lambda step: math.nan if step > 9 else 0.5 - 0.01 * step},
+    "m-drift": {
+        "actor_entropy": lambda step: 0.5 * 0.7**step,
+        "critic_rewards_mean": lambda step: 0.9 - 0.03 * step,
+    },
     "m-dp-precision": {"val-core_openai_gsm8k_reward_mean_1": lambda step: 0.25 + 0.02 * step},
 }
 # If the reward stays constant while it rises in the reference, this signature matches as well.
-ALSO = {"m-kl-too-low": {"m-reward-npu-gpu"}}
+ALSO = {
+    "m-kl-too-low": {"m-reward-npu-gpu"},
+    "m-drift": {"m-reward-npu-gpu", "m-d2h-race"},
+    "m-rollout-not-finite": set(),
+}
+#: Signatures that need no reference.
+ALONE = {"m-logprob-diff", "m-rollout-not-finite", "m-not-finite", "m-drift"}
 
 
-def test_each_of_the_six_has_a_rule_a_limit_and_its_source():
+def test_each_has_a_rule_a_limit_and_its_source():
     assert set(METRICS) == set(SEEDED)
     for one in METRICS.values():
         assert one.limit > 0
@@ -98,9 +115,98 @@ def test_a_healthy_run_shows_nothing_however_verl_writes_it(form):
     assert [one.id for one in triage_text(bad).findings] == ["m-logprob-diff"]
 
 
+def step_in(form, step, name, value):
+    """One step with two metrics in one of the forms that loggers print."""
+    return {
+        "lines": f"step:{step}\nactor/lr:0.1\n{name}:{value}\ntraining/global_step:{step}\n",
+        "prefixed": f"(T pid=7) step:{step}\n(T pid=7) {name}:{value}\n(T pid=7) training/global_step:{step}\n",
+        "headed": f"Step {step}:\n  actor/lr: 0.1\n  {name}: {value}\n",
+        "rich": f"┏━━┳━━┓\n┃ Metric ┃ Value ┃\n┡━━╇━━┩\n│ {name} │ {value} │\n│ training/global_step │ {step} │\n└──┴──┘\n",
+        "markdown": f"| metric | value |\n|---|---|\n| {name} | {value} |\n| training/global_step | {step} |\n",
+        "early verl": f"(main_task pid=5) step:{step} - timing/gen:2.1 - actor/lr:0.1 - {name}:{value}\n",
+        "flat json": f'{{"step": {step}, "actor/lr": 0.1, "{name}": {value}}}\n',
+        "numpy": f"step:{step} - {name}:np.float64({value}) - training/global_step:{step}\n",
+    }[form]
+
+
+FORMS = ["lines", "prefixed", "headed", "rich", "markdown", "early verl", "flat json", "numpy"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["actor/entropy", "actor/pg_loss", "actor/ppo_kl", "actor/grad_norm"])
+def test_a_value_that_is_not_finite_is_found_in_every_form(form, name):
+    good = "".join(step_in(form, step, name, 0.25) for step in range(1, 50))
+    assert triage_text(good.encode()).is_clean
+    bad = good + "".join(step_in(form, step, name, "nan") for step in range(50, 53))
+    root = triage_text(bad.encode()).root
+    assert root.id == "m-not-finite"
+    assert f"{name}: nan from step 50 on" in root.text
+    assert bad.split("\n")[root.line - 1 : root.line + 3]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-06, 'epoch': 0.1}\n",
+        " iteration   10/  100 | elapsed time per iteration (ms): 12.0 | lm loss: 1.2E+00 | grad norm: nan |\n",
+    ],
+)
+def test_other_trainers_are_read_too(text):
+    assert triage_text(text.encode()).root.id == "m-not-finite"
+
+
+NAN_ROLLOUT = "step:1 - actor/entropy:0.8 - training/rollout_probs_diff_mean:nan - training/global_step:1\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "says", "not_said"),
+    [
+        ("'dtype': 'float16',", "explains it: float16 overflows above 65504", "ruled out"),
+        ("'dtype': 'bfloat16',", "ruled out by the log: float16 (line 1)", "overflows above"),
+        ("export VLLM_ASCEND_ENABLE_NZ=0", "ruled out by the log: nz-weights", "NZ layout are corrupted"),
+        ("VLLM_ASCEND_ENABLE_NZ=1", "explains it: weights in NZ layout", "ruled out"),
+        ("hello", "can explain it, which the log does not show: float16", "ruled out"),
+    ],
+)
+def test_a_setting_explains_a_failure_or_is_ruled_out(setting, says, not_said):
+    root = triage_text(f"{setting}\n{NAN_ROLLOUT}".encode()).root
+    assert root.id == "m-rollout-not-finite"
+    assert "finite in this step: actor/entropy" in root.text
+    assert says in root.signature.cause
+    assert not_said not in root.signature.cause
+
+
+def test_a_tensorboard_file_is_read_without_tensorboard(tmp_path):
+    def record(step, value):
+        name = b"actor/grad_norm"
+        summary = b"\x0a" + bytes([len(name)]) + name + b"\x15" + struct.pack("<f", value)
+        data = (
+            b"\x10"
+            + bytes([step])
+            + b"\x2a"
+            + bytes([len(summary) + 2])
+            + b"\x0a"
+            + bytes([len(summary)])
+            + summary
+        )
+        length = struct.pack("<Q", len(data))
+        return length + struct.pack("<I", masked_crc(length)) + data + struct.pack("<I", masked_crc(data))
+
+    file = tmp_path / "events.out.tfevents.1.host"
+    file.write_bytes(b"".join(record(step, 0.5) for step in range(1, 6)))
+    assert triage_file(file).is_clean
+    file.write_bytes(b"".join(record(step, 0.5 if step < 5 else math.nan) for step in range(1, 6)))
+    root = triage_file(file).root
+    assert root.id == "m-not-finite"
+    assert "actor/grad_norm: nan from step 5 on" in root.text
+    file.write_bytes(b"")
+    with pytest.raises(InputError, match="no training step"):
+        triage_file(file)
+
+
 def test_without_a_reference_only_what_has_a_limit_of_its_own_is_judged():
     for name, changed in SEEDED.items():
-        assert set(found(None, **changed)) == ({name} if name == "m-logprob-diff" else set())
+        assert set(found(None, **changed)) == {name} & ALONE
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_a_fixture_is_recognised_as_itself_and_nothing_else(signature):
 
 def test_every_entry_says_why_what_to_do_and_who_says_so():
     assert len(CATALOGUE.signatures) >= 76
-    assert len(CATALOGUE.metrics) == 6
+    assert len(CATALOGUE.metrics) == 9
     for signature in CATALOGUE.signatures:
         assert signature.cause
         assert signature.remedy
