@@ -30,7 +30,7 @@ import reference  # noqa: E402 - beside this file, which is no package
 from harness import __version__  # noqa: E402
 
 SECTIONS = {
-    "tutorial": ("first-report",),
+    "tutorial": ("patch-maintainer", "bring-up", "ci-owner", "first-report"),
     "how-to": (
         "new-verl",
         "rebase-patch",

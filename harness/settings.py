@@ -296,6 +296,14 @@ class Settings:
         return folder
 
 
+def find_root(start: Path) -> Path:
+    """The nearest of `start` and its parents with a matrix.yaml, else `start`."""
+    for folder in (start, *start.parents):
+        if (folder / MATRIX_FILE).is_file():
+            return folder
+    return start
+
+
 def load_settings(flags: Mapping[str, str | None], environ: Mapping[str, str], root: Path) -> Settings:
     """Resolve every setting; InputError for values that a setting cannot have, with who set them, and for a
     settings file that cannot be read or has unknown names."""

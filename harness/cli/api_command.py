@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli.completion import complete_cells
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED
 from harness.serialisation import JsonValue, json_object
 from harness.settings import Settings
@@ -27,7 +28,7 @@ def command() -> None:
 
 
 @command.command("check")
-@click.argument("cell")
+@click.argument("cell", shell_complete=complete_cells)
 @click.option(
     "--all",
     "everything",

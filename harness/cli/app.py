@@ -21,6 +21,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from harness import __version__
+from harness.cli.completion import complete_profiles
 from harness.cli.stated_exit import StatedExit
 from harness.disk_full import is_disk_full, without_space
 from harness.errors import (
@@ -33,7 +34,7 @@ from harness.errors import (
     InputError,
     caused_by,
 )
-from harness.settings import ENVIRONMENT_PREFIX, MATRIX_FILE, OPTIONS, Settings, flag_of, load_settings
+from harness.settings import ENVIRONMENT_PREFIX, OPTIONS, Settings, find_root, flag_of, load_settings
 from harness.sources.redact import redact_text
 
 #: Command -> (module of this package, one-line help). A module is imported when its command is used.
@@ -185,14 +186,6 @@ def _current_folder() -> Path:
         ) from error
 
 
-def _find_root(start: Path) -> Path:
-    """The nearest of `start` and its parents with a matrix.yaml, else `start`."""
-    for folder in (start, *start.parents):
-        if (folder / MATRIX_FILE).is_file():
-            return folder
-    return start
-
-
 def _print_log() -> None:
     """Print the log messages of `harness.workspace`, such as progress, on standard error."""
 
@@ -232,7 +225,7 @@ _HELP = {option.name: option.help for option in OPTIONS}
 @click.option("--matrix", help=_HELP["matrix"])
 @click.option("--state", help=_HELP["state"])
 @click.option("--cache", help=_HELP["cache"])
-@click.option("--profile", help=_HELP["profile"])
+@click.option("--profile", help=_HELP["profile"], shell_complete=complete_profiles)
 @click.option("--mirrors", help=_HELP["mirrors"])
 @click.option("--engine", help="What builds cells: venv, docker or podman.")
 @click.option("--runner", help="Name of this machine among the runners of matrix.yaml.")
@@ -250,7 +243,7 @@ def app(
     **flags: str | None,
 ) -> None:
     """Check which versions of the Ascend NPU reinforcement-learning stack are compatible, with evidence."""
-    settings = load_settings(flags, os.environ, (root or _find_root(_current_folder())).absolute())
+    settings = load_settings(flags, os.environ, (root or find_root(_current_folder())).absolute())
     _print_log()
     if ctx.invoked_subcommand in USE_SHIPPED_MATRIX and settings.lacks_matrix:
         settings = settings.with_shipped_matrix()

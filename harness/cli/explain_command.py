@@ -6,6 +6,7 @@ import json
 
 import click
 
+from harness.cli.completion import complete_cells
 from harness.serialisation import as_object, dumps
 from harness.settings import Settings
 
@@ -15,7 +16,7 @@ from harness.settings import Settings
     epilog="\b\nExamples:\n  npu-matrix explain gspo-async\n  npu-matrix explain --json CELL\n"
     "  npu-matrix explain --axes verl=0.9.1,vllm_ascend=0.18.0",
 )
-@click.argument("cell", required=False)
+@click.argument("cell", required=False, shell_complete=complete_cells)
 @click.option(
     "--axes",
     multiple=True,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli.completion import complete_cells
 from harness.errors import EXIT_INCOMPLETE, EXIT_UNEXPECTED, InputError, Location
 from harness.settings import Settings
 
@@ -35,7 +36,7 @@ FORMATS = ("text", "json", "github", "sarif")
 @click.option("--diff", "base", metavar="REVISION", help="Report only findings that this git revision lacks.")
 @click.option("--show-fixes", is_flag=True, help="Print a patch with the fixes of findings; write nothing.")
 @click.option("--fix", is_flag=True, help="Print this patch, then write it to the scripts.")
-@click.option("--cell", help="Use all versions of this cell.")
+@click.option("--cell", shell_complete=complete_cells, help="Use all versions of this cell.")
 @click.option(
     "--verl",
     help="The verl version (or `0.6.1@COMMIT`) the script is for; `profile`: the newest of the profile.",

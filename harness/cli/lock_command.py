@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli.completion import complete_cells
 from harness.cli.fetch_option import fetch_option, with_fetch
 from harness.errors import InfrastructureError, Location
 from harness.settings import Settings
@@ -32,7 +33,7 @@ FILES = {
     "  npu-matrix lock gptoss-20b-grpo --ask-upstream --export script\n"
     "  npu-matrix --base-image my-registry/cann@sha256:DIGEST lock gspo-async --export dockerfile",
 )
-@click.argument("cell")
+@click.argument("cell", shell_complete=complete_cells)
 @click.option(
     "--format",
     "--export",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness.cli.completion import complete_cells
 from harness.serialisation import as_object, dumps
 from harness.settings import Settings
 
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
     "  npu-matrix plan --json | jq '.tasks | length'",
 )
 @click.option(
-    "--only", multiple=True, metavar="GLOB", help="Cells to plan; a,b or repeated. Default: the profile."
+    "--only",
+    multiple=True,
+    metavar="GLOB",
+    shell_complete=complete_cells,
+    help="Cells to plan; a,b or repeated. Default: the profile.",
 )
 @click.option(
     "--check",

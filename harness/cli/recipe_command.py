@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli.completion import complete_cells
 from harness.errors import EXIT_UNEXPECTED
 from harness.settings import Settings
 
@@ -30,7 +31,7 @@ def command() -> None:
     epilog="\b\nExamples:\n  npu-matrix recipe render gspo-async --location DATA_ROOT=/data\n"
     "  npu-matrix recipe render verl-0-9-0 --deterministic --check-files",
 )
-@click.argument("cell")
+@click.argument("cell", shell_complete=complete_cells)
 @click.option("--recipe", "other", help="Use this recipe of matrix.yaml. Default: the recipe of the cell.")
 @click.option(
     "--location",

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from harness.cli.completion import complete_cells, complete_checks
 from harness.cli.fetch_option import fetch_option, with_fetch
 from harness.settings import Settings
 
@@ -33,10 +34,18 @@ _WITHOUT_EFFECT = {
     "  npu-matrix run --executor ray --ray-address 10.0.0.1:6379",
 )
 @click.option(
-    "--only", multiple=True, metavar="GLOB", help="Cells to run; a,b or repeated. Default: the profile."
+    "--only",
+    multiple=True,
+    metavar="GLOB",
+    shell_complete=complete_cells,
+    help="Cells to run; a,b or repeated. Default: the profile.",
 )
 @click.option(
-    "--check", "checks", multiple=True, help="Checks to run, with the checks they depend on; a,b or repeated."
+    "--check",
+    "checks",
+    multiple=True,
+    shell_complete=complete_checks,
+    help="Checks to run, with the checks they depend on; a,b or repeated.",
 )
 @click.option(
     "--fresh",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli.completion import complete_cells
 from harness.errors import InputError
 from harness.serialisation import dumps
 from harness.settings import Settings
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     "why-rerun",
     epilog="\b\nExamples:\n  npu-matrix why-rerun gspo-async\n  npu-matrix why-rerun CELL --run RUN_ID",
 )
-@click.argument("cell")
+@click.argument("cell", shell_complete=complete_cells)
 @click.option("--run", "run_id", help="Compare with this run. Default: the latest run with this cell.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from blocking_index import BlockingIndex
 from command_checkout import Checkout
+from installed_wheel import InstalledWheel
 
 
 @pytest.fixture
@@ -46,3 +47,9 @@ def checkout(tmp_path: Path, parsed_code: Path) -> Checkout:
     folder.matrix("0.6.1", "0.9.1")
     folder.patch()
     return folder
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> InstalledWheel:
+    """npu-matrix as users install it."""
+    return InstalledWheel.build(tmp_path_factory.mktemp("wheel"))

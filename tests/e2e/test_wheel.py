@@ -3,55 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from email.parser import Parser
 from pathlib import Path
 
-import pytest
+from installed_wheel import InstalledWheel
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    uv = [sys.executable, "-m", "uv"]
-    subprocess.run([*uv, "build", "-q", "--wheel", "-o", str(folder), str(ROOT)], check=True)
-    return next(folder.glob("*.whl"))
-
-
-Command = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
-    """Runs the installed npu-matrix in a folder; its requirements are those of this environment."""
-    place = tmp_path_factory.mktemp("installed")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(place)
-
-    def run(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("NPU_MATRIX_")}
-        done = subprocess.run(
-            [sys.executable, "-m", "harness", *arguments],
-            cwd=cwd,
-            env={**environ, "PYTHONPATH": str(place), "COLUMNS": "200"},
-            capture_output=True,
-            text=True,
-            timeout=500,
-        )
-        assert done.returncode == code, (done.stdout[-3000:], done.stderr[-3000:])
-        return done
-
-    return run
-
-
-def test_everything_that_the_checkout_reads_is_in_the_wheel(wheel: Path) -> None:
-    names = set(zipfile.ZipFile(wheel).namelist())
+def test_everything_that_the_checkout_reads_is_in_the_wheel(installed: InstalledWheel) -> None:
+    names = set(zipfile.ZipFile(installed.wheel).namelist())
     tracked = subprocess.run(
         [
             "git",
@@ -76,8 +40,8 @@ def test_everything_that_the_checkout_reads_is_in_the_wheel(wheel: Path) -> None
     assert [name for name in package if name not in names and (ROOT / name).is_file()] == []
 
 
-def test_the_metadata_names_pythons_authors_licence_and_the_pytest_plugin(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
+def test_the_metadata_names_pythons_authors_licence_and_the_pytest_plugin(installed: InstalledWheel) -> None:
+    with zipfile.ZipFile(installed.wheel) as archive:
         [metadata] = [
             name
             for name in archive.namelist()
@@ -97,9 +61,9 @@ def test_the_metadata_names_pythons_authors_licence_and_the_pytest_plugin(wheel:
     assert "harness.fixtures.plugin" in points
 
 
-def test_keys_from_the_wheel_are_those_from_the_checkout(installed: Command, tmp_path: Path) -> None:
+def test_keys_from_the_wheel_are_those_from_the_checkout(installed: InstalledWheel, tmp_path: Path) -> None:
     options = ("--state", str(tmp_path / "state"), "--profile", "full", "plan", "--json")
-    there = json.loads(installed(*options, cwd=tmp_path).stdout)
+    there = json.loads(installed.run(*options, cwd=tmp_path).stdout)
     here = json.loads(
         subprocess.run(
             [sys.executable, "-m", "harness", *options], cwd=ROOT, check=True, capture_output=True, text=True
@@ -111,21 +75,21 @@ def test_keys_from_the_wheel_are_those_from_the_checkout(installed: Command, tmp
 
 
 def test_an_empty_folder_uses_the_shipped_matrix_but_run_and_gate_do_not(
-    installed: Command, tmp_path: Path
+    installed: InstalledWheel, tmp_path: Path
 ) -> None:
-    done = installed("explain", "gspo-qwen25-3b", cwd=tmp_path)
+    done = installed.run("explain", "gspo-qwen25-3b", cwd=tmp_path)
     assert "using the one of npu-matrix" in done.stderr
     for command in (["run"], ["gate", "--base", "main"]):
-        refused = installed(*command, cwd=tmp_path, code=2)
+        refused = installed.run(*command, cwd=tmp_path, code=2)
         assert "npu-matrix init" in refused.stderr
-    assert "not" not in installed("matrix", "validate", cwd=tmp_path).stdout.split()[:1]
+    assert "not" not in installed.run("matrix", "validate", cwd=tmp_path).stdout.split()[:1]
 
 
-def test_the_demo_runs_from_anywhere(installed: Command, tmp_path: Path) -> None:
-    done = installed("demo", "--only", "verl-0-6-1-sim*", "--check", "resolve,patches", cwd=tmp_path)
+def test_the_demo_runs_from_anywhere(installed: InstalledWheel, tmp_path: Path) -> None:
+    done = installed.run("demo", "--only", "verl-0-6-1-sim*", "--check", "resolve,patches", cwd=tmp_path)
     assert "exit 0" in done.stdout
     assert (tmp_path / "npu-matrix-demo/reports/index.html").is_file()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["npu-matrix-demo"]
     (tmp_path / "own").mkdir()
     (tmp_path / "own/matrix.yaml").write_text("format: 1\n")
-    assert "matrix.yaml of its own" in installed("demo", "--folder", "own", cwd=tmp_path, code=2).stderr
+    assert "matrix.yaml of its own" in installed.run("demo", "--folder", "own", cwd=tmp_path, code=2).stderr

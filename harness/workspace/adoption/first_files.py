@@ -188,7 +188,7 @@ def _shipped_stacks(survey: RepositorySurvey, shipped: Matrix, *, has_own: bool)
             for one in pinned
         )
     ]
-    if named or (has_own and not any(not one.reason for one in survey.patches)):
+    if named or has_own:
         return named
     releases = [
         (Version(stack.axes["verl"]), stack.name)
