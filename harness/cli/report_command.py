@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     "report",
     epilog="\b\nExamples:\n  npu-matrix report\n  npu-matrix report --run RUN_ID --reports public\n"
     "  npu-matrix report --since 2026-11-19\n  npu-matrix report --run main --since v1.2\n"
-    "  npu-matrix report --watch\n"
+    "  npu-matrix report --watch\n  npu-matrix report --branch status-page\n"
     "  npu-matrix patches survival --json > survival.json && npu-matrix report --survival survival.json\n"
     "  npu-matrix patches forecast --repo verl.git --json > heads.json\n"
     "  npu-matrix report --patches heads.json",
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 )
 @click.option("--watch", is_flag=True, help="Update the report until the run ends.")
 @click.option("--reports", help="Folder for the report.")
+@click.option(
+    "--branch",
+    help="Also commit the report to this branch of the checkout, beside earlier ones. Nothing is pushed.",
+)
 @click.pass_obj
 def command(
     settings: Settings,
@@ -53,8 +57,9 @@ def command(
     patches: tuple[Path, ...],
     watch: bool,
     reports: str | None,
+    branch: str | None,
 ) -> None:
-    """Write the report of a run as HTML, Markdown, JSON, CSV, Atom, JUnit and badges.
+    """Write the report of a run as HTML, Markdown, JSON, CSV, Atom, JUnit, metrics and badges.
 
     The verdicts are recomputed with the checks and expectations of today.
     """
@@ -78,6 +83,12 @@ def command(
             patches=patches,
         )
     click.echo(f"report: {folder / 'index.html'}")
+    if branch:
+        from harness.report.publish.branch import publish_to_branch
+
+        published = publish_to_branch(settings.root, branch, folder, stored.run.run_id)
+        state = "has it already" if published.unchanged else f"commit {published.commit[:12]}"
+        click.echo(f"branch {branch}: {state}, with {published.earlier} earlier reports")
 
 
 def _follow(settings: Settings, ledger: Ledger, stored: StoredRun) -> StoredRun:

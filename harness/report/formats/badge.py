@@ -1,4 +1,7 @@
-"""SVG badges. Passes on hardware are solid; simulated, CPU and static passes have a dashed frame."""
+"""SVG badges of the report, of kinds of evidence, and of stacks.
+
+Passes on hardware are solid; simulated, CPU and static passes have a dashed frame.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,17 @@ from pathlib import Path
 from markupsafe import escape
 
 from harness.outcome import Evidence
-from harness.report.model.marks import EVIDENCE, Mark
-from harness.report.model.report_model import ReportModel
-from harness.report.model.visible_text import clip, visible
+from harness.report.model.marks import EVIDENCE, RAN, Mark
+from harness.report.model.report_model import ReportModel, ReportRow
+from harness.report.model.visible_text import clip, file_name, visible
 
 HEIGHT = 20
 LETTER = 6.6
 PAD = 8
 # Solid green is only for passes on hardware; other passes have a light background and a dashed frame.
 GREEN, RED, AMBER, GREY, LABEL = "#14713f", "#c22a1d", "#8f5300", "#5f6772", "#30363d"
+#: How many stacks have badges of their own.
+MOST_STACKS = 200
 HOLLOW = "#eef1f4"
 
 
@@ -32,27 +37,52 @@ class Badge:
 
 
 def badges(model: ReportModel) -> dict[str, Badge]:
-    """A badge for each kind of evidence and one for the whole report, by file name."""
+    """A badge for each kind of evidence, one for the whole report, and those of stacks, by file name."""
     found = {"status": _overall(model)}
     for evidence in EVIDENCE:
         found[evidence.value] = evidence_badge(model, evidence)
+    return {**found, **_stack_badges(model)}
+
+
+def _stack_badges(model: ReportModel) -> dict[str, Badge]:
+    """A badge for each stack and kind of evidence with which one of its checks ran."""
+    stacks: dict[str, list[ReportRow]] = {}
+    for row in model.rows:
+        if row.cell.stack and (row.cell.stack in stacks or len(stacks) < MOST_STACKS):
+            stacks.setdefault(row.cell.stack, []).append(row)
+    found = {}
+    for stack, rows in stacks.items():
+        results = [result for row in rows for result in row.results.values()]
+        for evidence in EVIDENCE:
+            marks = Counter(result.mark for result in results if result.shown_evidence is evidence)
+            if marks:
+                name = f"stacks/{file_name(stack)}-{evidence.value}"
+                label = f"{clip(stack, 40)} {EVIDENCE[evidence].label}"
+                waiting = sum(result.mark not in RAN for result in results)
+                found[name] = _counted(
+                    model, evidence, marks, label, f", {waiting} not run" if waiting else ""
+                )
     return found
 
 
 def evidence_badge(model: ReportModel, evidence: Evidence) -> Badge:
     """A badge such as `simulated: 4/4`: passes among all checks that ran with this kind of evidence."""
-    marks = Counter(model.by_evidence[evidence])
+    return _counted(model, evidence, Counter(model.by_evidence[evidence]), EVIDENCE[evidence].label)
+
+
+def _counted(
+    model: ReportModel, evidence: Evidence, marks: Counter[Mark], label: str, rest: str = ""
+) -> Badge:
     ran = marks.total()
-    label = EVIDENCE[evidence].label
     if not ran:
         return Badge(label=label, text="not run", colour=GREY, solid=False)
     colour = GREEN
     if marks[Mark.FAIL] or marks[Mark.UNEXPECTED_PASS]:
         colour = RED
-    elif marks[Mark.PASS] < ran or model.inputs.run.selection:
+    elif marks[Mark.PASS] < ran or model.inputs.run.selection or rest:
         colour = AMBER
     known = f", {marks[Mark.KNOWN_FAIL]} known" if marks[Mark.KNOWN_FAIL] else ""
-    text = f"{marks[Mark.PASS]}/{ran}{known}{_part(model)}"
+    text = f"{marks[Mark.PASS]}/{ran}{known}{rest}{_part(model)}"
     return Badge(label=label, text=text, colour=colour, solid=evidence is Evidence.HARDWARE)
 
 
@@ -107,6 +137,7 @@ def write_badges(model: ReportModel, folder: Path) -> list[Path]:
     written = []
     for name, badge in badges(model).items():
         path = target / f"{name}.svg"
+        path.parent.mkdir(exist_ok=True)
         path.write_text(badge_svg(badge), encoding="utf-8")
         written.append(path)
     return written

@@ -12,18 +12,21 @@ from harness.ledger.plan_record import CellFinding
 from harness.outcome import Evidence, Origin, Status, Tier, Trust
 from harness.report.model.changes import RunChange
 from harness.report.model.failure_patterns import FailurePattern
+from harness.report.model.hardware_run import HardwareRun
 from harness.report.model.logs import stored_name
 from harness.report.model.marks import Mark
 from harness.report.model.report_inputs import (
     CheckColumn,
     DiagnosisCard,
     ExcludedCombination,
+    KnownFailure,
     PublishedStatement,
     ReportResult,
     RunFacts,
 )
 from harness.report.model.report_model import Attention, ReportModel, ReportRow
 from harness.report.model.streak import Streak, Stretch
+from harness.report.model.turning_points import Turn
 from harness.report.model.unanswered import Unanswered
 from harness.report.model.visible_text import as_bytes
 from harness.serialisation import JsonValue, as_object, json_form
@@ -72,6 +75,8 @@ class ReportedExpectation:
     reason: str
     source: str
     until: str
+    id: str
+    owner: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +124,8 @@ class ResultItem:
     change: str
     streak: Streak | None
     history: tuple[Stretch, ...]
+    turns: tuple[Turn, ...]
+    hardware: HardwareRun | None
     missing: bool
     notes: tuple[str, ...]
 
@@ -167,6 +174,7 @@ class Report:
     changes: tuple[RunChange, ...]
     strangers: tuple[CellCheck, ...]
     excluded: tuple[ExcludedCombination, ...]
+    known: tuple[KnownFailure, ...]
     host: Mapping[str, str]
     notes: tuple[str, ...]
     cells: tuple[CellItem, ...] = ()
@@ -199,6 +207,15 @@ def report_json(model: ReportModel, by_row: Iterable[bytes] | None = None) -> by
     cells[0] = head + b"\n" + cells[0]
     cells[-1] += b"\n]}\n"
     return b",\n".join(cells)
+
+
+def run_of_report(text: bytes) -> str:
+    """The id of the run that a report.json is about; "" if it has none. ValueError if it is no such file."""
+    report = json.loads(text)
+    if not isinstance(report, dict) or report.get("schema", {}).get("name") != SCHEMA_NAME:
+        raise ValueError("this is no report.json")
+    run = report.get("run")
+    return str(run.get("run_id", "")) if isinstance(run, dict) else ""
 
 
 def json_line(value: object) -> bytes:
@@ -248,6 +265,7 @@ def _report(model: ReportModel) -> Report:
         changes=model.changes,
         strangers=tuple(CellCheck(cell=result.cell_id, check=result.check) for result in model.strangers),
         excluded=model.inputs.excluded,
+        known=model.inputs.known,
         host=model.inputs.host,
         notes=model.inputs.notes,
     )
@@ -301,7 +319,13 @@ def _result(model: ReportModel, result: ReportResult) -> ResultItem:
         trust=outcome.trust if outcome else None,
         reproduce=result.reproduce,
         expectation=(
-            ReportedExpectation(reason=expected.reason, source=expected.source, until=expected.until)
+            ReportedExpectation(
+                reason=expected.reason,
+                source=expected.source,
+                until=expected.until,
+                id=expected.id,
+                owner=expected.owner,
+            )
             if expected
             else None
         ),
@@ -314,6 +338,8 @@ def _result(model: ReportModel, result: ReportResult) -> ResultItem:
         change=result.change,
         streak=model.streak(result),
         history=result.past.stretches,
+        turns=result.turns,
+        hardware=result.hardware,
         missing=result.missing,
         notes=model.notes_on(result),
     )

@@ -16,6 +16,8 @@ from harness.report.formats.csv_export import results_csv
 from harness.report.formats.feed import atom
 from harness.report.formats.json_export import SCHEMA_NAME, report_json
 from harness.report.formats.markdown import summary, table
+from harness.report.formats.open_metrics import open_metrics
+from harness.report.formats.weekly_summary import weekly_summary
 from harness.report.model.report_model import ReportModel
 from harness.report.model.visible_text import as_bytes
 from harness.report.pages.grid import grid_script
@@ -126,6 +128,8 @@ def shared_files(model: ReportModel, rows: Sequence[RowTexts]) -> dict[str, byte
     return {
         MARKER: report_json(model, (row.line for row in rows)),
         "summary.md": as_bytes(summary(model)),
+        "weekly.md": as_bytes(weekly_summary(model)),
+        "metrics.txt": as_bytes(open_metrics(model)),
         "table.md": as_bytes(table(model) + "\n"),
         "results.csv": results_csv(model, (row.sheet for row in rows)),
         "changes.atom": as_bytes(atom(model, (row.events for row in rows))),

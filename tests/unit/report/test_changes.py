@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import io
 import json
 import xml.etree.ElementTree as ET
@@ -166,3 +167,20 @@ def test_another_file_is_refused_with_a_reason(change: dict, why: str, tmp_path:
     assert why in str(found.value.problems[0])
     with pytest.raises(InputError):
         read_survival(tmp_path / "nothing.json")
+
+
+def test_the_feed_has_what_rfc_4287_requires() -> None:
+    feed = ET.fromstring(atom(build_model(sample_inputs())))
+    assert feed.tag == "{http://www.w3.org/2005/Atom}feed"
+    entries = feed.findall("{*}entry")
+    assert entries
+    for element in (feed, *entries):
+        for name in ("id", "title", "updated"):
+            (one,) = element.findall(f"{{*}}{name}")
+            assert one.text
+        when = element.findtext("{*}updated") or ""
+        assert dt.datetime.fromisoformat(when).tzinfo, "a date of RFC 3339 with its zone"
+        assert (element.findtext("{*}id") or "").startswith("urn:uuid:")
+    assert len({entry.findtext("{*}id") for entry in entries}) == len(entries)
+    assert feed.find("{*}author/{*}name") is not None
+    assert all(entry.find("{*}content") is not None for entry in entries)

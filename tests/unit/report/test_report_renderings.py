@@ -14,7 +14,7 @@ from report_samples import LOG, NOW, changed, log_file, result, sample_inputs
 from harness.errors import InfrastructureError, InputError
 from harness.ledger.plan_record import CellFacts
 from harness.outcome import ArtifactRef, Evidence, Status
-from harness.report.formats.badge import badge_svg, badges
+from harness.report.formats.badge import RED, badge_svg, badges
 from harness.report.formats.json_export import SCHEMA_NAME, SCHEMA_VERSION, Report, report_json, report_schema
 from harness.report.formats.markdown import summary, table
 from harness.report.formats.terminal import plain_grid, rich_grid
@@ -369,6 +369,31 @@ def test_the_export_is_what_its_schema_says(sample: ReportModel, tmp_path: Path)
     assert read.headline == sample.headline
     assert len(read.cells) == len(sample.rows)
     assert set(report_schema()["properties"]) == set(json.loads(text))
+
+
+def test_the_report_is_valid_by_its_json_schema(sample: ReportModel) -> None:
+    schema = report_schema()
+    report = json.loads(report_json(sample))
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed here")
+    checker = jsonschema.Draft202012Validator
+    checker.check_schema(schema)
+    assert not list(checker(schema).iter_errors(report))
+    report["cells"][0]["results"][0]["mark"] = "green"
+    assert list(checker(schema).iter_errors(report))
+
+
+def test_each_stack_has_a_badge_for_each_kind_of_evidence(sample: ReportModel) -> None:
+    found = badges(sample)
+    stacks = {row.cell.stack for row in sample.rows if row.cell.stack}
+    assert {name.split("/")[1].rpartition("-")[0] for name in found if name.startswith("stacks/")} <= stacks
+    for row in (row for row in sample.rows if row.cell.stack):
+        for evidence in {one.shown_evidence for one in row.results.values()} - {None}:
+            badge = found[f"stacks/{row.cell.stack}-{evidence.value}"]
+            assert badge.solid == (evidence is Evidence.HARDWARE)
+            ran = [one for one in row.results.values() if one.shown_evidence is evidence]
+            assert badge.text.startswith(f"{sum(one.mark is Mark.PASS for one in ran)}/{len(ran)}")
+            if any(one.mark is Mark.FAIL for one in ran):
+                assert badge.colour == RED
 
 
 def test_cells_in_parallel_are_the_cells(sample: ReportModel, tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ named_jobs = pytest.mark.parametrize(
 )
 
 
-def test_the_four_workflows_are_there():
-    assert set(WORKFLOWS) >= {"ci", "patch-gate", "matrix", "nightly"}
+def test_the_workflows_are_there():
+    assert set(WORKFLOWS) >= {"ci", "patch-gate", "matrix", "nightly", "status-page"}
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
@@ -59,8 +59,8 @@ def test_a_workflow_grants_nothing_by_itself_and_never_runs_twice_at_once(name):
 @named_jobs
 def test_a_job_is_bounded_and_may_only_read(name, job, body):
     assert 0 < body["timeout-minutes"] <= 720
-    allowed = {"contents": "read"} if job != "comment" else {"pull-requests": "write"}
-    assert body["permissions"] == allowed
+    writers = {"comment": {"pull-requests": "write"}, "publish": {"contents": "write"}}
+    assert body["permissions"] == writers.get(job, {"contents": "read"})
 
 
 @named_jobs
@@ -80,6 +80,12 @@ def test_no_secret_is_read_and_a_job_that_writes_runs_no_code_of_the_change():
         assert "secrets." not in file.read_text()
     comment = WORKFLOWS["patch-gate"]["jobs"]["comment"]
     assert not any(step.get("uses", "").startswith("actions/checkout") for step in comment["steps"])
+    page = WORKFLOWS["status-page"]
+    assert set(page["on"]) == {"schedule", "workflow_dispatch"}, "only code of main runs with its token"
+    steps = page["jobs"]["publish"]["steps"]
+    assert [step["with"]["ref"] for step in steps if "checkout" in step.get("uses", "")] == ["main"]
+    assert "refs/heads/status-page:refs/heads/status-page" in steps[-1]["run"]
+    assert all("TOKEN" not in step.get("env", {}) for step in steps[:-1]), "only the push has the token"
 
 
 def test_every_action_is_pinned_to_a_known_commit():
