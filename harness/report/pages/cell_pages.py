@@ -9,9 +9,12 @@ from dataclasses import replace
 from jinja2 import Template
 from markupsafe import Markup, escape
 
+from harness.ledger.outcome_record import outcome_body
+from harness.outcome import Outcome
 from harness.report.model.failure_patterns import PASSING
 from harness.report.model.logs import ArtifactFile, read_artifact, read_log, stored_name
 from harness.report.model.marks import Mark
+from harness.report.model.provenance import provenance
 from harness.report.model.report_inputs import ReportResult
 from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.similar_failures import SimilarFailures
@@ -24,6 +27,8 @@ from harness.settings import DEFAULT_PROFILE
 OPEN_LOGS = (Mark.FAIL, Mark.ERROR, Mark.INCONCLUSIVE)
 #: How many rendered lists of facets are cached.
 MAX_CACHED = 5_000
+#: In reports with more cells, the outcomes are in report.json only.
+MOST_OUTCOME_FILES = 200
 LOCK_FORMAT = ("--format", "dockerfile")
 #: How many letters of a cell's name the title of its page shows.
 NAME = 120
@@ -127,12 +132,25 @@ class CellPages:
                 self._file(read_artifact(ref, result.files.get(ref.digest)))
                 for ref in (outcome.artifacts if outcome else ())
             ],
+            "proof": provenance(result, row.results),
+            "outcome_file": self._outcome_file(outcome) if outcome else "",
             "notes": self._model.notes_on(result),
             "since": since_words(self._model.streak(result), result.verdict.status),
             "log": {"lines": log.lines, "total": log.total, "skipped": log.skipped, "href": whole},
         }
         section: Markup = self._checked(result, parts, OPEN_LOGS)
         return section
+
+    def _outcome_file(self, outcome: Outcome) -> str:
+        """The link to the stored outcome as JSON; "" in a large report, whose report.json has it."""
+        if len(self._model.rows) > MOST_OUTCOME_FILES:
+            return ""
+        try:
+            body = outcome_body(outcome)
+        except (TypeError, ValueError):
+            return ""  # no ledger can store it
+        name = f"outcomes/{file_name(f'{outcome.check}-{outcome.key[:16]}-{outcome.attempt}')}.json"
+        return "../" + self._writer.store(name, body + "\n")
 
     def _opening_of(self, result: ReportResult) -> Markup:
         key = (result.check, result.entry.question, result.mark, result.verdict.evidence, result.change)
