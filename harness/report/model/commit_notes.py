@@ -52,7 +52,7 @@ class CommitNotes:
         found = [self.upstream[pair] for pair in turn.difference.commits if pair in self.upstream]
         own = self.own.get(own_revisions(turn))
         if own is not None:
-            commits = tuple(one for one in own.commits if one.parts & turn.difference.parts)
+            commits = tuple(one for one in own.commits if one.parts & {*turn.difference.parts})
             if commits or own.missing:
                 found.append(CommitRange(commits=commits, more=own.more, missing=own.missing))
         return tuple(found)

@@ -234,8 +234,8 @@ class EarlierRuns:
         return KeyAttempts(
             passed=len(passed),
             failed=len(failed),
-            passed_on=frozenset(judged.machine for judged in passed if judged.machine),
-            failed_on=frozenset(judged.machine for judged in failed if judged.machine),
+            passed_on=_machines(passed),
+            failed_on=_machines(failed),
         )
 
     def _run_of_turn(self, past: HistoryEntry) -> RunOfTurn:
@@ -398,6 +398,10 @@ def _cause(change: KeyChange) -> str:
     return _DIGEST.sub(lambda digest: f"{digest[0][:10]}…", str(change).removeprefix("facets."))
 
 
+def _machines(outcomes: Sequence[JudgedOutcome]) -> tuple[str, ...]:
+    return tuple(sorted({judged.machine for judged in outcomes if judged.machine}))
+
+
 def _was_on_hardware(verdict: EarlierVerdict) -> bool:
     """Whether hardware ran it, or a machine that is not believed claims that it did."""
     return verdict.evidence is Evidence.HARDWARE or verdict.status is Status.CLAIMED
@@ -411,7 +415,7 @@ def _key_difference(changes: Sequence[KeyChange]) -> KeyDifference:
     )
     return KeyDifference(
         changes=tuple(_cause(change) for change in changes[:MAX_CAUSES]),
-        parts=frozenset(map(_changed_part, changes)),
+        parts=tuple(dict.fromkeys(map(_changed_part, changes))),
         commits=tuple(commits),
     )
 

@@ -51,15 +51,15 @@ class KeyAttempts:
 
     passed: int = 0
     failed: int = 0
-    passed_on: frozenset[str] = frozenset()
-    failed_on: frozenset[str] = frozenset()
+    passed_on: tuple[str, ...] = ()
+    failed_on: tuple[str, ...] = ()
 
     @property
     def mixed(self) -> bool:
         """Whether the same inputs passed and failed on one machine, or on machines that are not known."""
         if not (self.passed and self.failed):
             return False
-        return bool(self.passed_on & self.failed_on) or not (self.passed_on and self.failed_on)
+        return bool({*self.passed_on} & {*self.failed_on}) or not (self.passed_on and self.failed_on)
 
     @property
     def by_machine(self) -> bool:
@@ -75,7 +75,7 @@ class KeyDifference:
     """
 
     changes: tuple[str, ...] = ()
-    parts: frozenset[ChangedPart] = frozenset()
+    parts: tuple[ChangedPart, ...] = ()
     commits: tuple[tuple[str, str], ...] = ()
 
 

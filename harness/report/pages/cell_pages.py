@@ -9,7 +9,7 @@ from dataclasses import replace
 from jinja2 import Template
 from markupsafe import Markup, escape
 
-from harness.ledger.outcome_record import outcome_body
+from harness.ledger.outcome_record import outcome_body, outcome_uid
 from harness.outcome import Outcome
 from harness.report.model.failure_patterns import PASSING
 from harness.report.model.logs import ArtifactFile, read_artifact, read_log, stored_name
@@ -149,7 +149,7 @@ class CellPages:
             body = outcome_body(outcome)
         except (TypeError, ValueError):
             return ""  # no ledger can store it
-        name = f"outcomes/{file_name(f'{outcome.check}-{outcome.key[:16]}-{outcome.attempt}')}.json"
+        name = f"outcomes/{file_name(f'{outcome.check}-{outcome_uid(body)[:16]}')}.json"
         return "../" + self._writer.store(name, body + "\n")
 
     def _opening_of(self, result: ReportResult) -> Markup:

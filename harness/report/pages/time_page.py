@@ -77,8 +77,8 @@ def why_words(group: TurnGroup) -> str:
     return "An input changed:"
 
 
-def _names(machines: frozenset[str]) -> str:
-    return visible(clip(", ".join(sorted(machines)), 120))
+def _names(machines: tuple[str, ...]) -> str:
+    return visible(clip(", ".join(machines), 120))
 
 
 def commit_lines(commits: CommitRange) -> list[str]:

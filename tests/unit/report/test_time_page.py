@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 from weeks_of_runs import DAY, START, inputs_after_weeks, seeded_repository, weeks_of_runs
 
+from harness.report.formats.json_export import Report, report_json, report_schema
 from harness.report.model.commit_notes import CommitNote, CommitRange
 from harness.report.model.marks import Mark
 from harness.report.model.report_inputs import ReportInputs
@@ -122,3 +125,16 @@ def test_hostile_commits_and_machines_stay_text(inputs: ReportInputs, tmp_path: 
     assert "\x1b" not in page
     assert "a clock is wrong" in page
     assert len(page) < 400_000
+
+
+def test_report_json_has_the_turns_and_the_last_runs_on_hardware(inputs: ReportInputs) -> None:
+    report = TypeAdapter(Report).validate_json(report_json(build_model(inputs)))
+    results = {one.check: one for one in report.cells[0].results}
+    assert results["patches"].turns[-1].difference.changes
+    assert results["resolve"].turns == ()
+    assert results["gspo-smoke"].hardware
+    assert results["gspo-smoke"].hardware.stale
+    assert {one.owner for one in report.known} == {"numerics-team", "patch-team"}
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed here")
+    checker = jsonschema.Draft202012Validator(report_schema())
+    assert not list(checker.iter_errors(json.loads(report_json(build_model(inputs)))))

@@ -34,7 +34,7 @@ def test_a_break_names_the_runs_and_the_input_that_changed(runs: Runs) -> None:
     assert (turn.before.revision, turn.after.revision) == ("a" * 40, "b" * 40)
     assert turn.cause is TurnCause.INPUTS
     assert turn.difference.changes == ("pins: 'torch 1' -> 'torch 2'",)
-    assert turn.difference.parts == {ChangedPart.MATRIX}
+    assert turn.difference.parts == (ChangedPart.MATRIX,)
     assert turn.reason == "It is wrong."
 
 
