@@ -26,11 +26,27 @@ from harness.compat.lint.launch_script import CONFIG_OPTIONS, LaunchScript, pars
 from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError
 from harness.sources.git.mirrors import find_clone, mirror_folders
-from harness.sources.tree import SYMLINK, Tree, path_problem
+from harness.sources.tree import SYMLINK, OverlayTree, Tree, TreeFile, path_problem
 
 REPOSITORIES = ("verl-project/verl", "volcengine/verl")
-TAGS = ("v0.6.1", "v0.7.1", "v0.8.0", "v0.9.0", "main")
+RECIPES = "verl-project/verl-recipe"
+PLUGIN = "Ascend/MindSpeed-RL"
+# Each tag of verl, and the commit of RECIPES that is its submodule `recipe`; v0.6.1 has its recipes itself.
+TAGS = {
+    "v0.6.1": "",
+    "v0.7.1": "6d8d5c129334f40b463dc7e383cf269358352fd6",
+    "v0.8.0": "e7f889574b8301cc0f0fc1d57c6d67f31ffeb689",
+    "v0.9.0": "e7f889574b8301cc0f0fc1d57c6d67f31ffeb689",
+    "main": "e7f889574b8301cc0f0fc1d57c6d67f31ffeb689",
+}
+# The scripts of the plugin verl_npu, and the release of verl that its documentation installs.
+PLUGIN_COMMIT, PLUGIN_SCRIPTS, PLUGIN_VERL = (
+    "05a90d77cb6cfad8999e2aee21068284db959579",
+    "tests/verl_examples/",
+    "v0.6.1",
+)
 SCRIPTS = re.compile(r"(?:examples|recipe)/.*\.sh")
+PLUGIN_PLACE = re.compile(r"recipe/verl_npu/.*\.sh")
 # The folders that scripts and configurations of a checkout are in.
 CHECKED_OUT = re.compile(r"(?:examples|recipe|verl)/.*")
 CHECKOUT = re.compile(r"/(?:[\w.-]+/)*npu-matrix-checkout-\w+/checkout/")
@@ -246,28 +262,45 @@ def _check_out(tree: Tree, folder: Path) -> None:
 
 
 def checkouts() -> Iterator[tuple[str, Tree]]:
-    """Each tag of verl that a mirror has; CannotRunError without one."""
+    """Each tag of verl with its recipes, and the plugin's scripts; CannotRunError without verl."""
     mirrors = mirror_folders()
-    found = False
-    for name in REPOSITORIES:
-        clone = find_clone(mirrors, name)
-        for tag in TAGS if clone is not None and not found else ():
-            if clone is not None and (tag == "main" or clone.has_tag(tag)):
-                found = True
-                yield tag, clone.tree(tag)
-    if not found:
-        raise CannotRunError("no mirror has verl", "set NPU_MATRIX_MIRRORS to a folder with a clone of verl")
+    clones = [clone for name in REPOSITORIES if (clone := find_clone(mirrors, name)) is not None]
+    verl = next((clone for clone in clones if clone.has_tag("v0.9.0")), None)
+    if verl is None:
+        raise CannotRunError(
+            "no mirror has verl 0.9.0", "set NPU_MATRIX_MIRRORS to a folder with a clone of verl"
+        )
+    recipes, plugin = find_clone(mirrors, RECIPES), find_clone(mirrors, PLUGIN)
+    for tag, commit in TAGS.items():
+        tree: Tree = verl.tree(tag)
+        if commit and recipes is not None:
+            tree = with_files(tree, recipes.tree(commit), "", "recipe/")
+        yield f"verl {tag}", tree
+    if plugin is not None:
+        files = plugin.tree(PLUGIN_COMMIT)
+        yield (
+            f"verl_npu on verl {PLUGIN_VERL}",
+            with_files(verl.tree(PLUGIN_VERL), files, PLUGIN_SCRIPTS, "recipe/verl_npu/"),
+        )
+
+
+def with_files(tree: Tree, other: Tree, start: str, place: str) -> Tree:
+    """A tree with those files of another one whose paths begin with `start`, below `place`."""
+    paths = [path for path in other.paths() if path.startswith(start) and other.mode(path) != SYMLINK]
+    added = {place + path.removeprefix(start): TreeFile(data=other.read(path)) for path in paths}
+    return OverlayTree(base=tree, changes=added)
 
 
 def figures() -> Iterator[Figure]:
-    for tag, tree in checkouts():
-        found = list(compare_checkout(tree))
+    for name, tree in checkouts():
+        scripts = PLUGIN_PLACE if name.startswith("verl_npu") else SCRIPTS
+        found = list(compare_checkout(tree, scripts))
         composed = sum(one.composed for one in found)
         wrong = sum(len(one.disagreements) for one in found)
         unread = sum(bool(one.unread) for one in found)
-        yield Figure(claim=f"verl {tag}: of {len(found)} scripts, those not read", measured=unread, limit=0)
+        yield Figure(claim=f"{name}: of {len(found)} scripts, those not read", measured=unread, limit=0)
         yield Figure(
-            claim=f"verl {tag}: of {composed} configurations, those that Hydra composes otherwise",
+            claim=f"{name}: of {composed} configurations, those that Hydra composes otherwise",
             measured=wrong,
             limit=0,
         )
