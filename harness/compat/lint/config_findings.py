@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping
 
 from harness.compat.lint.hydra_compose import (
@@ -19,9 +20,11 @@ from harness.compat.lint.lint_measurements import (
     UndecidedRule,
 )
 from harness.compat.lint.program_findings import program_findings
+from harness.compat.lint.registry_findings import registry_findings
 from harness.compat.lint.setting_changes import key_change, misspelt_value, without_plus
 from harness.compat.lint.shell.values import ScriptValue
 
+PROGRAM_MISSING = "NO-PROGRAM"
 TYPE_RULE = "CONFIG-TYPE"
 TRUTH_VALUES = ("True", "False")
 
@@ -43,6 +46,9 @@ def config_findings(
     composed: tuple[Program, Composition] | None,
 ) -> Iterator[LintFinding | UndecidedRule]:
     """Findings about the configuration; an undecided rule if nothing could be composed."""
+    if configuration is not None and configuration.lacks(job.entry):
+        yield _missing_program(job, configuration, versions)
+        return
     if configuration is None or composed is None:
         entry = job.entry or "the program that the job starts"
         verl = f"verl {versions['verl']}" if versions.get("verl") else "verl, whose version is not given"
@@ -86,7 +92,24 @@ def config_findings(
             changes=_key_changes(refused, composition),
         )
     yield from _type_findings(job, configuration, program, composition, source)
+    yield from registry_findings(job, configuration, program, composition)
     yield from program_findings(job, configuration, program, composition)
+
+
+def _missing_program(
+    job: JobSettings, configuration: VerlConfiguration, versions: Mapping[str, str]
+) -> LintFinding:
+    modules = [path.removesuffix(".py").replace("/", ".") for path in configuration.paths]
+    similar = difflib.get_close_matches(job.entry, sorted(modules), n=2, cutoff=0.8)
+    return _finding(
+        job,
+        None,
+        rule=PROGRAM_MISSING,
+        message=f"{_verl(versions)} has no module {job.entry}",
+        why=f"python -m stops with: No module named {job.entry}",
+        fix=f"did you mean {' or '.join(similar)}?" if similar else "start a program of this verl",
+        source=f"the files of {configuration.label}",
+    )
 
 
 def _elsewhere(keys: tuple[str, ...]) -> str:

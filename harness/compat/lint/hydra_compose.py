@@ -322,7 +322,20 @@ class VerlConfiguration:
             # The path begins with a folder that is given from outside, such as ${HOME}/verl.
             parts = entry.split("/")
             candidates = ["/".join(parts[index:]) for index in range(len(parts))]
-        return next((path for path in candidates if path in self._paths), None)
+        found = next((path for path in candidates if path in self._paths), None)
+        if found or not entry.endswith(".py") or "/" in entry:
+            return found
+        # The script is started in the folder of the file.
+        same = [path for path in self._paths if path.endswith(f"/{entry}")]
+        return same[0] if len(same) == 1 else None
+
+    def lacks(self, entry: str) -> bool:
+        """Whether `python -m entry` fails, because verl's package has no such module."""
+        path = entry.replace(".", "/")
+        package = path.split("/")[0]
+        is_verl = package == "verl" and any(one.startswith(f"{package}/") for one in self._paths)
+        found = any(one in self._paths for one in (f"{path}.py", f"{path}/__main__.py"))
+        return is_verl and not entry.endswith(".py") and not found
 
     def _known_folder(self, given: str, base: str) -> str:
         """A folder of the tree: below the module's folder, or a path that begins outside of the tree."""

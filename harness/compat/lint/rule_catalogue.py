@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from harness.compat.lint.config_findings import TYPE_RULE
+from harness.compat.lint.config_findings import PROGRAM_MISSING, TYPE_RULE
 from harness.compat.lint.lint_measurements import CONFIG_RULE, MISSING_VALUE_RULE
 from harness.compat.lint.program_findings import PROGRAM_RULE
+from harness.compat.lint.registry_findings import REGISTRY_RULE
 from harness.compat.lint.ruleset import PLACEHOLDER, VERSION_NAMES, LintRule, load_ruleset
 from harness.errors import InputError
 
@@ -58,6 +59,29 @@ CODE_RULES = (
         verified="code",
         wrong=(f"{_ACTOR}.use_dynamic_bsz=Ture",),
         right=(f"{_ACTOR}.use_dynamic_bsz=True",),
+    ),
+    RuleExplanation(
+        id=PROGRAM_MISSING,
+        severity="error",
+        summary="the program that the job starts does not exist in this verl",
+        why="programs move between releases of verl; Python stops with: No module named",
+        fix="start the program that this verl has; the finding names the most similar ones",
+        source="the files of the verl that the finding names",
+        verified="code",
+        wrong=("python3 -m verl.trainer.main_ppo_sync",),
+        right=("python3 -m verl.trainer.main_ppo",),
+    ),
+    RuleExplanation(
+        id=REGISTRY_RULE,
+        severity="error",
+        summary="a setting has a name that this verl does not register",
+        why="estimators of advantages, losses, reward managers and checkpoint engines are looked up by name "
+        "in the middle of a run; verl stops at another name",
+        fix="choose a name that the finding lists",
+        source="the decorators that register names in the verl that the finding names (registries.yaml)",
+        verified="code",
+        wrong=("algorithm.adv_estimator=grop",),
+        right=("algorithm.adv_estimator=grpo",),
     ),
     RuleExplanation(
         id=PROGRAM_RULE,

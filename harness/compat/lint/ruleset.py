@@ -113,6 +113,17 @@ class ModelFacts(_RuleFileModel):
     source: str
 
 
+class NameRegistry(_RuleFileModel):
+    """An entry of registries.yaml: a setting whose values are names that a decorator of verl registers."""
+
+    key: str
+    decorator: str
+    folders: tuple[str, ...]
+    message: str
+    unless: str
+    source: str
+
+
 class ProgramEntry(_RuleFileModel):
     """An entry of programs.yaml: the kind of the programs whose module or file `entry` matches."""
 
@@ -130,6 +141,7 @@ class Ruleset:
     defaults: tuple[ConfigDefault, ...]
     models: tuple[ModelFacts, ...]
     programs: tuple[ProgramEntry, ...]
+    registries: tuple[NameRegistry, ...]
 
     def program_kind(self, entry: str, *, trains_policy: bool) -> ProgramKind:
         """The kind of a program; trains_policy: whether it is configured for reinforcement learning."""
@@ -156,6 +168,7 @@ def load_ruleset(folder: Path = RULES_FOLDER) -> Ruleset:
         defaults=tuple(_validated(folder / "defaults.yaml", ConfigDefault)),
         models=tuple(_validated(folder / "models.yaml", ModelFacts)),
         programs=tuple(_validated(folder / "programs.yaml", ProgramEntry)),
+        registries=tuple(_validated(folder / "registries.yaml", NameRegistry)),
     )
 
 

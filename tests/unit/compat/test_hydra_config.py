@@ -70,6 +70,16 @@ hydra:
 defaults: [ppo_trainer, _self_]
 staleness: 1
 """,
+    "verl/trainer/ppo/core_algos.py": """\
+class AdvantageEstimator(str, Enum):
+    GAE = "gae"
+    GRPO = "grpo"
+@register_adv_est(AdvantageEstimator.GAE)
+def gae(): pass
+@register_adv_est(AdvantageEstimator.GRPO)
+@register_adv_est("other")
+def grpo(): pass
+""",
     "verl/trainer/config/algorithm.py": """\
 class CorrectionConfig:
     threshold: str | float = 2.0
@@ -327,3 +337,39 @@ python -m verl.trainer.main_ppo trainer.nnode=1 data.train_batch_size=$length
 """
     result = lint_script(parse_script(text, "run.sh"), {"verl": "0.9.1"}, configuration)
     assert len([one for one in result.findings if one.rule == "CONFIG-KEY"]) == 1
+
+
+def test_a_module_that_verl_does_not_have_is_an_error(configuration: VerlConfiguration) -> None:
+    findings = lint(configuration, "trainer.nnodes=2", "verl.trainer.main_ppo_sync").findings
+    assert [one.why for one in findings if one.severity == "error"] == [
+        "python -m stops with: No module named verl.trainer.main_ppo_sync"
+    ]
+    assert findings[0].fix == "did you mean verl.trainer.main_ppo?"
+    unchecked = lint(configuration, "trainer.nnodes=2", "recipe.dapo.main_dapo").unchecked
+    assert "recipe.dapo.main_dapo" in " ".join(unchecked)
+
+
+def test_a_file_beside_the_script_is_found_by_its_name(configuration: VerlConfiguration) -> None:
+    script = parse_script("python3 main_ppo.py actor_rollout_ref.rollout.m=2", "run.sh")
+    result = lint_script(script, {"verl": "0.9.1"}, configuration)
+    assert "CONFIG-KEY" in {one.rule for one in result.findings}
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"), [("grop", "set algorithm.adv_estimator=grpo"), ("xyz", "choose one of")]
+)
+def test_a_name_that_this_verl_does_not_register_is_an_error(
+    configuration: VerlConfiguration, name: str, fix: str
+) -> None:
+    [finding] = [
+        one
+        for one in lint(configuration, f"algorithm.adv_estimator={name}").findings
+        if one.rule == "REGISTRY"
+    ]
+    assert finding.fix.startswith(fix)
+
+
+@pytest.mark.parametrize("name", ["grpo", "gae", "other", "$NAME"])
+def test_a_registered_or_unknown_name_is_no_error(configuration: VerlConfiguration, name: str) -> None:
+    findings = lint(configuration, f"algorithm.adv_estimator={name}").findings
+    assert "REGISTRY" not in {one.rule for one in findings}

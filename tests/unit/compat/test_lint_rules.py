@@ -145,6 +145,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         change(o={"data.max_response_length": 8192}, model="Qwen/Qwen2.5-Math-7B"),
         change(model="Qwen/Qwen2.5-7B"),
     ),
+    "LORA-RANK": (
+        change(o={"actor_rollout_ref.model.lora_rank": 1000}),
+        change(o={"actor_rollout_ref.model.lora_rank": 64}),
+    ),
     "MEM-WEIGHTS": (
         change(model="Qwen/Qwen2.5-72B", o={"trainer.nnodes": 4}),
         change(o={R + "tensor_model_parallel_size": 8}),

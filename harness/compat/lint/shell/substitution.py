@@ -30,6 +30,9 @@ def command_output(statement: SyntaxNode, world: World, expander: Expander) -> E
     if name == "cat" and not rest:
         document = document_text(statement.children("Redirs"), world, expander)
         return Expansion(text=document.text.rstrip("\n"), unknown=document.unknown) if document else None
+    if name == "conda" and rest[:1] and rest[0].startswith("shell."):
+        # The hook defines conda's own functions.
+        return Expansion(text="")
     if name == "echo" and not any(one.startswith("-") for one in rest):
         return Expansion(text=" ".join(rest))
     if name == "basename" and rest:
