@@ -195,6 +195,36 @@ def lint_folder(folder: Path, versions: Mapping[str, str], verl: Tree | None = N
             why="no `*.sh` file runs a Python module or file with `key=value` overrides",
             fix="pass a folder with launch scripts, or one script",
         )
+    return _lint_scripts(scripts, notes, versions, verl)
+
+
+def lint_paths(
+    paths: Sequence[Path], versions: Mapping[str, str], verl: Tree | None, *, skip_others: bool
+) -> LintResult:
+    """Lint several scripts and folders. InputError as for one.
+
+    skip_others: leave out what starts no training job, and note what cannot be read, as in a folder.
+    """
+    if len(paths) == 1 and not skip_others:
+        return (lint_folder if paths[0].is_dir() else lint_file)(paths[0], versions, verl)
+    scripts: list[tuple[Path, LaunchScript]] = []
+    notes: list[ScriptNote] = []
+    for path in paths:
+        if path.is_dir() or skip_others:
+            found, unread = _scripts_in(path)
+            scripts += found
+            notes += unread
+        else:
+            scripts.append((path, read_script(path)))
+    return _lint_scripts(scripts, notes, versions, verl)
+
+
+def _lint_scripts(
+    scripts: Sequence[tuple[Path, LaunchScript]],
+    notes: Sequence[ScriptNote],
+    versions: Mapping[str, str],
+    verl: Tree | None,
+) -> LintResult:
     tree = with_own_programs(verl, scripts) if verl else None
     with nullcontext() if tree is None else VerlConfiguration(tree).unpacked() as configuration:
         results = [_with_files(lint_script(one, versions, configuration), path) for path, one in scripts]
@@ -226,7 +256,7 @@ def starts_job(script: Path) -> bool:
 
 def _scripts_in(folder: Path) -> tuple[list[tuple[Path, LaunchScript]], list[ScriptNote]]:
     scripts, notes = [], []
-    paths = shell_scripts(folder)
+    paths = shell_scripts(folder) if folder.is_dir() else [folder]
     if len(paths) > MAX_SCRIPTS:
         raise InputError(
             f"this folder has {len(paths):,} scripts",

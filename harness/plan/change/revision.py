@@ -132,6 +132,42 @@ def resolve_revision(root: Path, name: str) -> Revision:
     )
 
 
+def resolve_comparison(root: Path, name: str) -> Revision:
+    """The commit to compare with: `REV`, or for `REV...` the last common one of REV and HEAD.
+
+    InputError if there is none, which in a shallow checkout only means that it was not fetched.
+    """
+    base, dots, other = name.partition("...")
+    if not dots:
+        return resolve_revision(root, name)
+    ends = [resolve_revision(root, end).commit for end in (base, other or "HEAD")]
+    found = _git(root, "merge-base", *ends)
+    if found.returncode != 0:
+        raise InputError(
+            f"{base} and {other or 'HEAD'} have no common commit in this checkout",
+            fix="git fetch --unshallow; on GitHub Actions: actions/checkout with fetch-depth: 0",
+        )
+    return Revision(name=name, commit=found.stdout.decode().strip())
+
+
+def renamed_files(root: Path, revision: Revision) -> Mapping[str, str]:
+    """The name in this checkout -> the name in the revision, of files that git recognises as renamed.
+
+    Names are relative to `root`, which need not be the top of the checkout.
+    """
+    options = ("--name-status", "--find-renames", "--diff-filter=R", "--no-ext-diff", "--no-relative")
+    compared = _git(root, "diff", *options, "-z", revision.commit, "--")
+    top = _git(root, "rev-parse", "--show-toplevel")
+    folder = os.path.realpath(os.fsdecode(top.stdout.rstrip(b"\n")))
+    fields = compared.stdout.split(b"\0") if compared.returncode == 0 else []
+    here = os.path.realpath(root)
+
+    def name(field: bytes) -> str:
+        return os.path.relpath(Path(folder, os.fsdecode(field)), here)
+
+    return {name(new): name(old) for old, new in zip(fields[1::3], fields[2::3], strict=False)}
+
+
 def _refspec(name: str) -> str:
     """The argument of `git fetch` that makes `name` available: a commit id, or a branch with its local
     name."""

@@ -119,3 +119,76 @@ def test_scripts_in_hidden_folders_are_not_linted(checkout: Path) -> None:
     (checkout / ".venv" / "bin").mkdir(parents=True)
     (checkout / ".venv" / "bin" / "run.sh").write_text(RUN.format(n=1))
     assert {file for _rule, file in rules_and_files(str(checkout))} == {"old.sh"}
+
+
+def git(folder: Path, *command: str) -> str:
+    own = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+    done = subprocess.run(["git", *own, *command], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def test_a_renamed_script_brings_nothing_new(checkout: Path) -> None:
+    scripts = checkout / "scripts"
+    (checkout / "moved").mkdir()
+    git(checkout, "mv", "scripts/old.sh", "moved/renamed.sh")
+    assert rules_and_files(str(checkout / "moved" / "renamed.sh"), "--diff", "HEAD") == set()
+    assert rules_and_files(str(checkout / "moved"), "--diff", "HEAD") == set()
+    assert rules_and_files(str(checkout), "--diff", "HEAD") == set()
+    (scripts / "old.sh").write_text(RUN.format(n=1))
+    assert {file for _rule, file in rules_and_files(str(scripts), "--diff", "HEAD")} <= {"old.sh"}
+
+
+def test_a_deleted_script_is_not_missed(checkout: Path) -> None:
+    (checkout / "scripts" / "other.sh").write_text(RUN.format(n=8))
+    git(checkout, "add", "-A")
+    git(checkout, "commit", "-qm", "other")
+    (checkout / "scripts" / "old.sh").unlink()
+    assert rules_and_files(str(checkout / "scripts"), "--diff", "HEAD") == set()
+
+
+def test_three_dots_compare_with_the_common_commit(checkout: Path) -> None:
+    script = checkout / "scripts" / "old.sh"
+    git(checkout, "checkout", "-qb", "change")
+    git(checkout, "checkout", "-q", "-")
+    main = git(checkout, "rev-parse", "--abbrev-ref", "HEAD")
+    script.write_text(RUN.format(n=8))
+    git(checkout, "commit", "-qam", "mended on the main branch")
+    git(checkout, "checkout", "-q", "change")
+    assert ("GROUP-1", "old.sh") in rules_and_files(str(script), "--diff", main)
+    assert rules_and_files(str(script), "--diff", f"{main}...") == set()
+
+
+def test_a_shallow_clone_says_what_to_fetch(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (checkout / "x").write_text("x")
+    git(checkout, "add", "-A")
+    git(checkout, "commit", "-qm", "second")
+    first = git(checkout, "rev-parse", "HEAD~1")
+    clone = tmp_path_factory.mktemp("clones") / "shallow"
+    git(checkout, "clone", "-q", "--depth=1", f"file://{checkout}", str(clone))
+    result = CliRunner().invoke(app, ["lint", str(clone / "scripts"), "--diff", first])
+    assert isinstance(result.exception, InputError)
+    assert "git fetch" in result.exception.problems[0].fix
+
+
+def test_a_sourced_file_that_changes_brings_findings(checkout: Path) -> None:
+    scripts = checkout / "scripts"
+    (scripts / "common.sh").write_text("N=8\n")
+    (scripts / "run.sh").write_text("source common.sh\n" + RUN.format(n="$N"))
+    git(checkout, "add", "-A")
+    git(checkout, "commit", "-qm", "sourced")
+    (scripts / "common.sh").write_text("N=1\n")
+    assert ("GROUP-1", "run.sh") in rules_and_files(str(scripts / "run.sh"), "--diff", "HEAD")
+
+
+def test_several_scripts_are_linted_and_others_are_skipped(tmp_path: Path) -> None:
+    one, two, other = (tmp_path / f"{name}.sh" for name in ("one", "two", "other"))
+    one.write_text(RUN.format(n=1))
+    two.write_text(RUN.format(n=2))
+    other.write_text("echo hello\n")
+    assert {("GROUP-1", "one.sh"), ("GROUP-SMALL", "two.sh")} <= rules_and_files(str(one), str(two))
+    with pytest.raises(AssertionError, match="starts no training job"):
+        rules_and_files(str(one), str(other))
+    assert rules_and_files(str(other), "--skip-others") == set()
+    assert ("GROUP-1", "one.sh") in rules_and_files(str(one), str(other), "--skip-others")
+    result = CliRunner().invoke(app, ["lint", str(other), "--skip-others"], standalone_mode=False)
+    assert result.return_value == 0

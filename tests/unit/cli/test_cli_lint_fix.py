@@ -96,7 +96,7 @@ def test_a_script_that_changed_meanwhile_is_not_overwritten(script: Path) -> Non
         after=LintResult(findings=(), undecided=()),
     )
     with pytest.raises(InputError, match="was not fixed") as caught:
-        write_fixes([fixed], script)
+        write_fixes([fixed], [script])
     assert "changed since" in caught.value.problems[0].why
     assert script.read_bytes() == WRONG + RUN
 

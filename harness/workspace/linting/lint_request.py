@@ -1,0 +1,119 @@
+"""One call of `npu-matrix lint`: which scripts, for which versions, now and in an earlier revision."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.compat.lint.hydra_compose import VerlConfiguration
+from harness.compat.lint.launch_script import script_bytes, script_of
+from harness.compat.lint.lint_check import lint_paths, lint_script, shell_scripts, starts_job
+from harness.compat.lint.lint_measurements import LintFinding, LintResult
+from harness.compat.lint.own_programs import with_own_programs
+from harness.compat.lint.script_fixes import FixedScript, FixTrials
+from harness.errors import InputError
+from harness.plan.change.revision import (
+    changed_files,
+    extract_revision,
+    renamed_files,
+    resolve_comparison,
+)
+from harness.sources.tree import Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class LintRequest:
+    """Scripts and folders to lint. verl: the files of the verl in `versions`, None if it is not given.
+
+    skip_others: leave out scripts that start no training job, instead of an error.
+    """
+
+    paths: tuple[Path, ...]
+    versions: Mapping[str, str]
+    verl: Tree | None
+    skip_others: bool = False
+
+    def result(self) -> LintResult:
+        """The findings of the scripts as they are now. InputError as for `lint_paths`."""
+        return lint_paths(self.paths, self.versions, self.verl, skip_others=self.skip_others)
+
+    def result_at(self, base: str) -> LintResult:
+        """The findings in an earlier revision, with the names that the files have now.
+
+        Empty for scripts that the revision does not have, or that started no job in it.
+        """
+        results = [self._result_of(path, base) for path in self.paths]
+        return LintResult(findings=tuple(one for found in results for one in found.findings), undecided=())
+
+    def _result_of(self, path: Path, base: str) -> LintResult:
+        root = path if path.is_dir() else path.parent
+        revision = resolve_comparison(root, base)
+        moved = renamed_files(root, revision)
+        names = {name: new for new, name in moved.items() if path.is_dir() or new == path.name}
+        with tempfile.TemporaryDirectory(prefix="npu-matrix-lint-") as folder:
+            before = extract_revision(root, revision, Path(folder))
+            # The folder of the new name need not exist in the revision.
+            olds = [Path(os.path.normpath(before / name)) for name in names]
+            if path.is_dir() or not olds:
+                olds.append(before if path.is_dir() else before / path.name)
+            findings: list[LintFinding] = []
+            for old in olds:
+                with suppress(InputError):
+                    findings += replace(self, paths=(old,)).result().findings
+            found = {(one.file, one.line, one.column, one.rule, one.message): one for one in findings}
+            return LintResult(
+                findings=tuple(
+                    replace(one, file=_new_name(one.file, before, root, names)) for one in found.values()
+                ),
+                undecided=(),
+            )
+
+    def fixed(self, is_wanted: Callable[[LintFinding], bool]) -> tuple[FixedScript, ...]:
+        """The scripts for which fixes of the wanted findings were tried."""
+        return tuple(self._fixed(file, is_wanted) for path in self.paths for file in _scripts(path))
+
+    def _fixed(self, file: Path, is_wanted: Callable[[LintFinding], bool]) -> FixedScript:
+        data = script_bytes(file)
+        tree = with_own_programs(self.verl, [(file, script_of(data, file))]) if self.verl else None
+        with nullcontext() if tree is None else VerlConfiguration(tree).unpacked() as configuration:
+
+            def lint(script: bytes) -> LintResult:
+                return lint_script(script_of(script, file), self.versions, configuration)
+
+            return FixTrials(file, data, lint).fixed(is_wanted)
+
+
+def _new_name(file: str, before: Path, root: Path, names: Mapping[str, str]) -> str:
+    """The present path of a file that an earlier revision has below `before`."""
+    name = os.path.relpath(file, before)
+    return str(root / names.get(name, name))
+
+
+def _scripts(path: Path) -> Iterator[Path]:
+    """The scripts that lint reads, without those that it cannot read."""
+    for file in shell_scripts(path) if path.is_dir() else [path]:
+        try:
+            script_of(script_bytes(file), file)
+        except InputError:
+            continue
+        yield file
+
+
+def changed_paths(paths: Sequence[Path], base: str) -> tuple[Path, ...]:
+    """What to lint of a change: of a folder, the scripts that it modified, if all of them start a job."""
+    return tuple(target for path in paths for target in (_changed(path, base) if path.is_dir() else (path,)))
+
+
+def _changed(folder: Path, base: str) -> tuple[Path, ...]:
+    differing = changed_files(folder, resolve_comparison(folder, base))
+    names = {(folder / name).resolve() for name in (*differing.tracked, *differing.untracked)}
+    scripts = shell_scripts(folder)
+    if not any(name.suffix == ".sh" for name in names) or not any(map(starts_job, scripts)):
+        return ()
+    changed = tuple(script for script in scripts if script.resolve() in names)
+    # Scripts that others read can change what unmodified ones do.
+    return changed if changed and all(map(starts_job, changed)) else (folder,)
