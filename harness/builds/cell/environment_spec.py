@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.builds.cell.commit_package import PURE_PYTHON_FOLDERS, CommitPackage, find_commit_package
-from harness.builds.cell.interpreter import find_interpreter
+from harness.builds.cell.interpreter import fetch_interpreter, find_interpreter
 from harness.builds.lock.omitted_packages import omitted_packages
 from harness.cell_program.built_environment import CellDevice, read_cell_device
 from harness.check import TaskContext
@@ -105,8 +105,12 @@ def environment_spec(ctx: TaskContext) -> EnvironmentSpec:
     commit_packages = _commit_packages(pins, device)
     interpreter = find_interpreter(platform_facet.python, os.environ)
     if interpreter is None:
-        reason = f"This host has no Python {platform_facet.python}."
-        raise BuildStepError("interpreter", reason, unsupported=True)
+        ctx.log(f"this host has no Python {platform_facet.python}: fetching it with uv")
+        fetched = fetch_interpreter(platform_facet.python, os.environ)
+        if isinstance(fetched, str):
+            reason = f"This host has no Python {platform_facet.python}, and uv cannot fetch it: {fetched}."
+            raise BuildStepError("interpreter", reason, unsupported=True)
+        interpreter = fetched
     lock = ctx.artifact("resolve", "lock.txt")
     patched, manifest = _patched_input(ctx)
     locked = parse_lock(lock.read_text("utf-8"))

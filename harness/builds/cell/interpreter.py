@@ -8,10 +8,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from harness.sources.packages.index_settings import uv_binary
+from harness.sources.redact import redact_text
 from harness.user_folders import exists, home_folder
 
 VERSION_PROGRAM = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
 ASK_SECONDS = 20.0
+FETCH_SECONDS = 300.0
 
 
 def find_interpreter(version: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
@@ -28,6 +31,24 @@ def find_interpreter(version: str, environ: Mapping[str, str]) -> tuple[str, str
         if _fits(full, version):
             return str(candidate), full
     return None
+
+
+def fetch_interpreter(version: str, environ: Mapping[str, str]) -> tuple[str, str] | str:
+    """Install a Python with uv, where the machine has none; returns it, or why that failed.
+
+    uv's own settings count, such as UV_PYTHON_INSTALL_MIRROR and UV_PYTHON_DOWNLOADS.
+    """
+    argv = [uv_binary(), "python", "install", "--no-bin", version]
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, errors="replace", timeout=FETCH_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        return redact_text(lines[-1] if lines else f"uv ended with {done.returncode}")[:300]
+    return find_interpreter(version, environ) or "uv installed it, but it cannot be started"
 
 
 def _fits(full: str, version: str) -> bool:

@@ -146,6 +146,11 @@ class AxisEntry(MatrixEntry):
         description="Additional package indexes, searched for versions that the main index lacks and that a "
         "published table lists or that are development builds",
     )
+    host: Specifiers = Field(
+        [],
+        description="For the axis `python`: the versions that `host` can mean. If another one runs "
+        "npu-matrix, `host` means the newest of these that this machine has",
+    )
     values: dict[str, dict[str, Text]] = Field(
         {}, description="The allowed values, each with facts about it. Empty: any version is allowed"
     )

@@ -36,6 +36,8 @@ class Axis:
     extra_index: tuple[str, ...] = ()
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     published: frozenset[str] = frozenset()
+    #: The versions that `host` can mean, for the axis `python`; None if any.
+    host: Condition | None = None
     where: Location = field(compare=False)
 
     @property

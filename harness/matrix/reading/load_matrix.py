@@ -142,6 +142,10 @@ class _MatrixLoader(NameResolver):
             values={value: mapping(facts) for value, facts in entry.get("values", {}).items()},
             where=self.document.where(path, key=True),
         )
+        if "host" in entry:
+            words = texts(entry["host"])
+            found = [self.specifier((*path, "host"), axis, word) for word in words]
+            axis = replace(axis, host=Condition(axis=name, specifiers=tuple(one for one in found if one)))
         if axis.tag and (self.attempt((*path, "tag"), lambda: placeholders(axis.tag)) or ()) != ("version",):
             self.problem(
                 (*path, "tag"),

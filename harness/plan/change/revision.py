@@ -187,7 +187,23 @@ def extract_revision(root: Path, revision: Revision, folder: Path) -> Path:
     found = _git(root, "rev-parse", "--show-toplevel", "--show-prefix")
     top, _, prefix = os.fsdecode(found.stdout).partition("\n")
     _check_out(Path(top), revision.commit, folder / "tree", revision)
+    _link_repository(root, revision.commit, folder)
     return folder / "tree" / prefix.rstrip("\n")
+
+
+def _link_repository(root: Path, commit: str, folder: Path) -> None:
+    """Make the tree a work tree of the repository, as `git worktree` does, but unknown to the repository.
+
+    Patches that are commits of a branch are read from the repository; there, HEAD is the revision.
+    """
+    common = os.fsdecode(_git(root, "rev-parse", "--path-format=absolute", "--git-common-dir").stdout)
+    private = folder / "tree.git"
+    private.mkdir()
+    (private / "commondir").write_text(common, encoding="utf-8", errors="surrogateescape")
+    (private / "HEAD").write_text(f"{commit}\n", encoding="utf-8")
+    link = folder / "tree" / ".git"
+    if not link.exists() and not link.is_symlink():
+        link.write_text(f"gitdir: {private}\n", encoding="utf-8", errors="surrogateescape")
 
 
 def _check_out(repository: Path, commit: str, folder: Path, revision: Revision) -> None:

@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.builds.cell.interpreter import find_interpreter
 from harness.devices.host.inventory import HostReport, HostView, inspect_host
 from harness.devices.host.soc import driver_misfit
 from harness.digest import digest_file, digest_json
 from harness.errors import InputError, Location
 from harness.ledger.plan_record import PlanEntry, PlannedExpectation
 from harness.matrix.model.cell import Cell
+from harness.matrix.model.definitions import Axis
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.matrix.version_matrix import Matrix
 from harness.package import PACKAGE_ROOT, shipped_file, shipped_root
@@ -40,6 +42,9 @@ from harness.workspace.planning.plan_selection import (
     selection_options,
     split_names,
 )
+
+#: The minor versions of Python 3 that cells can have.
+_OLDEST_MINOR, _NEWEST_MINOR = 9, 14
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +213,22 @@ def _stale_imports(settings: Settings) -> tuple[str, ...]:
     )
 
 
+def host_python(axis: Axis | None, environ: Mapping[str, str]) -> str:
+    """The Python of cells with `python: host`, such as 3.11.
+
+    It is the version that runs npu-matrix. If the matrix does not allow it, it is the newest allowed version
+    that this machine has; if it has none, the newest known one, which is fetched for the environment.
+    """
+    own = sys.version_info.minor
+    candidates = [f"3.{minor}" for minor in (own, *range(_NEWEST_MINOR, _OLDEST_MINOR - 1, -1))]
+    if axis is None or axis.host is None:
+        return candidates[0]
+    allowed = [one for one in candidates if axis.host.holds({axis.name: axis.parse(one)})]
+    if not allowed or allowed[0] == candidates[0]:
+        return candidates[0]
+    return next((one for one in allowed if find_interpreter(one, environ)), allowed[0])
+
+
 def facet_inputs(settings: Settings, matrix: Matrix, package_root: Path = PACKAGE_ROOT) -> FacetInputs:
     """The inputs of facets in addition to the cell."""
 
@@ -218,7 +239,7 @@ def facet_inputs(settings: Settings, matrix: Matrix, package_root: Path = PACKAG
         return tuple(sources.facet(upstream, version))
 
     return FacetInputs(
-        host_python=f"{sys.version_info.major}.{sys.version_info.minor}",
+        host_python=host_python(matrix.axes.get("python"), os.environ),
         host_arch=platform.machine(),
         patches=lambda upstream, version: list(patches(upstream, version)),
         recipes=matrix.recipes,

@@ -12,7 +12,7 @@ import pytest
 import harness
 from harness.builds.cell.bundle import make_bundle
 from harness.builds.cell.cell_command import cell_command
-from harness.builds.cell.interpreter import find_interpreter
+from harness.builds.cell.interpreter import fetch_interpreter, find_interpreter
 from harness.cell_program.built_environment import CellDevice, EnvironmentLocation
 from harness.code_graph.reachable_code import MISSING, WHOLE, CodeGraph
 from harness.errors import InfrastructureError
@@ -183,3 +183,10 @@ def test_this_interpreters_version_needs_no_search() -> None:
     found = find_interpreter(f"{sys.version_info.major}.{sys.version_info.minor}", {"PATH": ""})
     assert found is not None
     assert Path(found[0]).exists()
+
+
+def test_a_python_that_nobody_has_is_told_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_PYTHON_DOWNLOADS", "never")
+    why = fetch_interpreter("3.99", {})
+    assert isinstance(why, str)
+    assert "3.99" in why

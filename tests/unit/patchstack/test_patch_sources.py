@@ -11,6 +11,7 @@ from harness.errors import InputError
 from harness.matrix.reading.load_matrix import parse_matrix
 from harness.patchstack.stacks.patch_sources import PatchSources
 from harness.patchstack.stacks.patch_stack import SelectedPatch
+from harness.plan.change.revision import extract_revision, resolve_revision
 
 PATCH = (
     "diff --git a/verl/x.py b/verl/x.py\n--- a/verl/x.py\n+++ b/verl/x.py\n@@ -1 +1,2 @@\n a = 1\n+b = {}\n"
@@ -58,7 +59,7 @@ def test_folders_by_commit_go_to_the_cells_with_this_commit(tmp_path: Path) -> N
         "verl_npu/patch/verl/stray.patch",
     )
     found = sources(tmp_path, "  - {folder: verl_npu}")
-    assert names(found.select("verl", f"0.6.0.dev0@{COMMIT}")) == ["verl/verl/796871d7d/a"]
+    assert names(found.select("verl", f"0.6.0.dev0@{COMMIT}")) == ["verl/796871d7d/a"]
     assert names(found.select("verl", "0.7.1")) == []
     assert reasons(found) == {
         "verl_npu/patch/verl/0123456/old.patch": "it is for commit 0123456 of verl, which no cell has",
@@ -203,3 +204,18 @@ def test_a_linked_folder_outside_is_refused(tmp_path: Path) -> None:
     (root / "p").symlink_to(tmp_path / "outside")
     with pytest.raises(InputError, match="outside of the repository"):
         sources(root, "  - {folder: p, upstream: verl}").select("verl", "0.7.1")
+
+
+def test_in_the_tree_of_a_revision_head_is_that_revision(
+    fork: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    before = git(fork, "rev-parse", "HEAD~1")
+    place = tmp_path_factory.mktemp("place")
+    there = extract_revision(fork, resolve_revision(fork, "HEAD~1"), place)
+    entry = "  - {branch: HEAD, base: v0.7.1, upstream: verl}"
+    assert git(there, "rev-parse", "HEAD") == before
+    assert names(sources(there, entry).select("verl", "0.7.1")) == ["verl/0001-Use-HCCL-first"]
+    assert names(sources(fork, entry).select("verl", "0.7.1"))[1:] == ["verl/0002-second"]
+    for facet in sources(there, entry).facet("verl", "0.7.1"):
+        assert SelectedPatch.from_facet(facet, there).data
+    assert git(fork, "worktree", "list").count("\n") == 0, "the repository does not know it"

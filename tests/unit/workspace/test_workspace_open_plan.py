@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from harness.devices.host.inventory import HostView, inspect_host
+from harness.matrix.reading.load_matrix import load_matrix, parse_matrix
 from harness.settings import load_settings
-from harness.workspace.planning.open_plan import open_plan
+from harness.workspace.planning import open_plan as open_plan_module
+from harness.workspace.planning.open_plan import host_python, open_plan
 
 REPOSITORY = Path(__file__).parents[3]
 MANAGERS = ["davinci_manager", "devmm_svm", "hisi_hdc"]
@@ -70,3 +73,43 @@ def test_the_simulated_cells_stay_simulated_on_a_host_with_cards(plan_on):
     entries = plan_on(A2, "26.0.rc1")
     devices = {entries[key].check for key in entries if key[0] == "" and entries[key].key}
     assert {"environment", "loss", "grpo", "gspo"} <= devices
+
+
+def python_of_cells(monkeypatch: pytest.MonkeyPatch, own: int, here: tuple[str, ...], host: str) -> str:
+    version = SimpleNamespace(major=3, minor=own)
+    monkeypatch.setattr(open_plan_module.sys, "version_info", version)
+    monkeypatch.setattr(
+        open_plan_module, "find_interpreter", lambda name, _environ: (name, name) if name in here else None
+    )
+    limit = f'host: "{host}", ' if host else ""
+    matrix = parse_matrix(
+        f"format: 1\naxes: {{python: {{title: p, scheme: python, {limit}source: s}}}}\n"
+        "profiles: {default: {title: t, select: [{product: {python: [host]}}]}}\n"
+    )
+    return host_python(matrix.axes["python"], {})
+
+
+@pytest.mark.parametrize(
+    ("own", "here", "host", "expected"),
+    [
+        (11, (), ">=3.10,<3.13", "3.11"),
+        (13, ("3.10", "3.11"), ">=3.10,<3.13", "3.11"),
+        (14, ("3.12", "3.11", "3.9"), ">=3.10,<3.13", "3.12"),
+        (14, (), ">=3.10,<3.13", "3.12"),
+        (14, ("3.11",), "", "3.14"),
+        (14, ("3.11",), ">=3.20", "3.14"),
+    ],
+)
+def test_the_python_of_cells_on_hosts_with_another_python(
+    own: int, here: tuple[str, ...], host: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert python_of_cells(monkeypatch, own, here, host) == expected
+
+
+def test_the_default_profile_does_not_need_the_python_that_runs_npu_matrix() -> None:
+    axis = load_matrix(REPOSITORY / "matrix.yaml").axes["python"]
+    assert axis.host is not None
+    allowed = [
+        f"3.{minor}" for minor in range(8, 16) if axis.host.holds({"python": axis.parse(f"3.{minor}")})
+    ]
+    assert allowed == ["3.10", "3.11", "3.12"]
