@@ -21,6 +21,7 @@ from harness.report.model.streak import (
     condensed_history,
 )
 from harness.report.model.turning_points import Turn
+from harness.report.model.typed_measurements import typed_measurements
 from harness.serialisation import JsonValue
 from harness.sources.issue_states import IssueState
 from harness.verdict.verdict import Verdict
@@ -183,6 +184,11 @@ class ReportResult:
     def measurements(self) -> Mapping[str, JsonValue]:
         """The stored measurements; empty without an outcome."""
         return self.verdict.outcome.measurements if self.verdict.outcome else {}
+
+    @cached_property
+    def typed(self) -> object | None:
+        """The measurements as the dataclass of their check, None without one; read once for all pages."""
+        return typed_measurements(self.check, self.measurements)
 
     @cached_property
     def mark(self) -> Mark:

@@ -69,19 +69,43 @@ class HistoryEntry:
     @property
     def foreseen(self) -> Foreseen:
         """Whether the failure was expected then, and whether it is expected now."""
-        if self.verdict.status not in MAY_BE_EXPECTED:
-            return Foreseen.NO
-        if self.verdict.standing is None:
-            return Foreseen.NOW_ONLY_KNOWN if self.expected_now else Foreseen.NO
-        if self.verdict.standing is Standing.KNOWN:
-            return Foreseen.THEN_AND_NOW if self.expected_now else Foreseen.THEN
-        return Foreseen.NOW if self.expected_now else Foreseen.NO
+        return self.shown[1]
 
     @property
     def mark(self) -> Mark:
         """How the verdict is shown: as it was judged then, or by today's expectations if nothing says how."""
-        unrecorded = self.foreseen is Foreseen.NOW_ONLY_KNOWN
-        return mark_of(self.verdict.status, Standing.KNOWN) if unrecorded else self.verdict.mark
+        return self.shown[0]
+
+    @property
+    def shown(self) -> tuple[Mark, Foreseen]:
+        """`mark` and `foreseen`."""
+        verdict = self.verdict
+        standing = verdict.standing
+        return _SHOWN[verdict.status._value_, standing._value_ if standing else "", self.expected_now]
+
+
+def _shown(status: Status, standing: Standing | None, *, expected_now: bool) -> tuple[Mark, Foreseen]:
+    if status not in MAY_BE_EXPECTED:
+        foreseen = Foreseen.NO
+    elif standing is None:
+        foreseen = Foreseen.NOW_ONLY_KNOWN if expected_now else Foreseen.NO
+    elif standing is Standing.KNOWN:
+        foreseen = Foreseen.THEN_AND_NOW if expected_now else Foreseen.THEN
+    else:
+        foreseen = Foreseen.NOW if expected_now else Foreseen.NO
+    judged = Standing.KNOWN if foreseen is Foreseen.NOW_ONLY_KNOWN else standing or Standing.AS_EXPECTED
+    return mark_of(status, judged), foreseen
+
+
+#: By status, standing and whether the failure is expected now: a large report looks up millions of them.
+_SHOWN = {
+    (status._value_, standing._value_ if standing else "", expected_now): _shown(
+        status, standing, expected_now=expected_now
+    )
+    for status in Status
+    for standing in (None, *Standing)
+    for expected_now in (False, True)
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,13 +167,13 @@ def condensed_history(history: Sequence[HistoryEntry]) -> CondensedHistory:
                     past.run_id,
                     past.time,
                     verdict.status._value_,
-                    past.mark._value_,
-                    past.foreseen._value_,
+                    mark._value_,
+                    foreseen._value_,
                     verdict.evidence._value_ if verdict.evidence else "",
                     number(verdict.key, len(keys)) if verdict.key else -1,
                 )
                 for past in history
-                for verdict in (past.verdict,)
+                for verdict, (mark, foreseen) in ((past.verdict, past.shown),)
             ]
         )
     )

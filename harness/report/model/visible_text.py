@@ -6,6 +6,7 @@ import math
 import re
 import unicodedata
 from datetime import datetime, timezone
+from functools import lru_cache
 
 from harness.digest import digest_bytes
 
@@ -57,6 +58,7 @@ def file_name(identity: str) -> str:
     return f"{letters}-{digest_bytes(identity.encode('utf-8', 'surrogatepass'))[:10]}"
 
 
+@lru_cache(maxsize=4_096)
 def moment(seconds: float) -> str:
     """Unix seconds as `2026-11-20 07:31 UTC`; a dash if they are no valid time."""
     try:
@@ -66,6 +68,7 @@ def moment(seconds: float) -> str:
     return when.strftime("%Y-%m-%d %H:%M UTC") if seconds > 0 else "—"
 
 
+@lru_cache(maxsize=4_096)
 def iso(seconds: float) -> str:
     """Unix seconds as `2026-11-20T07:31:00Z`; "" if they are no valid time."""
     try:

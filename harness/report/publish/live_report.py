@@ -41,7 +41,7 @@ class LiveReport:
         """Update the report to `inputs`, which have the same cells; returns the files that were written."""
         shown = {(result.cell_id, result.check): result for result in self._model.inputs.results}
         results = tuple(
-            old if (old := shown.get((new.cell_id, new.check))) == new and old is not None else new
+            old if (old := shown.get((new.cell_id, new.check))) is new or (old and old == new) else new
             for new in inputs.results
         )
         cells = tuple(

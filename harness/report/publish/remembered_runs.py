@@ -12,6 +12,7 @@ from harness.report.model.visible_text import clip, moment, visible
 from harness.report.pages.page_templates import anchor_of
 
 ABSENT = "-"
+CODES = {mark: style.code for mark, style in STYLES.items()}
 
 
 def run_ids(model: ReportModel) -> tuple[str, ...]:
@@ -36,8 +37,8 @@ def row_history(row: ReportRow, indices: dict[str, int], count: int) -> RowHisto
         for past in result.history:
             index = indices.get(past.run_id)
             if index is not None:
-                letters[index] = STYLES[past.mark].code
-        letters[-1] = STYLES[result.mark].code
+                letters[index] = CODES[past.mark]
+        letters[-1] = CODES[result.mark]
         found[check] = "".join(letters)
     return RowHistory(name=visible(clip(row.cell.title or row.cell.id, 120)), page=row.slug, verdicts=found)
 
