@@ -38,6 +38,7 @@ SECTIONS = {
         "containers",
         "upstream-sources",
         "gate-patch-pr",
+        "read-report",
         "read-red-numerics",
         "read-red-generation",
     ),

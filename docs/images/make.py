@@ -1,7 +1,7 @@
 """Makes the pictures of the README from a report: `python docs/images/make.py reports`.
 
-Needs Debian's chromium. Writes report.png and report-dark.png (the grid), numerics.png, convergence.png, and
-cell.png (one cell, if named).
+Needs Debian's chromium, and a Chinese font (fonts-wqy-microhei). Writes report.png, report-zh.png,
+report-dark.png, report-phone.png, numerics.png, convergence.png, and cell.png (one cell, if named).
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ FLAGS = (
 
 
 def picture(chromium: str, page: str, target: Path, width: int, height: int) -> None:
-    """Take one picture at twice the pixel density."""
+    """Take one picture; one pixel for each CSS pixel keeps it small."""
     with tempfile.TemporaryDirectory() as profile:
         subprocess.run(
             [
                 chromium,
                 *FLAGS,
                 f"--user-data-dir={profile}",
-                "--force-device-scale-factor=2",
                 f"--window-size={width},{height}",
                 "--virtual-time-budget=2000",
                 f"--screenshot={target}",
@@ -54,7 +53,7 @@ def main() -> int:
     )
     parser.add_argument("reports", type=Path, help="the folder of a report")
     parser.add_argument("--cell", default="", help="also take cells/CELL.html")
-    parser.add_argument("--size", default="1440x1000", help="of the picture, in CSS pixels")
+    parser.add_argument("--size", default="1350x1050", help="of the picture, in CSS pixels")
     parser.add_argument("--out", type=Path, default=HERE)
     options = parser.parse_args()
     chromium = shutil.which("chromium")
@@ -63,12 +62,18 @@ def main() -> int:
         return 2
     width, height = (int(part) for part in options.size.split("x"))
     folder = options.reports.resolve()
-    index = (folder / "index.html").as_uri()
-    for theme, name in (("light", "report.png"), ("dark", "report-dark.png")):
-        picture(chromium, f"{index}#theme={theme}", options.out / name, width, height)
-    for name in ("numerics", "convergence"):
-        page = (folder / f"{name}.html").as_uri()
-        picture(chromium, f"{page}#theme=light", options.out / f"{name}.png", width, height)
+    phone = (500, 1000)
+    pictures = (
+        ("report", "index.html#theme=light", (width, height)),
+        ("report-zh", "index.html#theme=light&lang=zh", (width, height)),
+        ("report-dark", "index.html#theme=dark", (width, height)),
+        ("report-phone", "index.html#theme=light", phone),
+        ("numerics", "numerics.html#theme=light", (width, height)),
+        ("convergence", "convergence.html#theme=light", (width, height)),
+    )
+    for name, page, (wide, high) in pictures:
+        address, _, state = page.partition("#")
+        picture(chromium, f"{(folder / address).as_uri()}#{state}", options.out / f"{name}.png", wide, high)
     if options.cell:
         page = (folder / "cells" / f"{options.cell}.html").as_uri()
         picture(chromium, f"{page}#theme=light", options.out / "cell.png", width, height)
