@@ -105,7 +105,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         ),
         change(v={"verl": "0.7.1"}),
     ),
-    "ALLMASK-NAN": (change(o={ALG + "rollout_correction.rollout_rs": "token"}), change(v={"verl": "0.6.1"})),
+    "ALLMASK-NAN": (
+        change(o={ALG + "rollout_correction.rollout_rs": "token"}, v={"verl": "0.7.1"}),
+        change(o={"trainer.use_legacy_worker_impl": "disable"}),
+    ),
+    "KL-REWARD-COEF-DEAD": (
+        change(o={ALG + "kl_ctrl.kl_coef": 0.001}),
+        change(o={ALG + "use_kl_in_reward": True}),
+    ),
     "LOGP-OFF": (
         change(o={R + "calculate_log_probs": ...}, v={"verl": "0.8.0"}),
         change(v={"verl": "0.9.0"}),
