@@ -13,7 +13,8 @@ from markupsafe import escape
 
 from harness.outcome import Evidence
 from harness.report.model.marks import EVIDENCE, RAN, Mark
-from harness.report.model.report_model import ReportModel, ReportRow
+from harness.report.model.report_model import ReportModel
+from harness.report.model.stack_counts import marks_by_stack
 from harness.report.model.visible_text import clip, file_name, visible
 
 HEIGHT = 20
@@ -46,21 +47,16 @@ def badges(model: ReportModel) -> dict[str, Badge]:
 
 def _stack_badges(model: ReportModel) -> dict[str, Badge]:
     """A badge for each stack and kind of evidence with which one of its checks ran."""
-    stacks: dict[str, list[ReportRow]] = {}
-    for row in model.rows:
-        if row.cell.stack and (row.cell.stack in stacks or len(stacks) < MOST_STACKS):
-            stacks.setdefault(row.cell.stack, []).append(row)
     found = {}
-    for stack, rows in stacks.items():
-        results = [result for row in rows for result in row.results.values()]
-        for evidence in EVIDENCE:
-            marks = Counter(result.mark for result in results if result.shown_evidence is evidence)
+    for stack, counts in marks_by_stack(model, MOST_STACKS).items():
+        waiting = sum(count for (mark, _evidence), count in counts.items() if mark not in RAN)
+        rest = f", {waiting} not run" if waiting else ""
+        for evidence, style in EVIDENCE.items():
+            marks = Counter({mark: count for (mark, kind), count in counts.items() if kind is evidence})
             if marks:
-                name = f"stacks/{file_name(stack)}-{evidence.value}"
-                label = f"{clip(stack, 40)} {EVIDENCE[evidence].label}"
-                waiting = sum(result.mark not in RAN for result in results)
-                found[name] = _counted(
-                    model, evidence, marks, label, f", {waiting} not run" if waiting else ""
+                label = f"{clip(stack, 40)} {style.label}"
+                found[f"stacks/{file_name(stack)}-{evidence.value}"] = _counted(
+                    model, evidence, marks, label, rest
                 )
     return found
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from harness.outcome import Evidence
 from harness.report.model.known_failures import NOBODY, failures_by_owner
-from harness.report.model.marks import Mark
+from harness.report.model.marks import RAN, Mark
 from harness.report.model.report_model import ReportModel
+from harness.report.model.stack_counts import marks_by_stack
 from harness.report.model.turn_groups import hardware_lines
 from harness.report.model.visible_text import clip, visible
 
@@ -103,11 +104,14 @@ def _owned(model: ReportModel) -> Iterable[Gauge]:
 
 
 def _by_tier(model: ReportModel) -> list[tuple[Labels, float]]:
+    both = Counter(
+        (result.mark, result.entry.tier, result.verdict.evidence)
+        for row in model.rows
+        for result in row.results.values()
+    )
     counts: Counter[tuple[str, str, str]] = Counter()
-    for row in model.rows:
-        for result in row.results.values():
-            evidence = result.shown_evidence
-            counts[result.mark.value, result.entry.tier.value, _evidence(evidence)] += 1
+    for (mark, tier, evidence), count in both.items():
+        counts[mark.value, tier.value, _evidence(mark, evidence)] += count
     return [
         ({"verdict": verdict, "tier": tier, "evidence": evidence}, float(count))
         for (verdict, tier, evidence), count in sorted(counts.items())
@@ -115,17 +119,16 @@ def _by_tier(model: ReportModel) -> list[tuple[Labels, float]]:
 
 
 def _by_stack(model: ReportModel) -> list[tuple[Labels, float]]:
-    counts: dict[str, Counter[tuple[Mark, Evidence | None]]] = {}
-    for row in model.rows:
-        if not row.cell.stack or (row.cell.stack not in counts and len(counts) == MOST_STACKS):
-            continue
-        found = counts.setdefault(row.cell.stack, Counter())
-        found.update((result.mark, result.shown_evidence) for result in row.results.values())
-    return [
-        ({"stack": stack, "verdict": mark.value, "evidence": _evidence(evidence)}, float(count))
-        for stack, found in counts.items()
-        for (mark, evidence), count in found.items()
-    ]
+    found: list[tuple[Labels, float]] = []
+    for stack, counts in marks_by_stack(model, MOST_STACKS).items():
+        found += [
+            (
+                {"stack": stack, "verdict": mark.value, "evidence": evidence.value if evidence else "none"},
+                float(count),
+            )
+            for (mark, evidence), count in counts.items()
+        ]
+    return found
 
 
 def _hardware(model: ReportModel) -> list[tuple[Labels, float]]:
@@ -139,8 +142,9 @@ def _hardware(model: ReportModel) -> list[tuple[Labels, float]]:
     ]
 
 
-def _evidence(evidence: Evidence | None) -> str:
-    return evidence.value if evidence else "none"
+def _evidence(mark: Mark, evidence: Evidence | None) -> str:
+    """The evidence of a check that ran to a verdict; none for all others."""
+    return evidence.value if evidence and mark in RAN else "none"
 
 
 def _timestamp(until: str) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.report.model.known_failures import NOBODY, failures_by_owner
+from harness.report.model.known_failures import NOBODY, OwnedFailure, failures_by_owner
 from harness.report.model.markdown_text import escape
 from harness.report.model.marks import EVIDENCE, STYLES
 from harness.report.model.report_model import Attention, ReportModel
@@ -30,38 +30,50 @@ def weekly_summary(model: ReportModel, limit: int = LIMIT) -> str:
     lines = [f"### {_text(model.headline, 300)}", "", _text(model.proof, 300)]
     left_out: list[str] = []
     room = limit - RESERVE - _size(lines)
-    for title, items in _sections(model):
-        if not items:
+    for title, count, items in _sections(model):
+        if not count:
             continue
-        heading = ["", f"**{title}** ({len(items)})", ""]
+        heading = ["", f"**{title}** ({count})", ""]
         taken: list[str] = []
+        used = _size(heading)
+        # Only what fits is written out: a large matrix has thousands of entries.
         for item in items:
-            if _size([*heading, *taken, item]) > room:
+            used += _size([item])
+            if used > room:
                 break
             taken.append(item)
         if taken:
             lines += [*heading, *taken]
             room -= _size([*heading, *taken])
-        if len(taken) < len(items):
-            left_out.append(f"{len(items) - len(taken)} of {len(items)} under {title!r}")
+        if len(taken) < count:
+            left_out.append(f"{count - len(taken)} of {count} under {title!r}")
     if left_out:
         lines += ["", _cut(f"Left out to stay short: {'; '.join(left_out)}. The report has all of it.")]
     return "\n".join(lines) + "\n"
 
 
-def _sections(model: ReportModel) -> Iterator[tuple[str, Sequence[str]]]:
+def _sections(model: ReportModel) -> Iterator[tuple[str, int, Iterator[str]]]:
+    """Title, number of entries, and the entries, the most urgent sections first."""
     since = model.inputs.generated - WEEK_S
     recent = [group for group in turn_groups(model) if group.turn.after.time >= since]
     changed = [group for group in recent if group.turn.cause not in NO_CHANGE]
-    unowned = failures_by_owner(model.inputs).get(NOBODY, ())
-    yield "Broke in the last 7 days", [_turned(one) for one in changed if not one.turn.better]
-    yield "Needs attention", [_attention(model, item) for item in model.attention]
-    yield "Fixed in the last 7 days", [_turned(one) for one in changed if one.turn.better]
-    yield "Failures without an owner", [f"- {_text(one.check, 60)}: {_text(one.reason)}" for one in unowned]
-    yield "Without a verdict", [f"- {_text(str(one))}" for one in model.unanswered]
-    yield "Last runs on hardware", [_hardware(line) for line in hardware_lines(model)]
+    broke = [one for one in changed if not one.turn.better]
+    fixed = [one for one in changed if one.turn.better]
     same = [one for one in recent if one.turn.cause in NO_CHANGE]
-    yield "Different verdicts with the same inputs", list(map(_turned, same))
+    unowned = failures_by_owner(model.inputs).get(NOBODY, ())
+    hardware = hardware_lines(model)
+    attention, unanswered = model.attention, model.unanswered
+    yield "Broke in the last 7 days", len(broke), map(_turned, broke)
+    yield "Needs attention", len(attention), (_attention(model, item) for item in attention)
+    yield "Fixed in the last 7 days", len(fixed), map(_turned, fixed)
+    yield "Failures without an owner", len(unowned), map(_unowned, unowned)
+    yield "Without a verdict", len(unanswered), (f"- {_text(str(one))}" for one in unanswered)
+    yield "Last runs on hardware", len(hardware), map(_hardware, hardware)
+    yield "Different verdicts with the same inputs", len(same), map(_turned, same)
+
+
+def _unowned(failure: OwnedFailure) -> str:
+    return f"- {_text(failure.check, 60)}: {_text(failure.reason)}"
 
 
 def _attention(model: ReportModel, item: Attention) -> str:
