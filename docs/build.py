@@ -32,6 +32,7 @@ from harness import __version__  # noqa: E402
 SECTIONS = {
     "tutorial": ("patch-maintainer", "bring-up", "ci-owner", "first-report"),
     "how-to": (
+        "advise",
         "new-verl",
         "rebase-patch",
         "add-npu-host",

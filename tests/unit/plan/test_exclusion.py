@@ -11,11 +11,10 @@ from harness.matrix.model.versions import Scheme, parse_specifier, parse_version
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.outcome import Evidence, Status
 from harness.plan.feasibility.exclusion import explain_combination, minimal_contradiction, parse_axes
-from harness.plan.feasibility.frontier import (
+from harness.plan.feasibility.newest_versions import (
     CellProof,
     CheckProof,
     ProofState,
-    newest_cells,
     newest_versions,
     upgrade_obstacles,
 )
@@ -175,31 +174,6 @@ def test_no_cell_at_all_names_the_nearest(matrix):
     found = newest_versions(matrix, "verl", [condition(matrix, "cann", "8.1.RC1")], proofs(matrix))
     assert found.candidate is None
     assert found.nearest
-
-
-def newer(matrix, left, right):
-    """Whether a cell is newer on some axis and older on none, the rest being the same."""
-    if left.axes.keys() != right.axes.keys():
-        return False
-    steps = []
-    for axis, version in matrix.versions(left.axes).items():
-        other = matrix.axes[axis].parse(right.axes[axis])
-        ordered = version.order is not None and other.order is not None
-        steps.append(version.compare(other) if ordered else 0 if version == other else -1)
-    return min(steps) >= 0 and max(steps) == 1
-
-
-def test_a_refuted_cell_is_not_on_the_frontier_and_no_member_is_older_than_another(matrix):
-    where = [condition(matrix, "device", "sim")]
-    cells = [cell for cell in matrix.all_cells if cell.device == "sim"]
-    refuted = set()
-    for _round in range(3):
-        members = [one.cell for one in newest_cells(matrix, where, proofs(matrix, failed=refuted))]
-        left = [cell for cell in cells if cell.id not in refuted]
-        expected = {one.id for one in left if not any(newer(matrix, other, one) for other in left)}
-        assert {one.id for one in members} == expected
-        assert members
-        refuted |= expected
 
 
 def test_what_blocks_a_version_on_a_stack(matrix):

@@ -1,4 +1,4 @@
-"""What `frontier --probe` asks next: the newest that is open, its cheapest tier, and nothing of what is settled."""
+"""What `advise AXIS --probe` asks next: the newest that is open, its cheapest tier, and nothing of what is settled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.ledger.plan_record import PlanEntry, Skip
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.outcome import Evidence, Status, Tier
-from harness.plan.feasibility.frontier import CellProof, CheckProof, newest_versions, next_probe
+from harness.plan.feasibility.newest_versions import CellProof, CheckProof, newest_versions, next_probe
 
 MATRIX = load_matrix(Path(__file__).parents[3] / "matrix.yaml")
 CELLS = {cell.axes["verl"]: cell for cell in MATRIX.cells("default").cells if cell.device == "sim"}

@@ -186,31 +186,6 @@ def newest_versions(
     return NewestVersions(axis=axis, versions=tuple(found_versions), nearest=near)
 
 
-def newest_cells(
-    matrix: Matrix, conditions: Sequence[Condition], proofs: Mapping[str, CellProof]
-) -> tuple[CellProof, ...]:
-    """The Pareto set of the cells that are not refuted, best proved first: no other such cell is newer.
-
-    A cell is newer than another if both have the same axes and it is newer on at least one axis, older on
-    none, and equal on all axes whose values have no order.
-    """
-    cells = [
-        cell
-        for cell in matrix.all_cells
-        if cell.id in proofs
-        and meets_conditions(matrix, cell, conditions)
-        and proofs[cell.id].state is not ProofState.REFUTED
-    ]
-    versions = {cell.id: matrix.versions(cell.axes) for cell in cells}
-    front: list[Cell] = []
-    for cell in cells:
-        mine = versions[cell.id]
-        if any(_newer(versions[other.id], mine) for other in front):
-            continue
-        front = [other for other in front if not _newer(mine, versions[other.id])] + [cell]
-    return tuple(sorted((proofs[cell.id] for cell in front), key=_strength, reverse=True))
-
-
 def upgrade_obstacles(
     matrix: Matrix, cell: Cell, wanted: Mapping[str, Version], proofs: Mapping[str, CellProof]
 ) -> UpgradeObstacles:
@@ -288,16 +263,3 @@ def _strength(proof: CellProof) -> tuple[int, int, int, str]:
     order = [ProofState.REFUTED, ProofState.OPEN, ProofState.WORKS]
     evidence = max((check.evidence.rank for check in proof.checks if check.evidence), default=-1)
     return order.index(proof.state), evidence, proof.passed, proof.cell.id
-
-
-def _newer(left: Mapping[str, Version], right: Mapping[str, Version]) -> bool:
-    if left.keys() != right.keys():
-        return False
-    steps = []
-    for axis, version in left.items():
-        other = right[axis]
-        if version.order is None or other.order is None:
-            steps.append(0 if version == other else -1)
-        else:
-            steps.append(version.compare(other))
-    return min(steps, default=0) >= 0 and max(steps, default=0) > 0

@@ -13,7 +13,7 @@ from harness.matrix.model.versions import parse_specifier
 from harness.matrix.version_matrix import Matrix
 from harness.outcome import Tier
 from harness.plan.feasibility.exclusion import meets_conditions
-from harness.plan.feasibility.frontier import (
+from harness.plan.feasibility.newest_versions import (
     CellProof,
     CheckProof,
     NewestVersions,
@@ -32,10 +32,10 @@ LOGGER = logging.getLogger(__name__)
 _CONDITION = re.compile(r"\s*(?P<axis>[a-z_][a-z0-9_]*)\s*(?P<specifier>[<>=!].*)")
 
 
-def probe_frontier(
+def probe_versions(
     settings: Settings, matrix: Matrix, axis: str, conditions: tuple[Condition, ...], most: str
 ) -> tuple[PlanContext, NewestVersions]:
-    """Run missing checks until the newest working version is known; returns the plan and the frontier."""
+    """Run missing checks until the newest working version is known; returns the plan and the versions."""
     tried: set[str] = set()
     while True:
         context, proofs = known_proofs(settings, matrix, conditions)

@@ -1,4 +1,4 @@
-"""What `npu-matrix frontier` finds, as JSON and as text."""
+"""What `npu-matrix advise AXIS` finds, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from harness.cli.explain_output import violation_json
 from harness.errors import InputError, NothingSelectedError, did_you_mean
 from harness.matrix.version_matrix import Matrix
 from harness.plan.feasibility.exclusion import NearestCell, RuleViolation, parse_axes
-from harness.plan.feasibility.frontier import (
+from harness.plan.feasibility.newest_versions import (
     CellProof,
     NewestVersions,
-    newest_cells,
     newest_versions,
     upgrade_obstacles,
 )
 from harness.settings import Settings
-from harness.workspace.execution.frontier_probe import (
+from harness.workspace.execution.version_probe import (
     known_proofs,
     parse_conditions,
-    probe_frontier,
+    probe_versions,
     profile_of_cell,
 )
 from harness.workspace.planning.plan_selection import find_cell, relative_location
@@ -41,7 +40,7 @@ def describe_newest_versions(
     if not found.versions:
         raise NothingSelectedError(f"no cell has a value of {axis}")
     if probe:
-        context, found = probe_frontier(settings, matrix, axis, conditions, probe)
+        context, found = probe_versions(settings, matrix, axis, conditions, probe)
     report: dict[str, object] = {
         "axis": axis,
         "with": list(given),
@@ -95,23 +94,6 @@ def _headline(found: NewestVersions, axis: str, given: tuple[str, ...]) -> str:
         version = found.candidate.version.short
         return f"no {axis}{under} is known to work; the newest that has not failed: {version}"
     return f"no {axis}{under}: every version is excluded or has failed"
-
-
-def describe_newest_cells(
-    settings: Settings, matrix: Matrix, given: tuple[str, ...]
-) -> tuple[dict[str, object], list[str]]:
-    """The newest cells without a failure, as JSON and as lines of text."""
-    given = _with_device(matrix, given)
-    conditions = parse_conditions(matrix, given)
-    _, proofs = known_proofs(settings, matrix, conditions)
-    found = newest_cells(matrix, conditions, proofs)
-    report: dict[str, object] = {"with": list(given), "cells": [_proof_json(proof) for proof in found]}
-    under = f"with {', '.join(given)}: " if given else ""
-    lines = [f"{under}{len(found)} cells without a failure that are not older than another such cell:"]
-    for proof in found:
-        lines.append(f"  {' '.join(f'{axis}={value}' for axis, value in proof.cell.axes.items())}")
-        lines.append(f"      {_stand(proof.state.value, proof)}")
-    return report, lines
 
 
 def describe_obstacles(

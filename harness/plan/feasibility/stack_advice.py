@@ -1,0 +1,419 @@
+"""The newest stacks for a host: combinations of published versions, judged by all rules of the matrix.
+
+A candidate is a release of verl with a release of vllm-ascend, or with a build of torch_npu if no vLLM is
+needed. Its other versions are those that the tables list for these two and for the CANN of the host. Nothing
+here comes from a profile. Which candidates a package index has, and what is known of them from outcomes, is
+looked up elsewhere.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.errors import InputError, did_you_mean
+from harness.matrix.cells.violations import Violation
+from harness.matrix.model.constraints import (
+    Condition,
+    PublishedTable,
+    Versions,
+    ViolationKind,
+    allows,
+    published_specifiers,
+)
+from harness.matrix.model.versions import Scheme, Specifier, Version, parse_version
+from harness.matrix.version_matrix import Matrix
+
+#: The minor versions of Python that a stack can have; the newest that all tables permit is chosen.
+PYTHONS = tuple(f"3.{minor}" for minor in range(9, 15))
+#: The axes of a candidate, in the order in which they are shown.
+SHOWN = (
+    *("verl", "vllm_ascend", "vllm", "torch_npu", "torch", "triton_ascend", "transformers", "python"),
+    *("cann", "soc", "device"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """Something that a stack must offer. axes: what must be in it. condition: AXIS and specifier, or ""."""
+
+    axes: tuple[str, ...] = ("verl",)
+    condition: tuple[str, str] | None = None
+    source: str = ""
+
+
+NEEDS: Mapping[str, Need] = {
+    "grpo": Need(),
+    "gspo": Need(condition=("verl", ">=0.6.0"), source="verl-project/verl PR 2775, first in 0.6.0"),
+    "verl": Need(),
+    "vllm": Need(axes=("vllm", "vllm_ascend")),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdviceRequest:
+    """The host and what it is for. python: "" for any. conditions: further versions that are asked for."""
+
+    soc: str
+    cann: str
+    device: str = "npu"
+    python: str = ""
+    needs: tuple[str, ...] = ("grpo", "vllm")
+    conditions: tuple[Condition, ...] = ()
+
+    def __post_init__(self) -> None:
+        """InputError for an unknown need."""
+        for need in self.needs:
+            if need not in NEEDS:
+                raise InputError(f"unknown need {need!r}", fix=did_you_mean(need, NEEDS))
+
+    @property
+    def axes(self) -> frozenset[str]:
+        """The packages that the stack must have."""
+        return frozenset(axis for need in self.needs for axis in NEEDS[need].axes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """What a published table says of one axis. binding: whether it is the metadata of a package."""
+
+    axis: str
+    text: str
+    specifiers: tuple[Specifier, ...]
+    table: str
+    row: str
+    source: str
+    binding: bool
+
+    def permits(self, version: Version) -> bool:
+        """Whether the statement allows this version, or says nothing decidable about it."""
+        return any(allows(one, version) in (True, None) for one in self.specifiers)
+
+    def __str__(self) -> str:
+        return f"{self.axis} {self.text} ({self.table}, {self.row}; {self.source})"
+
+
+class Publication(str, enum.Enum):
+    """How far documents list a combination. PARTLY: what they say agrees, but none describes all of it."""
+
+    PUBLISHED = "published"
+    PARTLY = "partly published"
+    DEPARTS = "not published"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdvisedStack:
+    """A combination of versions that no rule excludes.
+
+    supported_by: the statements of published tables that it agrees with. departs_from: those that it does not
+    agree with. overruled: documents that the metadata of a package contradicts, so that no installation can
+    agree with both. unlisted: the rules that say that nobody published this combination. undocumented:
+    leading axes whose version no document describes.
+    """
+
+    axes: Mapping[str, Version]
+    supported_by: tuple[Statement, ...]
+    departs_from: tuple[Statement, ...]
+    overruled: tuple[Statement, ...]
+    unlisted: tuple[Violation, ...]
+    undocumented: tuple[str, ...]
+
+    @property
+    def level(self) -> Publication:
+        """How far documents list the combination."""
+        if self.departs_from:
+            return Publication.DEPARTS
+        return Publication.PARTLY if self.undocumented else Publication.PUBLISHED
+
+    @property
+    def departures(self) -> int:
+        """In how many respects it is not what documents list."""
+        return len(self.departs_from) + len(self.undocumented)
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Axis -> version, in the order in which it is shown."""
+        return {axis: str(self.axes[axis]) for axis in SHOWN if axis in self.axes}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RejectedStack:
+    """A newer combination that a rule excludes, with the rules in words."""
+
+    axes: Mapping[str, Version]
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """stacks: newest first, none of them older in every axis than another. rejected: newer, but excluded."""
+
+    stacks: tuple[AdvisedStack, ...]
+    rejected: tuple[RejectedStack, ...]
+
+
+def advise_stacks(
+    matrix: Matrix, request: AdviceRequest, on_index: Mapping[str, Sequence[Version]] | None = None
+) -> Advice:
+    """The newest stacks for a host that agree with every binding rule.
+
+    on_index: axis -> releases on the package index that no table may list. InputError for a version that is
+    none. Published combinations come before others; among those, newer ones.
+    """
+    tables = _Tables(matrix, on_index or {})
+    stacks: list[AdvisedStack] = []
+    rejected: list[RejectedStack] = []
+    for chosen in _keys(matrix, request, tables):
+        found = _complete(matrix, request, tables, chosen)
+        if isinstance(found, AdvisedStack):
+            stacks.append(found)
+        elif found is not None:
+            rejected.append(found)
+    best = tuple(sorted(_newest(stacks), key=_rank, reverse=True))
+    newest = max((_order(one.axes) for one in best), default=None)
+    newer = [one for one in rejected if newest is None or _order(one.axes) > newest]
+    return Advice(stacks=best, rejected=tuple(sorted(newer, key=lambda one: _order(one.axes), reverse=True)))
+
+
+class _Tables:
+    """The statements of the published tables, by axis and version of their key."""
+
+    def __init__(self, matrix: Matrix, on_index: Mapping[str, Sequence[Version]]) -> None:
+        self._matrix, self._on_index = matrix, on_index
+        self._rows: dict[tuple[str, Version], list[Statement]] = {}
+        for table in matrix.published.values():
+            if table.key in matrix.axes:
+                self._read(table)
+
+    def _read(self, table: PublishedTable) -> None:
+        axes = self._matrix.axes
+        # Tables of package metadata; installers follow them whatever documents say.
+        binding = table.name.endswith("-metadata")
+        for row in table.rows:
+            fields = dict(zip(table.columns, row, strict=True))
+            key = _parsed(axes[table.key].scheme, fields[table.key] or "")
+            if key is None:
+                continue
+            statements = self._rows.setdefault((table.key, key), [])
+            for axis, text in fields.items():
+                if axis == table.key or axis not in axes or not text:
+                    continue
+                specifiers = published_specifiers(axes[axis].scheme, text)
+                if specifiers:
+                    statements.append(
+                        Statement(
+                            axis=axis,
+                            text=text,
+                            specifiers=specifiers,
+                            table=table.name,
+                            row=str(key),
+                            source=f"{table.source}, {table.date}",
+                            binding=binding,
+                        )
+                    )
+
+    def versions(self, axis: str) -> list[Version]:
+        """The versions of an axis that tables have a row for."""
+        return sorted({key for name, key in self._rows if name == axis} | set(self._on_index.get(axis, ())))
+
+    def documented(self, axis: str, version: Version) -> bool:
+        """Whether a document, not only the metadata of the package, has a row for this version."""
+        return any(not one.binding for one in self.of(axis, version))
+
+    def of(self, axis: str, version: Version) -> list[Statement]:
+        """What the tables say for one version of their key."""
+        return self._rows.get((axis, version), [])
+
+    def listed(self, axis: str) -> list[Version]:
+        """Every single version of an axis that a table names."""
+        found = {
+            clause.version
+            for statements in self._rows.values()
+            for statement in statements
+            if statement.axis == axis
+            for specifier in statement.specifiers
+            for clause in specifier.clauses
+            if clause.version is not None and clause.operator in ("==", "")
+        }
+        return sorted({*found, *self.versions(axis)})
+
+
+def _keys(matrix: Matrix, request: AdviceRequest, tables: _Tables) -> Iterator[dict[str, Version]]:
+    """The leading versions of each candidate: verl, and vllm-ascend or torch_npu."""
+    engine = "vllm_ascend" if "vllm_ascend" in request.axes else "torch_npu"
+    leading = [axis for axis in ("verl", engine) if axis == engine or axis in request.axes]
+    conditions_given = request.conditions
+    conditions = [*conditions_given, *_conditions(matrix, request)]
+    for versions in itertools.product(*(tables.versions(axis) for axis in leading)):
+        chosen = dict(zip(leading, versions, strict=True))
+        if any(condition.holds(chosen) is False for condition in conditions):
+            continue
+        # A development release is a candidate only if it is asked for.
+        if ".dev" in str(chosen.get("verl", "")) and not any(one.axis == "verl" for one in conditions_given):
+            continue
+        yield chosen
+
+
+def _conditions(matrix: Matrix, request: AdviceRequest) -> list[Condition]:
+    from harness.matrix.model.versions import parse_specifier
+
+    wanted = [NEEDS[need].condition for need in request.needs]
+    return [
+        Condition(axis=one[0], specifiers=(parse_specifier(matrix.axes[one[0]].scheme, one[1]),))
+        for one in wanted
+        if one is not None
+    ]
+
+
+def _complete(
+    matrix: Matrix, request: AdviceRequest, tables: _Tables, chosen: Mapping[str, Version]
+) -> AdvisedStack | RejectedStack | None:
+    """The stack with these leading versions; None if it is published for another CANN or SoC."""
+    fixed: dict[str, Version] = {**chosen}
+    for axis, text in {"cann": request.cann, "soc": request.soc, "device": request.device}.items():
+        fixed[axis] = matrix.axes[axis].parse(text)
+    if not _fits_cann(tables, chosen, fixed["cann"]):
+        return None
+    statements = [one for axis, version in chosen.items() for one in tables.of(axis, version)]
+    problems: list[str] = []
+    for axis in ("vllm", "torch_npu", "torch", "triton_ascend", "transformers", "python"):
+        if axis in fixed or axis not in matrix.axes:
+            continue
+        about = [one for one in statements if one.axis == axis]
+        version = _choose(matrix, request, tables, axis, about, fixed)
+        if version is not None:
+            fixed[axis] = version
+            if axis == "torch_npu" and "vllm_ascend" in chosen:
+                statements += [one for one in tables.of(axis, version) if one.axis != "cann"]
+        elif about or axis == "python":
+            problems.append(f"no {axis} agrees with " + " and ".join(map(str, about)))
+    if any(condition.holds(fixed) is False for condition in request.conditions):
+        return None
+    found = matrix.violations.of(fixed, ())
+    problems += [
+        f"{one.what}: {one.reason} ({one.source})" for one in found if one.kind is not ViolationKind.UNLISTED
+    ]
+    if problems:
+        return RejectedStack(axes=fixed, reasons=tuple(problems))
+    relevant = [one for one in statements if one.axis in fixed]
+    against = [one for one in relevant if not one.permits(fixed[one.axis])]
+    overruled = [one for one in against if _is_overruled(one, relevant)]
+    return AdvisedStack(
+        axes=fixed,
+        supported_by=tuple(one for one in relevant if one.permits(fixed[one.axis])),
+        departs_from=tuple(one for one in against if one not in overruled),
+        overruled=tuple(overruled),
+        undocumented=tuple(axis for axis in chosen if not tables.documented(axis, chosen[axis])),
+        unlisted=tuple(one for one in found if one.kind is ViolationKind.UNLISTED),
+    )
+
+
+def _is_overruled(statement: Statement, others: Sequence[Statement]) -> bool:
+    """Whether package metadata permits none of the versions that a document lists for the same axis."""
+    listed = [clause.version for one in statement.specifiers for clause in one.clauses if clause.version]
+    binding = [one for one in others if one.binding and one.axis == statement.axis]
+    return any(not any(one.permits(version) for version in listed) for one in binding)
+
+
+def _fits_cann(tables: _Tables, chosen: Mapping[str, Version], cann: Version) -> bool:
+    """Whether the engine is published for this CANN, or for another release of its minor version.
+
+    verl's documents count too, if they list this engine for this CANN. A release without a row for CANN fits
+    if the torch_npu that it requires does.
+    """
+    engine = "vllm_ascend" if "vllm_ascend" in chosen else "torch_npu"
+    guide = tables.of("verl", chosen["verl"]) if "verl" in chosen else []
+    named = {"cann": cann, engine: chosen[engine]}
+    if named.keys() <= {one.axis for one in guide if one.axis in named and one.permits(named[one.axis])}:
+        return True
+    about = [one for one in tables.of(engine, chosen[engine]) if one.axis == "cann"]
+    if not about:
+        required = [
+            clause.version
+            for one in tables.of(engine, chosen[engine])
+            if one.axis == "torch_npu"
+            for specifier in one.specifiers
+            for clause in specifier.clauses
+            if clause.version is not None
+        ]
+        about = [one for version in required for one in tables.of("torch_npu", version) if one.axis == "cann"]
+    return any(one.permits(cann) or _same_minor(one, cann) for one in about)
+
+
+def _same_minor(statement: Statement, cann: Version) -> bool:
+    """Whether a listed CANN has the same minor version, such as 8.2.RC1 and 8.2.RC2."""
+    minor = cann.release.split(".")[:2]
+    listed = [clause.version for one in statement.specifiers for clause in one.clauses if clause.version]
+    return any(version.release.split(".")[:2] == minor for version in listed)
+
+
+def _choose(
+    matrix: Matrix,
+    request: AdviceRequest,
+    tables: _Tables,
+    axis: str,
+    about: Sequence[Statement],
+    fixed: Versions,
+) -> Version | None:
+    """The version of an axis that most statements permit, the newest of several; None if none is possible."""
+    parse = matrix.axes[axis].parse
+    options: Iterable[Version]
+    if axis == "python":
+        wanted = (request.python,) if request.python else PYTHONS
+        options = [parse(text) for text in wanted]
+    elif axis == "torch" and "torch_npu" in fixed:
+        options = [fixed["torch_npu"].release_version]
+    elif axis == "vllm" and not about and "vllm_ascend" in fixed:
+        options = [fixed["vllm_ascend"].release_version]
+    elif not about:
+        return None
+    else:
+        options = tables.listed(axis)
+    binding = [one for one in about if one.binding]
+    possible = [one for one in options if all(statement.permits(one) for statement in binding)]
+    conditions = [one for one in request.conditions if one.axis == axis]
+    possible = [one for one in possible if all(condition.holds({axis: one}) for condition in conditions)]
+    # If every rule excludes all of them, the newest shows why there is no stack.
+    possible = [one for one in possible if not _excluded(matrix, {**fixed, axis: one})] or possible
+    return max(possible, key=lambda one: (sum(s.permits(one) for s in about), one.order), default=None)
+
+
+def _excluded(matrix: Matrix, versions: Versions) -> bool:
+    found = matrix.violations.of_constraints(versions)
+    return any(one.kind is not ViolationKind.UNLISTED for one in found)
+
+
+def _parsed(scheme: Scheme, text: str) -> Version | None:
+    try:
+        return parse_version(scheme, text)
+    except ValueError:
+        return None
+
+
+def _newest(stacks: Sequence[AdvisedStack]) -> Iterator[AdvisedStack]:
+    """The stacks that are not older than another one that is at least as well published."""
+    for one in stacks:
+        if not any(_dominates(other, one) for other in stacks if other is not one):
+            yield one
+
+
+def _dominates(left: AdvisedStack, right: AdvisedStack) -> bool:
+    """Whether `left` is at least as new in all leading axes, newer in one, and departs no more."""
+    leading = [
+        axis for axis in ("verl", "vllm_ascend", "torch_npu") if axis in left.axes and axis in right.axes
+    ]
+    if any(left.axes[axis] < right.axes[axis] for axis in leading):
+        return False
+    newer = any(right.axes[axis] < left.axes[axis] for axis in leading)
+    return newer and left.departures <= right.departures
+
+
+def _rank(stack: AdvisedStack) -> tuple[object, ...]:
+    """Stacks that depart least from what documents list come first, and of these the newer ones."""
+    return (-stack.departures, _order(stack.axes))
+
+
+def _order(axes: Versions) -> tuple[object, ...]:
+    return tuple(axes[axis].order for axis in ("verl", "vllm_ascend", "torch_npu") if axis in axes)

@@ -1,0 +1,225 @@
+"""What is known of the stacks that `advise` proposes: outcomes, findings, patches, driver, package index."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.devices.host.soc import driver_misfit
+from harness.errors import HarnessError
+from harness.matrix.model.cell import Cell
+from harness.matrix.model.versions import Version
+from harness.matrix.version_matrix import Matrix
+from harness.outcome import Evidence
+from harness.patchstack.stacks.patch_sources import PatchSources
+from harness.plan.feasibility.newest_versions import CellProof, CheckProof
+from harness.plan.feasibility.stack_advice import AdvisedStack
+from harness.settings import Settings
+from harness.sources.packages.index_lookup import PackageIndex, ReleaseNotFoundError
+from harness.sources.packages.index_settings import index_environment
+from harness.workspace.downloads import run_quietly
+from harness.workspace.execution.version_probe import known_proofs, profile_of_cell
+from harness.workspace.planning.open_plan import expectations, patch_sources
+
+#: The axes that a cell must have for its outcomes to be about a stack; others are compared if it has them.
+_DECISIVE = ("verl", "vllm_ascend", "torch_npu", "cann", "soc", "device")
+#: The evidence that counts for each kind of device. Neither counts for the other.
+_COUNTING = {
+    "npu": frozenset({Evidence.STATIC, Evidence.CPU, Evidence.HARDWARE}),
+    "sim": frozenset({Evidence.STATIC, Evidence.CPU, Evidence.SIMULATED}),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Risk:
+    """Something that can go wrong, what to do about it, and where it is documented."""
+
+    what: str
+    mend: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownStack:
+    """A stack with what is known of it.
+
+    cell: the cell of the matrix with these versions, None if there is none; profile: one that selects it.
+    passed, failed: checks with outcomes of the same kind of device. never_tried: checks without one.
+    expected: failures that the matrix expects, in words. on_index: package -> whether the index has the
+    version, None if the index was not asked or did not respond.
+    """
+
+    stack: AdvisedStack
+    cell: Cell | None
+    profile: str
+    passed: tuple[CheckProof, ...]
+    failed: tuple[CheckProof, ...]
+    never_tried: tuple[str, ...]
+    expected: tuple[str, ...]
+    risks: tuple[Risk, ...]
+    on_index: Mapping[str, bool | None]
+
+
+def releases_on_index(matrix: Matrix, axes: Sequence[str]) -> dict[str, list[Version]]:
+    """Axis -> the newest final release on the package index, for axes of packages that the index has.
+
+    An index that does not respond gives nothing.
+    """
+    index = _index()
+    found: dict[str, list[Version]] = {}
+    for name in axes:
+        axis = matrix.axes[name]
+        try:
+            files = index.files([axis.package]) if axis.package and axis.on_index else ()
+            found[name] = [axis.parse(file.version) for file in files[:1]]
+        except (HarnessError, ValueError):
+            continue
+    return found
+
+
+def known_stacks(
+    settings: Settings, matrix: Matrix, stacks: Sequence[AdvisedStack], driver: str, *, ask_index: bool
+) -> tuple[KnownStack, ...]:
+    """What is known of each stack. driver: of the host, "" if it is unknown."""
+    if not stacks:
+        return ()
+    context, proofs = known_proofs(settings, matrix, ())
+    sources = patch_sources(settings, matrix)
+    index = _index() if ask_index else None
+    asked: dict[tuple[str, str], bool | None] = {}
+    found = []
+    for stack in stacks:
+        proof = _proof(context.matrix, stack, proofs)
+        cell = proof.cell if proof else None
+        profile = profile_of_cell(context.matrix, cell.id) if cell else ""
+        counting = _COUNTING.get(str(stack.axes["device"]), frozenset())
+        checks = [one for one in proof.checks if one.evidence in counting] if proof else []
+        tried = {one.check for one in checks if one.status}
+        found.append(
+            KnownStack(
+                stack=stack,
+                cell=cell,
+                profile=profile,
+                passed=tuple(one for one in checks if one.status and one.status.value == "pass"),
+                failed=tuple(one for one in checks if one.status and one.status.value != "pass"),
+                never_tried=tuple(one.check for one in proof.checks if one.check not in tried)
+                if proof
+                else (),
+                expected=tuple(_expected(context.matrix, profile, cell)) if cell else (),
+                risks=tuple(_risks(matrix, stack, sources, driver)),
+                on_index=_on_index(matrix, stack, index, asked),
+            )
+        )
+    return tuple(found)
+
+
+def _index() -> PackageIndex:
+    return PackageIndex(settings=index_environment(os.environ), command=run_quietly)
+
+
+def _proof(matrix: Matrix, stack: AdvisedStack, proofs: Mapping[str, CellProof]) -> CellProof | None:
+    """The cell of the matrix that has the versions of the stack, the one with most outcomes of several."""
+    matching = [proof for proof in proofs.values() if _has_versions(matrix, proof.cell, stack)]
+    return max(matching, key=lambda proof: sum(bool(one.status) for one in proof.checks), default=None)
+
+
+def _has_versions(matrix: Matrix, cell: Cell, stack: AdvisedStack) -> bool:
+    leading = [axis for axis in _DECISIVE if axis in stack.axes]
+    return all(axis in cell.axes for axis in leading) and all(
+        version.ref == "" and stack.axes[axis].is_same(version)
+        for axis in stack.axes
+        if axis in cell.axes and axis != "python"
+        for version in [matrix.axes[axis].parse(cell.axes[axis])]
+    )
+
+
+def _expected(matrix: Matrix, profile: str, cell: Cell) -> Iterator[str]:
+    expected = expectations(matrix, profile)
+    for one in matrix.expectations.values():
+        found = expected(cell.id, one.check)
+        if found is not None and found.id == one.id:
+            yield f"{one.check} is expected to end as {found.state}: {found.reason}"
+
+
+def _risks(matrix: Matrix, stack: AdvisedStack, sources: PatchSources, driver: str) -> Iterator[Risk]:
+    values = stack.values
+    misfit = driver_misfit(values["cann"], driver) if driver else ""
+    if misfit:
+        yield Risk(what=misfit, mend="update driver and firmware, or choose an older CANN")
+    elif not driver and values["device"] == "npu":
+        what = "the driver is not known, so it was not compared with CANN"
+        yield Risk(what=what, mend="pass --driver VERSION")
+    for statement in stack.departs_from:
+        yield Risk(
+            what=f"{statement.table} lists {statement.axis} {statement.text} for {statement.row}, "
+            f"this stack has {stack.axes[statement.axis].short}",
+            mend="run the checks before you rely on it",
+            source=statement.source,
+        )
+    for statement in stack.overruled:
+        yield Risk(
+            what=f"{statement.table} lists {statement.axis} {statement.text} for {statement.row}, but the "
+            f"metadata of a package requires {stack.axes[statement.axis].short}",
+            mend=f"install {statement.axis} {stack.axes[statement.axis].short}",
+            source=statement.source,
+        )
+    for axis in stack.undocumented:
+        yield Risk(
+            what=f"no document lists {axis} {stack.axes[axis].short}; its metadata permits the combination",
+            mend="run the checks before you rely on it",
+        )
+    # What single tables list is said above, statement by statement.
+    for violation in (one for one in stack.unlisted if one.rule not in matrix.published):
+        yield Risk(what=f"{violation.what}: {violation.reason}", source=violation.source)
+    for upstream in (one for one in sources.upstreams if one in stack.axes):
+        patches = sources.select(upstream, values[upstream])
+        if patches:
+            names = ", ".join(patch.id for patch in patches)
+            yield Risk(
+                what=f"{upstream} {values[upstream]} has {len(patches)} faults that patches mend: {names}",
+                mend="apply them: environments and exports of npu-matrix contain them",
+            )
+    yield from _findings(matrix, stack)
+
+
+def _findings(matrix: Matrix, stack: AdvisedStack) -> Iterator[Risk]:
+    """Findings of stacks whose versions, on all axes of the finding, are those of this stack."""
+    for known in matrix.stacks.values():
+        for finding in known.findings:
+            same = [
+                axis in known.axes
+                and axis in stack.axes
+                and stack.axes[axis].is_same(version := matrix.axes[axis].parse(known.axes[axis]))
+                and not version.ref
+                for axis in finding.axes
+            ]
+            if same and all(same):
+                yield Risk(what=f"{finding.what} (stack {known.name})", source=finding.source)
+
+
+def _on_index(
+    matrix: Matrix,
+    stack: AdvisedStack,
+    index: PackageIndex | None,
+    asked: dict[tuple[str, str], bool | None],
+) -> dict[str, bool | None]:
+    found: dict[str, bool | None] = {}
+    for name, version in stack.values.items():
+        axis = matrix.axes[name]
+        if not axis.package or not axis.on_index:
+            continue
+        key = (axis.package, version)
+        if key not in asked:
+            asked[key] = _exists(index, *key) if index else None
+        found[axis.package] = asked[key]
+    return found
+
+
+def _exists(index: PackageIndex, package: str, version: str) -> bool | None:
+    try:
+        return bool(index.files([f"{package}=={version}"]))
+    except ReleaseNotFoundError:
+        return False
+    except HarnessError:
+        return None

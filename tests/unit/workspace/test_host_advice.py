@@ -1,0 +1,58 @@
+"""Outcomes of simulated devices say nothing about a stack for hardware, and the other way round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.matrix.reading.load_matrix import load_matrix
+from harness.outcome import Evidence, Status
+from harness.plan.feasibility.newest_versions import CellProof, CheckProof
+from harness.plan.feasibility.stack_advice import AdviceRequest, AdvisedStack, advise_stacks
+from harness.settings import load_settings
+from harness.workspace.execution import host_advice
+
+ROOT = Path(__file__).parents[3]
+MATRIX = load_matrix(ROOT / "matrix.yaml")
+
+
+def stack() -> AdvisedStack:
+    return advise_stacks(MATRIX, AdviceRequest(soc="a2", cann="8.5.0")).stacks[0]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "counts"),
+    [
+        (Evidence.STATIC, True),
+        (Evidence.CPU, True),
+        (Evidence.SIMULATED, False),
+        (Evidence.HARDWARE, True),
+    ],
+)
+def test_only_outcomes_of_the_same_kind_of_device_count(
+    monkeypatch: pytest.MonkeyPatch, evidence: Evidence, counts: bool
+) -> None:
+    chosen = stack()
+    cell = next(one for one in MATRIX.all_cells if host_advice._has_versions(MATRIX, one, chosen))
+    proof = CellProof(
+        cell=cell,
+        checks=(CheckProof(check="loss", status=Status.PASS, evidence=evidence), CheckProof(check="import")),
+    )
+    settings = load_settings({}, {}, ROOT)
+    context, _proofs = host_advice.known_proofs(settings, MATRIX, ())
+    monkeypatch.setattr(host_advice, "known_proofs", lambda *_arguments: (context, {cell.id: proof}))
+    (known,) = host_advice.known_stacks(settings, MATRIX, [chosen], "25.5.0", ask_index=False)
+    assert [one.check for one in known.passed] == (["loss"] if counts else [])
+    assert known.never_tried == (("import",) if counts else ("loss", "import"))
+    assert not any(known.on_index.values())
+
+
+def test_a_cell_of_the_other_device_or_another_cann_is_not_the_stack() -> None:
+    chosen = stack()
+    for axis, value in {"device": "sim", "cann": "8.3.RC1", "soc": "a3"}.items():
+        other = replace(chosen, axes={**chosen.axes, axis: MATRIX.axes[axis].parse(value)})
+        same = [one for one in MATRIX.all_cells if host_advice._has_versions(MATRIX, one, chosen)]
+        assert same
+        assert not any(host_advice._has_versions(MATRIX, one, other) for one in same)
