@@ -70,4 +70,4 @@ def test_the_hooks_run_in_another_repository(tmp_path: Path) -> None:
     git(folder, "add", "-A")
     patches = pre_commit(folder, "npu-matrix-patches")
     assert patches.returncode != 0
-    assert "x.patch" in patches.stdout
+    assert "patches/verl/series:1: there is no broken/PATCH" in patches.stdout
