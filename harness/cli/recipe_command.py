@@ -29,10 +29,19 @@ def command() -> None:
 @command.command(
     "render",
     epilog="\b\nExamples:\n  npu-matrix recipe render gspo-async --location DATA_ROOT=/data\n"
-    "  npu-matrix recipe render verl-0-9-0 --deterministic --check-files",
+    "  npu-matrix recipe render verl-0-9-0 --deterministic --check-files\n"
+    "  npu-matrix recipe render verl-0-9-0 --script > run.sh\n"
+    "  npu-matrix recipe render verl-0-9-0 --from-script run.sh",
 )
 @click.argument("cell", shell_complete=complete_cells)
 @click.option("--recipe", "other", help="Use this recipe of matrix.yaml. Default: the recipe of the cell.")
+@click.option(
+    "--from-script",
+    "script",
+    type=click.Path(path_type=Path),
+    help="Render the job of this launch script instead of a recipe.",
+)
+@click.option("--script", "as_script", is_flag=True, help="Print a bash script, which `lint` reads.")
 @click.option(
     "--location",
     "given",
@@ -60,6 +69,8 @@ def render(
     /,
     cell: str,
     other: str | None,
+    script: Path | None,
+    as_script: bool,
     given: tuple[str, ...],
     changes: tuple[str, ...],
     runner: str,
@@ -76,6 +87,7 @@ def render(
     """
     from harness.compat.lint.job_settings import JobSettings
     from harness.convergence.recipes.recipe_launch import render as rendered
+    from harness.convergence.recipes.recipe_script import script_text
     from harness.workspace.planning.open_plan import open_matrix
     from harness.workspace.planning.plan_selection import find_cell
     from harness.workspace.planning.recipe_selection import (
@@ -83,11 +95,15 @@ def render(
         override_settings,
         recipe_facet,
         recipe_locations,
+        script_facet,
     )
+
+    if script and other:
+        raise click.UsageError("--recipe and --from-script exclude each other")
 
     matrix = open_matrix(settings)
     found = find_cell(matrix, settings["profile"], cell)
-    name, facet = recipe_facet(settings, matrix, found, other)
+    name, facet = script_facet(script) if script else recipe_facet(settings, matrix, found, other)
     facet = {**facet, "overrides": override_settings(facet["overrides"], changes)}
     launch = rendered(
         facet,
@@ -98,7 +114,9 @@ def render(
         address=address,
         known_problems=known_errors(facet, found.axes),
     )
-    if as_json:
+    if as_script:
+        click.echo(script_text(name, launch), nl=False)
+    elif as_json:
         schema = {"name": "npu-matrix.recipe", "version": 1}
         report = {"schema": schema, "cell": cell, "recipe": name, **launch.as_json()}
         click.echo(json.dumps(report, indent=2))

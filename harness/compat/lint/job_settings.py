@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from harness.compat.lint.rule_expression import UNKNOWN, UNSET
 from harness.compat.lint.shell.values import ScriptValue
-from harness.errors import Location
+from harness.errors import InputError, Location
 
+#: `trainer.n_gpus_per_node` in the configuration of every verl.
+DEFAULT_CARDS = 8
+_NAMED = re.compile(r"\$(\w+)")
+_LOCATION = re.compile(r"\$\{\w+\}")
 FactValue: TypeAlias = "bool | int | float | str"
 SPECIAL_WORDS = {"true": True, "false": False, "null": None, "none": None}
 
@@ -80,6 +85,57 @@ class JobSettings:
             added=frozenset(added),
             facts=facet.get("facts", {}),
         )
+
+    def as_facet(self) -> dict[str, Any]:
+        """The facet `recipe` of this job, the reverse of `from_facet`.
+
+        The hosts are those that the job requests; verl's default is one node with eight cards. InputError for
+        what a recipe cannot state: a value that only a run of the script knows, and `~key`.
+        """
+        overrides: dict[str, str] = {}
+        for word in self.arguments:
+            key, equals, value = word.text.partition("=")
+            if not equals or key.startswith("~"):
+                raise _no_recipe(
+                    f"the override {word.text!r}", word.where, "it removes or only names a setting"
+                )
+            overrides.pop(key, None)
+            overrides[key] = _stated(value, word, key)
+        if self.has_unread_arguments:
+            raise _no_recipe("the job", self.where, "some of its arguments are given from outside")
+        separate = self.overrides.get("rollout.n_gpus_per_node")
+        return {
+            "name": self.name,
+            "entry": self.entry,
+            "overrides": overrides,
+            "nodes": self.nodes or 1,
+            "cards": (self.cards or DEFAULT_CARDS) + (int(separate.text) if _is_number(separate) else 0),
+            "model": self.model,
+            "kind": "train",
+            "env": {name: _stated(value.text, value, name) for name, value in self.env.items()},
+            "config": self.options.get("--config-name", "").removesuffix(".yaml"),
+        }
+
+
+def _is_number(value: ScriptValue | None) -> TypeGuard[ScriptValue]:
+    return value is not None and value.text.isdecimal()
+
+
+def _stated(text: str, value: ScriptValue, name: str) -> str:
+    """A value as a recipe has it, in which `${NAME}` is a location of the host."""
+    plain = _NAMED.sub(r"${\1}", text)
+    if value.unknown and not _LOCATION.search(plain):
+        raise _no_recipe(f"{name}={text}", value.where, f"only a run knows {value.unknown}")
+    return plain
+
+
+def _no_recipe(what: str, where: Location, why: str) -> InputError:
+    return InputError(
+        f"{what} cannot be part of a recipe",
+        where=where,
+        why=why,
+        fix="write the value into the script, or give it with --set KEY=VALUE",
+    )
 
 
 def parsed_value(value: ScriptValue) -> Any:

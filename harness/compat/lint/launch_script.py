@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -164,7 +165,7 @@ def _read_launch(command: Command, file: str, notes: list[ScriptNote]) -> JobSet
         name=Path(file).name,
         where=Location(file, command.where.line, command.where.column),
         overrides=overrides,
-        env=command.environment,
+        env={**command.environment, **_runtime_variables(command)},
         entry=entry,
         arguments=_override_words(rest),
         options={name: value for name in CONFIG_OPTIONS if (value := _option(rest, name))},
@@ -189,6 +190,20 @@ def _override_words(words: Sequence[ScriptValue]) -> tuple[ScriptValue, ...]:
         and not word.whole
         and not (position and words[position - 1].text in CONFIG_OPTIONS)
     )
+
+
+def _runtime_variables(command: Command) -> dict[str, ScriptValue]:
+    """The variables of `ray job submit --runtime-env-json`, which Ray sets for the job."""
+    text = _option(command.arguments, "--runtime-env-json")
+    try:
+        environment = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    variables = environment.get("env_vars") if isinstance(environment, dict) else None
+    return {
+        name: ScriptValue(text=str(value), where=command.where)
+        for name, value in (variables.items() if isinstance(variables, dict) else ())
+    }
 
 
 def _option(words: Sequence[ScriptValue], name: str) -> str:

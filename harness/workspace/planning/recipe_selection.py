@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from harness.compat.lint.job_settings import JobSettings
+from harness.compat.lint.launch_script import read_script
 from harness.compat.lint.lint_check import lint_job
 from harness.errors import InputError, NothingSelectedError
 from harness.matrix.version_matrix import Matrix
@@ -48,6 +50,20 @@ def recipe_facet(
     facet = facet_values(cell, ("recipe",), facet_inputs(settings, matrix))["recipe"]
     if facet is None:
         raise NothingSelectedError(f"{cell.id} has no recipe", fix="name one with --recipe")
+    return str(facet["name"]), facet
+
+
+def script_facet(script: Path) -> tuple[str, Mapping[str, Any]]:
+    """The name and the facet of the only job that a launch script starts."""
+    jobs = read_script(script).jobs
+    if len(jobs) > 1:
+        places = ", ".join(str(job.where) for job in jobs)
+        raise InputError(
+            f"{script} starts {len(jobs)} jobs",
+            why=f"they are at {places}",
+            fix="pass a script with one of them",
+        )
+    facet = jobs[0].as_facet()
     return str(facet["name"]), facet
 
 

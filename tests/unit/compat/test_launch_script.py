@@ -266,3 +266,14 @@ def test_any_text_is_read_or_refused_with_its_place(text: str) -> None:
         parse_script(text)
     with contextlib.suppress(InputError):
         parse_script(f"python -m verl.trainer.main_ppo a={text}")
+
+
+def test_the_variables_of_a_ray_job_are_those_of_its_runtime_environment() -> None:
+    [job] = parse_script(
+        "ray job submit --runtime-env-json='{\"env_vars\": {\"TASK_QUEUE_ENABLE\": \"2\"}}' -- "
+        "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo"
+    ).jobs
+    assert {name: value.text for name, value in job.env.items()} == {"TASK_QUEUE_ENABLE": "2"}
+    for broken in ("{", "[1]", '{"env_vars": 3}', "$UNKNOWN"):
+        text = f"ray job submit --runtime-env-json='{broken}' -- python -m verl.trainer.main_ppo a.b=1"
+        assert parse_script(text).jobs[0].env == {}
