@@ -270,7 +270,7 @@ def test_any_text_is_read_or_refused_with_its_place(text: str) -> None:
 
 def test_the_variables_of_a_ray_job_are_those_of_its_runtime_environment() -> None:
     [job] = parse_script(
-        "ray job submit --runtime-env-json='{\"env_vars\": {\"TASK_QUEUE_ENABLE\": \"2\"}}' -- "
+        'ray job submit --runtime-env-json=\'{"env_vars": {"TASK_QUEUE_ENABLE": "2"}}\' -- '
         "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo"
     ).jobs
     assert {name: value.text for name, value in job.env.items()} == {"TASK_QUEUE_ENABLE": "2"}
