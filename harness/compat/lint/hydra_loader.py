@@ -159,6 +159,11 @@ class _Loader(ConfigLoaderImpl):
     ) -> DictConfig:
         key = tuple(source.full_path() for source in repo.get_sources()), repr(defaults)
         if key not in self._merged:
+            assert isinstance(repo, CachingConfigRepository)
+            for result in repo.cache.values():
+                if result is not None:
+                    # The files are shared by all compositions, and merging changes them.
+                    result.config = copy.deepcopy(result.config)
             config = super()._compose_config_from_defaults_list(defaults=defaults, repo=repo)
             self._merged[key] = pickle.dumps(config)
         # These bytes never leave this process. Copying them is five times as fast as `copy.deepcopy`.
@@ -168,7 +173,7 @@ class _Loader(ConfigLoaderImpl):
 
 
 class _Repository(ConfigRepository):
-    """Copies of a repository share the parsed files. Each reader gets a copy, because Hydra changes it."""
+    """Copies of a repository share the parsed files, and each reader gets a defaults list of its own."""
 
     def __init__(
         self,
@@ -193,7 +198,12 @@ class _Repository(ConfigRepository):
         key = tuple(source.full_path() for source in self.sources), config_path
         if key not in self._loaded:
             self._loaded[key] = super().load_config(config_path)
-        return copy.deepcopy(self._loaded[key])
+        known = self._loaded[key]
+        if known is None:
+            return None
+        result = copy.copy(known)
+        result.defaults_list = copy.deepcopy(known.defaults_list)
+        return result
 
 
 def _source(provider: str, path: str, root: Path) -> ConfigSource:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -28,6 +29,7 @@ from harness.compat.lint.ruleset import PLACEHOLDER, VERSION_NAMES, LintRule, Ru
 from harness.compat.lint.setting_changes import joined_words, value_change
 from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError, Location
+from harness.gc_pause import gc_paused
 from harness.matrix.model.versions import Version, parse_version
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.sources.git.mirrors import COMMIT_REMEDY, find_mirror, mirror_folders, newly_mirrored
@@ -111,6 +113,7 @@ class JobFacts:
         return UNSET
 
 
+@gc_paused()
 def lint_job(
     job: JobSettings,
     versions: Mapping[str, str],
@@ -237,10 +240,19 @@ def _lint_scripts(
 
 def shell_scripts(folder: Path) -> list[Path]:
     """The `*.sh` files of a folder, without those in hidden folders such as .git and .venv."""
-    found = sorted(folder.rglob("*.sh"))
-    return [
-        path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]
+    found: list[Path] = []
+    waiting = [str(folder)]
+    while waiting:
+        # Unlike `rglob`, this goes into folders that are nested more deeply than calls can be.
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                if entry.name.endswith(".sh"):
+                    found.append(Path(entry.path))
+    return sorted(found)
 
 
 def starts_job(script: Path) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import sys
 import types
+import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -319,3 +321,191 @@ def test_workers_are_followed_with_the_size_of_their_pool(changed: Mapping[str, 
     assert message in " ".join(messages)
     if message.startswith("world size"):
         assert {"cards", "nodes", "tp"} <= checks.failed[0].keys
+
+
+ATOMS = [
+    "c",
+    "c.n",
+    "c.mode",
+    "c.list",
+    "c.inner",
+    "c.none",
+    "c.absent",
+    "c.inner.x",
+    "0",
+    "1",
+    "-3",
+    "2.5",
+    "'a'",
+    '"%s',
+    '%d"',
+    "None",
+    "True",
+    "[]",
+    "[1,*c.list]",
+    "{}",
+    "{'a':1,**c.inner}",
+    "()",
+    "(c.n,)",
+    "{1,2}",
+    "Actor",
+    "Actor()",
+    "Actor(size=c.n)",
+    "Role",
+    "Role.A",
+    "Role('b')",
+    "REGISTRY",
+    "os.environ",
+    "os.environ['X']",
+    "range(c.n)",
+    "lambda:c.n",
+    "unknown_name",
+    "__import__",
+    "type(c)",
+    "len",
+    "sorted",
+    "print",
+    "float('nan')",
+    "int",
+    "1e400",
+    "b'x'",
+    "...",
+    "self",
+    "yield",
+]
+FORMS = [
+    *(
+        "({} + {})",
+        "({} * {})",
+        "({} % {})",
+        "({} ** {})",
+        "({} // {})",
+        "({} << {})",
+        "({} | {})",
+        "-({})",
+        "~({})",
+    ),
+    *("({} < {})", "({} in {})", "({} is {})", "({} and {})", "({} or {})", "not ({})", "({} if {} else {})"),
+    *(
+        "({})[{}]",
+        "({})[{}:{}]",
+        "({})({})",
+        "({}).get({})",
+        "({}).append({})",
+        "({}).update({})",
+        "({}).pop({})",
+    ),
+    *(
+        "({}).items()",
+        "({}).format({})",
+        "({}).join({})",
+        "({}).name",
+        "({}).size",
+        "getattr({}, {})",
+        "hasattr({}, {})",
+    ),
+    *(
+        "setattr({}, {}, {})",
+        "isinstance({}, {})",
+        "issubclass({}, {})",
+        "len({})",
+        "sorted({})",
+        "sum({})",
+        "max({}, {})",
+    ),
+    *(
+        "int({})",
+        "str({})",
+        "dict({})",
+        "list({})",
+        "zip({}, {})",
+        "map({}, {})",
+        "enumerate({})",
+        "range({})",
+        "set({})",
+    ),
+    *(
+        "[x for x in {} if {}]",
+        "{{x: {} for x in {}}}",
+        "f'{{{}}} {{{}!r:>{{{}}}}}'",
+        "OmegaConf.select({}, {})",
+    ),
+    *(
+        "OmegaConf.merge({}, {})",
+        "OmegaConf.to_container({})",
+        "functools.partial({}, {})",
+        "field(default={})",
+    ),
+]
+EXPRESSIONS = st.recursive(
+    st.sampled_from(ATOMS),
+    lambda inner: st.tuples(st.sampled_from(FORMS), inner, inner, inner).map(
+        lambda parts: parts[0].format(*parts[1:])
+    ),
+    max_leaves=6,
+)
+LINES = [
+    *(
+        "a = {}",
+        "a, *b = {}, {}",
+        "a += {}",
+        "c.n = {}",
+        "c[{}] = {}",
+        "del c[{}]",
+        "a = b = {}",
+        "assert {}, {}",
+    ),
+    *(
+        "if {}: raise ValueError({})",
+        "for i in {}: a = {}",
+        "while {}: break",
+        "raise {}",
+        "return {}",
+        "global a; a = {}",
+    ),
+    *(
+        "with {} as a: {}",
+        "def f(x={}, *y, **z): return {}",
+        "class A(Base): x = {}",
+        "import verl.{0!r}",
+        "{}",
+    ),
+    *(
+        "try: {}\nexcept KeyError as a: {}\nfinally: {}",
+        "async def g(): await {}",
+        "a = Actor(mode={}, **{})",
+    ),
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(LINES), EXPRESSIONS, EXPRESSIONS, EXPRESSIONS).map(
+            lambda parts: parts[0].format(*parts[1:])
+        ),
+        max_size=6,
+    ),
+    st.dictionaries(
+        st.sampled_from(sorted(CONFIG)),
+        st.recursive(
+            st.none()
+            | st.booleans()
+            | st.integers()
+            | st.floats()
+            | st.sampled_from(["???", "${x}", "value_of_the_run_X"]),
+            lambda inner: (
+                st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ax"), inner, max_size=2)
+            ),
+            max_leaves=4,
+        ),
+    ),
+)
+def test_random_programs_are_followed(lines: list[str], changed: Mapping[str, Any]) -> None:
+    kept = []
+    for line in lines:
+        with warnings.catch_warnings(), suppress(SyntaxError, ValueError):
+            warnings.simplefilter("ignore")
+            ast.parse("def f():\n" + "".join(f"    {part}\n" for part in line.splitlines()))
+            kept.append(line)
+    follow("\n".join(kept) or "pass", {**CONFIG, **changed})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,19 @@ def test_odd_entries_of_a_folder_are_told(tmp_path: Path) -> None:
         "zero.sh",
         "folder.sh",
     }
+
+
+def test_folders_that_are_nested_deeply_are_read(tmp_path: Path) -> None:
+    (tmp_path / "good.sh").write_text(JOB)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=folder)
+        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    assert len(lint_folder(tmp_path, {}).undecided) > 0
+    subprocess.run(["rm", "-r", tmp_path / "d"], check=True)
 
 
 @pytest.mark.parametrize(

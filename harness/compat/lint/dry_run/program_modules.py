@@ -14,6 +14,8 @@ from harness.compat.lint.dry_run.program_values import UNKNOWN, Lazy, ProgramErr
 if TYPE_CHECKING:
     from harness.compat.lint.dry_run.program_walk import ProgramWalk
 
+_NAMES = "_npu_matrix_names"
+
 
 class Modules:
     """Modules of verl. paths: its files. read: the syntax tree of one; None if it cannot be parsed."""
@@ -107,6 +109,21 @@ class Modules:
 
 
 def _names(tree: ast.Module | None) -> frozenset[str]:
-    """The names that a module uses."""
-    nodes = ast.walk(tree) if tree is not None else ()
-    return frozenset(node.id for node in nodes if isinstance(node, ast.Name))
+    """The names that a module uses, which are kept with its tree."""
+    if tree is None:
+        return frozenset()
+    if _NAMES not in tree.__dict__:
+        found: set[str] = set()
+        waiting: list[ast.AST] = [tree]
+        while waiting:
+            for value in waiting.pop().__dict__.values():
+                if type(value) is ast.Name:
+                    found.add(value.id)
+                elif isinstance(value, ast.AST):
+                    waiting.append(value)
+                elif type(value) is list:
+                    waiting += [one for one in value if isinstance(one, ast.AST)]
+                    found.update(one.id for one in value if type(one) is ast.Name)
+        tree.__dict__[_NAMES] = frozenset(found)
+    names: frozenset[str] = tree.__dict__[_NAMES]
+    return names

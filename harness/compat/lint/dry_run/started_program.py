@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from harness.compat.lint.dry_run.jumps import BudgetError, ReturnJump
@@ -21,6 +23,8 @@ from harness.compat.lint.dry_run.program_walk import ProgramWalk, Surroundings
 from harness.compat.lint.hydra_compose import UNKNOWN_VALUE
 
 MAX_PYTHON_DEPTH = 8000
+# The limit is one of the whole process: another thread must not lower it while a program is followed.
+_DEPTH = threading.Lock()
 UNKNOWN_MARK = re.compile(rf"{UNKNOWN_VALUE}(?P<name>\w*)")
 
 
@@ -45,24 +49,32 @@ def follow_program(
 ) -> ProgramChecks:
     """Follow the function of `module` that Hydra starts."""
     run = ProgramWalk(paths, read_module, surroundings)
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, MAX_PYTHON_DEPTH))
     complete, last = True, []
     try:
-        scope = run.modules.module(module)
-        main = next(
-            (one for one in scope.variables.values() if isinstance(one, Function) and _is_main(one)), None
-        )
-        if main is not None:
-            run.calls.function(main, [as_config(values)], {}, main.node, scope)
+        with _deep_calls():
+            scope = run.modules.module(module)
+            functions = (one for one in scope.variables.values() if isinstance(one, Function))
+            main = next((one for one in functions if _is_main(one)), None)
+            if main is not None:
+                run.calls.function(main, [as_config(values)], {}, main.node, scope)
     except ProgramError as error:
         last.append(error)
     except (BudgetError, RecursionError, ReturnJump):
         complete = False
-    finally:
-        sys.setrecursionlimit(before)
     # After a failed check the program would have stopped: another error may be its consequence.
     return ProgramChecks(failed=tuple(run.failures or last), open=tuple(run.open_checks), complete=complete)
+
+
+@contextmanager
+def _deep_calls() -> Iterator[None]:
+    """Allow as many nested calls as following a program takes."""
+    with _DEPTH:
+        before = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(before, MAX_PYTHON_DEPTH))
+        try:
+            yield
+        finally:
+            sys.setrecursionlimit(before)
 
 
 def as_config(values: Mapping[str, Value], path: str = "") -> Config:
