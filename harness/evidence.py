@@ -107,7 +107,7 @@ def read_device_facts(stored: Mapping[str, Any]) -> DeviceFacts:
 DEVICE_EVIDENCE = {"sim": Evidence.SIMULATED, "npu": Evidence.HARDWARE, "cpu": Evidence.CPU}
 
 
-def strongest_evidence(tier: Tier, facets: Mapping[str, Any]) -> Evidence:
+def strongest_evidence(tier: Tier, facets: Mapping[str, object]) -> Evidence:
     """The strongest evidence that an outcome of a task with these facet values may have.
 
     That of the device in the facets, `cpu` if the check reads no device, `static` for a check of that tier.

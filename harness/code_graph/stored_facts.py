@@ -7,11 +7,11 @@ import functools
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.atomic_write import replace_bytes
 from harness.cache_seal import sealed, unsealed
 from harness.code_graph.module_facts import ModuleFacts, facts_from_json, facts_to_json
 from harness.code_graph.reachable_code import CodeGraph, ReachedCode, is_code
@@ -163,11 +163,6 @@ def write_json(file: Path, data: Mapping[str, Any]) -> None:
     """Replace a file atomically, with a seal. A file that cannot be written is not an error."""
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=".new-")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                # Unlike `json.dump`, `json.dumps` uses the encoder that is written in C.
-                stream.write(sealed(file.name, json.dumps(data, separators=(",", ":"))))
-            Path(name).replace(file)
-        except OSError:
-            Path(name).unlink(missing_ok=True)
+        # Unlike `json.dump`, `json.dumps` uses the encoder that is written in C.
+        text = sealed(file.name, json.dumps(data, separators=(",", ":")))
+        replace_bytes(file, text.encode(), mode=0o600)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from harness.atomic_write import replace_bytes
 from harness.cache_seal import SEAL_LENGTH, sealed, unsealed
 
 SEAL_SUFFIX = ".seal"
@@ -25,15 +24,7 @@ def cached_facts(file: Path, compute: Callable[[], Mapping[str, object]]) -> Pat
             return file
     facts = json.dumps(compute())
     file.parent.mkdir(parents=True, exist_ok=True)
-    _replace(file, facts)
-    _replace(seal, sealed(file.name, facts)[:SEAL_LENGTH])
+    # A cache may be shared between users.
+    replace_bytes(file, facts.encode(), mode=0o644)
+    replace_bytes(seal, sealed(file.name, facts)[:SEAL_LENGTH].encode(), mode=0o644)
     return file
-
-
-def _replace(file: Path, text: str) -> None:
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=".new-")
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    # A temporary file is private; a cache may be shared between users.
-    Path(name).chmod(0o644)
-    Path(name).replace(file)
