@@ -40,6 +40,7 @@ SECTIONS = {
         "upstream-sources",
         "gate-patch-pr",
         "read-report",
+        "status-page",
         "read-red-numerics",
         "read-red-generation",
     ),

@@ -159,3 +159,17 @@ def test_the_pages_are_accessible_and_fit_a_phone(page: Browser, name: str) -> N
         page.open(name, width=width, dark=dark)
         assert violations(page) == []
         assert page.js("return document.documentElement.scrollWidth") <= width
+
+
+def test_the_answers_are_in_chinese_too(page: Browser) -> None:
+    page.open("time.html")
+    page.one("#language").click()
+    page.settle()
+    assert page.js("return document.documentElement.lang") == "zh-CN"
+    assert page.one("#headline").text.startswith("最近 7 天有 2 项单元检查失败")
+    assert "输入变了" in page.one("#broke tbody").text
+    assert "verl_tree.commit: '5a2e0b1c00…' -> '9f3d77aa00…'" in page.one("#broke tbody").text, "data stays"
+    page.open("owners.html")
+    assert "没有负责人的失败" in page.one("#headline").text
+    page.one("#language").click()
+    assert page.one("#headline").text.startswith("Failures without an owner: 1.")
