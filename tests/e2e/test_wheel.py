@@ -86,7 +86,7 @@ def test_an_empty_folder_uses_the_shipped_matrix_but_run_and_gate_do_not(
 
 
 def test_the_demo_runs_from_anywhere(installed: InstalledWheel, tmp_path: Path) -> None:
-    done = installed.run("demo", "--only", "verl-0-6-1-sim*", "--check", "resolve,patches", cwd=tmp_path)
+    done = installed.run("demo", "--only", "verl-0-6-1-sim*", "--check", "resolve,patches,api", cwd=tmp_path)
     assert "exit 0" in done.stdout
     assert (tmp_path / "npu-matrix-demo/reports/index.html").is_file()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["npu-matrix-demo"]

@@ -24,10 +24,11 @@ from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.uses.analysis_cache import analysis_code
 from harness.compat.uses.analysis_process import analyse
 from harness.compat.uses.package_pairs import Package
-from harness.errors import InputError
+from harness.errors import InputError, Location
 from harness.matrix.model.environment_facets import PinsFacet
 from harness.measurements import read_shape
 from harness.outcome import Evidence, Judgement, Measured, Status
+from harness.sources.git.branch_patches import read_patch_content
 from harness.sources.git.mirrors import COMMIT_REMEDY, newly_mirrored
 from harness.sources.packages.index_lookup import ReleaseNotFoundError
 from harness.sources.packages.locked_releases import releases_of_task
@@ -139,14 +140,20 @@ def _apply_our_patches(facets: Mapping[str, Any], files: Mapping[str, Path], roo
         ) -> str | None:
             return surface.source(modules[path]).decode("utf-8", "replace") if path in modules else None
 
-        diffs = [
-            (patch["id"], (root / patch["file"]).read_bytes().decode("utf-8", "replace"))
-            for patch in selected
-        ]
+        diffs = [(patch["id"], _text_of(patch, root)) for patch in selected]
         texts[package], changed_by, failed = apply_patches(diffs, read)
         patches |= {path: tuple(ids) for path, ids in changed_by.items()}
         misfits += failed
     return PatchedFiles(texts=texts, patches=patches, misfits=tuple(misfits))
+
+
+def _text_of(patch: Mapping[str, Any], root: Path) -> str:
+    """The text of a selected patch; InputError if it has changed since the plan was made."""
+    data = read_patch_content(patch["file"], patch["digest"], root)
+    if data is None:
+        where = Location(root / patch["file"])
+        raise InputError("this patch changed after the plan was made", where=where, fix="run again")
+    return data.decode("utf-8", "replace")
 
 
 def pinned_versions(pins: PinsFacet) -> dict[str, str]:
