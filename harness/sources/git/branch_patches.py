@@ -17,6 +17,7 @@ from harness.sources.git.run_git import run_git
 _NAMED = "branch-patches/{parent}-{commit}/{scope}.patch"
 _NAME = re.compile(r"branch-patches/([0-9a-f]{40,64})-([0-9a-f]{40,64})/([A-Za-z0-9_-]+)\.patch")
 _EVERYTHING = "-"
+_OWN_FILES = ("matrix.yaml", "npu-matrix.toml", ".gitignore", ".github/")
 #: A longer branch is no patch stack, and a wrong base gives thousands of commits.
 MAX_COMMITS = 500
 
@@ -32,10 +33,14 @@ class BranchPatch:
 
 @dataclass(frozen=True, kw_only=True)
 class BranchPatches:
-    """The patches of a branch in order, and the changed files outside of the package's folder."""
+    """The patches of a branch in order, the files that they change, and changed files outside of the package.
+
+    Files with which a repository adopts npu-matrix (matrix.yaml, workflows, .gitignore) are in neither.
+    """
 
     base: str
     patches: tuple[BranchPatch, ...]
+    inside: tuple[str, ...]
     outside: tuple[str, ...]
 
 
@@ -78,8 +83,9 @@ def branch_patches(root: Path, branch: str, base: str, package: str) -> BranchPa
             file = _NAMED.format(parent=parent, commit=commit, scope=inside or _EVERYTHING)
             patches.append(BranchPatch(name=f"{number:04d}-{name}", file=file, data=data))
     changed = _lines(root, "diff", "--name-only", "--no-renames", fork, head)
-    outside = [path for path in changed if inside and not path.startswith(f"{inside}/")]
-    return BranchPatches(base=fork, patches=tuple(patches), outside=tuple(outside))
+    patched = [path for path in changed if not inside or path.startswith(f"{inside}/")]
+    outside = [path for path in changed if path not in patched and not path.startswith(_OWN_FILES)]
+    return BranchPatches(base=fork, patches=tuple(patches), inside=tuple(patched), outside=tuple(outside))
 
 
 def read_patch_content(file: str, digest: str, root: Path) -> bytes | None:

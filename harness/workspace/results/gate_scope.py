@@ -21,6 +21,7 @@ from harness.plan.change.revision import Revision, changed_files, is_in_change, 
 from harness.plan.keys.code_digests import simulator_modules
 from harness.settings import ENVIRONMENT_PREFIX, Settings
 from harness.settings import FILE_NAME as SETTINGS_FILE
+from harness.sources.git.branch_patches import branch_patches
 from harness.workspace.planning.open_plan import open_matrix
 
 #: The folder with the patch stacks of a checkout.
@@ -263,6 +264,8 @@ def _inputs(settings: Settings, plans: Collection[PlanRecord]) -> Iterator[str]:
         yield os.path.relpath(file, settings.root)
     for place in matrix.patch_places:
         yield from (f"{place.folder}/{name}" for name in ORDER_FILES if place.folder)
+        if place.branch:
+            yield from branch_patches(settings.root, place.branch, place.base, place.upstream).inside
     for upstream in upstreams(settings.root / PATCHES):
         yield f"{PATCHES}/{upstream}/{SERIES}"
     for found in imported_origins(settings.root / PATCHES):

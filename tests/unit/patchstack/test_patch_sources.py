@@ -136,7 +136,9 @@ def fork(tmp_path: Path) -> Path:
     git(tmp_path, "tag", "v0.7.1")
     git(tmp_path, "checkout", "-q", "-b", "npu")
     commit(tmp_path, "Use HCCL: first", verl__x_py="a = 1\nb = 2\n")
-    commit(tmp_path, "second", verl__x_py="a = 1\nb = 3\n", docs__n_py="x\n")
+    commit(tmp_path, "second", verl__x_py="a = 1\nb = 3\n", docs__n_py="x\n", matrix_py="")
+    git(tmp_path, "mv", "matrix.py", "matrix.yaml")
+    git(tmp_path, "commit", "-q", "--amend", "--no-edit")
     return tmp_path
 
 
