@@ -131,6 +131,8 @@ def _type_findings(
         if setting.unknown or not plain.has(key) or not composition.has(key):
             continue
         default, value = plain.value(key), composition.value(key)
+        if default is None:
+            default = configuration.example(composition, key)
         if not isinstance(default, (bool, int, float)) or not isinstance(value, (str, list, dict)):
             continue
         if isinstance(value, str) and ("${" in value or configuration.takes_text(composition, key)):
@@ -142,7 +144,7 @@ def _type_findings(
             setting,
             rule=TYPE_RULE,
             message=f"{key} is {value!r}, where verl has {kind}",
-            why=f"the default is {default!r}; Hydra takes any value, and verl computes with it later",
+            why=f"the default is {plain.value(key)!r}; Hydra takes any value, verl computes with it later",
             fix=f"give {kind}, for example {key}={example}",
             source=source,
             changes=misspelt_value(setting, key, TRUTH_VALUES) if isinstance(default, bool) else (),

@@ -246,6 +246,20 @@ class VerlConfiguration:
         # No dataclass is made of this part: a class of the configuration with such a field tells.
         return any("str" in one for one in self._fields_named(parts[-1]))
 
+    def example(self, composition: Composition, key: str) -> bool | int | float | None:
+        """A value of the type that the class of this part has for a field; None if it is no number."""
+        parent, _, name = key.rpartition(".")
+        target = composition.value(f"{parent}._target_") if parent else None
+        annotation = self._annotation(target.rpartition(".")[2], [name]) if isinstance(target, str) else ""
+        types = {word for word in re.findall(r"\w+", annotation) if word not in ("Optional", "None", "Union")}
+        examples: Mapping[frozenset[str], bool | int | float] = {
+            frozenset({"bool"}): True,
+            frozenset({"int"}): 1,
+            frozenset({"float"}): 1.0,
+            frozenset({"int", "float"}): 1.0,
+        }
+        return examples.get(frozenset(types))
+
     def _annotation(self, class_name: str, names: Sequence[str]) -> str:
         """The annotation of a field of a class, or of a field of the class of a field, and so on."""
         annotation = self._annotations(class_name).get(names[0], "")

@@ -25,10 +25,13 @@ def registry_findings(
         value, setting = composition.value(registry.key), job.overrides.get(registry.key)
         if setting is None or not isinstance(value, str) or UNKNOWN_VALUE in value or "${" in value:
             continue
-        if composition.value(registry.unless) is not None:
+        if registry.unless and composition.value(registry.unless) is not None:
+            continue
+        if registry.if_true and composition.value(registry.if_true) is not True:
             continue
         names = registered_names(configuration, registry)
-        if not names or value in names:
+        # A `+` at the end of a KL estimate chooses how its gradient is made.
+        if not names or (value.removesuffix("+") if registry.compares else value) in names:
             continue
         known = ", ".join(sorted(names))
         near = difflib.get_close_matches(value, sorted(names), n=1)
@@ -55,6 +58,9 @@ def registered_names(configuration: VerlConfiguration, registry: NameRegistry) -
         module = configuration.syntax_tree(path)
         if module is None:
             return frozenset()
+        if registry.compares:
+            found |= _compared(module, *registry.compares)
+            continue
         members = _enum_members(module)
         for call in _decorators(module, registry.decorator):
             names = [_name(argument, members) for argument in call.args]
@@ -62,6 +68,20 @@ def registered_names(configuration: VerlConfiguration, registry: NameRegistry) -
                 return frozenset()
             found.update(name for name in names if name)
     return frozenset(found)
+
+
+def _compared(module: ast.Module, function: str, parameter: str) -> set[str]:
+    """The texts that a function compares a parameter with, by `==` or `in`."""
+    bodies = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == function]
+    tests = [node for body in bodies for node in ast.walk(body) if isinstance(node, ast.Compare)]
+    return {
+        part.value
+        for test in tests
+        if isinstance(test.left, ast.Name) and test.left.id == parameter
+        for choice in test.comparators
+        for part in ast.walk(choice)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+    }
 
 
 def _decorators(module: ast.Module, name: str) -> Iterator[ast.Call]:

@@ -114,13 +114,20 @@ class ModelFacts(_RuleFileModel):
 
 
 class NameRegistry(_RuleFileModel):
-    """An entry of registries.yaml: a setting whose values are names that a decorator of verl registers."""
+    """An entry of registries.yaml: a setting whose values are names that this verl knows.
+
+    decorator: registers the names. compares: a function that compares its parameter of this name with them.
+    folders: where they are. unless: a setting with which further names can be registered. if_true: the
+    setting without which verl does not read the name, or "".
+    """
 
     key: str
-    decorator: str
+    decorator: str = ""
+    compares: tuple[str, str] | None = None
     folders: tuple[str, ...]
     message: str
-    unless: str
+    unless: str = ""
+    if_true: str = ""
     source: str
 
 

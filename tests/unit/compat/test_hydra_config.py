@@ -57,6 +57,9 @@ use_dynamic_bsz: true
 optim: {lr: 1e-6}
 clip_ratio: 0.2
 warmup: 3
+micro_batch: null
+use_kl_loss: false
+kl_loss_type: low_var_kl
 """,
     "verl/trainer/config/actor/megatron_actor.yaml": """\
 strategy: megatron
@@ -79,6 +82,12 @@ def gae(): pass
 @register_adv_est(AdvantageEstimator.GRPO)
 @register_adv_est("other")
 def grpo(): pass
+def kl_penalty_forward(logprob, kl_penalty):
+    if kl_penalty in ("kl", "k1"):
+        return 1
+    if kl_penalty == "low_var_kl":
+        return 2
+    raise NotImplementedError
 """,
     "verl/trainer/config/algorithm.py": """\
 class CorrectionConfig:
@@ -93,6 +102,7 @@ class Base:
 class ActorConfig(Base):
     clip_ratio: float = 0.2
     warmup: int | str = 3
+    micro_batch: Optional[int] = None
 """,
 }
 
@@ -373,3 +383,20 @@ def test_a_name_that_this_verl_does_not_register_is_an_error(
 def test_a_registered_or_unknown_name_is_no_error(configuration: VerlConfiguration, name: str) -> None:
     findings = lint(configuration, f"algorithm.adv_estimator={name}").findings
     assert "REGISTRY" not in {one.rule for one in findings}
+
+
+@pytest.mark.parametrize(
+    ("override", "rules"),
+    [
+        ("use_kl_loss=true actor_rollout_ref.actor.kl_loss_type=low_var", {"REGISTRY"}),
+        ("use_kl_loss=true actor_rollout_ref.actor.kl_loss_type=k1+", set()),
+        ("kl_loss_type=low_var", set()),
+        ("micro_batch=auto", {"CONFIG-TYPE"}),
+        ("micro_batch=4", set()),
+    ],
+)
+def test_names_that_a_function_compares_and_types_of_settings_without_default(
+    configuration: VerlConfiguration, override: str, rules: set[str]
+) -> None:
+    findings = lint(configuration, f"actor_rollout_ref.actor.{override}").findings
+    assert {one.rule for one in findings if one.rule in ("REGISTRY", "CONFIG-TYPE")} == rules

@@ -152,6 +152,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         change(o={"data.max_response_length": 8192}, model="Qwen/Qwen2.5-Math-7B"),
         change(model="Qwen/Qwen2.5-7B"),
     ),
+    "ROLLOUT-N": (change(o={R + "n": 0}), change(o={R + "n": 8})),
+    "DYNBSZ-NOLEN": (
+        change(o={A + "use_dynamic_bsz": True, A + "ppo_max_token_len_per_gpu": None}),
+        change(o={A + "ppo_max_token_len_per_gpu": 16384}),
+    ),
     "LORA-RANK": (
         change(o={"actor_rollout_ref.model.lora_rank": 1000}),
         change(o={"actor_rollout_ref.model.lora_rank": 64}),
@@ -219,6 +224,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "DEVICE-CUDA": (change(v={"verl": "0.6.1"}), change(o={"trainer.device": "npu"})),
     "ENV-CUDA": (change(e={"CUDA_VISIBLE_DEVICES": "0,1"}), change(e={"CUDA_VISIBLE_DEVICES": ...})),
     "ATTN-BACKEND-ENV": (change(e={"VLLM_ATTENTION_BACKEND": "XFORMERS"}), change(o={R + "name": "sglang"})),
+    # A release candidate that casts float weights, or a wake-up that refuses the layout.
     "NZ": (
         change(e={"VLLM_ASCEND_ENABLE_NZ": ...}, v={"verl": "0.7.0"}),
         change(e={"VLLM_ASCEND_ENABLE_NZ": "0"}),
@@ -323,3 +329,22 @@ def test_the_change_of_a_rule_is_what_its_fix_says() -> None:
     for rule in ruleset.rules:
         for name, value in rule.change.items():
             assert f"{ruleset.names.get(name, name.removeprefix('env.'))}={value}" in rule.fix
+
+
+@pytest.mark.parametrize(
+    ("version", "layout", "sleeps", "reported"),
+    [
+        ("0.11.0rc1", "1", False, True),
+        ("0.11.0", "1", False, False),
+        ("0.11.0", "1", True, True),
+        ("0.23.0", "2", False, True),
+        ("0.23.0", "0", True, False),
+    ],
+)
+def test_the_nz_layout_matters_to_sleep_mode_and_to_float_weights(
+    version: str, layout: str, sleeps: bool, reported: bool
+) -> None:
+    job = change(
+        e={"VLLM_ASCEND_ENABLE_NZ": layout}, o={R + "free_cache_engine": sleeps}, v={"vllm_ascend": version}
+    )
+    assert ("NZ" in findings(job)) is reported
