@@ -41,6 +41,7 @@ BENCHMARKS = (
     "known_releases",
     "lint_agreement",
     "lint_mutations",
+    "lint_speed",
     "package_names",
     "static_checks",
     "ledger_damage",

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -501,6 +501,8 @@ LINES = [
         ),
     ),
 )
+@example(lines=["a = (c)[c]", "a = {c: 1}", "a = {x: 1 for x in [c]}", "a = c in {1: 2}"], changed={})
+@example(lines=["a = {([],)}", "a = {([],): 1}", "a = c.get(([],))", "a = ([],) in REGISTRY"], changed={})
 def test_random_programs_are_followed(lines: list[str], changed: Mapping[str, Any]) -> None:
     kept = []
     for line in lines:

@@ -23,6 +23,7 @@ from harness.compat.lint.dry_run.program_values import (
     Unknown,
     Value,
     has_open_keys,
+    is_key,
     is_optional,
     remote,
     shown,
@@ -110,7 +111,7 @@ class Access:
             if isinstance(index, Unknown):
                 for name in container:
                     container[name] = Unknown(sources=sources_of(index, value))
-            if not isinstance(index, (dict, list, set)):
+            if is_key(index):
                 container[index] = value
         elif isinstance(container, list):
             if isinstance(index, int) and -len(container) <= index < len(container):
@@ -185,7 +186,9 @@ class Access:
             return self._config_entry(container, index, node, scope)
         if isinstance(container, (list, tuple)) and any(is_optional(one) for one in container):
             return UNKNOWN
-        if isinstance(container, dict) and index not in container and has_open_keys(container):
+        if isinstance(container, dict) and not (
+            is_key(index) and (index in container or not has_open_keys(container))
+        ):
             return UNKNOWN
         if not isinstance(container, (dict, list, tuple, str, range)):
             return UNKNOWN

@@ -15,6 +15,7 @@ from harness.compat.lint.dry_run.program_values import (
     Scope,
     Unknown,
     Value,
+    is_key,
     is_optional,
     shown,
     sources_of,
@@ -215,7 +216,7 @@ class Expressions:
                 found |= value
                 continue
             key = self.value(key_node, scope)
-            if isinstance(key, (list, dict, set)):
+            if not is_key(key):
                 return UNKNOWN
             found[key] = value
         return found
@@ -229,7 +230,11 @@ class Expressions:
 
         def collect() -> None:
             if isinstance(node, ast.DictComp):
-                pairs[self.value(node.key, inner)] = self.value(node.value, inner)
+                key = self.value(node.key, inner)
+                if is_key(key):
+                    pairs[key] = self.value(node.value, inner)
+                else:
+                    pairs[UNKNOWN] = UNKNOWN
             else:
                 found.append(self.value(node.elt, inner))
 
@@ -266,6 +271,6 @@ class Expressions:
 
 
 def _as_set(elements: Sequence[Value]) -> Value:
-    if any(isinstance(one, (Unknown, list, dict, set)) for one in elements):
+    if any(isinstance(one, Unknown) or not is_key(one) for one in elements):
         return Unknown(sources=sources_of(*elements))
     return set(elements)

@@ -24,6 +24,7 @@ from harness.compat.lint.dry_run.program_values import (
     Value,
     has_open_keys,
     has_unknown,
+    is_key,
     is_open,
     is_optional,
     sources_of,
@@ -147,7 +148,7 @@ class Operations:
         if isinstance(container, dict):
             if isinstance(container, Config) and isinstance(item, str):
                 self._run.trace.add(container.key(item))
-            if isinstance(item, (dict, list, set)):
+            if not is_key(item):
                 return UNKNOWN
             entry = container.get(item, _ABSENT_OR_NOT if has_open_keys(container) else None)
             return Unknown(sources=sources_of(entry)) if is_optional(entry) else item in container

@@ -311,6 +311,15 @@ def shown(value: Value) -> str:
     return str(value)
 
 
+def is_key(value: Value) -> bool:
+    """Whether a value can be a key of a mapping, as lists and what contains them cannot."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
 def has_open_keys(container: Mapping[Value, Value]) -> bool:
     """Whether a mapping has entries whose keys are not known."""
     return any(isinstance(key, Unknown) for key in container)

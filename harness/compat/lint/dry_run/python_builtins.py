@@ -23,6 +23,7 @@ from harness.compat.lint.dry_run.program_values import (
     Value,
     has_open_keys,
     has_unknown,
+    is_key,
     is_open,
     sources_of,
 )
@@ -257,7 +258,7 @@ class Builtins:
             return Unknown(sources=key.sources)
         if isinstance(holder, Config) and isinstance(key, str):
             self._run.trace.add(holder.key(key))
-        if isinstance(key, (dict, list, set)) or (key not in holder and has_open_keys(holder)):
+        if not is_key(key) or (key not in holder and has_open_keys(holder)):
             return UNKNOWN
         value = holder.get(key, default)
         if value == "???" and isinstance(holder, Config):
