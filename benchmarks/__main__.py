@@ -32,6 +32,7 @@ BENCHMARKS = (
     "gate_speed",
     "flaky_policy",
     "log_triage",
+    "retrodiction",
     "junit_merge",
     "card_leases",
     "report_speed",

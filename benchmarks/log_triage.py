@@ -10,13 +10,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from healthy_logs import healthy_log
+from healthy_logs import healthy_log, scary_log
 
 from benchmarks.figures import Figure, peak_mb, timed
 from harness.verdict.triage.catalogue import shipped_catalogue
 from harness.verdict.triage.diagnosis import triage_file, triage_text
 
 MEGABYTES = 100
+SCARY_MEGABYTES = 50
 GREP = ("grep", "-aic", "error")
 
 
@@ -51,6 +52,19 @@ def figures() -> Iterator[Figure]:
             rival_name="grep -i error",
         )
         yield Figure(claim="causes found in a healthy log", measured=wrong, limit=0)
+        examples = [one.example for one in catalogue.signatures]
+        cited = tuple(text for text in examples if not text.startswith(("[rank", "(", "kernel:")))
+        healthy.write_bytes(scary_log(SCARY_MEGABYTES * 1_000_000, cited))
+        with timed() as took:
+            found = triage_file(healthy)
+        yield Figure(
+            claim=f"causes found in {SCARY_MEGABYTES} MB of healthy logs that cite every known error",
+            measured=sum(one.signature is not None for one in found.findings) + (not found.is_clean),
+            limit=0,
+        )
+        yield Figure(
+            claim="triage of such a log", measured=SCARY_MEGABYTES / took.cpu, unit="MB per s of CPU"
+        )
         errors = b"".join(f"{signature.example}\n".encode() for signature in catalogue.signatures)
         with failing.open("wb") as stream:
             for _ in range(MEGABYTES * 10):

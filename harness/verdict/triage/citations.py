@@ -46,6 +46,11 @@ def in_quoted_field(text: str, pattern: re.Pattern[str]) -> bool:
     return bool(found and _FIELD.search(text[: found.start()]))
 
 
+def may_cite(text: bytes) -> bool:
+    """Whether a citation begins somewhere in a text."""
+    return any(mark in text for mark in BEGINNINGS)
+
+
 def is_cited(before: bytes, after: bytes, process: str) -> bool:
     """Whether a citation of this process began in `before` and ends in `after`.
 

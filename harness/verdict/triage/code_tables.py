@@ -26,8 +26,6 @@ NEEDLES = (
     "Inner Error",
     "RankID:",
     "detail:E",
-    "failed, ret",
-    "(error no",
     *(f"[PID: {digit}" for digit in range(1, 10)),
     *(f"ERR{module:02}{kind}" for module in range(5) for kind in ("00", "01", "10", "20", "30")),
     "_Error_",

@@ -12,7 +12,7 @@ CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u
 LEVELS = "DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL"
 PREFIXES = (
     # Ray's C++ processes: [2026-11-20 08:00:00,123 E 4242 4243] (raylet)
-    re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{1,6} (?P<letter>[DIWEF]) \d{1,10} \d{1,10}\] ?"),
+    re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{1,6} (?P<letter>[DIWECF]) \d{1,10} \d{1,10}\] ?"),
     # The time stamp of a CI runner, docker, Kubernetes or Python's logging.
     re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?[ \t]?"),
     # Ray and vLLM: (WorkerDict pid=288089, ip=172.16.0.134), (EngineCore_DP0 pid=77).
@@ -34,7 +34,8 @@ PREFIXES = (
         rf"(?:\[(?P<named>{LEVELS})\] ?)?\[[\w./-]{{1,80}}\.(?:py|cc|cpp)(?::\d{{1,6}})(?::\w{{1,60}})?\]:? ?"
     ),
 )
-LETTERS = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL"}
+PREFIX = re.compile("|".join(prefix.pattern for prefix in PREFIXES))
+LETTERS = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "C": "CRITICAL", "F": "FATAL"}
 # A level at the beginning of a line: `ERROR: text`, `[ERROR] text`, `name - ERROR - text`.
 LEVEL = re.compile(rf"(?:^|[\s\[:|-])(?P<level>{LEVELS})(?=[\s\]:|]|$)")
 LEVEL_WITHIN = 90
@@ -97,10 +98,7 @@ def parse_line(raw: bytes) -> LogLine:
     """Parse a line in any encoding. If it contains carriage returns, the text after the last one counts."""
     text = plain(raw).rstrip("\r\n").rpartition("\r")[2]
     process, level, rank, more = "", "", None, 0
-    while True:
-        found = next((match for prefix in PREFIXES if (match := prefix.match(text)) and match.end()), None)
-        if found is None:
-            break
+    while (found := PREFIX.match(text)) and found.end():
         parts = found.groupdict()
         if parts.get("pid"):
             host = f"@{parts['ip']}" if parts.get("ip") else ""

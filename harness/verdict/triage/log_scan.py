@@ -8,7 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO
 
 from harness.verdict.triage.catalogue import Catalogue, SettingCause, Signature, matching
-from harness.verdict.triage.citations import LONGEST, follows_warning, in_quoted_field, is_cited
+from harness.verdict.triage.citations import (
+    LONGEST,
+    follows_warning,
+    in_quoted_field,
+    is_cited,
+    may_cite,
+)
 from harness.verdict.triage.code_tables import NEEDLES as CODE_NEEDLES
 from harness.verdict.triage.code_tables import CodePlaces, explain_codes, places_of
 from harness.verdict.triage.error_lines import NEEDLES, error_of
@@ -194,12 +200,14 @@ class _Scanner:
         self._settings = {needle: setting for setting in catalogue.settings for needle in setting.needles}
         self._tracebacks = TracebackReader()
         self._line = 1
+        self._cites = False
         self._seen: set[tuple[str, int]] = set()
         self._last = b""
 
     def feed(self, data: bytes, repeated: int = 0) -> None:
         """Scan whole lines, or a part of a line; `repeated` bytes at its start were already scanned."""
         self.found.job.read_part(data, self._line)
+        self._cites = may_cite(data) or may_cite(self._last)
         self.found.is_empty &= not data or data.isspace()
         hits = self._needles.finder.find(data)
         if not any(self._needles.texts[hit.needle] == STEP for hit in hits):
@@ -290,6 +298,8 @@ class _Scanner:
                 self.found.settings[setting.id] = SeenSetting(is_on=bool(on.search(text)), line=self._line)
 
     def _is_cited(self, data: bytes, position: int, end: int, line: LogLine) -> bool:
+        if not self._cites:
+            return False
         before = data[max(0, position - LONGEST) : position]
         if len(before) < LONGEST:
             before = self._last + before

@@ -25,18 +25,7 @@ FIRST_STEPS = 32
 EVERY = 10
 _VALIDATION = b"val-core/"
 # A step with a value that is not finite is always read.
-_NOT_FINITE = (
-    b":nan",
-    b":inf",
-    b":-inf",
-    b"(nan",
-    b"(inf",
-    b"(-inf",
-    b": NaN",
-    b": nan",
-    b":NaN",
-    b"Infinity",
-)
+_NOT_FINITE = re.compile(rb"(?:nan|inf|NaN|Infinity)\b")
 MOST_STEPS = 10_000
 
 
@@ -55,12 +44,7 @@ class MetricSeries:
         step = step_of(raw)
         if step is None:
             return
-        if (
-            step <= FIRST_STEPS
-            or step % EVERY == 0
-            or _VALIDATION in raw
-            or any(text in raw for text in _NOT_FINITE)
-        ):
+        if step <= FIRST_STEPS or step % EVERY == 0 or _VALIDATION in raw or _NOT_FINITE.search(raw):
             self._add(step, raw, line)
             self._last = None
         else:

@@ -1,0 +1,169 @@
+"""Public failure reports (failure_reports/): how often triage names the cause at which the thread ended.
+
+Every case is one file with the short error text, the versions and the expected answer. The judgement is
+mechanical: right if the category of the cause fits and a package or code of the case is named. The cases are
+split by the hash of their source: half may be looked at while triage is developed, of the other half only
+numbers are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from benchmarks.figures import Figure
+from harness.verdict.triage.diagnosis import Diagnosis, triage_text
+
+HERE = Path(__file__).parent
+REPORTS, STACKS = HERE / "failure_reports", HERE / "working_stacks"
+Answer = Literal["right", "wrong", "none"]
+Half = Literal["looked at", "only counted"]
+
+#: Category of a case -> the areas of signatures that answer it. `derived`: causes computed from packages.
+AREAS: Mapping[str, frozenset[str]] = {
+    "api": frozenset({"skew", "derived"}),
+    "import": frozenset({"skew", "libraries", "derived"}),
+    "library": frozenset({"libraries", "derived"}),
+    "version": frozenset({"skew", "libraries", "resolve", "derived"}),
+    "dependency": frozenset({"resolve", "skew"}),
+    "environment": frozenset({"config", "runtime", "libraries", "distributed"}),
+    "config": frozenset({"config", "runtime"}),
+    "device": frozenset({"runtime", "device code", "distributed"}),
+    "communication": frozenset({"distributed", "device code"}),
+    "memory": frozenset({"runtime", "device code", "ending"}),
+    "nan": frozenset({"metrics"}),
+    "patch": frozenset({"patch"}),
+    "hang": frozenset({"progress", "distributed", "device code", "ending"}),
+    "build": frozenset({"libraries", "resolve", "patch"}),
+}
+YamlList = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class Case(BaseModel):
+    """A failure report.
+
+    cause: as the thread ends, "" if it ends without one; then only a symptom can be named. names: packages or
+    codes of which the answer must contain one.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    source: str = Field(pattern=r"^[\w.-]+/[\w.-]+#\d+$")
+    url: str = Field(pattern=r"^https://")
+    category: str
+    versions: dict[str, str] = Field(default_factory=dict)
+    error: str = Field(min_length=1, max_length=2000)
+    cause: str
+    names: YamlList = Field(min_length=1)
+
+    @property
+    def half(self) -> Half:
+        """Which half it belongs to, by the hash of its source."""
+        return "looked at" if hashlib.sha256(self.source.encode()).digest()[0] % 2 else "only counted"
+
+
+class Stack(BaseModel):
+    """A combination of versions that a document or a person reports as working."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    source: str
+    axes: dict[str, str] = Field(min_length=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A case with the answer that triage gave."""
+
+    case: Case
+    answer: Answer
+    found: Diagnosis
+
+
+def read_cases(folder: Path = REPORTS) -> list[Case]:
+    """All failure reports; raises if a file is invalid."""
+    texts = (file.read_text("utf-8") for file in sorted(folder.glob("*.yaml")))
+    return [Case.model_validate(yaml.safe_load(text)) for text in texts]
+
+
+def read_stacks(folder: Path = STACKS) -> list[Stack]:
+    """All stacks that are reported as working; raises if a file is invalid."""
+    return [
+        Stack.model_validate(yaml.safe_load(file.read_text("utf-8")))
+        for file in sorted(folder.glob("*.yaml"))
+    ]
+
+
+def judge(case: Case) -> Judged:
+    """Ask triage for the cause of a case. A symptom is never wrong, and right if the thread has no cause."""
+    found = triage_text(case.error.encode())
+    return Judged(case=case, answer=_answer(case, found), found=found)
+
+
+def _answer(case: Case, found: Diagnosis) -> Answer:
+    root = found.root
+    if root is None or root.signature is None:
+        return "none"
+    text = f"{root.id} {root.signature.cause} {root.signature.remedy} {root.signature.affects}".casefold()
+    named = any(name.casefold() in text for name in case.names)
+    if not case.cause:
+        return "wrong" if found.known else "right" if named else "none"
+    if not found.known:
+        return "none"
+    return "right" if named and root.signature.area in AREAS[case.category] else "wrong"
+
+
+def figures() -> Iterator[Figure]:
+    judged = [judge(case) for case in read_cases()]
+    for half in ("looked at", "only counted"):
+        own = [one for one in judged if one.case.half == half]
+        counts = Counter(one.answer for one in own)
+        share = 100 / max(1, len(own))
+        claim = f"of {len(own)} failure reports that are {half}"
+        yield Figure(claim=f"{claim}, cause named rightly", measured=counts["right"] * share, unit="%")
+        yield Figure(claim=f"{claim}, named wrongly", measured=counts["wrong"] * share, unit="%", limit=2)
+        clean = sum(one.found.is_clean for one in own)
+        yield Figure(claim=f"{claim}, taken for a job that worked", measured=clean, limit=0)
+    yield Figure(
+        claim="stacks stored that are reported as working (not judged yet)", measured=len(read_stacks())
+    )
+
+
+def table(judged: Sequence[Judged]) -> str:
+    """Right, wrong and none for each half and category."""
+    lines = []
+    for half in ("looked at", "only counted"):
+        own = [one for one in judged if one.case.half == half]
+        lines.append(f"{half + f' ({len(own)})':<24} {'right':>6} {'wrong':>6} {'none':>6}")
+        for category in (*sorted({one.case.category for one in own}), "all"):
+            counts = Counter(one.answer for one in own if category in {one.case.category, "all"})
+            lines.append(f"  {category:<22} {counts['right']:>6} {counts['wrong']:>6} {counts['none']:>6}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.retrodiction", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--show", action="store_true", help="also list the cases that may be looked at")
+    options = parser.parse_args(arguments)
+    judged = [judge(case) for case in read_cases()]
+    print(table(judged))
+    for one in judged:
+        if options.show and one.case.half == "looked at" and one.answer != "right":
+            root = one.found.root
+            print(f"{one.answer}: {one.case.source} ({one.case.category}): {root.id if root else 'nothing'}")
+    return 1 if any(one.found.is_clean for one in judged) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

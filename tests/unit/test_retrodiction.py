@@ -1,0 +1,67 @@
+"""The failure reports of the retrodiction benchmark are valid, and judged mechanically."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import retrodiction
+from benchmarks.retrodiction import AREAS, Case, judge, read_cases, read_stacks, table
+from harness.verdict.triage.catalogue import shipped_catalogue
+
+CASES = read_cases()
+
+
+def case(error, cause="x", names=("memory",), category="memory"):
+    return Case(
+        source="a/b#1", url="https://example.org", category=category, error=error, cause=cause, names=names
+    )
+
+
+def test_every_report_is_short_unique_and_of_a_known_category():
+    assert len(CASES) >= 80
+    assert len({one.source for one in CASES}) == len(CASES)
+    for one in CASES:
+        assert one.category in AREAS
+        assert one.error.count("\n") <= 25, "quote only the short error text"
+    assert {one.half for one in CASES} == {"looked at", "only counted"}
+    areas = {one.area for one in shipped_catalogue().signatures}
+    assert areas <= set().union(*AREAS.values()) | {"ending"}
+
+
+def test_every_stack_has_axes():
+    assert len(read_stacks()) >= 6
+
+
+OOM = "RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB"
+
+
+@pytest.mark.parametrize(
+    ("one", "answer"),
+    [
+        (case(OOM), "right"),
+        (case(OOM, names=("vllm",)), "wrong"),
+        (case(OOM, category="patch"), "wrong"),
+        (case(OOM, cause=""), "wrong"),
+        (case("ValueError: tile 17 is odd"), "none"),
+        (case("EI0006: [PID: 7] Getting socket times out.", cause=""), "none"),
+        (case("EI0006: [PID: 7] Getting socket times out.", cause="", names=("EI0006",)), "right"),
+        (case("EI0006: [PID: 7] Getting socket times out.", names=("EI0006",)), "none"),
+    ],
+)
+def test_the_judgement_is_mechanical(one, answer):
+    assert judge(one).answer == answer
+
+
+def test_no_report_is_taken_for_a_job_that_worked_and_no_cause_is_wrong():
+    judged = [judge(one) for one in CASES]
+    assert [one.case.source for one in judged if one.found.is_clean] == []
+    shown = [one for one in judged if one.case.half == "looked at"]
+    assert [one.case.source for one in shown if one.answer == "wrong"] == []
+    text = table(judged)
+    assert text.count("all ") == 2
+
+
+def test_only_one_half_is_ever_listed(capsys):
+    assert retrodiction.main(["--show"]) == 0
+    listed = capsys.readouterr().out
+    assert not [one.source for one in CASES if one.half == "only counted" and f": {one.source} (" in listed]
