@@ -52,8 +52,8 @@ def figures() -> Iterator[Figure]:
             rival_name="grep -i error",
         )
         yield Figure(claim="causes found in a healthy log", measured=wrong, limit=0)
-        examples = [one.example for one in catalogue.signatures]
-        cited = tuple(text for text in examples if not text.startswith(("[rank", "(", "kernel:")))
+        texts = [one.example for one in catalogue.signatures]
+        cited = tuple(text for text in texts if not text.startswith(("[rank", "(", "kernel:")))
         healthy.write_bytes(scary_log(SCARY_MEGABYTES * 1_000_000, cited))
         with timed() as took:
             found = triage_file(healthy)
