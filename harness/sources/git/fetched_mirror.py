@@ -24,6 +24,8 @@ from harness.sources.redact import redact_url
 
 #: A full history of vLLM without files takes a few minutes.
 SECONDS_TO_WAIT = 3600.0
+#: Seconds after which a server that has sent nothing is considered unreachable.
+CONTACT_S = 30.0
 REFS_AT_A_TIME = 100
 BLOBS_AT_A_TIME = 1000
 MOST_REFS = 100_000
@@ -39,7 +41,7 @@ _REF = re.compile(r"refs/(?:heads|tags)/[A-Za-z0-9_][\w.+/@=#%-]*", re.ASCII)
 _LINE = re.compile(r"(?:ref: (?P<target>\S+)|(?P<id>[0-9a-f]{40}))\t(?P<name>\S+)")
 _FULL_ID = re.compile(r"[0-9a-f]{40}")
 _ADDRESS = re.compile(
-    r"(?:https?|ssh|git|file)://[^\s\x00-\x1f]+|[\w.-]+@[\w.-]+:[^\s\x00-\x1f:][^\s\x00-\x1f]*|/\S+"
+    r"(?:https?|ssh|git|file)://(?!-)[^\s\x00-\x1f]+|\w[\w.-]*@\w[\w.-]*:[^\s\x00-\x1f:][^\s\x00-\x1f]*|/\S+"
 )
 
 
@@ -245,12 +247,19 @@ class _Fetch:
             self.git.run(self.folder, "update-ref", f"{COMPLETE}{commit}", commit)
         return missing
 
+    def _contact(self, *arguments: str) -> str:
+        """What `git ls-remote` prints; a server that does not begin to respond is given up soon."""
+        limited = replace(self.git, stall_s=min(self.git.stall_s, CONTACT_S))
+        return limited.run(self.folder, "ls-remote", *arguments)
+
     def _fetch_without_history(self) -> bool:
         """Fetch the needed commits alone; False if this server, or an abbreviated id, needs the history."""
         names = [*self.upstream.commits, *(f"refs/tags/{name}" for name in self.upstream.tags)]
         absent = [name for name in names if not _resolve(self.folder, name)]
         if not all(_FULL_ID.fullmatch(name) or name.startswith("refs/tags/") for name in absent):
             return False
+        if absent:
+            self._contact(self.remote, "HEAD")
         try:
             for name in absent:
                 target = name if name.startswith("refs/tags/") else WANTED
@@ -279,9 +288,7 @@ class _Fetch:
 
     def _list_remote(self) -> dict[str, str]:
         """Branches and tags of the remote; its default branch becomes HEAD."""
-        text = self.git.run(
-            self.folder, "ls-remote", "--symref", self.remote, "HEAD", "refs/heads/*", "refs/tags/*"
-        )
+        text = self._contact("--symref", self.remote, "HEAD", "refs/heads/*", "refs/tags/*")
         found: dict[str, str] = {}
         for line in text.splitlines():
             match = _LINE.fullmatch(line)

@@ -27,7 +27,6 @@ from harness.verdict.verdict import NOT_FAILURES, Standing, Verdict
 #: select.
 NPU, UNSELECTED = "npu", "unselected"
 #: The folder of mirrors in commands for users who have none.
-MIRRORS_FOLDER = "mirrors"
 #: Another attempt with the same key may change these decisions.
 _UNDECIDED_STABILITY = frozenset({None, Stability.FAILS, Stability.UNPROVEN})
 
@@ -265,19 +264,15 @@ def _how_to_get(name: CellCheck, gate_class: GateClass, head: Verdict, inputs: G
         )
     if name in inputs.mirrors:
         url = inputs.mirrors[name]
-        target = f"{MIRRORS_FOLDER}/{url.rstrip('/').rpartition('/')[2].removesuffix('.git')}.git"
-        clone = shlex.join(["git", "clone", "--mirror", url, target])
-        return (f"get its sources and run it: {clone} && {command}",)
+        fetch = f"get the sources from {url} and run it: npu-matrix mirrors update && {command}"
+        return (f"{fetch}; or name a folder of clones with --mirrors",)
     if head.status is Status.BLOCKED:
         return (f"repair what did not pass in this cell, then run it: {command}",)
     return (f"run it: {command}",)
 
 
 def _run_command(name: CellCheck, inputs: GateInputs) -> str:
-    options = inputs.options
-    if name in inputs.mirrors and "--mirrors" not in options:
-        options = (*options, "--mirrors", MIRRORS_FOLDER)
-    return reproduce_command(*name, profile=inputs.profile, options=options)
+    return reproduce_command(*name, profile=inputs.profile, options=inputs.options)
 
 
 _Class = tuple[GateClass, Blocks, tuple[str, ...]]

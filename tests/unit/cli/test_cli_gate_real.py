@@ -27,7 +27,10 @@ def test_a_broken_patch_of_a_commit_without_mirrors_is_not_green(checkout):
     code, item, _report = checkout.gate(mirrors=False)
     assert code == 4
     assert item["status"] == "not-run"
-    assert "git clone --mirror https://example.org/verl.git mirrors/verl.git" in item["remedies"][-1]
+    assert (
+        "get the sources from https://example.org/verl.git and run it: npu-matrix mirrors update"
+        in item["remedies"][-1]
+    )
     assert "--mirrors mirrors" in item["remedies"][-1]
     checkout.run()
     assert checkout.gate()[0] == 1

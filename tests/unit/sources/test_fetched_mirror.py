@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from git_command import git
 from git_server import GitServer, commit_files, git_server, make_repository
+from small_disk import small_disk
 
 from harness.errors import HarnessError, InputError
 from harness.sources.git import absent_objects
@@ -249,6 +250,9 @@ def test_an_address_is_rewritten_by_git(
         "--upload-pack=touch",
         "https://user:password@example.org/x",
         "ftp://example.org/x",
+        "ssh://-oProxyCommand=touch/x",
+        "-oProxyCommand=touch@host:x",
+        "--x@host:y",
         "fd::7",
         "/local/folder",
         "file:///local/folder",
@@ -312,6 +316,19 @@ def test_a_full_disk_is_an_error_of_its_own(
     with pytest.raises(HarnessError) as caught:
         update(tmp_path, of)
     assert caught.value.disk_full
+
+
+def test_a_real_full_disk_loses_nothing_and_the_next_attempt_completes(
+    tmp_path: Path, server: GitServer, upstream: Path
+) -> None:
+    commit_files(upstream, {"big": os.urandom(3_000_000).hex()})
+    of = wanted(server, head(upstream))
+    with small_disk(tmp_path / "disk", 2) as disk:
+        with pytest.raises(HarnessError) as caught:
+            update_mirror(disk / "mirrors", of, RemoteGit())
+        assert caught.value.disk_full
+        assert not is_here(disk / "mirrors", of)
+    assert update(tmp_path, of).complete
 
 
 def test_a_hostile_repository_runs_nothing(tmp_path: Path, server: GitServer, upstream: Path) -> None:

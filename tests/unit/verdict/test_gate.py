@@ -313,12 +313,13 @@ def test_checks_outside_the_selection_count_if_their_key_changed():
     assert judge_gate(everything).exit_code == EXIT_INCOMPLETE
 
 
-def test_sources_that_are_missing_are_cloned_by_the_command_that_is_printed():
+def test_sources_that_are_missing_are_fetched_by_the_command_that_is_printed():
     repository = "https://example.org/verl.git"
     item = gate(side(Status.NOT_RUN), mirrors={NAME: repository}).items[0]
     (remedy,) = item.remedies
-    assert "git clone --mirror https://example.org/verl.git mirrors/verl.git && npu-matrix" in remedy
-    assert "--mirrors mirrors run --only cell --check loss" in remedy
+    assert "sources from https://example.org/verl.git" in remedy
+    assert "npu-matrix mirrors update && npu-matrix" in remedy
+    assert "run --only cell --check loss" in remedy
 
 
 def test_the_same_files_and_no_changed_key_are_told_apart():
