@@ -31,7 +31,7 @@ def test_a_broken_patch_of_a_commit_without_mirrors_is_not_green(checkout):
         "get the sources from https://example.org/verl.git and run it: npu-matrix mirrors update"
         in item["remedies"][-1]
     )
-    assert "--mirrors mirrors" in item["remedies"][-1]
+    assert "folder of clones with --mirrors" in item["remedies"][-1]
     checkout.run()
     assert checkout.gate()[0] == 1
 
