@@ -16,7 +16,7 @@ const makeGrid = (data, { $, make, memory, say }) => {
     if (tiers.at(-1)?.name !== tier) tiers.push({ name: tier, from: place, to: place });
     tiers.at(-1).to = place + 1;
   });
-  const state = { query: "", test: null, shown: [], items: [], view: "", open: new Set(), columns: [...data.shown], sort: "", group: "", from: -1, to: -1, height: 46, at: [0, 0] };
+  const state = { query: "", test: null, shown: [], items: [], view: "", open: new Set(), columns: [...data.shown], sort: "", group: "", from: -1, to: -1, at: [0, 0] };
 
   // ---- tiles -------------------------------------------------------------------------------------------------
   const SVG = "http://www.w3.org/2000/svg";
@@ -65,12 +65,19 @@ const makeGrid = (data, { $, make, memory, say }) => {
   // ---- counts by verdict and evidence, which are never added up ----------------------------------------------
   const KINDS = Object.keys(data.marks).flatMap((mark) => [...Object.keys(data.evidence), "-"].map((proof) => mark + proof));
   const RANK = new Map(KINDS.map((kind, rank) => [kind, rank]));
-  function tally(places, from = 0, to = data.checks.length, counts = new Map()) {
-    for (const place of places) {
-      for (let check = from; check < to; check++) {
-        const codes = codesOf(place, check);
-        if (codes[0] !== ABSENT && (!state.test || state.test(place, check))) counts.set(codes, (counts.get(codes) || 0) + 1);
-      }
+  function tally(places, from = 0, to = data.checks.length) {
+    const counts = new Map();
+    const add = (codes, count) => counts.set(codes, (counts.get(codes) || 0) + count);
+    if (!state.test) {
+      // Many rows have the same verdicts.
+      const alike = new Map();
+      for (const place of places) { const verdicts = data.rows[place][VERDICTS]; alike.set(verdicts, (alike.get(verdicts) || 0) + 1); }
+      for (const [verdicts, rows] of alike) for (let at = from * 2; at < to * 2; at += 2) if (verdicts[at] !== ABSENT) add(verdicts.slice(at, at + 2), rows);
+      return counts;
+    }
+    for (const place of places) for (let check = from; check < to; check++) {
+      const codes = codesOf(place, check);
+      if (codes[0] !== ABSENT && state.test(place, check)) add(codes, 1);
     }
     return counts;
   }
@@ -161,13 +168,19 @@ const makeGrid = (data, { $, make, memory, say }) => {
     }
     return rankings.get(axis);
   }
+  let byName = null;
+  function nameRanks() {
+    if (byName) return byName;
+    const names = data.rows.map((row) => row[TITLE] || row[ID]);
+    const sorted = [...names.keys()].sort((a, b) => (names[a] < names[b] ? -1 : names[a] > names[b] ? 1 : 0));
+    byName = new Map(sorted.map((place, at) => [place, at]));
+    return byName;
+  }
   function cellItems() {
     const rank = (name) => {
       const axis = data.axes.indexOf(name);
       if (axis >= 0) { const ranks = ranking(axis); return (place) => ranks.get(data.rows[place][AXES][axis]); }
-      const names = data.rows.map((row) => row[TITLE] || row[ID]);
-      const ranks = new Map([...names.keys()].sort((a, b) => (names[a] < names[b] ? -1 : names[a] > names[b] ? 1 : 0)).map((place, at) => [place, at]));
-      return (place) => ranks.get(place);
+      return (place) => nameRanks().get(place);
     };
     let places = state.shown;
     if (state.sort) {
@@ -193,13 +206,15 @@ const makeGrid = (data, { $, make, memory, say }) => {
     script.addEventListener("load", () => withRuns(done));
     document.head.append(script);
   }
+  let everRan = null;
   const lettersOf = (item) => past.verdicts[past.rows[Math.floor(item / data.checks.length)][2][item % data.checks.length]] || "";
   function runItems() {
     const found = [];
+    everRan ??= past.verdicts.map((letters) => /[^-nbx]/.test(letters));
     for (const place of state.shown) {
+      const histories = past.rows[place][2];
       for (let check = 0; check < data.checks.length; check++) {
-        const item = place * data.checks.length + check;
-        if (codesOf(place, check)[0] !== ABSENT && (!state.test || state.test(place, check)) && /[^-nbx]/.test(lettersOf(item))) found.push(item);
+        if (histories[check] >= 0 && everRan[histories[check]] && (!state.test || state.test(place, check))) found.push(place * data.checks.length + check);
       }
     }
     return found;
@@ -224,14 +239,14 @@ const makeGrid = (data, { $, make, memory, say }) => {
   // ---- drawing -----------------------------------------------------------------------------------------------
   // A view of rows: its items, its head, the node of an item, and how many columns it has.
   const VIEWS = {
-    "": { items: cellItems, head: cellHead, row: cellRow, columns: width, none: "No cell matches. Esc clears the filter." },
-    runs: { items: runItems, head: runHead, row: runRow, columns: () => 1 + past.runs.length, none: "No check of these cells ever ran." },
+    "": { items: cellItems, head: cellHead, row: cellRow, columns: width, height: 62, none: "No cell matches. Esc clears the filter." },
+    runs: { items: runItems, head: runHead, row: runRow, columns: () => 1 + past.runs.length, height: 37, none: "No check of these cells ever ran." },
   };
   const shape = () => VIEWS[state.view] || VIEWS[""];
   const stops = (node) => [node.querySelector("th a"), ...[...node.querySelectorAll("td[data-check]")].map((cell) => cell.firstElementChild)];
   function padding(rows) {
     const cell = make("td", { colspan: String(shape().columns()), role: "presentation" });
-    cell.style.height = `${rows * state.height}px`;
+    cell.style.height = `${rows * shape().height}px`;
     return make("tr", { class: "pad", role: "presentation", "aria-hidden": "true" }, cell);
   }
   // Draws the rows in sight; all of them while there are few, so that the browser's own search finds everything.
@@ -244,8 +259,8 @@ const makeGrid = (data, { $, make, memory, say }) => {
       const box = $("grid-box").getBoundingClientRect();
       const [top, bottom] = [Math.max(0, box.top), Math.min(innerHeight, box.bottom)];
       const above = top - body.getBoundingClientRect().top;
-      from = Math.min(Math.max(0, Math.floor(above / state.height) - OVERSCAN), Math.max(0, count - OVERSCAN));
-      to = Math.min(count, from + Math.ceil(Math.max(bottom - top, 300) / state.height) + 2 * OVERSCAN);
+      from = Math.min(Math.max(0, Math.floor(above / shape().height) - OVERSCAN), Math.max(0, count - OVERSCAN));
+      to = Math.min(count, from + Math.ceil(Math.max(bottom - top, 300) / shape().height) + 2 * OVERSCAN);
     }
     if (!force && from === state.from && to === state.to) return;
     $("grid").classList.toggle("virtual", count > VIRTUAL_FROM);
@@ -259,7 +274,7 @@ const makeGrid = (data, { $, make, memory, say }) => {
     body.replaceChildren(...rows);
     if (count > VIRTUAL_FROM) {
       const sample = body.querySelector("tr[data-index]");
-      if (sample && Math.abs(sample.offsetHeight - state.height) > 1) { state.height = sample.offsetHeight; return draw(true); }
+      if (sample && Math.abs(sample.offsetHeight - shape().height) > 1) { shape().height = sample.offsetHeight; return draw(true); }
     }
     const stop = stopAt(...state.at) || body.querySelector("a");
     if (stop) { stop.tabIndex = 0; if (focused) stop.focus({ preventScroll: true }); }
@@ -279,7 +294,7 @@ const makeGrid = (data, { $, make, memory, say }) => {
     state.at = [index, column];
     if (index < state.from || index >= state.to) {
       const box = $("grid-box");
-      const down = index * state.height;
+      const down = index * shape().height;
       if (box.scrollHeight > box.clientHeight + 1) box.scrollTop = down - box.clientHeight / 2;
       else window.scrollTo(0, $("rows").getBoundingClientRect().top + scrollY + down - innerHeight / 2);
       draw(true);
