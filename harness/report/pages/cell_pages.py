@@ -147,9 +147,9 @@ class CellPages:
             return ""
         try:
             body = outcome_body(outcome)
+            name = f"outcomes/{file_name(f'{outcome.check}-{outcome_uid(body)[:16]}')}.json"
         except (TypeError, ValueError):
             return ""  # no ledger can store it
-        name = f"outcomes/{file_name(f'{outcome.check}-{outcome_uid(body)[:16]}')}.json"
         return "../" + self._writer.store(name, body + "\n")
 
     def _opening_of(self, result: ReportResult) -> Markup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 from harness.report.model.changes import RunChange, RunChangeKind
@@ -40,11 +41,15 @@ class ShownStack:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownHost:
-    """A row of the table of hosts; query: selects its cells in the grid."""
+    """A row of the table of hosts; query: selects its cells in the grid.
+
+    advise: the command that searches other versions for this host, "" for simulated devices.
+    """
 
     kind: HostKind
     name: str
     query: str
+    advise: str
     stacks: tuple[ShownStack, ...]
 
 
@@ -73,6 +78,9 @@ def _host(model: ReportModel, writer: PageWriter, short: dict[str, str], kind: H
         kind=kind,
         name=name,
         query=" & ".join(terms),
+        advise=""
+        if kind.simulated or "—" in {kind.soc, kind.cann}
+        else shlex.join(["npu-matrix", "advise", "--soc", kind.soc, "--cann", kind.cann]),
         stacks=tuple(_stack(model, writer, short, advice) for advice in stacks),
     )
 
