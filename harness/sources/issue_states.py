@@ -26,6 +26,8 @@ MAX_ANSWER = 2_000_000
 MAX_FILE = 10_000_000
 ISSUE = re.compile(r"https://github\.com/([\w.-]{1,100})/([\w.-]{1,100})/(?:issues|pull)/(\d{1,9})\b")
 
+SHORT = re.compile(r"(?<![\w./-])([\w-][\w.-]{0,99})/([\w.-]{1,100})#(\d{1,9})\b")
+
 
 @dataclass(frozen=True, kw_only=True)
 class IssueState:
@@ -56,8 +58,12 @@ class _StoredIssues(BaseModel):
 
 
 def issues_in(text: str) -> tuple[str, ...]:
-    """The addresses of issues and pull requests on GitHub in a text, each once."""
-    return tuple(dict.fromkeys(found[0] for found in ISSUE.finditer(text)))
+    """The addresses of issues on GitHub in a text, each once; also those that are written OWNER/REPOSITORY#1."""
+    found = {one.start(): one[0] for one in ISSUE.finditer(text)}
+    found |= {
+        one.start(): f"https://github.com/{one[1]}/{one[2]}/issues/{one[3]}" for one in SHORT.finditer(text)
+    }
+    return tuple(dict.fromkeys(found[place] for place in sorted(found)))
 
 
 def read_issue_states(file: Path) -> dict[str, IssueState]:

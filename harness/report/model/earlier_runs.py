@@ -84,7 +84,9 @@ class EarlierRuns:
         self._on_hardware: dict[Pair, HistoryEntry] = {}
         self._differences: dict[tuple[str, str], KeyDifference | None] = {}
         self._run_id = run_id
+        this_run = ledger.run(run_id)
         now = time.time() if now is None else now
+        self._started = this_run.started if this_run else now
         in_ledger = _runs_before(ledger, run_id, HISTORY_LENGTH * len(plan.entries))
         self._times = order_by_time(in_ledger[::-1], now)
         by_id = {run.run_id: run for run in in_ledger}
@@ -193,7 +195,7 @@ class EarlierRuns:
         history: that of the entry. now: the verdict of the reported run.
         """
         current = HistoryEntry(
-            time=now.outcome.started if now.outcome else 0.0,
+            time=self._started,
             run_id=self._run_id,
             verdict=EarlierVerdict(
                 status=now.status,

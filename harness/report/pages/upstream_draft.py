@@ -9,6 +9,7 @@ from functools import cache, partial
 
 import jinja2
 
+from harness.plan.tasks.task import reproduce_command
 from harness.report.model.logs import LogExcerpt, read_log
 from harness.report.model.markdown_text import code_block, escape
 from harness.report.model.report_inputs import ReportResult
@@ -16,6 +17,7 @@ from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.turning_points import Turn
 from harness.report.model.visible_text import clip, moment
 from harness.report.pages.page_templates import resource
+from harness.settings import DEFAULT_PROFILE
 from harness.sources.redact import mask_secrets, redact_text
 
 LANGUAGES = ("en", "zh")
@@ -34,6 +36,7 @@ def upstream_draft(
     do.
     """
     axes = row.cell.axes
+    profile = model.inputs.run.profile or DEFAULT_PROFILE
     broke = next((turn for turn in reversed(result.turns) if not turn.better), None)
     expected, diagnosis = result.verdict.expected, result.diagnosis
     text = _template(language).render(
@@ -42,7 +45,8 @@ def upstream_draft(
         reasons=result.verdict.reasons[:MAX_REASONS] or (result.mark.value,),
         evidence=result.shown_evidence.value if result.shown_evidence else "",
         axes=list(axes.items()),
-        reproduce=result.reproduce or "npu-matrix run",
+        # Without the options of this host: its folders say nothing to the readers of the upstream.
+        reproduce=reproduce_command(row.cell.id, result.check, profile=profile),
         lock=f"npu-matrix lock {row.cell.id} --format requirements",
         log=_log(read_log(result.log), diagnosis.line if diagnosis else 0),
         cause=diagnosis.cause if diagnosis else "",

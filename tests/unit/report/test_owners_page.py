@@ -91,6 +91,14 @@ def failing(log: str, folder: Path) -> tuple[ReportModel, str]:
     return build_model(replace(sample, results=results)), bad.cell_id + " " + bad.check
 
 
+def test_the_commands_of_a_draft_name_no_folder_of_this_host(inputs: ReportInputs) -> None:
+    results = tuple(replace(one, reproduce="npu-matrix --state /home/me/s run") for one in inputs.results)
+    model = build_model(replace(inputs, results=results))
+    draft = upstream_draft(model, model.rows[0], model.rows[0].results["loss"])
+    assert "/home/me" not in draft
+    assert "npu-matrix run --only gspo-async --check loss --fresh" in draft
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_draft_has_no_secret_of_the_log(language: str, tmp_path: Path) -> None:
     log = f"fatal: cannot clone https://user:hunter2secret@example.org/x.git\nGITHUB_TOKEN={TOKEN}\nsee {TOKEN}\n"

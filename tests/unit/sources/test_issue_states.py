@@ -64,6 +64,11 @@ def test_addresses_in_a_text() -> None:
     assert issues_in("https://github.com/a/b/issues/1evil") == ()
 
 
+def test_the_short_form_of_a_reference_is_an_issue_too() -> None:
+    assert issues_in("fixed by verl-project/verl#42 (not #7, nor a/b/c#1)") == (URL,)
+    assert issues_in(f"{URL}#issuecomment-9 and verl-project/verl#42") == (URL,)
+
+
 def test_states_are_asked_for_and_remembered(environ: dict[str, str], tmp_path: Path) -> None:
     states, failed = refresh_issue_states([URL, PULL], {}, environ)
     assert not failed
