@@ -58,7 +58,7 @@ class _StoredIssues(BaseModel):
 
 
 def issues_in(text: str) -> tuple[str, ...]:
-    """The addresses of issues on GitHub in a text, each once; also those that are written OWNER/REPOSITORY#1."""
+    """The addresses of issues on GitHub in a text, each once; `OWNER/NAME#1` is one too."""
     found = {one.start(): one[0] for one in ISSUE.finditer(text)}
     found |= {
         one.start(): f"https://github.com/{one[1]}/{one[2]}/issues/{one[3]}" for one in SHORT.finditer(text)
