@@ -136,7 +136,7 @@ def _print(result: LintResult, output: str, request: LintRequest | None = None) 
     if output != "sarif" or request is None:
         click.echo(FORMATS[output](result), nl=False)
         return
-    scripts = request.fixed(result.findings.__contains__)
+    scripts = request.fixed(result.findings)
     fixes = {fix.finding: fix for script in scripts for fix in script.fixes}
     click.echo(as_sarif(result, fixes, lambda name: Path(name).read_bytes()), nl=False)
 
@@ -155,7 +155,7 @@ def _fix(request: LintRequest, result: LintResult, *, write: bool, to_stderr: bo
     """Print the patch that fixes findings of the result, and then write it to the scripts if `write`."""
     from harness.workspace.linting.script_fixing import patch_of, write_fixes
 
-    scripts = request.fixed(result.findings.__contains__)
+    scripts = request.fixed(result.findings)
     for script in scripts:
         click.echo(patch_of(script), nl=False, err=to_stderr)
     for rejected in (one for script in scripts for one in script.rejected):

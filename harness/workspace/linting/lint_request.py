@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from harness.compat.lint.hydra_compose import VerlConfiguration
@@ -72,35 +73,26 @@ class LintRequest:
                 undecided=(),
             )
 
-    def fixed(self, is_wanted: Callable[[LintFinding], bool]) -> tuple[FixedScript, ...]:
-        """The scripts for which fixes of the wanted findings were tried."""
-        return tuple(self._fixed(file, is_wanted) for path in self.paths for file in _scripts(path))
-
-    def _fixed(self, file: Path, is_wanted: Callable[[LintFinding], bool]) -> FixedScript:
-        data = script_bytes(file)
-        tree = with_own_programs(self.verl, [(file, script_of(data, file))]) if self.verl else None
+    def fixed(self, findings: Collection[LintFinding]) -> tuple[FixedScript, ...]:
+        """The scripts for which fixes of these findings were tried: those that have a plausible one."""
+        files = sorted({Path(finding.file) for finding in findings if finding.changes})
+        read = [(file, script_bytes(file)) for file in files if file.is_file()]
+        scripts = [(file, script_of(data, file)) for file, data in read]
+        tree = with_own_programs(self.verl, scripts) if self.verl and scripts else None
         with nullcontext() if tree is None else VerlConfiguration(tree).unpacked() as configuration:
 
-            def lint(script: bytes) -> LintResult:
+            def lint(file: Path, script: bytes) -> LintResult:
                 return lint_script(script_of(script, file), self.versions, configuration)
 
-            return FixTrials(file, data, lint).fixed(is_wanted)
+            return tuple(
+                FixTrials(file, data, partial(lint, file)).fixed(findings.__contains__) for file, data in read
+            )
 
 
 def _new_name(file: str, before: Path, root: Path, names: Mapping[str, str]) -> str:
     """The present path of a file that an earlier revision has below `before`."""
     name = os.path.relpath(file, before)
     return str(root / names.get(name, name))
-
-
-def _scripts(path: Path) -> Iterator[Path]:
-    """The scripts that lint reads, without those that it cannot read."""
-    for file in shell_scripts(path) if path.is_dir() else [path]:
-        try:
-            script_of(script_bytes(file), file)
-        except InputError:
-            continue
-        yield file
 
 
 def changed_paths(paths: Sequence[Path], base: str) -> tuple[Path, ...]:
