@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -253,14 +254,13 @@ class _Fetch:
         return limited.run(self.folder, "ls-remote", *arguments)
 
     def _fetch_without_history(self) -> bool:
-        """Fetch the needed commits alone; False if this server, or an abbreviated id, needs the history."""
+        """Fetch the needed commits alone; False if that is not possible with this server."""
         names = [*self.upstream.commits, *(f"refs/tags/{name}" for name in self.upstream.tags)]
         absent = [name for name in names if not _resolve(self.folder, name)]
-        if not all(_FULL_ID.fullmatch(name) or name.startswith("refs/tags/") for name in absent):
-            return False
         if absent:
             self._contact(self.remote, "HEAD")
         try:
+            absent = self._in_full(absent)
             for name in absent:
                 target = name if name.startswith("refs/tags/") else WANTED
                 self._fetch([f"+{name}:{target}"], "--depth=1")
@@ -269,6 +269,33 @@ class _Fetch:
                 return False
             raise
         return True
+
+    def _in_full(self, names: Sequence[str]) -> list[str]:
+        """The names with full ids instead of abbreviated ones; RemoteGitError for one that is not there.
+
+        The server resolves no abbreviation, so all commits are fetched without their files and folders, into
+        a folder of their own: in the mirror, git would assume that it has what belongs to them.
+        """
+        shortened = [name for name in names if not name.startswith("refs/") and not _FULL_ID.fullmatch(name)]
+        if not shortened:
+            return list(names)
+        address = self.git.run(self.folder, "config", f"remote.{self.remote}.url").strip()
+        with tempfile.TemporaryDirectory(prefix=".commits-", dir=self.folder.parent) as place:
+            commits = Path(place)
+            self.git.run(commits, "init", "-q", "--bare", "--template=")
+            for key, value in {"url": address, "promisor": "true", "partialclonefilter": "tree:0"}.items():
+                self.git.run(commits, "config", f"remote.origin.{key}", value)
+            self.progress(f"looking up {', '.join(shortened)} among all commits")
+            self.git.run(
+                commits,
+                *("fetch", "--progress", "--no-tags", "--no-write-fetch-head", "--filter=tree:0", "origin"),
+                *("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"),
+            )
+            known = Repository(commits)
+            found = {name: known.commit(name) for name in shortened if known.has(name)}
+        if len(found) < len(shortened):
+            raise RemoteGitError("a commit is not there", where=Location(address), why="not our ref")
+        return [found.get(name, name) for name in names]
 
     def _fetch_history(self) -> None:
         """Fetch all branches and tags."""

@@ -107,12 +107,26 @@ def test_on_demand_only_the_needed_commit_is_fetched_and_the_history_later(
     assert not (found.folder / "shallow").exists()
 
 
-def test_an_abbreviated_commit_on_demand_needs_the_history(
+def test_an_abbreviated_commit_on_demand_is_resolved_without_the_history(
     tmp_path: Path, server: GitServer, upstream: Path
 ) -> None:
-    found = update(tmp_path, wanted(server, head(upstream, "v1")[:10]), if_absent=True)
+    first = head(upstream, "v1")
+    found = update(tmp_path, wanted(server, first[:10]), if_absent=True)
     assert found.complete
+    repository = Repository(found.folder)
+    assert repository.tree(first[:10]).read("setup.py") == b"one"
+    assert repository.commit(first[:10]) == first
+    assert not repository.has(head(upstream))
+    assert not list(found.folder.parent.glob(".commits-*"))
+    assert update(tmp_path, wanted(server, first[:10])).complete
     assert Repository(found.folder).tree("v1").read("setup.py") == b"one"
+
+
+def test_an_abbreviated_commit_that_is_not_there_is_missing(
+    tmp_path: Path, server: GitServer, upstream: Path
+) -> None:
+    found = update(tmp_path, wanted(server, "0123456789"), if_absent=True)
+    assert list(found.missing) == ["0123456789"]
 
 
 def test_a_host_that_did_not_respond_is_not_asked_again(tmp_path: Path) -> None:
