@@ -36,7 +36,7 @@ _PLACEHOLDERS: dict[str, object] = {
     "format": 1,
     "profiles": {"default": {"title": "-", "select": [{"stacks": "all"}]}},
     "pins": {"require": "x", "reason": "-", "source": "-"},
-    "patches": {"folder": "x", "upstream": "x"},
+    "patches": {"folder": "x"},
     "overrides": {"of": "x", "override": "x", "reason": "-", "source": "-"},
 }
 

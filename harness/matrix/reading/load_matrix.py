@@ -71,7 +71,7 @@ class _MatrixLoader(NameResolver):
     def matrix(self, data: Entry) -> Matrix:
         """The whole matrix, in the order of the file."""
         for section in ("axes", "profiles"):
-            if not data.get(section):
+            if self.document.data.get(section, {}) == {}:
                 self.problem(
                     (),
                     f"key '{section}' is missing",

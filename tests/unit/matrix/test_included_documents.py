@@ -102,6 +102,25 @@ def test_what_cannot_be_included_is_an_error_with_its_position(word: str, expect
     assert found.startswith("m.yaml:")
 
 
+@pytest.mark.parametrize(
+    ("section", "expected"),
+    [
+        ("axes: 3", "m.yaml:3:7: 'axes' must be a mapping, not 3"),
+        ("profiles: null", "m.yaml:3:11: 'profiles' must be a mapping, not empty"),
+        ("pins: {a: b}", "m.yaml:3:7: 'pins' must be a list, not a mapping"),
+        ("stacks: []", "m.yaml:3:9: 'stacks' must be a mapping, not a list"),
+        ("patches: [x]", "m.yaml:3:11: 'patches[0]' must be a mapping, not 'x'"),
+        ("patches: [{folder: p, upstream: verl, versions: []}]", "m.yaml:3:49: "),
+    ],
+)
+def test_a_section_of_another_kind_is_one_error_in_the_own_file(section: str, expected: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_matrix(f"format: 1\ninclude: {SHIPPED}\n{section}\n", "m.yaml")
+    own = [str(problem) for problem in caught.value.problems if str(problem.where).startswith("m.yaml")]
+    assert own[0].startswith(expected)
+    assert len(own) == 1
+
+
 def test_files_of_the_repository_are_included_in_their_order(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     row = "stacks:\n  {0}: {{title: '{0}', source: s, axes: {{verl: {1}}}}}\n"
