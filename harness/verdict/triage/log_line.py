@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
@@ -39,6 +40,7 @@ LETTERS = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "C": "CRITIC
 # A level at the beginning of a line: `ERROR: text`, `[ERROR] text`, `name - ERROR - text`.
 LEVEL = re.compile(rf"(?:^|[\s\[:|-])(?P<level>{LEVELS})(?=[\s\]:|]|$)")
 LEVEL_WITHIN = 90
+DOCKER = '{"log":'
 # torch's warnings: [W file.cpp:8] Warning: text. Python's: x.py:8: RuntimeWarning: text.
 TORCH_WARNINGS = ("[W ", "W NPU")
 RANK = re.compile(r"(?:(?:\b|_)rank {0,8}[=:]? {0,2}|\bRankID:|_TP|_rank)(\d{1,6})\b", re.IGNORECASE)
@@ -96,7 +98,7 @@ def plain(raw: bytes) -> str:
 
 def parse_line(raw: bytes) -> LogLine:
     """Parse a line in any encoding. If it contains carriage returns, the text after the last one counts."""
-    text = plain(raw).rstrip("\r\n").rpartition("\r")[2]
+    text = _unwrapped(plain(raw)).rstrip("\r\n").rpartition("\r")[2]
     process, level, rank, more = "", "", None, 0
     while (found := PREFIX.match(text)) and found.end():
         parts = found.groupdict()
@@ -119,6 +121,17 @@ def parse_line(raw: bytes) -> LogLine:
         stated = RANK.search(f"{process} {text[:RANK_WITHIN]}")
         rank = int(stated[1]) if stated else None
     return LogLine(body=text, process=process, rank=rank, more=more, level=level or _level(text))
+
+
+def _unwrapped(text: str) -> str:
+    """The line in a JSON object of docker's json-file logs, `{"log": "...", "stream": "stderr"}`."""
+    if not text.startswith(DOCKER):
+        return text
+    try:
+        wrapped = json.loads(text)
+    except ValueError:
+        return text
+    return wrapped["log"] if isinstance(wrapped, dict) and isinstance(wrapped.get("log"), str) else text
 
 
 def _level(text: str) -> str:

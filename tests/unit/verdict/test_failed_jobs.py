@@ -39,6 +39,11 @@ OLD_VLLM = """\
 (NPURayWorkerWrapper pid=45464) ERROR 06-09 06:57:48 worker_base.py:581]   File "/a/b.py", line 3, in f
 (NPURayWorkerWrapper pid=45464) ERROR 06-09 06:57:48 worker_base.py:581] ValueError: tile 17 is odd [repeated 6x across cluster]
 """
+DOCKER = """\
+{"log":"Traceback (most recent call last):\\n","stream":"stderr","time":"2026-11-20T08:00:00Z"}
+{"log":"  File \\"a.py\\", line 1, in f\\n","stream":"stderr","time":"2026-11-20T08:00:00Z"}
+{"log":"ValueError: tile 17 is odd\\n","stream":"stderr","time":"2026-11-20T08:00:00Z"}
+"""
 #: Text of a failed job -> (what the root cause's text or id contains, its line, its rank).
 FAILED = {
     "exception without a traceback": ("start\nValueError: tile 17 is odd\n", "tile 17 is odd", 2, None),
@@ -59,6 +64,7 @@ FAILED = {
     ),
     "worker of vLLM": (WORKER, "tile 17 is odd", 6, 1),
     "worker of an old vLLM": (OLD_VLLM, "tile 17 is odd", 3, None),
+    "docker's JSON": (DOCKER, "tile 17 is odd", 3, None),
     "torchrun": (TORCHRUN, "exit-status", 1, 5),
     "mpirun": ("[1,3]<stderr>:ValueError: tile 17 is odd\n", "tile 17", 1, 3),
     "oom killer": ("[ 77.1] Out of memory: Killed process 4242 (python3)\n", "host-oom", 1, None),
