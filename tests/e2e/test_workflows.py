@@ -176,6 +176,6 @@ def test_the_composite_action_gates_another_repository(project: Project) -> None
     project.write(old=5)
     done = project.runner.job(action, "", context, revision=project.commit("break it"))
     assert done.failed.endswith(": 1"), done.output
-    comments = sorted(project.runner.folder.glob("job-*-tmp/npu-matrix-comment.md"))
+    comments = sorted(project.runner.folder.glob("job-*-tmp/npu-matrix.comment"))
     assert "newly broken" in comments[-1].read_text()
     assert "planned, but undecided" not in comments[-1].read_text()

@@ -96,6 +96,9 @@ EDITS = (
         before="return 0",
         after="return 1",
     ),
+    Edit(
+        facet="patches[others]", file="patches/vllm/empty-mean/all.patch", before="return 0", after="return 1"
+    ),
     Edit(facet="pins", before="profiles:\n", after=PIN),
     Edit(facet="pins", before="profiles:\n", after=OVERRIDE),
     Edit(facet="pins", before="torch: 2.13.0", after="torch: 2.12.0"),

@@ -205,6 +205,7 @@ class World:
             for axis, file, versions in (
                 ("verl", "verl/core.py", ">=0.9,<0.10"),
                 ("vllm_ascend", "vllm_ascend/core.py", ">=0.18,<0.19"),
+                ("vllm", "vllm/core.py", ">=0.18,<0.19"),
             )
         }
         self._publish(folder)
@@ -240,7 +241,7 @@ class World:
                     "torch_npu/csrc/aten/npu_native_functions.yaml": OPERATORS,
                 },
             ),
-            "vllm": ("0.18.0", {}),
+            "vllm": ("0.18.0", {"vllm/__init__.py": '__version__ = "0.18.0"\n', "vllm/core.py": MEAN}),
             "vllm-ascend": (
                 "0.18.0",
                 {
