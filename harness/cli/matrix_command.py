@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli.follow_command import follow
 from harness.cli.migrations_command import migrations, retire
 from harness.errors import InputError, Problem, did_you_mean
 from harness.serialisation import json_object
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     "matrix", epilog="\b\nExamples:\n  npu-matrix matrix validate\n  npu-matrix matrix schema > schema.json"
 )
 def command() -> None:
-    """Validate matrix.yaml, print its schema, compare published tables, and follow migrations."""
+    """Validate matrix.yaml, print its schema, compare and follow published tables, and show migrations."""
 
 
 @command.command("validate")
@@ -113,5 +114,6 @@ def drift(settings: Settings, as_json: bool) -> None:
     click.echo(f"{len(found)} contradictions between {len(open_matrix(settings).published)} published tables")
 
 
+command.add_command(follow)
 command.add_command(migrations)
 command.add_command(retire)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
-import io
 import itertools
 import os
 import re
@@ -12,11 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from harness.errors import InputError, Location
 from harness.ledger.plan_record import SchemaVersion
-from harness.matrix.editing.yaml_edit import WIDTH, end_line, find_section, remove_entries
+from harness.matrix.editing.yaml_edit import append_entries, entry_lines, remove_entries
 from harness.matrix.model.cell import Cell
 from harness.matrix.model.definitions import Expectation
 from harness.matrix.reading.load_matrix import parse_matrix
@@ -191,7 +188,7 @@ def apply_edit(text: str, edit: ExpectationsEdit, file: Path | str = "matrix.yam
     """
     edited = remove_entries(text, SECTION, edit.remove)
     if edit.add:
-        edited = _with_entries(edited, edit.add)
+        edited = append_entries(edited, SECTION, "".join(map(_lines, edit.add)))
     before, after = parse_matrix(text, file), parse_matrix(edited, file)
     ids = [name for name in before.expectations if name not in edit.remove] + [new.id for new in edit.add]
     if list(after.expectations) != ids or _axes_by_cell(after) != _axes_by_cell(before):
@@ -214,36 +211,17 @@ def unified_difference(before: str, after: str, name: str) -> str:
     )
 
 
-def _with_entries(text: str, entries: Sequence[NewExpectation]) -> str:
-    block = "".join(_lines(entry) for entry in entries)
-    text = text if text.endswith("\n") else f"{text}\n"
-    found = find_section(text, SECTION)
-    if found is None:
-        return f"{text}\nexpectations:\n{block}"
-    key, section = found
-    lines = text.splitlines(keepends=True)
-    if not isinstance(section, yaml.MappingNode) or not section.value:
-        lines[key.start_mark.line] = "expectations:\n"
-        return "".join([*lines[: key.start_mark.line + 1], block, *lines[key.start_mark.line + 1 :]])
-    end = end_line(lines, section.value[-1][1])
-    return "".join([*lines[:end], block, *lines[end:]])
-
-
 def _lines(entry: NewExpectation) -> str:
-    from ruamel.yaml import YAML  # slow to import, and only an update of matrix.yaml writes YAML
-
-    writer = YAML()
-    writer.width = WIDTH
-    out = io.StringIO()
-    fields = {
-        "cells": entry.cells,
-        "check": entry.check,
-        "state": entry.state,
-        "because": list(entry.details.because),
-        "reason": entry.details.reason,
-        "source": entry.details.source,
-        "owner": entry.details.owner,
-        "until": entry.details.until,
-    }
-    writer.dump({entry.id: {name: value for name, value in fields.items() if value}}, out)
-    return "".join(f"  {line}\n" for line in out.getvalue().splitlines())
+    return entry_lines(
+        entry.id,
+        {
+            "cells": entry.cells,
+            "check": entry.check,
+            "state": entry.state,
+            "because": list(entry.details.because),
+            "reason": entry.details.reason,
+            "source": entry.details.source,
+            "owner": entry.details.owner,
+            "until": entry.details.until,
+        },
+    )

@@ -177,6 +177,28 @@ class StackEntry(MatrixEntry):
     notes: list[Text] = Field([], description="Further notes for readers")
 
 
+class FollowEntry(MatrixEntry):
+    """Where `matrix follow` finds new rows: a document of a repository, or the metadata of releases."""
+
+    axis: AxisName = Field(description="The axis whose repository has the document, or whose package is read")
+    document: Text = Field(
+        "",
+        description="Path of the document in the repository. Default: the metadata of the package's releases",
+    )
+    headers: dict[Text, Text] = Field(
+        {},
+        description="Mapping of column to its header in the document, or with `each_release` to the name in "
+        "the first column. Columns with the same header share its field, which has a part for each, "
+        "separated by /",
+    )
+    each_release: bool = Field(
+        False, description="The document at the tag of each release is one row of this table"
+    )
+    adds: Literal["stack", "migration"] | None = Field(
+        None, description="What a row of a new final release leads to. Default: nothing but the row"
+    )
+
+
 class TableEntry(MatrixEntry):
     """A published compatibility table, with its source. It contains no outcomes of npu-matrix."""
 
@@ -193,6 +215,7 @@ class TableEntry(MatrixEntry):
     rows: list[list[Text | None]] = Field(
         min_length=1, description="One list per row with a value for each column; null: no value"
     )
+    follow: FollowEntry | None = Field(None, description="Where `npu-matrix matrix follow` finds new rows")
 
 
 class SameAsEntry(MatrixEntry):

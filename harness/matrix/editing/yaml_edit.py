@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -72,6 +73,36 @@ def remove_entries(text: str, section: str, names: Collection[str]) -> str:
     if all(name.value in names for name, _value in entries):
         drop.add(key.start_mark.line)
     return "".join(line for number, line in enumerate(lines) if number not in drop)
+
+
+def append_entries(text: str, section: str, block: str) -> str:
+    """The text with more entries at the end of a section, which is added if the file lacks it.
+
+    block: the lines of the entries, indented by two.
+    """
+    text = text if text.endswith("\n") else f"{text}\n"
+    found = find_section(text, section)
+    if found is None:
+        return f"{text}\n{section}:\n{block}"
+    key, entries = found
+    lines = text.splitlines(keepends=True)
+    if not isinstance(entries, yaml.MappingNode) or not entries.value:
+        lines[key.start_mark.line] = f"{section}:\n"
+        return "".join([*lines[: key.start_mark.line + 1], block, *lines[key.start_mark.line + 1 :]])
+    end = end_line(lines, entries.value[-1][1])
+    return "".join([*lines[:end], block, *lines[end:]])
+
+
+def entry_lines(name: str, fields: Mapping[str, Any]) -> str:
+    """An entry of a section in block style, indented by two; empty fields are left out."""
+    from ruamel.yaml import YAML  # slow to import, and only edits of matrix.yaml write YAML
+
+    writer = YAML()
+    writer.width = WIDTH
+    writer.indent(mapping=2, sequence=4, offset=2)
+    out = io.StringIO()
+    writer.dump({name: {key: value for key, value in fields.items() if value}}, out)
+    return "".join(f"  {line}\n" for line in out.getvalue().splitlines())
 
 
 def end_line(lines: list[str], value: yaml.Node) -> int:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from harness.errors import Location
+from harness.matrix.model.followed_source import FollowedSource
 from harness.matrix.model.versions import Scheme, Specifier, Version, parse_specifier
 
 Versions = Mapping[str, Version]
@@ -86,7 +87,10 @@ class AxisAgreement:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
-    """A published compatibility table. rows: one field per column, None for an empty field."""
+    """A published compatibility table. rows: one field per column, None for an empty field.
+
+    follow: where new rows of it are found, None if the table is kept by hand.
+    """
 
     name: str
     title: str
@@ -95,6 +99,7 @@ class PublishedTable:
     key: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str | None, ...], ...]
+    follow: FollowedSource | None = None
     where: Location = field(compare=False)
 
     def column(self, name: str) -> dict[str, str | None]:

@@ -17,6 +17,7 @@ from harness.matrix.model.constraints import (
     table_requirement,
 )
 from harness.matrix.model.definitions import Axis, PinRule
+from harness.matrix.model.followed_source import FollowedSource
 from harness.matrix.reading.resolve_names import Entry, NameResolver, text, texts
 
 
@@ -31,10 +32,12 @@ def read_table(resolver: NameResolver, name: str, entry: Entry) -> PublishedTabl
         key=entry["key"],
         columns=tuple(texts(entry["columns"])),
         rows=tuple(tuple(None if cell is None else text(cell) for cell in row) for row in entry["rows"]),
+        follow=_followed(entry.get("follow")),
         where=resolver.document.where(path, key=True),
     )
     if not resolver.known((*path, "key"), "column", table.key, table.columns):
         return table
+    _check_followed(resolver, (*path, "follow"), table)
     seen: set[str | None] = set()
     for index, row in enumerate(table.rows):
         at: NodePath = (*path, "rows", index)
@@ -55,6 +58,36 @@ def read_table(resolver: NameResolver, name: str, entry: Entry) -> PublishedTabl
             )
         seen.add(key)
     return table
+
+
+def _followed(entry: Entry | None) -> FollowedSource | None:
+    if not entry:
+        return None
+    return FollowedSource(
+        axis=entry["axis"],
+        document=text(entry.get("document", "")),
+        headers={column: text(header) for column, header in entry.get("headers", {}).items()},
+        each_release=entry.get("each_release", False),
+        adds=entry.get("adds") or "",
+    )
+
+
+def _check_followed(resolver: NameResolver, path: NodePath, table: PublishedTable) -> None:
+    source = table.follow
+    if source is None or (axis := resolver.axis((*path, "axis"), source.axis)) is None:
+        return
+    for column in source.headers:
+        resolver.known((*path, "headers", column), "column", column, table.columns, key=True)
+    if source.axis != table.key:
+        resolver.problem(
+            (*path, "axis"), f"the rows of this table are looked up by {table.key}", fix="use it"
+        )
+    elif source.document and not axis.repository:
+        resolver.problem((*path, "document"), f"the axis {axis.name} names no repository")
+    elif source.document and not source.each_release and table.key not in source.headers:
+        resolver.problem((*path, "document"), "the headers lack the column that is the key of the table")
+    elif not source.document and not axis.package:
+        resolver.problem((*path, "axis"), f"the axis {axis.name} names no package", fix="name a document")
 
 
 def published_versions(axis: Axis, tables: Iterable[PublishedTable]) -> frozenset[str]:

@@ -89,6 +89,11 @@ class Repository:
         """Whether the repository has a tag with this name."""
         return f"refs/tags/{name}" in self.objects.references
 
+    def tags(self) -> tuple[str, ...]:
+        """The names of all tags."""
+        prefix = "refs/tags/"
+        return tuple(name.removeprefix(prefix) for name in self.objects.references if name.startswith(prefix))
+
     def blob(self, blob_id: str) -> bytes | None:
         """A file's content by its blob id, or None if it is missing or the abbreviated id is ambiguous.
 

@@ -44,12 +44,16 @@ class ReleaseNotFoundError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedFile:
-    """A file that the index lists. sha256: "" if the index does not state it."""
+    """A file that the index lists.
+
+    sha256: "" if the index does not state it. uploaded: the day, as 2026-09-20, or "".
+    """
 
     package: str
     version: str
     url: str
     sha256: str
+    uploaded: str = ""
 
     @property
     def name(self) -> str:
@@ -159,6 +163,7 @@ def _entry_files(entry: Mapping[str, Any], work: Path) -> list[PublishedFile]:
             version=str(entry["version"]),
             url=str(file.get("url") or (work / file["path"]).resolve().as_uri()),
             sha256=str(file.get("hashes", {}).get("sha256", "")),
+            uploaded=str(file.get("upload-time", ""))[:10],
         )
         for file in files
     ]
