@@ -44,6 +44,7 @@ BENCHMARKS = (
     "lint_mutations",
     "lint_speed",
     "package_names",
+    "advise_tables",
     "static_checks",
     "ledger_damage",
     "ray_cluster",
