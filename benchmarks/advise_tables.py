@@ -1,8 +1,8 @@
 """`advise` for A2 and A3 against every row that vllm-ascend and verl publish for CANN 8.2 and later.
 
 For each row, `advise` is asked for a host with the row's CANN and for the row's release. Its first answer is
-right if it has every version that the row lists, or names the requirement of a package that overrules it; wrong
-if it has another version and does not say so. The rival answers as `pip install` of the newest release would:
+right if it has every version that the row lists, or names the requirement of a package that overrules it;
+wrong if it has another version and does not say so. The rival answers as `pip install` of the newest release would:
 with the newest row of the table, whatever the CANN of the host.
 """
 
