@@ -2,8 +2,8 @@
 
 For each row, `advise` is asked for a host with the row's CANN and for the row's release. Its first answer is
 right if it has every version that the row lists, or names the requirement of a package that overrules it;
-wrong if it has another version and does not say so. The rival answers as `pip install` of the newest release would:
-with the newest row of the table, whatever the CANN of the host.
+wrong if it has another version and does not say so. The rival answers with the newest row of the table for
+every host, as `pip install` does.
 """
 
 from __future__ import annotations

@@ -114,6 +114,9 @@ def _lines(
             yield from (f"   failed: {_check(check)}" for check in one.failed)
         yield from (f"   known failure: {text}" for text in one.expected)
         yield f"   package index: {_index(one.on_index)}"
+        for wheel in one.wheels:
+            yield f"   wheel of {wheel.package} for this NPU (variant {wheel.variant}): pip install one of"
+            yield from (f"     {address}" for address in wheel.files.values())
         for risk in one.risks:
             yield f"   risk: {risk.what}" + (f" ({risk.source})" if risk.source else "")
             if risk.mend:
@@ -212,6 +215,15 @@ def _json(one: KnownStack) -> dict[str, object]:
         "axes": one.stack.values,
         "publication": one.stack.level.value,
         "agrees_with": [str(statement) for statement in one.stack.supported_by],
+        "wheels": [
+            {
+                "package": wheel.package,
+                "version": wheel.version,
+                "variant": wheel.variant,
+                "files": dict(wheel.files),
+            }
+            for wheel in one.wheels
+        ],
         "departs_from": [str(statement) for statement in one.stack.departs_from],
         "overruled": [str(statement) for statement in one.stack.overruled],
         "undocumented": list(one.stack.undocumented),

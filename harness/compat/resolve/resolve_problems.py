@@ -23,6 +23,8 @@ UNAVAILABLE_TEXT = {
     ),
     UvFailureKind.BUILD: "could not be built from its source package",
 }
+#: What uv says of a release whose wheels are all variants.
+ONLY_VARIANTS = "only unsupported wheel variants"
 VENDOR_PACKAGES = ("torch-npu", "triton-ascend", "vllm-ascend")
 
 
@@ -76,6 +78,12 @@ def remedy(failure: UvFailure, request: ResolveRequest) -> str:
         hint = failure.hints[0] if failure.hints else ""
         text = f"Choose a Python version that {failure.subject} has files for, or another version of it."
         return f"{text} {hint}".strip()
+    if failure.kind is UvFailureKind.NO_WHEEL and ONLY_VARIANTS in failure.text:
+        return (
+            f"The index has only wheel variants of {failure.subject}, of which uv and pip choose none. "
+            "`npu-matrix advise --soc SOC --cann VERSION` names the file for an NPU; or add an index with "
+            "ordinary wheels, or build it from source."
+        )
     if failure.kind is UvFailureKind.NO_WHEEL:
         return (
             f"Declare in the stack that {failure.subject} is built from source, or choose a version with a "

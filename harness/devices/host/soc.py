@@ -26,6 +26,12 @@ def soc_family(name: str, *, chips_per_card: int = 1) -> str:
     return ""
 
 
+#: SoC family -> values of the property `ascend :: npu_type` of wheel variants. Sources: the variants that
+#: vllm-ascend builds (.github/workflows/scripts/wheel/config.json), and what the provider detects
+#: (wheelnext/huawei-ascend-variant-provider, pysmi.py: 910B is `910b` at first and `a2` later).
+NPU_TYPES = {"a2": ("910b", "a2"), "a3": ("a3",), "310p": ("310p",)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class PublishedDriver:
     """The oldest driver that a document names together with a CANN release line. source: the document."""

@@ -123,6 +123,16 @@ class RepositoryAddress(MatrixEntry):
     source: Source
 
 
+class WheelVariantsEntry(MatrixEntry):
+    """Wheels of one release for several kinds of NPU (wheel variants, PEP 817)."""
+
+    index: Text = Field(description="The index that has the variants; `advise` reads it")
+    plain_for: list[Text] = Field(
+        min_length=1, description="The values of the axis `soc` that wheels without a variant are built for"
+    )
+    source: Source
+
+
 class AxisEntry(MatrixEntry):
     """One versioned component of the stack."""
 
@@ -141,6 +151,9 @@ class AxisEntry(MatrixEntry):
     )
     tag: Text = Field("", description="Pattern of the release tags, such as 'v{version}'")
     build_env: dict[str, Text] = Field({}, description="Environment variables required for the installation")
+    variants: WheelVariantsEntry | None = Field(
+        None, description="Where wheels of the package for several kinds of NPU are"
+    )
     extra_index: list[Text] = Field(
         [],
         description="Additional package indexes, searched for versions that the main index lacks and that a "

@@ -16,6 +16,18 @@ Scalar = str | int | bool | None
 
 
 @dataclass(frozen=True, kw_only=True)
+class WheelVariants:
+    """Where wheels of a package for several kinds of NPU are, and what its ordinary wheels are built for.
+
+    index: of wheel variants. plain_for: the values of the axis `soc` that ordinary wheels are built for.
+    """
+
+    index: str
+    plain_for: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Axis:
     """One versioned component of a cell. values: allowed value -> facts about it; empty: any version.
 
@@ -34,6 +46,7 @@ class Axis:
     tag: str = ""
     build_env: Mapping[str, str] = field(default_factory=dict)
     extra_index: tuple[str, ...] = ()
+    variants: WheelVariants | None = None
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     published: frozenset[str] = frozenset()
     #: The versions that `host` can mean, for the axis `python`; None if any.

@@ -16,7 +16,7 @@ from harness.matrix.document.included_documents import SHIPPED_NAME, LayeredDocu
 from harness.matrix.document.yaml_positions import Document, NodePath, load_yaml, parse_yaml
 from harness.matrix.model.cell import KnownInconsistency
 from harness.matrix.model.constraints import Condition, PublishedTable
-from harness.matrix.model.definitions import Axis, Expectation, Recipe, Runner, Stack
+from harness.matrix.model.definitions import Axis, Expectation, Recipe, Runner, Stack, WheelVariants
 from harness.matrix.model.versions import Scheme
 from harness.matrix.reading.read_migrations import read_migration
 from harness.matrix.reading.read_patch_places import read_patch_place
@@ -139,6 +139,7 @@ class _MatrixLoader(NameResolver):
             tag=text(entry.get("tag", "")),
             build_env=mapping(entry.get("build_env")),
             extra_index=tuple(texts(entry.get("extra_index", []))),
+            variants=_variants(entry.get("variants")),
             values={value: mapping(facts) for value, facts in entry.get("values", {}).items()},
             where=self.document.where(path, key=True),
         )
@@ -298,3 +299,11 @@ class _MatrixLoader(NameResolver):
         if axis is None or specifier is None:
             return None, None
         return None, Condition(axis=axis.name, specifiers=(specifier,))
+
+
+def _variants(entry: Entry | None) -> WheelVariants | None:
+    if not entry:
+        return None
+    return WheelVariants(
+        index=text(entry["index"]), plain_for=tuple(texts(entry["plain_for"])), source=text(entry["source"])
+    )

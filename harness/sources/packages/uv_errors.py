@@ -165,6 +165,7 @@ UNAVAILABLE = (
     ),
     (re.compile(r"(?P<what>\S+) was not found in the cache"), UvFailureKind.NETWORK),
     (re.compile(r"(?P<what>\S+) has no wheels with a matching"), UvFailureKind.WRONG_TARGET),
+    (re.compile(r"(?P<what>\S+) has only unsupported wheel variants"), UvFailureKind.NO_WHEEL),
     (
         re.compile(r"(?P<what>\S+) has no (?:usable wheels|publicly available wheels|wheels)"),
         UvFailureKind.NO_WHEEL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from harness.settings import Settings
 from harness.sources.packages.index_lookup import PackageIndex, ReleaseNotFoundError
 from harness.sources.packages.index_settings import index_environment
 from harness.workspace.downloads import run_quietly
+from harness.workspace.execution.host_wheels import HostWheel, host_wheels, lookup_variants
 from harness.workspace.execution.version_probe import known_proofs, profile_of_cell
 from harness.workspace.planning.open_plan import expectations, patch_sources
 
@@ -47,7 +49,8 @@ class KnownStack:
     cell: the cell of the matrix with these versions, None if there is none; profile: one that selects it.
     passed, failed: checks with outcomes of the same kind of device. never_tried: checks without one.
     expected: failures that the matrix expects, in words. on_index: package -> whether the index has the
-    version, None if the index was not asked or did not respond.
+    version, None if the index was not asked or did not respond. wheels: of packages whose wheels are built
+    for particular NPUs.
     """
 
     stack: AdvisedStack
@@ -58,6 +61,7 @@ class KnownStack:
     never_tried: tuple[str, ...]
     expected: tuple[str, ...]
     risks: tuple[Risk, ...]
+    wheels: tuple[HostWheel, ...]
     on_index: Mapping[str, bool | None]
 
 
@@ -88,11 +92,13 @@ def known_stacks(
     sources = patch_sources(settings, matrix)
     index = _index() if ask_index else None
     asked: dict[tuple[str, str], bool | None] = {}
+    lookup = functools.cache(lookup_variants) if ask_index else None
     found = []
     for stack in stacks:
         proof = _proof(context.matrix, stack, proofs)
         cell = proof.cell if proof else None
         profile = profile_of_cell(context.matrix, cell.id) if cell else ""
+        wheels = tuple(host_wheels(matrix, stack, driver, lookup))
         counting = _COUNTING.get(str(stack.axes["device"]), frozenset())
         checks = [one for one in proof.checks if one.evidence in counting] if proof else []
         tried = {one.check for one in checks if one.status}
@@ -107,7 +113,8 @@ def known_stacks(
                 if proof
                 else (),
                 expected=tuple(_expected(context.matrix, profile, cell)) if cell else (),
-                risks=tuple(_risks(matrix, stack, sources, driver)),
+                risks=(*_wheel_risks(wheels), *_risks(matrix, stack, sources, driver)),
+                wheels=tuple(one for one in wheels if one.variant),
                 on_index=_on_index(matrix, stack, index, asked),
             )
         )
@@ -140,6 +147,12 @@ def _expected(matrix: Matrix, profile: str, cell: Cell) -> Iterator[str]:
         found = expected(cell.id, one.check)
         if found is not None and found.id == one.id:
             yield f"{one.check} is expected to end as {found.state}: {found.reason}"
+
+
+def _wheel_risks(wheels: Sequence[HostWheel]) -> Iterator[Risk]:
+    for one in wheels:
+        if one.problem:
+            yield Risk(what=one.problem, mend=one.mend, source=one.source)
 
 
 def _risks(matrix: Matrix, stack: AdvisedStack, sources: PatchSources, driver: str) -> Iterator[Risk]:

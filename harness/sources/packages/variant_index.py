@@ -1,0 +1,77 @@
+"""The variants that an index of wheel variants has of a release."""
+
+from __future__ import annotations
+
+import html.parser
+import posixpath
+from dataclasses import dataclass
+from urllib.parse import unquote, urljoin, urlsplit
+
+from harness.errors import InfrastructureError, Location
+from harness.sources.packages.index_settings import IndexSettings, local_path
+from harness.sources.packages.lockfile import normal_name
+from harness.sources.packages.remote_file import download
+from harness.sources.packages.wheel_variants import Variants, read_variants
+from harness.sources.redact import redact_text, redact_url
+
+MAX_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedVariants:
+    """The variants of a release, and the files that the index lists: name -> address."""
+
+    variants: Variants
+    files: dict[str, str]
+
+
+def published_variants(
+    index: str, package: str, version: str, settings: IndexSettings
+) -> PublishedVariants | None:
+    """What the index has of a release; None if it has no variants of it.
+
+    InfrastructureError if the index cannot be reached, InputError if its description is damaged.
+    """
+    page = f"{index.rstrip('/')}/{normal_name(package)}/"
+    files = _files(page, settings)
+    name = f"{normal_name(package).replace('-', '_')}-{version}-variants.json"
+    if name not in files:
+        return None
+    text = _read(files[name], settings).decode("utf-8", "replace")
+    return PublishedVariants(variants=read_variants(text, Location(redact_url(files[name]))), files=files)
+
+
+def _files(page: str, settings: IndexSettings) -> dict[str, str]:
+    folder = local_path(page)
+    if folder is not None:
+        if not folder.is_dir():
+            raise _unreachable(page, "there is no such folder")
+        return {file.name: file.as_uri() for file in sorted(folder.iterdir()) if file.is_file()}
+    links = _Links()
+    links.feed(_read(page, settings).decode("utf-8", "replace"))
+    addresses = [urljoin(page, link) for link in links.found]
+    return {unquote(posixpath.basename(urlsplit(one).path)): one.partition("#")[0] for one in addresses}
+
+
+def _read(url: str, settings: IndexSettings) -> bytes:
+    try:
+        return download(url, settings, MAX_BYTES)
+    except OSError as error:
+        raise _unreachable(url, redact_text(str(error))) from error
+
+
+def _unreachable(url: str, why: str) -> InfrastructureError:
+    return InfrastructureError(
+        "the index of wheel variants cannot be read", where=Location(redact_url(url)), why=why
+    )
+
+
+class _Links(html.parser.HTMLParser):
+    """The links of an index page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]

@@ -1,0 +1,120 @@
+"""Which wheel of a package is for the NPU of a host: wheel variants, and wheels that fit one SoC only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from harness.devices.host.soc import NPU_TYPES
+from harness.errors import HarnessError
+from harness.matrix.model.definitions import Axis
+from harness.matrix.version_matrix import Matrix
+from harness.plan.feasibility.stack_advice import AdvisedStack
+from harness.sources.packages.index_settings import index_environment
+from harness.sources.packages.variant_index import PublishedVariants, published_variants
+from harness.sources.packages.wheel_variants import (
+    Supported,
+    abi_values,
+    files_of,
+    fitting_variants,
+    misfits,
+)
+
+#: (index, package, version) -> what the index has of it; HarnessError if it cannot be read.
+Lookup = Callable[[str, str, str], PublishedVariants | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostWheel:
+    """The wheel of a package for a host.
+
+    variant: the label of the variant that fits, "" if none is known. files: name -> address, one for each
+    machine architecture. problem: why the ordinary wheel must not be used, or no variant fits; "" if all is
+    well. mend: what to do then.
+    """
+
+    package: str
+    version: str
+    variant: str = ""
+    files: Mapping[str, str]
+    problem: str = ""
+    mend: str = ""
+    source: str = ""
+
+
+def lookup_variants(index: str, package: str, version: str) -> PublishedVariants | None:
+    """Ask an index of wheel variants with the user's network settings."""
+    return published_variants(index, package, version, index_environment(os.environ))
+
+
+def host_wheels(
+    matrix: Matrix, stack: AdvisedStack, driver: str, lookup: Lookup | None
+) -> Iterator[HostWheel]:
+    """The wheels of packages that are built for particular NPUs. lookup: None if no index is asked."""
+    values = stack.values
+    if values.get("device") != "npu" or "soc" not in values:
+        return
+    for axis in (matrix.axes[name] for name in values):
+        if axis.variants and axis.package and axis.on_index:
+            yield _host_wheel(axis, stack, _supported(matrix, stack, driver), lookup)
+
+
+def _supported(matrix: Matrix, stack: AdvisedStack, driver: str) -> Supported:
+    """What the provider of Ascend reports on such a host, and the versions of the stack's packages."""
+    values = stack.values
+    packages = {axis.package: values[name] for name in values if (axis := matrix.axes[name]).package}
+    return {
+        "ascend": {
+            "npu_type": NPU_TYPES.get(values["soc"], ()),
+            "driver_version": (driver.lower(),) if driver else (),
+            "cann_version": (values["cann"].lower(),) if "cann" in values else (),
+        },
+        "abi_dependency": abi_values(packages),
+    }
+
+
+def _host_wheel(axis: Axis, stack: AdvisedStack, supported: Supported, lookup: Lookup | None) -> HostWheel:
+    assert axis.variants is not None
+    values = stack.values
+    version, soc, source = values[axis.name], values["soc"], axis.variants.source
+    found, missing = None, "the index of wheel variants was not asked"
+    if lookup is not None:
+        missing = f"{axis.variants.index} has no variants of {axis.package} {version}"
+        try:
+            found = lookup(axis.variants.index, axis.package, version)
+        except HarnessError as error:
+            missing = f"{error.problems[0].what}: {error.problems[0].where}"
+    if found is not None:
+        for label in fitting_variants(found.variants, supported):
+            names = files_of(label, found.files, version, values["python"])
+            if names:
+                files = {name: found.files[name] for name in names}
+                return HostWheel(
+                    package=axis.package, version=version, variant=label, files=files, source=source
+                )
+        missing = _no_variant(axis, found, supported, values["python"])
+    is_plain = soc in axis.variants.plain_for
+    return HostWheel(
+        package=axis.package,
+        version=version,
+        files={},
+        problem=""
+        if is_plain
+        else f"the wheels of {axis.package} on the package index are built for "
+        f"{', '.join(axis.variants.plain_for)}, not for {soc}; {missing}",
+        mend=f"build {axis.package} from source for {soc}, or install its variant for {soc} from "
+        f"{axis.variants.index}",
+        source=source,
+    )
+
+
+def _no_variant(axis: Axis, found: PublishedVariants, supported: Supported, python: str) -> str:
+    """Why no variant can be used."""
+    reasons = []
+    for label in found.variants.variants:
+        needed = misfits(found.variants, label, supported)
+        reasons.append(
+            f"{label} needs {', '.join(needed)}" if needed else f"{label} has no wheel for {python}"
+        )
+    return f"no variant of {axis.package} fits: {'; '.join(reasons) or 'there is none'}"

@@ -1,0 +1,70 @@
+"""The wheel for the NPU of a host: a variant that fits, or why the ordinary wheel must not be used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.errors import InfrastructureError, Location
+from harness.matrix.reading.load_matrix import load_matrix
+from harness.plan.feasibility.stack_advice import AdviceRequest, advise_stacks
+from harness.sources.packages.variant_index import PublishedVariants
+from harness.sources.packages.wheel_variants import read_variants
+from harness.workspace.execution.host_wheels import HostWheel, Lookup, host_wheels
+
+MATRIX = load_matrix(Path(__file__).parents[3] / "matrix.yaml")
+
+
+def published(*labels: str, python: str = "cp312") -> PublishedVariants:
+    document = {
+        "default-priorities": {"namespace": ["ascend"]},
+        "variants": {label: {"ascend": {"npu_type": [label]}} for label in labels},
+    }
+    names = [f"vllm_ascend-0.23.0-{python}-{python}-manylinux_2_34_aarch64-{label}.whl" for label in labels]
+    return PublishedVariants(
+        variants=read_variants(json.dumps(document), Location("x")),
+        files={name: f"https://example.org/{name}" for name in names},
+    )
+
+
+def wheel(soc: str, lookup: Lookup | None, device: str = "npu") -> HostWheel | None:
+    request = AdviceRequest(soc=soc, cann="9.1.0", device=device)
+    stack = advise_stacks(MATRIX, request).stacks[0]
+    found = list(host_wheels(MATRIX, stack, "26.0", lookup))
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize(("soc", "label"), [("a2", "910b"), ("a3", "a3")])
+def test_the_variant_for_the_soc_is_named_with_its_file(soc: str, label: str) -> None:
+    found = wheel(soc, lambda _index, _package, _version: published("310p", "910b", "a3"))
+    assert found is not None
+    assert (found.package, found.variant, found.problem) == ("vllm-ascend", label, "")
+    assert [name.endswith(f"-{label}.whl") for name in found.files] == [True]
+
+
+def test_without_a_variant_the_ordinary_wheel_is_a_problem_for_another_soc_only() -> None:
+    def unreachable(_index: str, _package: str, _version: str) -> PublishedVariants | None:
+        raise InfrastructureError("cannot be read", where=Location("https://example.org"))
+
+    lookups: list[tuple[Lookup | None, str]] = [
+        (None, "was not asked"),
+        (unreachable, "cannot be read: https://example.org"),
+        (lambda _index, _package, _version: None, "has no variants of vllm-ascend 0.23.0"),
+        (lambda _index, _package, _version: published("910b"), "910b needs ascend :: npu_type :: 910b"),
+        (lambda _index, _package, _version: published("a3", python="cp310"), "a3 has no wheel for 3.12"),
+    ]
+    for lookup, why in lookups:
+        found = wheel("a3", lookup)
+        assert found is not None
+        assert found.problem.startswith("the wheels of vllm-ascend on the package index are built for a2")
+        assert why in found.problem
+        assert "from source" in found.mend
+    plain = wheel("a2", None)
+    assert plain is not None
+    assert plain.problem == ""
+
+
+def test_simulated_devices_have_no_variant() -> None:
+    assert wheel("a3", None, device="sim") is None
