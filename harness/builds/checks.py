@@ -33,10 +33,10 @@ def _environment_holds_fully(measurements: EnvironmentBuilt | EnvironmentNotBuil
 def _why_changed(
     measurements: EnvironmentBuilt | EnvironmentNotBuilt, outcome: Outcome, *, full: bool
 ) -> str:
-    if isinstance(measurements, EnvironmentNotBuilt):
-        return ""
     from harness.builds.cell import environment_files
 
+    if isinstance(measurements, EnvironmentNotBuilt):
+        return _why_possible_now(measurements)
     if measurements.container is not None:
         from harness.builds.cell import container_environment
 
@@ -48,6 +48,15 @@ def _why_changed(
     if changed or _is_foreign(outcome):
         return changed
     return environment_files.why_host_changed(measurements, full=full, running=True)
+
+
+def _why_possible_now(measurements: EnvironmentNotBuilt) -> str:
+    """Why a build that this host could not begin is tried again, or "" for one that failed."""
+    from harness.builds.cell.host_requirements import still_lacks
+
+    if not measurements.unsupported or still_lacks(measurements.lacks):
+        return ""
+    return "this host may have now what it lacked"
 
 
 def _environment_altered(measurements: EnvironmentBuilt | EnvironmentNotBuilt, outcome: Outcome) -> str:

@@ -214,6 +214,7 @@ class EnvironmentBuilt(EnvironmentLocation):
     expected: Mapping[str, str]
     left_out: Mapping[str, str]
     built_here: tuple[str, ...]
+    from_repositories: tuple[str, ...] = ()
     patched: Mapping[str, str]
     probe: EnvironmentProbe
     seconds: Mapping[str, float]
@@ -232,11 +233,25 @@ def modules_to_import(packages: Collection[str], device: str) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostLack:
+    """What this host lacks to build an environment. That says nothing about the cell.
+
+    kind: `python` (an interpreter of the version `names[0]`), `machine` (the architecture `names[0]`), `cann`
+    (a CANN in the environment variables), `commits` (mirrors that have these commits) or `engine` (that the
+    settings of the run, which are part of the key, name a container engine).
+    """
+
+    kind: Literal["python", "machine", "cann", "commits", "engine"]
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class EnvironmentNotBuilt:
     """An environment that could not be built.
 
     step: the step that failed. tail: the end of its output. unsupported: True when this host cannot build
-    such an environment, which says nothing about the cell. The other fields are those of `EnvironmentBuilt`.
+    such an environment, which says nothing about the cell; then `lacks` says what it needs (older versions
+    did not store that), and `remedy` what to do. The other fields are those of `EnvironmentBuilt`.
     """
 
     built: Literal[False] = False
@@ -245,6 +260,8 @@ class EnvironmentNotBuilt:
     reason: str
     tail: str
     unsupported: bool
+    lacks: HostLack | None = None
+    remedy: str = ""
     expected: Mapping[str, str]
     left_out: Mapping[str, str]
     built_here: tuple[str, ...]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.builds.cell.bundle import make_bundle
+from harness.builds.cell.cann_variables import cann_variables
 from harness.builds.engines.container_command import contained_command
 from harness.builds.ownership.cache_use import CacheUse
 from harness.cell_program.built_environment import EnvironmentLocation, environment_location
@@ -60,6 +62,10 @@ def cell_command(
     if device.kind == "sim":
         launcher = LAUNCHER
         variables |= simulated_environment(Path(environment.runtime), device, faults)
+    elif device.kind == "npu" and environment.container is None:
+        host = cann_variables(os.environ)
+        path = [variables["PYTHONPATH"], *filter(None, [host.pop("PYTHONPATH", "")])]
+        variables = {**host, **variables, "PYTHONPATH": os.pathsep.join(path)}
     elif device.kind == "cpu":
         # torch would load torch_npu, which fails where there is no CANN.
         variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"

@@ -6,9 +6,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from harness.builds.cell.build_step_error import BuildStepError
 from harness.builds.cell.bundle import make_bundle
 from harness.builds.cell.cell_command import cell_command
-from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
+from harness.builds.cell.environment_spec import EnvironmentSpec
 from harness.builds.engines.image_layers import OWN_FILES
 from harness.cell_program.built_environment import (
     CellDevice,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import filelock
 
+from harness.builds.cell.build_step_error import BuildStepError
 from harness.builds.cell.cell_probe import probe_cell
 from harness.builds.cell.disk_space import require_image_storage
 from harness.builds.cell.environment_build import EnvironmentBuild, environment_evidence, make_runtime
@@ -28,7 +29,7 @@ from harness.builds.cell.environment_files import (
     with_libraries,
     write_identity,
 )
-from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
+from harness.builds.cell.environment_spec import EnvironmentSpec
 from harness.builds.engines.build_time_files import build_time_files
 from harness.builds.engines.engine import BuildError, Engine, Image
 from harness.builds.engines.image_build import BuiltImage, base_notices, build_image, find_base_image
@@ -50,6 +51,7 @@ from harness.cell_program.built_environment import (
 )
 from harness.check import TaskContext
 from harness.devices.cards.device_nodes import driver_files
+from harness.devices.host.soc import soc_family
 from harness.devices.sim.start.sim_environment import DEFAULT_CANN
 from harness.errors import HarnessError
 from harness.outcome import Measured
@@ -243,7 +245,11 @@ def _lock(ctx: TaskContext, spec: EnvironmentSpec) -> CellLock:
         spec.lock.read_text("utf-8"),
         cell=spec.digest,
         title=spec.digest,
-        axes={"cann": spec.device.cann},
+        axes={
+            "cann": spec.device.cann,
+            "soc": soc_family(spec.device.soc),
+            "device": spec.device.kind,
+        },
     )
     return replace(lock, packages=spec.packages, compiled=spec.built)
 

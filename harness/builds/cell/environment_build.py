@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec, environment_spec
+from harness.builds.cell.build_step_error import BuildStepError, HostLacksError
+from harness.builds.cell.environment_spec import EnvironmentSpec, environment_spec
 from harness.cell_program.built_environment import (
     CellDevice,
     CellImage,
@@ -26,6 +27,7 @@ from harness.errors import InputError
 from harness.evidence import evidence_of
 from harness.outcome import Evidence
 from harness.sources.packages.fetch_failure import machine_failure
+from harness.sources.packages.lockfile import normal_name
 
 TAIL_CHARACTERS = 4000
 
@@ -90,6 +92,7 @@ class EnvironmentBuild:
             expected=spec.expected,
             left_out=spec.omitted,
             built_here=spec.built,
+            from_repositories=tuple(normal_name(one.package) for one in spec.sources),
             patched=spec.patched_digests,
             probe=probe,
             seconds=self.seconds,
@@ -106,7 +109,9 @@ class EnvironmentBuild:
             step=error.step,
             reason=error.reason,
             tail=error.tail[-TAIL_CHARACTERS:],
-            unsupported=error.unsupported,
+            unsupported=isinstance(error, HostLacksError),
+            lacks=error.lacks if isinstance(error, HostLacksError) else None,
+            remedy=error.remedy if isinstance(error, HostLacksError) else "",
             expected=self.spec.expected if self.spec else {},
             left_out=self.spec.omitted if self.spec else {},
             built_here=self.spec.built if self.spec else (),

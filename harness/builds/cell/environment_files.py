@@ -14,8 +14,10 @@ import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
-from harness.builds.cell.host_libraries import library_folders, selected_toolkit, why_other_toolkit
+from harness.builds.cell.build_step_error import BuildStepError
+from harness.builds.cell.cann_variables import selected_toolkit, why_other_toolkit
+from harness.builds.cell.environment_spec import EnvironmentSpec
+from harness.builds.cell.host_libraries import library_folders
 from harness.builds.cell.interpreter_files import (
     ask_interpreter,
     compile_library,

@@ -42,7 +42,12 @@ def judge(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _params: Mapping
         return _judge_not_built(measurements)
     probe = measurements.probe
     reasons = [
-        *package_reasons(measurements.expected, probe.packages, measurements.built_here),
+        *package_reasons(
+            measurements.expected,
+            probe.packages,
+            measurements.built_here,
+            measurements.from_repositories,
+        ),
         *file_reasons(measurements.patched, probe.files),
         *_import_reasons(measurements.patched, probe.patched or ()),
         *_module_reasons(probe.modules, measurements),
@@ -65,9 +70,10 @@ def _judge_not_built(measurements: EnvironmentNotBuilt) -> Judgement:
     step = measurements.step
     lines = [line.strip() for line in measurements.tail.splitlines() if line.strip()]
     return Judgement(
-        status=Status.UNSUPPORTED if measurements.unsupported else Status.FAIL,
+        # What this host lacks says nothing about the cell.
+        status=Status.NOT_RUN if measurements.unsupported else Status.FAIL,
         reasons=(measurements.reason, *lines[-1:]),
-        remedies=(REMEDIES[step],) if step in REMEDIES else (),
+        remedies=(measurements.remedy or REMEDIES[step],) if step in REMEDIES else (),
     )
 
 
@@ -79,14 +85,23 @@ def _by_reason(omitted: Mapping[str, str]) -> list[str]:
 
 
 def package_reasons(
-    expected: Mapping[str, str], found: Mapping[str, str], built: Collection[str]
+    expected: Mapping[str, str],
+    found: Mapping[str, str],
+    built: Collection[str],
+    unversioned: Collection[str] = (),
 ) -> list[str]:
-    """How the installed packages differ from the expected ones. built: packages that were built here."""
+    """How the installed packages differ from the expected ones.
+
+    built: packages that were built here. unversioned: packages whose version is not compared, because a build
+    from a repository derives it from tags that a single commit does not have.
+    """
     installed = {str(canonicalize_name(name)): version for name, version in found.items()}
     reasons = []
     for name, version in expected.items():
         if name not in installed:
             reasons.append(f"{name} {version} is locked but not installed.")
+            continue
+        if name in unversioned:
             continue
         # A package built here appends the target of its build to the version.
         comparable = installed[name].partition("+")[0] if name in built else installed[name]
@@ -149,7 +164,18 @@ def _device_reasons(requested: CellDevice, probed: ProbedDevice) -> list[str]:
         reasons.append(f"The cell needs {requested.count} device(s) and sees {probed.count}.")
     elif probed.sum_of_ones != 4.0:
         reasons.append(f"The sum of four ones on the device is {probed.sum_of_ones}, not 4.0.")
-    return [*reasons, *_runtime_reasons(requested.kind, probed.runtime)]
+    return [*reasons, *_runtime_reasons(requested.kind, probed.runtime), *_cann_reasons(requested, probed)]
+
+
+def _cann_reasons(requested: CellDevice, probed: ProbedDevice) -> list[str]:
+    """Compares the CANN that the process loaded with that of the cell: evidence is for one CANN only."""
+    if requested.kind != "npu" or not requested.cann or probed.runtime is Runtime.NONE:
+        return []
+    if not probed.cann:
+        return [f"The cell is for CANN {requested.cann}; the version of the one in use could not be read."]
+    if probed.cann.lower() != requested.cann.lower():
+        return [f"The cell is for CANN {requested.cann}, but CANN {probed.cann} is in use."]
+    return []
 
 
 def _runtime_reasons(requested: str, runtime: Runtime) -> list[str]:

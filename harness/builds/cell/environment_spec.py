@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.builds.cell.commit_package import PURE_PYTHON_FOLDERS, CommitPackage, find_commit_package
-from harness.builds.cell.interpreter import fetch_interpreter, find_interpreter
+from harness.builds.cell.build_step_error import BuildStepError
+from harness.builds.cell.commit_package import CommitPackage
+from harness.builds.cell.host_requirements import available_commits, available_interpreter, require_host
 from harness.builds.lock.omitted_packages import omitted_packages
 from harness.cell_program.built_environment import CellDevice, read_cell_device
 from harness.check import TaskContext
 from harness.digest import digest_file, digest_json
-from harness.matrix.model.environment_facets import PinsFacet, PlatformFacet
+from harness.matrix.model.environment_facets import PinnedSource, PinsFacet, PlatformFacet
 from harness.measurements import read_shape
-from harness.sources.git.mirrors import MIRRORS, mirror_folders
 from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_lock
 from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT
 
@@ -25,15 +24,6 @@ from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT
 LAYOUT = 3
 # Their builds compile kernels with CANN, so on the simulated device their wheels are installed instead.
 BUILT_WITH_CANN = ("vllm-ascend",)
-CANN_FOLDERS = ("/usr/local/Ascend/ascend-toolkit/latest", "/usr/local/Ascend/latest")
-
-
-class BuildStepError(Exception):
-    """A step of the build failed in a way that says something about the cell, not about this host."""
-
-    def __init__(self, step: str, reason: str, *, tail: str = "", unsupported: bool = False) -> None:
-        super().__init__(reason)
-        self.step, self.reason, self.tail, self.unsupported = step, reason, tail, unsupported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +34,9 @@ class EnvironmentSpec:
     this device does not need, and why. built: packages built here from their source package, because they
     have no wheel or one for another device. build_env: package -> environment variables of its build.
     patched, manifest: archive of the patched files, and for each its digest before (`pre`) and after (`post`)
-    patching. commit_packages: packages installed from a commit of a mirror on this host.
+    patching. commit_packages: packages installed from a commit of a mirror on this host. sources: packages
+    that the build of an image compiles from repositories; the versions that such builds give them are not
+    always the released ones.
     """
 
     lock: Path
@@ -59,6 +51,7 @@ class EnvironmentSpec:
     interpreter_version: str
     device: CellDevice
     commit_packages: tuple[CommitPackage, ...] = ()
+    sources: tuple[PinnedSource, ...] = ()
 
     @property
     def minor(self) -> str:
@@ -69,7 +62,8 @@ class EnvironmentSpec:
     def expected(self) -> dict[str, str]:
         """Name and version of every package that is to be installed."""
         locked = {package.name: package.version for package in self.packages}
-        return locked | {one.package: one.version for one in self.commit_packages}
+        committed = {one.package: one.version for one in self.commit_packages}
+        return locked | committed | {normal_name(one.package): one.version for one in self.sources}
 
     @property
     def patched_digests(self) -> dict[str, str]:
@@ -80,6 +74,7 @@ class EnvironmentSpec:
     def digest(self) -> str:
         """Digest of this content; it names the environment's folder."""
         packages = [one.identity for one in self.commit_packages]
+        packages += [f"{one.package}@{one.repository}@{one.commit}" for one in self.sources]
         content = {
             "layout": LAYOUT,
             "lock": digest_file(self.lock),
@@ -96,21 +91,18 @@ class EnvironmentSpec:
 def environment_spec(ctx: TaskContext) -> EnvironmentSpec:
     """The spec of the environment that a task's facets and inputs describe.
 
-    BuildStepError when this host cannot build it.
+    BuildStepError if the build cannot begin, HostLacksError if that is because of this host. A container
+    engine needs no interpreter, CANN or clone of this host: the image has them.
     """
     device = read_cell_device(ctx.facets["device"])
     platform_facet = read_shape(PlatformFacet, ctx.facets["platform"])
     pins = read_shape(PinsFacet, ctx.facets["pins"])
-    _require_supported(device, platform_facet)
-    commit_packages = _commit_packages(pins, device)
-    interpreter = find_interpreter(platform_facet.python, os.environ)
-    if interpreter is None:
-        ctx.log(f"this host has no Python {platform_facet.python}: fetching it with uv")
-        fetched = fetch_interpreter(platform_facet.python, os.environ)
-        if isinstance(fetched, str):
-            reason = f"This host has no Python {platform_facet.python}, and uv cannot fetch it: {fetched}."
-            raise BuildStepError("interpreter", reason, unsupported=True)
-        interpreter = fetched
+    commit_packages: tuple[CommitPackage, ...] = ()
+    interpreter = ("", platform_facet.python)
+    if not device.engine:
+        require_host(device, platform_facet)
+        commit_packages = available_commits(pins)
+        interpreter = available_interpreter(platform_facet.python, ctx.log)
     lock = ctx.artifact("resolve", "lock.txt")
     patched, manifest = _patched_input(ctx)
     locked = parse_lock(lock.read_text("utf-8"))
@@ -130,6 +122,7 @@ def environment_spec(ctx: TaskContext) -> EnvironmentSpec:
         interpreter_version=interpreter[1],
         device=device,
         commit_packages=commit_packages,
+        sources=pins.from_source if device.engine else (),
     )
 
 
@@ -139,48 +132,6 @@ def _packages_to_build(
     without_wheel = set(RESOLVE_FORMAT.read(ctx.inputs["resolve"].measurements).from_sdist)
     configured = {name for name in build_env if not (kind == "sim" and name in BUILT_WITH_CANN)}
     return tuple(package.name for package in packages if package.name in without_wheel | configured)
-
-
-def _require_supported(device: CellDevice, target: PlatformFacet) -> None:
-    if not target.host and target.arch != platform.machine():
-        raise BuildStepError(
-            "engine",
-            f"The cell needs the architecture {target.arch}; this host is {platform.machine()}.",
-            unsupported=True,
-        )
-    if device.kind == "npu" and not _cann_folder():
-        raise BuildStepError(
-            "engine",
-            "There is no CANN toolkit on this host, so the cell needs a container engine.",
-            unsupported=True,
-        )
-
-
-def _commit_packages(pins: PinsFacet, device: CellDevice) -> tuple[CommitPackage, ...]:
-    """The packages from source; BuildStepError unless all are pure Python and a mirror has their commits."""
-    mirrors = mirror_folders()
-    packages = {
-        source.package: find_commit_package(source, mirrors)
-        for source in pins.from_source
-        if device.kind != "npu" and source.package in PURE_PYTHON_FOLDERS
-    }
-    missing = [source.package for source in pins.from_source if packages.get(source.package) is None]
-    if missing:
-        names = ", ".join(missing)
-        is_pure = set(missing) <= set(PURE_PYTHON_FOLDERS)
-        mirror = f", or a mirror that has the commit ({MIRRORS})" if is_pure else ""
-        raise BuildStepError(
-            "engine",
-            f"{names}: building from a repository's commit needs a container engine{mirror}.",
-            unsupported=True,
-        )
-    return tuple(one for one in packages.values() if one is not None)
-
-
-def _cann_folder() -> Path | None:
-    named = os.environ.get("ASCEND_TOOLKIT_HOME") or os.environ.get("ASCEND_HOME_PATH")
-    folders = [named] if named else list(CANN_FOLDERS)
-    return next((Path(folder) for folder in folders if Path(folder).is_dir()), None)
 
 
 def _patched_input(ctx: TaskContext) -> tuple[Path | None, Mapping[str, Mapping[str, str | None]]]:

@@ -1,9 +1,9 @@
-"""What an environment uses of this host: shared libraries, and the CANN toolkit that variables select."""
+"""The shared libraries of this host that an environment uses."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from harness.builds.cell.interpreter_files import symbolic_links
@@ -13,14 +13,6 @@ from harness.builds.installed.file_manifest import WatchedFolder
 VERSION_FILES = ("version.info", "ascend_toolkit_install.info")
 # The dynamic loader loads the libraries that this file names into every program.
 PRELOAD = Path("/etc/ld.so.preload")
-# CANN's set_env.sh sets them. CANN takes its libraries and its kernels from these folders.
-SELECT_TOOLKIT = (
-    "ASCEND_TOOLKIT_HOME",
-    "ASCEND_HOME_PATH",
-    "ASCEND_OPP_PATH",
-    "ASCEND_CUSTOM_OPP_PATH",
-    "ASCEND_AICPU_PATH",
-)
 
 
 def library_folders(libraries: Iterable[str], home: Path) -> tuple[WatchedFolder, ...]:
@@ -44,26 +36,3 @@ def library_folders(libraries: Iterable[str], home: Path) -> tuple[WatchedFolder
     hiding = {folder / library.name for folder in searched for library in outside}
     files |= dict.fromkeys(path for path in hiding if not os.path.lexists(path))
     return tuple(WatchedFolder(path=str(file.parent), only=(file.name,)) for file in sorted(files))
-
-
-def selected_toolkit(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variable -> the folders that it selects, without symbolic links, for the variables that are set.
-
-    Bytes of a path that are not UTF-8 are escaped, because the result is stored as JSON.
-    """
-    return {
-        name: os.fsencode(os.pathsep.join(map(os.path.realpath, environ[name].split(os.pathsep)))).decode(
-            "utf-8", "backslashreplace"
-        )
-        for name in SELECT_TOOLKIT
-        if environ.get(name)
-    }
-
-
-def why_other_toolkit(measured: Mapping[str, str], selected: Mapping[str, str]) -> str:
-    """How the toolkit that is selected now differs from the one that was measured, or ""."""
-    return "; ".join(
-        f"{name} now selects {selected.get(name, 'nothing')} instead of {measured.get(name, 'nothing')}"
-        for name in SELECT_TOOLKIT
-        if selected.get(name) != measured.get(name)
-    )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.builds.cell.environment_spec import BuildStepError
+from harness.builds.cell.build_step_error import BuildStepError
 from harness.builds.installed.file_manifest import WatchedFolder
 from harness.cell_program.installed_records import CACHE_FOLDER, COMPILED
 from harness.check import TaskContext

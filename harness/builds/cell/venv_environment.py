@@ -15,6 +15,8 @@ from pathlib import Path
 
 import filelock
 
+from harness.builds.cell.build_step_error import BuildStepError
+from harness.builds.cell.cann_variables import selected_toolkit
 from harness.builds.cell.cell_probe import probe_cell
 from harness.builds.cell.disk_space import require_disk_space
 from harness.builds.cell.environment_build import EnvironmentBuild, environment_evidence, make_runtime
@@ -32,8 +34,7 @@ from harness.builds.cell.environment_files import (
     with_libraries,
     write_identity,
 )
-from harness.builds.cell.environment_spec import BuildStepError, EnvironmentSpec
-from harness.builds.cell.host_libraries import selected_toolkit
+from harness.builds.cell.environment_spec import EnvironmentSpec
 from harness.builds.cell.patched_files import MismatchError, install_patched
 from harness.builds.cell.wheel_store import WheelStore
 from harness.builds.installed.file_manifest import WatchedFolder, read_states

@@ -19,10 +19,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.builds.engines.cann_environment import ADD_PATH, ADDED_PATH, SET_ENV
 from harness.builds.engines.engine import ContainerExit, ContainerSpec, Engine, EngineResource, Mount
 from harness.builds.engines.open_engine import open_engine
 from harness.builds.ownership.owner_labels import make_labels, this_process
-from harness.devices.cards.device_nodes import card_nodes
+from harness.devices.cards.device_nodes import card_nodes, node_groups
 from harness.errors import HarnessError, InfrastructureError
 from harness.serialisation import load
 
@@ -30,7 +31,8 @@ from harness.serialisation import load
 PREFIX = "NPU_MATRIX_CELL__"
 VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 # The first process of a container ignores most signals and must reap children; a shell does both.
-FIRST_PROCESS = ("/bin/bash", "-c", 'ulimit -c 0; "$@"; exit $?', "cell")
+FIRST_PROCESS = ("/bin/bash", "-c")
+RUN = 'ulimit -c 0; "$@"; exit $?'
 # Time for printing stacks, including the delivery of the signal. Together with killing and removing it must
 # fit into the time that a task has for its end (`run.programs.process.CONTAINED_GRACE_SECONDS`).
 STACK_SECONDS = 8.0
@@ -177,10 +179,13 @@ def _container_spec(command: ContainedCommand, environ: Mapping[str, str]) -> Co
     owner, key = this_process(), environ.get("NPU_MATRIX_KEY") or command.cell
     own = {name.removeprefix(PREFIX): value for name, value in environ.items() if name.startswith(PREFIX)}
     devices: tuple[str, ...] = ()
+    script = RUN
     if command.has_npu:
         # The cards of the task's lease; a task without a lease gets the cards that the user chose.
         visible = own.get(VISIBLE) or environ.get(VISIBLE, "")
         devices, own[VISIBLE] = card_nodes(visible)
+        own[ADDED_PATH] = own.pop("PYTHONPATH", "")
+        script = f"{SET_ENV}; set +u; {ADD_PATH}; {RUN}"
     here = str(Path.cwd())
     mounts = [
         Mount(source=Path(path), target=path, writable=writable)
@@ -192,7 +197,7 @@ def _container_spec(command: ContainedCommand, environ: Mapping[str, str]) -> Co
     return ContainerSpec(
         name=f"npu-matrix-{key[:12]}-{owner.pid}-{time.time_ns()}",
         image=command.image,
-        argv=(*FIRST_PROCESS, *command.argv),
+        argv=(*FIRST_PROCESS, script, "cell", *command.argv),
         env={"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "HOME": "/tmp", "LANG": "C.UTF-8", **own},  # noqa: S108
         labels=make_labels(
             owner=owner,
@@ -205,6 +210,7 @@ def _container_spec(command: ContainedCommand, environ: Mapping[str, str]) -> Co
         mounts=tuple(mounts),
         workdir=here,
         user=f"{os.getuid()}:{os.getgid()}",
+        groups=node_groups(devices),
         memory_bytes=command.memory_bytes,
         shm_bytes=command.shm_bytes,
         log_bytes=ENGINE_LOG_BYTES,

@@ -71,7 +71,7 @@ class ContainerSpec:
     """A container to run.
 
     memory_bytes, shm_bytes: 0 means the engine's default. log_bytes: limit of the engine's log of its output.
-    network: `none` or `host`.
+    groups: ids of groups, in addition to that of `user`. network: `none` or `host`.
     """
 
     name: str
@@ -82,6 +82,7 @@ class ContainerSpec:
     mounts: tuple[Mount, ...] = ()
     workdir: str = "/"
     user: str = ""
+    groups: tuple[int, ...] = ()
     memory_bytes: int = 0
     shm_bytes: int = 0
     log_bytes: int = 20 << 20

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from harness.builds.engines.cann_environment import SET_ENV
 from harness.builds.lock.cell_lock import TOOLS_OF, CellLock, LockedSource
 from harness.builds.lock.layer_contents import LayerContent, fetch_commands, layer_contents, requirements_text
 from harness.digest import digest_bytes, digest_json
@@ -22,10 +23,6 @@ PREFIX = "/cell/venv"
 OWN_FILES = "/cell/own-files.txt"
 INSTALLER = "/run/npu-matrix/uv"
 INDEX_SETTINGS = "/run/npu-matrix/settings"
-SET_ENV = (
-    "for file in /usr/local/Ascend/ascend-toolkit/set_env.sh /usr/local/Ascend/nnal/atb/set_env.sh; do "
-    'if [ -f "$file" ]; then set +u; source "$file"; set -u; fi; done'
-)
 READ_SETTINGS = f"set -a; source {INDEX_SETTINGS}; set +a"
 
 

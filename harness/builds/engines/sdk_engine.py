@@ -206,6 +206,7 @@ class SdkEngine:
                 memswap_limit=spec.memory_bytes or None,
                 shm_size=spec.shm_bytes or None,
                 pids_limit=MOST_PROCESSES,
+                group_add=[str(group) for group in spec.groups],
                 devices=[f"{device}:{device}:rwm" for device in spec.devices],
                 log_config=LogConfig(type=driver, config={cap: str(spec.log_bytes)}),
                 security_opt=["no-new-privileges"],

@@ -37,6 +37,14 @@ def card_nodes(visible: str, dev: Path = DEV) -> tuple[tuple[str, ...], str]:
     return tuple(str(dev / name) for name in names), ",".join(str(ascending.index(card)) for card in cards)
 
 
+def node_groups(nodes: Sequence[str]) -> tuple[int, ...]:
+    """The groups that may use the nodes: a user who is not root needs them in a container too.
+
+    The driver's installer gives the nodes to the group HwHiAiUser, with no rights for others.
+    """
+    return tuple(sorted({Path(node).stat().st_gid for node in nodes if Path(node).exists()}))
+
+
 def visible_devices(cards: Sequence[int], dev: Path = DEV) -> str:
     """`ASCEND_RT_VISIBLE_DEVICES` for these davinci numbers.
 

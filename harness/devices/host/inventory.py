@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.cell_program.cann_version import installed_version, version_in
 from harness.devices.cards.device_nodes import (
     MANAGER_NODES,
     CardPassthrough,
@@ -23,6 +23,7 @@ from harness.errors import InfrastructureError
 from harness.user_folders import exists
 
 NPU_SMI_TIMEOUT_S = 20.0
+ASCEND = Path("/usr/local/Ascend")
 #: CANN 8.5 and later install to `cann`, earlier ones to `ascend-toolkit`.
 CANN_ROOTS = ("cann/latest", "cann", "ascend-toolkit/latest", "latest")
 
@@ -32,7 +33,7 @@ class HostView:
     """The folders and variables to inspect, which tests replace. root: the folder with `etc` and `usr`."""
 
     dev: Path = Path("/dev")
-    ascend: Path = Path("/usr/local/Ascend")
+    ascend: Path = ASCEND
     root: Path = Path("/")
     environ: Mapping[str, str]
     which: Callable[[str], str | None] = shutil.which
@@ -95,7 +96,7 @@ def inspect_host(view: HostView) -> HostReport:
         npu_fix=fix,
         davinci=nodes,
         missing_nodes=missing,
-        driver=(npu.version if npu else "") or _version(view.ascend / "driver/version.info"),
+        driver=(npu.version if npu else "") or version_in(view.ascend / "driver/version.info"),
         passthrough=inspect_card_passthrough(view.root) if has_npu else None,
         cann=_cann(view),
         compiler=next((path for name in COMPILER_NAMES if (path := view.which(name))), ""),
@@ -169,14 +170,15 @@ def _number_by_nodes(report: NpuReport, nodes: Sequence[int]) -> NpuReport:
     return replace(report, chips=tuple(chips))
 
 
+def cann_folders(environ: Mapping[str, str], ascend: Path = ASCEND) -> list[Path]:
+    """The folders of CANN that exist on this host: the ones that variables select, then the usual ones."""
+    homes = (environ.get(name) for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH"))
+    roots = [Path(home) for home in homes if home] + [ascend / part for part in CANN_ROOTS]
+    return list(filter(exists, roots))
+
+
 def _cann(view: HostView) -> str:
-    homes = (view.environ.get(name) for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH"))
-    roots = [Path(home) for home in homes if home] + [view.ascend / part for part in CANN_ROOTS]
-    for root in filter(exists, roots):
-        for file in sorted(root.glob("*/ascend_toolkit_install.info")) + sorted(root.glob("version.cfg")):
-            if version := _version(file):
-                return version
-    return ""
+    return next(filter(None, map(installed_version, cann_folders(view.environ, view.ascend))), "")
 
 
 def _size(folder: Path) -> int | None:
@@ -185,13 +187,3 @@ def _size(folder: Path) -> int | None:
     except OSError:
         return None
     return facts.f_blocks * facts.f_frsize
-
-
-def _version(file: Path) -> str:
-    """The version in a line like `Version=25.5.2` or `..._version=[7.6.0.1.220:8.0.0]` (here 8.0.0)."""
-    try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    match = re.search(r"version\s*=\s*\[?(?:[\w.\-]+:)?([\w.\-]+)", text, re.IGNORECASE)
-    return match.group(1) if match else ""

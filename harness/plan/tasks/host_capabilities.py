@@ -26,11 +26,13 @@ class NpuFacts:
 class HostFacts:
     """The devices of a host.
 
-    cann_misfit: (CANN version, driver version) -> why they are not compatible, or "".
+    arch: the architecture of this host, such as `aarch64`; "" if it is not known. cann_misfit: (CANN version,
+    driver version) -> why they are not compatible, or "".
     nodes: the resources of each cluster node, if a cluster runs the plan instead of this host.
     """
 
     npu: NpuFacts | None = None
+    arch: str = ""
     cann_misfit: Callable[[str, str], str] = lambda _cann, _driver: ""
     nodes: tuple[Mapping[str, float], ...] = ()
 
@@ -48,6 +50,9 @@ def device_skip(cell: Cell, check: Check, host: HostFacts, facets: Mapping[str, 
     soc = cell.axes.get("soc", "")
     if soc and soc != host.npu.soc:
         return Skip(status=Status.NOT_RUN, reason=f"the cell needs {soc}, this host has {host.npu.soc}")
+    arch = facets["platform"].value["arch"] if "platform" in facets else ""
+    if arch and host.arch and arch != host.arch:
+        return Skip(status=Status.NOT_RUN, reason=f"the cell is for {arch}, this host is {host.arch}")
     misfit = host.cann_misfit(cell.axes.get("cann", ""), host.npu.driver)
     if misfit:
         return Skip(status=Status.NOT_RUN, reason=f"{misfit}; update the driver, or use an older CANN")

@@ -93,6 +93,37 @@ def test_a_command_is_wrapped_with_what_it_needs(tmp_path: Path) -> None:
     assert variables[f"{PREFIX}PYTHONPATH"] == str(tmp_path / "bundle")
 
 
+def test_a_container_on_an_npu_has_cann_its_folders_and_the_groups_of_the_cards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process of the container is run here, with the scripts of a made-up CANN."""
+    folders = tmp_path / "usr" / "local" / "Ascend"
+    (folders / "cann").mkdir(parents=True)
+    (folders / "cann" / "set_env.sh").write_text(
+        "export PYTHONPATH=/cann/python:$PYTHONPATH ASCEND_HOME_PATH=/cann\n"
+    )
+    card = tmp_path / "davinci0"
+    card.touch()
+    monkeypatch.setattr(container_run, "card_nodes", lambda _visible: ((str(card),), "0"))
+    order = ContainedCommand(
+        engine="docker",
+        image="sha256:1",
+        cell="a-cell",
+        argv=("sh", "-c", "echo $PYTHONPATH $ASCEND_HOME_PATH"),
+        mounts=(),
+        memory_bytes=0,
+        shm_bytes=0,
+        has_npu=True,
+    )
+    spec = container_run._container_spec(order, {f"{PREFIX}PYTHONPATH": "/bundle"})
+    assert spec.groups == (card.stat().st_gid,)
+    assert spec.network == "host"
+    inside = [word.replace("/usr/local/Ascend", str(folders)) for word in spec.argv]
+    environment = {**spec.env, "PATH": os.environ["PATH"], "PYTHONPATH": "/image/tbe"}
+    done = subprocess.run(inside, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["/bundle:/cann/python:/image/tbe", "/cann"]
+
+
 def test_only_a_program_that_compiles_can_change_the_compiled_modules(tmp_path: Path) -> None:
     environment = EnvironmentLocation(
         python="/cell/venv/bin/python",

@@ -15,8 +15,15 @@ from authenticated_index import AuthenticatedIndex
 from environments import GOOD, GOOD_PROBE, environment_built, environment_probe
 from git_command import commit_all
 
-from harness.builds.cell import environment_files, environment_judge, environment_spec, venv_environment
+from harness.builds.cell import (
+    environment_files,
+    environment_judge,
+    environment_spec,
+    host_requirements,
+    venv_environment,
+)
 from harness.builds.cell.environment_build import environment_evidence
+from harness.builds.checks import CHECKS
 from harness.builds.cleanup.cleanup_candidates import CleanupPolicy, judge_environments, remove_candidate
 from harness.cell_program.built_environment import (
     ENVIRONMENT_FORMAT,
@@ -307,31 +314,104 @@ def test_a_full_disk_is_no_verdict(cell: Cell, monkeypatch: pytest.MonkeyPatch) 
     assert "No space left" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("facet", "value", "said"),
-    [
-        ("platform", {"python": "2.6", "arch": platform.machine(), "host": True}, "no Python 2.6"),
-        ("platform", {"python": PYTHON, "arch": "s390x", "host": False}, "s390x"),
-        ("pins", {"from_source": [{"package": "vllm", "version": "1"}]}, "vllm"),
-        (
-            "pins",
-            {"from_source": [{"package": "verl", "version": "1", "commit": "0" * 40}]},
-            "or a mirror that has the commit",
-        ),
-        ("device", {"kind": "npu"}, "CANN"),
-    ],
-)
-def test_what_this_machine_cannot_build_is_unsupported_not_failed(
-    cell: Cell, monkeypatch: pytest.MonkeyPatch, facet: str, value: Any, said: str
+LACKING = {
+    "python": ("platform", {"python": "2.6", "arch": platform.machine(), "host": True}, "no Python 2.6"),
+    "machine": ("platform", {"python": PYTHON, "arch": "s390x", "host": False}, "is for s390x"),
+    "engine": ("pins", {"from_source": [{"package": "vllm", "version": "1"}]}, "vllm"),
+    "commits": (
+        "pins",
+        {"from_source": [{"package": "verl", "version": "1", "commit": "0" * 40}]},
+        "verl 0000",
+    ),
+    "cann": ("device", {"kind": "npu"}, "no CANN toolkit"),
+}
+
+
+@pytest.mark.parametrize("kind", LACKING)
+def test_what_this_host_lacks_is_no_answer_about_the_cell(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(environment_spec, "CANN_FOLDERS", ())
     for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH", "NPU_MATRIX_MIRRORS"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("UV_PYTHON_DOWNLOADS", "never")
+    facet, value, said = LACKING[kind]
     cell.ctx.facets[facet] = value
-    _found, judgement = cell.fail()
-    assert judgement.status is Status.UNSUPPORTED
+    found, judgement = cell.fail()
+    assert judgement.status is Status.NOT_RUN
     assert said in judgement.reasons[0]
     assert judgement.remedies
+    [check] = CHECKS
+    assert not check.holds(found, outcome("environment")), "it is not tried again while nothing has changed"
+
+
+def test_it_is_tried_again_when_the_host_has_what_it_lacked(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
+    monkeypatch.delenv("ASCEND_TOOLKIT_HOME", raising=False)
+    cell.ctx.facets["device"] = {"kind": "npu"}
+    found, _judgement = cell.fail()
+    [check] = CHECKS
+    monkeypatch.setenv("ASCEND_TOOLKIT_HOME", str(tmp_path))
+    assert check.holds(found, outcome("environment"))
+    older = replace(found, lacks=None)
+    assert check.holds(older, outcome("environment")), "older versions did not store what was missing"
+
+
+def test_an_installed_cann_whose_variables_are_not_set_is_named(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("ASCEND_TOOLKIT_HOME", raising=False)
+    monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
+    script = tmp_path / "cann" / "set_env.sh"
+    script.parent.mkdir()
+    script.touch()
+    monkeypatch.setattr(host_requirements, "cann_folders", lambda _environ: [script.parent])
+    cell.ctx.facets["device"] = {"kind": "npu"}
+    _found, judgement = cell.fail()
+    assert judgement.status is Status.NOT_RUN
+    assert judgement.remedies == (f"Run `source {script}`, then run again.",)
+
+
+def test_a_container_engine_needs_no_python_cann_or_clone_of_this_host(cell: Cell) -> None:
+    cell.ctx.facets["platform"] = {"python": "2.6", "arch": "s390x", "host": False}
+    cell.ctx.facets["device"] = {"kind": "npu", "soc": "Ascend910B3", "engine": "docker"}
+    sources = [
+        {"package": "verl", "version": "0.7.0", "commit": "0" * 40},
+        {"package": "vllm", "version": "1"},
+    ]
+    cell.ctx.facets["pins"] = {"from_source": sources}
+    spec = environment_spec.environment_spec(cell.ctx)
+    assert spec.minor == "2.6"
+    assert spec.expected.items() >= {("verl", "0.7.0"), ("vllm", "1")}
+    cell.ctx.facets["pins"] = {"from_source": sources[:1]}
+    assert environment_spec.environment_spec(cell.ctx).digest != spec.digest
+
+
+@pytest.mark.parametrize(
+    ("cann", "said"),
+    [("8.5.0", ""), ("8.3.RC1", "CANN 8.3.RC1 is in use"), ("", "could not be read")],
+    ids=["the same", "another", "unknown"],
+)
+def test_the_cann_in_use_is_that_of_the_cell(cell: Cell, cann: str, said: str) -> None:
+    found, _judgement = cell.build()
+    device = ProbedDevice(kind="npu", count=1, sum_of_ones=4.0, runtime=Runtime.CANN, cann=cann)
+    on_npu = replace(
+        found,
+        requested_device=CellDevice(kind="npu", cann="8.5.0"),
+        probe=replace(found.probe, device=device),
+    )
+    judgement = environment_judge.judge(on_npu, {})
+    assert (judgement.status is Status.FAIL) is bool(said)
+    assert said in judgement.reasons[0]
+
+
+def test_the_version_of_a_package_from_a_repository_is_not_compared() -> None:
+    found = {"vllm-ascend": "0.1.dev1+g1234567"}
+    expected = {"vllm-ascend": "0.18.0"}
+    assert environment_judge.package_reasons(expected, found, ())
+    assert not environment_judge.package_reasons(expected, found, (), ("vllm-ascend",))
+    assert environment_judge.package_reasons(expected, {}, (), ("vllm-ascend",)), "but it has to be there"
 
 
 def test_a_commit_of_a_mirror_is_part_of_the_environment_and_found_again(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.builds.cell.host_libraries import selected_toolkit
+from harness.builds.cell.cann_variables import selected_toolkit
 from harness.builds.cell.interpreter import find_interpreter
 from harness.cell_program.torch_device import device_facts
 from harness.devices.cards.card_leases import CardLeases
