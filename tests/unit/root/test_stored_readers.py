@@ -225,6 +225,7 @@ READERS: dict[str, Probe | str] = {
     "sources/packages/source_requirements.py:_of_project": SHIPPED,
     "sources/secrets/credential_text.py:_json_leaves": WRITTEN_BY_USERS,
     "sources/packages/uv_config.py:_read": HOST,
+    "sources/packages/wheel_variants.py:read_variants": ANSWER,
     "verdict/triage/catalogue.py:_read": WRITTEN_BY_USERS,
     "verdict/triage/code_tables.py:_yaml": SHIPPED,
     "verdict/triage/log_line.py:_unwrapped": WRITTEN_BY_USERS,
