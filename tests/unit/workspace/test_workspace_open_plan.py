@@ -28,8 +28,9 @@ A3 = """| npu-smi {driver}    Version: {driver}    |
 
 
 @pytest.fixture
-def plan_on(tmp_path: Path):
-    def make(table: str, driver: str):
+def plan_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def make(table: str, driver: str, machine: str = "aarch64"):
+        monkeypatch.setattr(open_plan_module.platform, "machine", lambda: machine)
         dev, program = tmp_path / "dev", tmp_path / "npu-smi"
         dev.mkdir()
         for node in ["davinci0", "davinci1", *MANAGERS]:
@@ -55,6 +56,12 @@ def test_an_a2_host_plans_the_a2_rows_and_says_why_not_the_a3_ones(plan_on):
     entries = plan_on(A2, "26.0.rc1")
     assert entries["gspo-qwen25-3b", "loss"].key
     assert entries["one-step-off-2card", "loss"].skip.reason == "the cell needs a3, this host has a2"
+
+
+def test_a_host_of_another_architecture_is_told_while_planning(plan_on):
+    entries = plan_on(A2, "26.0.rc1", machine="x86_64")
+    assert entries["gspo-qwen25-3b", "loss"].skip.reason == "the cell is for aarch64, this host is x86_64"
+    assert entries["gspo-qwen25-3b", "lint"].key
 
 
 def test_an_a3_host_plans_the_a3_rows(plan_on):
