@@ -33,6 +33,7 @@ SECTIONS = {
     "tutorial": ("patch-maintainer", "bring-up", "ci-owner", "first-report"),
     "how-to": (
         "advise",
+        "inspect",
         "new-verl",
         "rebase-patch",
         "add-npu-host",

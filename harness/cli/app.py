@@ -69,6 +69,10 @@ COMMANDS = {
         "advise",
         "Find the newest stacks for a host, with evidence, risks and what blocks newer ones.",
     ),
+    "inspect": (
+        "inspect",
+        "Are the versions that an environment, an image or a list has compatible?",
+    ),
     "cleanup": ("cleanup", "Remove containers, environments and cached files that nothing uses any more."),
     "doctor": ("doctor", "Show what this host can run, and how to fix what it cannot."),
 }
@@ -87,6 +91,7 @@ USE_SHIPPED_MATRIX = frozenset(
         "matrix",
         "numerics",
         "advise",
+        "inspect",
     }
 )
 

@@ -22,8 +22,8 @@ MACHINES = {62: "x86_64", 183: "aarch64"}
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _SHT_DYNSYM = 11
 _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME = 1, 4, 5, 6, 10, 14
-_DT_GNU_HASH, _DT_VERSYM, _DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFE
-_SHN_UNDEF, _STB_WEAK = 0, 2
+_DT_GNU_HASH, _DT_VERSYM, _DT_VERDEF, _DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFE
+_SHN_UNDEF, _STB_WEAK, _VER_FLG_WEAK = 0, 2, 2
 _SYMBOL_BYTES = 24
 _MAX_NAME_BYTES = 1 << 16
 _MAX_VERSIONS = 1 << 12
@@ -39,7 +39,7 @@ class Imports:
 
     needed: the sonames in DT_NEEDED, in order. undefined: strong undefined symbol -> the soname to which its
     symbol version belongs, "" when it has no version. versions: strong undefined symbol with a version -> the
-    name of the version.
+    name of the version. needed_versions: each soname with a version that it must have, such as GLIBC_2.34.
     """
 
     machine: str
@@ -47,6 +47,7 @@ class Imports:
     needed: tuple[str, ...]
     undefined: Mapping[str, str]
     versions: Mapping[str, str]
+    needed_versions: tuple[tuple[str, str], ...] = ()
 
 
 class SharedObject:
@@ -85,6 +86,7 @@ class SharedObject:
                 needed=tuple(self._name(offset) for offset in self._dynamic.get(_DT_NEEDED, ())),
                 undefined={name: file for name, file, _version in undefined},
                 versions={name: version for name, _file, version in undefined if version},
+                needed_versions=tuple(self._needed_versions(weak=False).values()),
             )
         except _CorruptError as error:
             raise _unreadable(self.path, str(error)) from error
@@ -99,6 +101,23 @@ class SharedObject:
         except _CorruptError as error:
             raise _unreadable(self.path, str(error)) from error
         return False
+
+    def given_versions(self) -> frozenset[str]:
+        """The symbol versions that this object defines, such as GLIBC_2.34; InputError when corrupt."""
+        try:
+            table = self._dynamic.get(_DT_VERDEF)
+            return frozenset(self._definitions(self._offset(table[0]))) if table else frozenset()
+        except _CorruptError as error:
+            raise _unreadable(self.path, str(error)) from error
+
+    def _definitions(self, position: int) -> Iterator[str]:
+        for _ in range(_MAX_VERSIONS):
+            _version, _flags, _number, _count, _hash, first, following = self._unpack("<HHHHIII", position)
+            yield self._name(self._unpack("<II", position + first)[0])
+            if not following:
+                return
+            position += following
+        raise _CorruptError(f"it defines more than {_MAX_VERSIONS} symbol versions")
 
     def _unpack(self, layout: str, offset: int) -> tuple[int, ...]:
         if not 0 <= offset <= len(self._data) - struct.calcsize(layout):
@@ -197,8 +216,11 @@ class SharedObject:
                 return self._unpack("<Q", position + 32)[0] // _SYMBOL_BYTES
         raise _CorruptError("no table gives the number of its symbols")
 
-    def _needed_versions(self) -> dict[int, tuple[str, str]]:
-        """Number of a symbol version -> the soname to which it belongs, and its name."""
+    def _needed_versions(self, *, weak: bool = True) -> dict[int, tuple[str, str]]:
+        """Number of a symbol version -> the soname to which it belongs, and its name.
+
+        weak: include versions without which the loader only warns.
+        """
         table = self._dynamic.get(_DT_VERNEED)
         versions: dict[int, tuple[str, str]] = {}
         if not table:
@@ -208,8 +230,9 @@ class SharedObject:
             _version, count, file, first, following = self._unpack("<HHIII", position)
             entry = position + first
             for _ in range(count):
-                _hash, _flags, other, name, step = self._unpack("<IHHII", entry)
-                versions[other & 0x7FFF] = (self._name(file), self._name(name))
+                _hash, flags, other, name, step = self._unpack("<IHHII", entry)
+                if weak or not flags & _VER_FLG_WEAK:
+                    versions[other & 0x7FFF] = (self._name(file), self._name(name))
                 if not step:
                     break
                 entry += step

@@ -1,0 +1,235 @@
+"""`npu-matrix inspect`: judges the versions that an environment, an image or a list has."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from harness.compat.api.consumers import CONSUMERS
+from harness.compat.inspection.distributions import Distribution, Installation
+from harness.compat.inspection.environments import (
+    default_interpreter,
+    folder_installation,
+    installed_inventory,
+    interpreter_installation,
+)
+from harness.compat.inspection.image_archive import image_installation, read_image
+from harness.compat.inspection.inventory import Inventory, SourceKind
+from harness.compat.inspection.package_lists import MAX_BYTES, read_list
+from harness.compat.resolve.resolve_request import ResolveRequest
+from harness.devices.host.soc import driver_misfit
+from harness.errors import HarnessError, InputError, Location, NothingSelectedError
+from harness.matrix.cells.pins import normal_package, pins_facet, required_package
+from harness.matrix.model.cell import Cell
+from harness.matrix.version_matrix import Matrix
+from harness.settings import Settings
+from harness.workspace.inspection.file_problems import environment_problems, requirement_problems
+from harness.workspace.inspection.inspection_report import Inspection, Problem, Stage
+from harness.workspace.inspection.smallest_change import FIXED, find_change
+from harness.workspace.inspection.stack_checks import check_combinations, combination
+from harness.workspace.inspection.version_problems import (
+    answered,
+    check_problems,
+    involved_axes,
+    known_problems,
+    not_answered,
+)
+from harness.workspace.planning.open_plan import inspect_this_host, patch_sources
+
+MOST_UNREAD = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectOptions:
+    """What to look at. given: axis -> value. patched: packages whose files were altered on purpose."""
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    files: bool = True
+    change: bool = True
+    patched: Collection[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedSource:
+    """An inventory, with the environment itself if its files can be read."""
+
+    inventory: Inventory
+    installation: Installation | None = None
+    distributions: tuple[Distribution, ...] = ()
+
+
+def open_environment(interpreter: Path | None) -> OpenedSource:
+    """The environment of an interpreter, by default the activated one, with CANN and cards of this host."""
+    installation = interpreter_installation(interpreter or default_interpreter(os.environ))
+    inventory, distributions = installed_inventory(installation, SourceKind.ENVIRONMENT)
+    host = inspect_this_host()
+    inventory = replace(inventory, cann=host.cann, driver=host.driver, soc=host.soc)
+    return OpenedSource(inventory=inventory, installation=installation, distributions=distributions)
+
+
+def open_folder(folder: Path) -> OpenedSource:
+    """The environment in a folder; nothing of it is run."""
+    installation = folder_installation(folder)
+    inventory, distributions = installed_inventory(installation, SourceKind.ENVIRONMENT)
+    return OpenedSource(inventory=inventory, installation=installation, distributions=distributions)
+
+
+def open_image(file: Path, folder: Path) -> OpenedSource:
+    """The environment in a saved container image. folder: an empty one for copies of its files."""
+    image = read_image(file, folder)
+    installation = image_installation(image, str(file))
+    inventory, distributions = installed_inventory(installation, SourceKind.IMAGE)
+    inventory = replace(inventory, cann=image.cann, unread=(*inventory.unread, *image.unread[:MOST_UNREAD]))
+    return OpenedSource(inventory=inventory, installation=installation, distributions=distributions)
+
+
+def open_text(data: bytes, where: str) -> OpenedSource:
+    """A list of packages; InputError if it is none."""
+    inventory = read_list(data[: MAX_BYTES + 1], where)
+    if not inventory.packages and not inventory.ranges:
+        raise InputError(
+            "no package with a version was found",
+            where=Location(where),
+            why=inventory.unread[0] if inventory.unread else "it is empty",
+            fix="pass the output of pip freeze, pip list or collect_env, or a requirements file",
+        )
+    return OpenedSource(inventory=inventory)
+
+
+def inspect_source(
+    settings: Settings, matrix: Matrix, opened: OpenedSource, options: InspectOptions
+) -> Inspection:
+    """Judge a source; NothingSelectedError if it has no package of the matrix."""
+    inventory = opened.inventory
+    axes, refused = inventory.axes(matrix.axes)
+    axes = {**axes, **options.given}
+    if not any(matrix.axes[axis].package for axis in axes):
+        raise NothingSelectedError(
+            "none of the packages is one that the matrix knows",
+            why=f"{len(inventory.packages)} packages in {inventory.where}",
+            fix="npu-matrix advise shows which packages belong together",
+        )
+    cell = combination(matrix, axes, _others(inventory, matrix), inventory.where)
+    problems = [*_host_problems(axes), *_ranges(inventory, matrix)]
+    looked, left = [f"{len(inventory.packages)} packages"], [*refused, *inventory.unread]
+    request = _request(matrix, cell, inventory)
+    if opened.distributions:
+        problems += requirement_problems(opened.distributions, request, ask_index=options.change)
+        looked.append("requirements of all packages")
+    if opened.installation is not None and options.files:
+        found, seen, unseen = environment_problems(opened.installation, opened.distributions, options.patched)
+        problems, looked, left = [*problems, *found], [*looked, *seen], [*left, *unseen]
+    elif opened.installation is not None:
+        left.append("files and shared libraries (--no-files)")
+    else:
+        left.append("files and shared libraries: a list of versions has none")
+    try:
+        entries = check_combinations(settings, [cell])[cell.id]
+    except HarnessError as error:
+        entries = ()
+        left.append(f"resolve, npu-ops and api: {error.problems[0].what}")
+    problems += [*check_problems(entries, inventory), *known_problems(matrix, cell)]
+    problems += _patches(settings, matrix, axes)
+    looked += [f"check {name}" for name in answered(entries)]
+    left += [*not_answered(entries), *(f"{a}: not known" for a in ("cann", "python") if a not in axes)]
+    inspection = Inspection(
+        inventory=inventory,
+        axes={name: axes[name] for name in matrix.axes if name in axes},
+        problems=tuple(problems),
+        looked_at=tuple(looked),
+        not_looked_at=tuple(dict.fromkeys(left)),
+        unanswered=tuple(not_answered(entries)) if entries else ("all checks",),
+    ).sorted()
+    return _with_change(settings, matrix, inspection, cell) if options.change else inspection
+
+
+def _with_change(settings: Settings, matrix: Matrix, inspection: Inspection, cell: Cell) -> Inspection:
+    """The inspection with the smallest change of the versions for all problems that versions solve."""
+    solvable = [
+        one
+        for one in inspection.failing
+        if one.change is None and one.check in {"constraints", "resolve", "npu-ops", "api", "requirements"}
+    ]
+    involved = dict.fromkeys(axis for one in solvable for axis in involved_axes(matrix, one))
+    movable = [axis for axis in involved if axis in cell.axes and axis not in FIXED]
+    if not movable:
+        return inspection
+    others = [pin.requirement for pin in cell.pins if pin.reason == "found there"]
+    try:
+        change = find_change(settings, matrix, cell.axes, movable, others)
+    except HarnessError:
+        return inspection
+    if change is None:
+        return inspection
+    problems = [
+        replace(one, change=change) if one in solvable and involved_axes(matrix, one) else one
+        for one in inspection.problems
+    ]
+    return replace(inspection, problems=tuple(problems))
+
+
+def _others(inventory: Inventory, matrix: Matrix) -> list[str]:
+    """The requirements of packages that are no axis and whose names are compared."""
+    compared = {name for consumer in CONSUMERS for name in (*consumer.ranged, *consumer.providers)}
+    known = {normal_package(axis.package) for axis in matrix.axes.values() if axis.package}
+    return [
+        inventory.packages[name].requirement
+        for name in sorted(compared - known)
+        if name in inventory.packages
+    ]
+
+
+def _request(matrix: Matrix, cell: Cell, inventory: Inventory) -> ResolveRequest:
+    host = inventory.kind is SourceKind.ENVIRONMENT
+    facts: dict[str, object] = {"python": inventory.python or "3.11", "host": host}
+    facts["arch"] = inventory.arch or (platform.machine() if host else "aarch64")
+    return ResolveRequest.from_facets(pins_facet(cell, matrix.axes), facts)
+
+
+def _host_problems(axes: Mapping[str, str]) -> list[Problem]:
+    misfit = driver_misfit(axes["cann"], axes["driver"]) if {"cann", "driver"} <= axes.keys() else ""
+    remedy = "update driver and firmware, or choose an older CANN"
+    return (
+        [Problem(stage=Stage.FIRST_STEP, fails=True, check="driver", text=misfit, remedy=remedy)]
+        if misfit
+        else []
+    )
+
+
+def _ranges(inventory: Inventory, matrix: Matrix) -> list[Problem]:
+    """Requirements that leave a version of the stack open."""
+    packages = {normal_package(axis.package) for axis in matrix.axes.values() if axis.package}
+    return [
+        Problem(
+            stage=Stage.LATER,
+            fails=False,
+            check="requirements",
+            text=f"{text} leaves the version open, so it was not compared",
+            remedy="state one version with ==",
+        )
+        for text in inventory.ranges
+        if required_package(text) in packages
+    ]
+
+
+def _patches(settings: Settings, matrix: Matrix, axes: Mapping[str, str]) -> list[Problem]:
+    """Faults of these releases that patches of npu-matrix mend."""
+    sources = patch_sources(settings, matrix)
+    problems = []
+    for upstream in (one for one in sources.upstreams if one in axes):
+        selected = sources.select(upstream, axes[upstream])
+        if selected:
+            names = ", ".join(patch.id for patch in selected)
+            problems.append(
+                Problem(
+                    stage=Stage.LATER,
+                    fails=False,
+                    check="patches",
+                    text=f"{upstream} {axes[upstream]} has {len(selected)} faults that patches mend: {names}",
+                    remedy="npu-matrix patches apply",
+                )
+            )
+    return problems

@@ -1,0 +1,183 @@
+"""The problems of a combination of versions: what the static checks and the matrix say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from harness.compat.api.api_measurements import ApiMeasured
+from harness.compat.inspection.inventory import Inventory
+from harness.compat.operators.operator_measurements import OperatorsMeasured
+from harness.compat.table_drift import find_drift
+from harness.matrix.cells.pins import normal_package
+from harness.matrix.model.cell import Cell
+from harness.matrix.model.constraints import ViolationKind
+from harness.matrix.model.environment_facets import ConstraintsFacet
+from harness.matrix.version_matrix import Matrix
+from harness.outcome import Status
+from harness.sources.packages.resolve_measurements import ResolveMeasured
+from harness.sources.packages.uv_errors import UvFailureKind
+from harness.workspace.inspection.inspection_report import Problem, Stage
+from harness.workspace.inspection.stack_checks import CheckedEntry
+
+_UNANSWERED = frozenset({Status.NOT_RUN, Status.ERROR, Status.INCONCLUSIVE, Status.STALE, Status.BLOCKED})
+_MOST_LATER = 5
+
+
+def check_problems(entries: Sequence[CheckedEntry], inventory: Inventory) -> Iterator[Problem]:
+    """The problems that the checks found."""
+    for entry in entries:
+        if entry.task is None or entry.outcome is None or entry.judgement is None:
+            continue
+        if entry.judgement.status in {Status.ERROR, Status.STALE}:
+            continue
+        measured = entry.task.check.read(entry.outcome)
+        if isinstance(measured, ConstraintsFacet):
+            yield from _constraints(measured)
+        elif isinstance(measured, ResolveMeasured):
+            yield from _resolution(measured, entry, inventory)
+        elif isinstance(measured, OperatorsMeasured):
+            yield from _operators(measured)
+        elif isinstance(measured, ApiMeasured):
+            yield from _names(measured)
+
+
+def not_answered(entries: Sequence[CheckedEntry]) -> Iterator[str]:
+    """A sentence for each check without a verdict."""
+    for entry in entries:
+        if entry.judgement is None:
+            if entry.skipped and "neither" not in entry.skipped and "no torch_npu" not in entry.skipped:
+                yield f"{entry.check}: {entry.skipped}"
+        elif entry.judgement.status in _UNANSWERED:
+            yield f"{entry.check}: {entry.judgement.reasons[0] if entry.judgement.reasons else 'no answer'}"
+
+
+def answered(entries: Sequence[CheckedEntry]) -> Iterator[str]:
+    """The checks with a verdict."""
+    for entry in entries:
+        if entry.judgement and entry.judgement.status in {Status.PASS, Status.FAIL}:
+            yield entry.check
+
+
+def _constraints(measured: ConstraintsFacet) -> Iterator[Problem]:
+    for rule in measured.violated:
+        is_open = rule.kind == ViolationKind.UNLISTED.value or bool(rule.override)
+        stage = Stage.INSTALL if rule.kind == ViolationKind.REQUIREMENT.value else Stage.IMPORT
+        permitted = f" Permitted: {rule.override}." if rule.override else ""
+        yield Problem(
+            stage=Stage.LATER if is_open else stage,
+            fails=not is_open,
+            check="constraints",
+            text=f"{rule.what}: {rule.reason}.{permitted}",
+            source=f"{rule.source} ({rule.rule} in matrix.yaml)",
+            involved=(rule.rule,),
+        )
+
+
+def _resolution(measured: ResolveMeasured, entry: CheckedEntry, inventory: Inventory) -> Iterator[Problem]:
+    """Conflicts, and packages that no index has. What is installed already need not be on an index."""
+    if measured.timed_out:
+        return
+    for problem in measured.problems:
+        is_conflict = problem.kind is UvFailureKind.CONFLICT
+        if problem.undecided or (inventory.kind.has_files and not is_conflict):
+            continue
+        fails = is_conflict or not inventory.kind.is_installed
+        yield Problem(
+            stage=Stage.INSTALL if fails else Stage.LATER,
+            fails=fails and not inventory.kind.has_files,
+            check="resolve",
+            text=problem.text,
+            involved=(*problem.contested, *problem.blamed, problem.subject),
+            remedy=problem.remedy,
+        )
+    judgement = entry.judgement
+    for text in (*measured.unusable, *measured.refusals):
+        if not inventory.kind.has_files:
+            remedy = judgement.remedies[0] if judgement and judgement.remedies else ""
+            yield Problem(stage=Stage.INSTALL, fails=True, check="resolve", text=text, remedy=remedy)
+
+
+def _operators(measured: OperatorsMeasured) -> Iterator[Problem]:
+    version = f"torch_npu {measured.torch_npu.version}"
+    for use in measured.uses:
+        if not use.guarded:
+            own = "; the torch_npu that it pins does not support it either" if use.own else ""
+            yield Problem(
+                stage=Stage.LATER if use.own else Stage.FIRST_STEP,
+                fails=not use.own,
+                check="npu-ops",
+                text=f"{use} ({use.consumer} with {version}){own}",
+                involved=("torch-npu", use.consumer),
+            )
+    for change in measured.silent:
+        yield Problem(
+            stage=Stage.NUMBERS,
+            fails=True,
+            check="npu-ops",
+            text=f"{change} ({change.consumer} with {version})",
+            involved=("torch-npu", change.consumer),
+        )
+
+
+def _names(measured: ApiMeasured) -> Iterator[Problem]:
+    later = 0
+    for finding in measured.findings:
+        if finding.always:
+            remedy = f"{finding.provider.partition(' ')[0]} {finding.last} had it" if finding.last else ""
+            yield Problem(
+                stage=Stage.IMPORT,
+                fails=True,
+                check="api",
+                text=str(finding),
+                involved=(finding.provider.partition(" ")[0], finding.consumer),
+                remedy=remedy,
+            )
+        elif finding.breaks and not finding.guarded:
+            later += 1
+            if later <= _MOST_LATER:
+                text = f"breaks if it is called: {finding}"
+                yield Problem(stage=Stage.LATER, fails=False, check="api", text=text)
+    if later > _MOST_LATER:
+        text = f"{later - _MOST_LATER} more uses break if they are called: npu-matrix api check lists them"
+        yield Problem(stage=Stage.LATER, fails=False, check="api", text=text)
+
+
+def known_problems(matrix: Matrix, cell: Cell) -> Iterator[Problem]:
+    """Failures that the matrix expects of these versions, and contradictions of the tables about them."""
+    versions = matrix.versions(cell.axes)
+    for expectation in matrix.expectations.values():
+        if expectation.conditions and not expectation.cells and expectation.covers(cell, versions):
+            yield Problem(
+                stage=Stage.LATER,
+                fails=False,
+                check=expectation.check,
+                text=f"known: {expectation.check} ends as {expectation.state}: {expectation.reason}",
+                source=expectation.source,
+            )
+    rows = _row_names(matrix, cell.axes)
+    for one in find_drift(matrix):
+        if one.left.row in rows and (one.kind == "not-listed" or one.right.row in rows):
+            yield Problem(
+                stage=Stage.LATER,
+                fails=False,
+                check="drift",
+                text=f"published tables contradict each other: {str(one).splitlines()[0]}",
+                source=f"{one.left.source}; {one.right.source}",
+            )
+
+
+def _row_names(matrix: Matrix, axes: Mapping[str, str]) -> frozenset[str]:
+    tables = matrix.published.values()
+    return frozenset(f"{table.name} {axes[table.key]}" for table in tables if table.key in axes)
+
+
+def involved_axes(matrix: Matrix, problem: Problem) -> tuple[str, ...]:
+    """The axes whose versions could be moved to solve a problem."""
+    packages = {normal_package(axis.package): name for name, axis in matrix.axes.items() if axis.package}
+    found: dict[str, None] = {}
+    for name in problem.involved:
+        if name in matrix.constraints:
+            found |= dict.fromkeys(matrix.constraints[name].axes)
+        elif normal_package(name.partition("=")[0]) in packages:
+            found[packages[normal_package(name.partition("=")[0])]] = None
+    return tuple(found)

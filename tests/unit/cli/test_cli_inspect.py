@@ -1,0 +1,105 @@
+"""`npu-matrix inspect`: what it prints and its exit codes. The static checks run elsewhere."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from harness.cli.app import app
+from harness.compat.checks import CHECKS
+from harness.outcome import Evidence, Judgement, Outcome, State, Status
+from harness.plan.tasks.task import Task
+from harness.workspace.inspection import inspect_source, smallest_change
+from harness.workspace.inspection.stack_checks import CheckedEntry
+
+CONSTRAINTS = next(check for check in CHECKS if check.name == "constraints")
+
+
+def only_constraints(settings, cells, checks=()):
+    """The check `constraints`, which needs no index; the other checks pass."""
+    from harness.plan.keys.facets import facet_values
+    from harness.workspace.planning.open_plan import facet_inputs, open_matrix
+
+    matrix = open_matrix(settings)
+    found = {}
+    for cell in cells:
+        facets = facet_values(cell, ("constraints",), facet_inputs(settings, matrix))
+        task = Task(key="k", check=CONSTRAINTS, facets=facets, facet_digests={}, code_digest="")
+        outcome = Outcome(
+            key="k",
+            check="constraints",
+            tier=CONSTRAINTS.tier,
+            facets={},
+            state=State.COMPLETED,
+            evidence=Evidence.STATIC,
+            measurements=facets["constraints"],
+        )
+        judgement = CONSTRAINTS.judge(CONSTRAINTS.read(outcome), {})
+        found[cell.id] = (
+            CheckedEntry(check="constraints", judgement=judgement, task=task, outcome=outcome),
+            CheckedEntry(check="api", judgement=Judgement(status=Status.PASS)),
+        )
+    return found
+
+
+@pytest.fixture(autouse=True)
+def without_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect_source, "check_combinations", only_constraints)
+    monkeypatch.setattr(smallest_change, "check_combinations", only_constraints)
+
+
+def inspect(text: str, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["inspect", "-", *arguments], input=text, standalone_mode=False)
+
+
+def test_versions_that_belong_together() -> None:
+    result = inspect(
+        "torch==2.7.1+cpu\ntorch-npu==2.7.1\nvllm==0.11.0\nvllm-ascend==0.11.0rc1\n", "--with", "python=3.11"
+    )
+    assert result.return_value == 0, result.output
+    assert "compatible, as far as it was looked at" in result.output
+    assert "not looked at: cann: not known" in result.output
+
+
+def test_the_smallest_change_was_tried() -> None:
+    result = inspect("torch==2.8.0\ntorch-npu==2.7.1\n", "--with", "cann=8.3.RC1", "--json")
+    assert result.return_value == 1, result.output
+    found = json.loads(result.stdout)
+    assert found["schema"] == {"name": "npu-matrix.inspection", "version": 1}
+    assert found["compatible"] is False
+    problem = found["problems"][0]
+    assert (problem["stage"], problem["check"], problem["fails"]) == ("import", "constraints", True)
+    assert len(problem["change"]["moves"]) == 1
+    assert problem["change"]["passed"] == ["constraints", "api"]
+
+
+def test_a_list_without_packages_of_the_matrix() -> None:
+    result = inspect("requests==2.32.0\n")
+    assert "none of the packages" in str(result.exception)
+
+
+def test_a_file_that_is_no_list() -> None:
+    result = inspect("\n")
+    assert "no package with a version was found" in str(result.exception)
+
+
+def test_without_an_index_nothing_is_green(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unanswered(settings, cells, checks=()):
+        reason = "Not decided: the index did not respond."
+        entry = CheckedEntry(check="resolve", judgement=Judgement(status=Status.NOT_RUN, reasons=(reason,)))
+        return {cell.id: (entry,) for cell in cells}
+
+    monkeypatch.setattr(inspect_source, "check_combinations", unanswered)
+    result = inspect("torch==2.7.1\ntorch-npu==2.7.1\n")
+    assert result.return_value == 4
+    assert "not looked at: resolve: Not decided" in result.output
+
+
+def test_an_unknown_axis() -> None:
+    assert "unknown axis" in str(inspect("torch==2.7.1\n", "--with", "canm=8.5.0").exception)
+
+
+def test_source_and_interpreter_exclude_each_other(tmp_path: Path) -> None:
+    result = inspect("torch==2.7.1\n", "--python", str(tmp_path))
+    assert "exclude each other" in str(result.exception)
