@@ -39,6 +39,7 @@ from harness.package import PACKAGE_ROOT
 from harness.plan.tasks.demand import Demand, applicable_demand, resource_demand, unmet_reason
 from harness.run.executors.executor import PATIENCE_SECONDS
 from harness.run.executors.quarantine import Quarantine
+from harness.run.executors.ray_address import FIX, require_listening
 from harness.run.executors.shipment import Delivery, Parcel, pack, run_parcel, unpack
 from harness.run.jobs.execute import INFRASTRUCTURE, lost_job_outcome
 from harness.run.jobs.job import Job, JobSite
@@ -340,6 +341,7 @@ def _addresses(context: Any) -> list[str]:
 
 
 def _connect(ray: Any, address: str, folder: Path) -> None:
+    require_listening(address)
     try:
         ray.init(
             address=address,
@@ -352,7 +354,7 @@ def _connect(ray: Any, address: str, folder: Path) -> None:
         raise InfrastructureError(
             "no Ray cluster can be reached",
             why=str(error).strip().splitlines()[0],
-            fix="start one (`ray start --head`), or pass its address with --ray-address",
+            fix=FIX,
         ) from error
 
 
