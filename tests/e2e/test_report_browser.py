@@ -14,6 +14,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,12 @@ import pytest
 from missing_programs import missing, required_program
 
 from harness.errors import InputError
+from harness.ledger.plan_record import SkipCause
+from harness.outcome import Status
 from harness.report.model.report_model import build_model
 from harness.report.publish.publish import render_all
 from harness.report.query.grid_query import select
+from harness.verdict.plan_verdicts import REMEDIES
 
 pytestmark = pytest.mark.browser
 SAMPLES = Path(__file__).parents[1] / "unit" / "report" / "report_samples.py"
@@ -48,6 +52,8 @@ PAGES = (
     "patches.html",
     "numerics.html",
     "convergence.html",
+    "time.html",
+    "owners.html#lang=zh",
     "cells/verl-0.9.1-sim.html",
     "cells/one-step-off-2card.html",
     "cells/gspo-async.html",
@@ -306,6 +312,28 @@ def test_the_pages_are_there_in_chinese_and_back(browser: Browser, page: str) ->
     assert browser.one("#language").text == "English"
     browser.one("#language").click()
     assert browser.js(texts) == english
+
+
+def test_commands_in_a_remedy_are_code_in_both_languages(driver: Any, tmp_path: Path) -> None:
+    inputs = samples().sample_inputs()
+    remedy = REMEDIES[SkipCause.HOST]
+    results = tuple(
+        replace(one, verdict=replace(one.verdict, remedies=(remedy,)))
+        if one.verdict.status is Status.NOT_RUN
+        else one
+        for one in inputs.results
+    )
+    render_all(build_model(replace(inputs, results=results)), tmp_path / "reports")
+    browser = Browser(driver, tmp_path / "reports")
+    shown = "const text = document.querySelector('.unanswered .prose'); return [text.innerText, text.querySelector('code').innerText, text.children.length]"
+    browser.open("index.html#lang=en", width=1350)
+    assert browser.js(shown) == [remedy.replace("`", ""), "npu-matrix ledger merge FOLDER", 1]
+    browser.one("#language").click()
+    chinese, command, codes = browser.js(shown)
+    assert (command, codes) == ("npu-matrix ledger merge FOLDER", 1)
+    assert chinese.startswith("在有这种设备的主机上")
+    browser.one("#language").click()
+    assert browser.js(shown)[0] == remedy.replace("`", "")
 
 
 def test_the_glossary_is_one_hover_away(browser: Browser) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from harness.report.model.marks import EVIDENCE, STYLES, Mark
 from harness.report.model.report_inputs import ReportResult
 from harness.report.model.report_model import ReportModel, ReportRow
-from harness.report.model.visible_text import clip, visible
+from harness.report.model.visible_text import clip, counted, visible
 from harness.report.query.grid_query import GridSelection
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def _attention(model: ReportModel) -> list[str]:
         if reason.remedy:
             lines.append(visible(clip(f"  do: {reason.remedy}", 400)))
     if len(model.unanswered) > 5:
-        lines.append(f"{len(model.unanswered) - 5} more reasons for missing verdicts in the report")
+        more = counted(len(model.unanswered) - 5, "more reason")
+        lines.append(f"{more} for missing verdicts in the report")
     return [*lines, ""] if lines else []
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from harness.report.model.marks import Mark
 from harness.report.model.report_inputs import ReportResult
 from harness.report.model.streak import NOT_RUN
+from harness.report.model.visible_text import counted
 
 #: Errors are shown among what needs attention.
 WITHOUT_VERDICT = NOT_RUN - {Mark.ERROR}
@@ -29,7 +30,7 @@ class Unanswered:
     checks: tuple[str, ...]
 
     def __str__(self) -> str:
-        more = f" (and {self.others} similar reasons)" if self.others else ""
+        more = f" (and {counted(self.others, 'similar reason')})" if self.others else ""
         return f"{self.results}: {self.reason}{more}"
 
 

@@ -102,6 +102,11 @@ def size(count: int) -> str:
     return f"{value:.1f} GB"
 
 
+def counted(count: int, singular: str, plural: str = "") -> str:
+    """A number with its noun: `1 reason`, `1,200 reasons`; the plural adds an s unless it is given."""
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+
+
 def number(value: float) -> str:
     """A number with three or four significant digits; whole numbers with all digits."""
     if not math.isfinite(value):

@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.report.model.frame import frame_of
 from harness.report.model.marks import Mark
 from harness.report.model.report_model import ReportModel
-from harness.report.model.visible_text import duration, moment
+from harness.report.model.visible_text import counted, duration, moment
 from harness.report.pages.changes_page import change_summary, changes_page
 from harness.report.pages.convergence_page import convergence_page
 from harness.report.pages.first_screen import shown_changes, shown_hosts
@@ -95,9 +95,9 @@ def _run_facts(model: ReportModel) -> list[tuple[str, str]]:
         ("selection", run.selection),
         ("commit", run.revision[:12] + ("+" if run.revision.endswith("+") else "")),
         ("cells", f"{len(model.rows):,}"),
-        ("planned", f"{model.planned:,} checks"),
-        ("executed", f"{run.executed:,} tasks"),
-        ("reused", f"{run.reused:,} tasks"),
+        ("planned", counted(model.planned, "check")),
+        ("executed", counted(run.executed, "task")),
+        ("reused", counted(run.reused, "task")),
         ("started", moment(run.started) if run.started else ""),
         ("took", duration(run.seconds) if run.seconds else ""),
         ("command", run.command),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.report.model.known_failures import NOBODY, OwnedFailure, failures_by_owner
 from harness.report.model.report_model import ReportModel
-from harness.report.model.visible_text import file_name
+from harness.report.model.visible_text import counted, file_name
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment
 from harness.report.pages.upstream_draft import LANGUAGES, upstream_draft
 
@@ -56,7 +56,8 @@ def _headline(groups: list[tuple[str, list[ShownFailure], int]]) -> str:
     expired = sum(
         one.days_left is not None and one.days_left < 0 for _owner, shown, _total in groups for one in shown
     )
-    text = f"Failures without an owner: {unowned}. Expected failures: {owned}, with {owners} owners."
+    text = f"Failures without an owner: {unowned}. Expected failures: {owned}"
+    text += f", with {counted(owners, 'owner')}." if owned else "."
     return text + (f" Expired expectations: {expired}." if expired else "")
 
 

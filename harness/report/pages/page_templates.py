@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache, lru_cache, partial
 from importlib import resources
 from pathlib import Path
@@ -22,6 +23,7 @@ from harness.report.model.streak import CondensedHistory
 from harness.report.model.visible_text import (
     as_bytes,
     clip,
+    counted,
     duration,
     file_name,
     iso,
@@ -32,10 +34,11 @@ from harness.report.model.visible_text import (
 )
 from harness.report.pages import svg
 from harness.report.pages.measurement_blocks import Chart, FactList, TableBlock, scalar
-from harness.report.pages.printing import Templates
+from harness.report.pages.printing import Templates, printed
 from harness.report.pages.timeline import timeline_svg
 
 TOOLTIP = 200
+_CODE = re.compile(r"`([^`\n]+)`")
 
 
 class PageWriter:
@@ -112,6 +115,21 @@ def environment(writer: PageWriter, *, up: str) -> jinja2.Environment:
         link = Markup(' <a class="spill" href="{}">whole text</a>').format(writer.spill(text, up))
         return escape(visible(clip(text, limit))) + link
 
+    def prose(value: Any, limit: int = 1500) -> Any:
+        """Like `long`, with `commands in backticks` as code. The pages' script translates it as one text."""
+        text = str(value)
+        if "`" not in text:
+            return long(value, limit)
+        parts = _CODE.split(clip(text, limit))
+        shown = [
+            f"<code>{printed(part)}</code>" if at % 2 else printed(part) for at, part in enumerate(parts)
+        ]
+        rest = (
+            f' <a class="spill" href="{writer.spill(text, up)}">whole text</a>' if len(text) > limit else ""
+        )
+        # `printed` escapes every part.
+        return Markup(f'<span class="prose">{"".join(shown)}</span>{rest}')  # noqa: S704
+
     @lru_cache(maxsize=16_384)
     def past(found: CondensedHistory) -> Markup:
         macros = env.get_template("macros.html").module
@@ -119,6 +137,8 @@ def environment(writer: PageWriter, *, up: str) -> jinja2.Environment:
 
     env.filters |= {
         "long": long,
+        "prose": prose,
+        "counted": counted,
         "clip": lambda value, limit=300: clip(str(value), limit),
         "moment": moment,
         "ago": ago,

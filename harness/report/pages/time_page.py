@@ -14,7 +14,7 @@ from harness.report.model.turn_groups import (
     turn_groups,
 )
 from harness.report.model.turning_points import RunOfTurn, TurnCause
-from harness.report.model.visible_text import clip, moment, visible
+from harness.report.model.visible_text import clip, counted, moment, visible
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment
 
 MAX_GROUPS = 200
@@ -60,15 +60,17 @@ def week_words(week: WeekSummary) -> str:
     if not (week.broke or week.fixed or week.by_chance):
         return "In the last 7 days no verdict changed between pass and failure."
     chance = f"; {week.by_chance} changed with the same inputs" if week.by_chance else ""
-    return f"In the last 7 days {week.broke} checks of cells broke and {week.fixed} were fixed{chance}."
+    broke = counted(week.broke, "check of a cell", "checks of cells")
+    fixed = counted(week.fixed, "was", "were")
+    return f"In the last 7 days {broke} broke and {fixed} fixed{chance}."
 
 
 def why_words(group: TurnGroup) -> str:
     """Why the verdict changed, in a sentence."""
     turn = group.turn
-    counted = f"passed {turn.attempts.passed} and failed {turn.attempts.failed} times"
+    times = f"passed {turn.attempts.passed} and failed {counted(turn.attempts.failed, 'time')}"
     if turn.cause is TurnCause.FLAKY:
-        return f"Not a change: with the same inputs it {counted}, so it is flaky."
+        return f"Not a change: with the same inputs it {times}, so it is flaky."
     if turn.cause is TurnCause.MACHINE:
         places = (_names(turn.attempts.passed_on), _names(turn.attempts.failed_on))
         return f"The machine: the same inputs pass on {places[0]} and fail on {places[1]}."
@@ -88,7 +90,7 @@ def commit_lines(commits: CommitRange) -> list[str]:
         f"{where}{one.id[:12]} {one.author}, {one.date[:10]}: {one.subject}" for one in commits.commits[:3]
     ]
     more = commits.more + max(0, len(commits.commits) - 3)
-    lines += [f"and {more} more commits"] if more else []
+    lines += [f"and {counted(more, 'more commit')}"] if more else []
     return lines or ([commits.missing] if commits.missing else [])
 
 

@@ -22,8 +22,10 @@ from harness.report.model.logs import INLINE_LINES, read_artifact, read_log
 from harness.report.model.marks import Mark
 from harness.report.model.report_inputs import ReportInputs
 from harness.report.model.report_model import ReportModel, build_model
+from harness.report.model.visible_text import counted
 from harness.report.pages.grid import grid_data
 from harness.report.pages.html import render_overviews
+from harness.report.pages.page_templates import PageWriter, environment
 from harness.report.publish import publish
 from harness.report.publish.cell_rows import RowsInBackground, render_rows
 from harness.report.publish.publish import render_all
@@ -418,3 +420,19 @@ def test_a_row_names_its_page_where_that_is_not_called_as_the_cell(tmp_path: Pat
     assert rows["a/b c"] != "a/b c"
     for page in rows.values():
         assert (tmp_path / "cells" / f"{page}.html").is_file()
+
+
+def test_commands_in_backticks_are_code_and_nothing_else_is_markup(tmp_path: Path) -> None:
+    prose = environment(PageWriter(tmp_path), up="").filters["prose"]
+    assert str(prose("Run `npu-matrix run <b>` & wait.")) == (
+        '<span class="prose">Run <code>npu-matrix run &lt;b&gt;</code> &amp; wait.</span>'
+    )
+    assert prose("no command, <b>") == "no command, <b>", "the template escapes it"
+    shortened = str(prose("`x` " + "y" * 99, 20))
+    assert shortened.startswith('<span class="prose"><code>x</code> yyy')
+    assert 'class="spill" href="text/' in shortened
+
+
+def test_one_thing_is_not_many_things() -> None:
+    assert [counted(count, "reason") for count in (0, 1, 1200)] == ["0 reasons", "1 reason", "1,200 reasons"]
+    assert counted(2, "patch", "patches") == "2 patches"

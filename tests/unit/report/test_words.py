@@ -84,3 +84,33 @@ def test_every_word_with_a_hover_is_in_the_glossary() -> None:
     }
     assert used
     assert used <= set(DATA["glossary"])
+
+
+#: What reports of the shipped matrix say most often.
+SAID_OFTEN = (
+    "no NPU on this host, and not in profile default: takes one to three minutes per cell",
+    "Not checked: verl 0.6.0.dev0 is the commit 796871d7d092, which no local mirror has.",
+    "Not checked: the sources of vllm-ascend 1de16eadeec6 are not available.",
+    "verl 0.6.1 has no global_denominators",
+    "this cell has no vllm-ascend",
+    "verl/hf-rollout on verl-0.6.1-py3-none-any.whl is clean",
+    "verl is built from source at 5a2e0b1c: the lock contains neither the package nor its requirements.",
+    "No version of torch-npu satisfies all requirements: verl==1 requires torch-npu==2; the stack requires torch-npu==1.",
+    "Choose versions of vllm-ascend that agree on torch-npu.",
+    "Decided from 1 run (seed 1000), reference grpo 76edd345a7f3: 20 runs on cpu.",
+    "1 more reason",
+    "2 more reasons",
+    "1 cell, 25 checks",
+    "Failures without an owner: 0. Expected failures: 12, with 1 owner.",
+    "In the last 7 days 1 check of a cell broke and 2 were fixed.",
+)
+
+
+@pytest.mark.parametrize("text", SAID_OFTEN)
+def test_what_is_said_often_has_its_chinese(text: str) -> None:
+    forms = {"{#}": "[0-9][0-9,]*", "{}": ".+?", "{s}": "s?", "{was}": "(?:was|were)"}
+    for english, _chinese in DATA["patterns"]:
+        parts = re.split(r"(\{(?:#|s|was)?\})", english)
+        if re.fullmatch("".join(forms.get(part) or re.escape(part) for part in parts), text, re.DOTALL):
+            return
+    pytest.fail(f"no Chinese for {text!r} in words/chinese.json")

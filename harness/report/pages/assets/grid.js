@@ -154,7 +154,7 @@ const makeGrid = (data, { $, make, memory, say }) => {
   const width = () => 1 + state.columns.length + stopsOf().length - 1;
   function groupRow(item, index) {
     const head = make("th", { role: "rowheader", scope: "rowgroup", colspan: String(width()) },
-      make("b", {}, `${item.axis} ${item.group}`), make("span", { class: "count" }, `${item.places.length.toLocaleString("en")} ${say("cells")}`), make("span", { class: "tally" }, ...countNodes(tally(item.places))));
+      make("b", {}, `${item.axis} ${item.group}`), make("span", { class: "count" }, say(`${item.places.length.toLocaleString("en")} ${item.places.length === 1 ? "cell" : "cells"}`)), make("span", { class: "tally" }, ...countNodes(tally(item.places))));
     return make("tr", { role: "row", class: "group", "aria-rowindex": index + 2, "data-index": index }, head);
   }
   const rankings = new Map();
@@ -325,7 +325,7 @@ const makeGrid = (data, { $, make, memory, say }) => {
   }
   function status() {
     const [cells, all, checks] = [state.shown.length, data.rows.length, state.matches].map((n) => n.toLocaleString("en"));
-    $("q-status").textContent = say(state.test ? `${cells} of ${all} cells, ${checks} checks` : `${cells} cells, ${checks} checks`);
+    $("q-status").textContent = say(`${state.test ? `${cells} of ${all}` : cells} ${data.rows.length === 1 ? "cell" : "cells"}, ${checks} ${state.matches === 1 ? "check" : "checks"}`);
   }
   function filter(query) {
     const box = $("q-error");

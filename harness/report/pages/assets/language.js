@@ -2,11 +2,11 @@
 // English and Chinese of all pages, before report.js. Pages are written in English; assets/words.js has the Chinese texts.
 // Names, versions and commands (translate="no", code) stay as they are; so does a text without a translation.
 const makeLanguage = (data) => {
-  const SKIPPED = "[translate=no], code, pre, kbd, script, style, svg, textarea, dialog, .loglines, #rows, #head, #pivot-box, #language";
+  const SKIPPED = "[translate=no], code, pre, kbd, script, style, svg, textarea, dialog, .prose, .loglines, #rows, #head, #pivot-box, #language";
   const ATTRIBUTES = ["title", "aria-label", "placeholder"];
-  // {#} is a number, {} any text, which is translated too.
+  // {#} is a number, {} any text, which is translated too, {s} and {was} endings of a plural.
   const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
-  const expression = (english) => english.split(/(\{#?\})/).map((part) => ({ "{#}": "([0-9][0-9,]*)", "{}": "(.+?)" })[part] ?? escaped(part)).join("");
+  const expression = (english) => english.split(/(\{(?:#|s|was)?\})/).map((part) => ({ "{#}": "([0-9][0-9,]*)", "{}": "(.+?)", "{s}": "s?", "{was}": "(?:was|were)" })[part] ?? escaped(part)).join("");
   const patterns = data.patterns.map(([english, chinese]) => [new RegExp(`^${expression(english)}$`, "s"), chinese]);
   const known = new Map();
   let chinese = false;
@@ -51,8 +51,17 @@ const makeLanguage = (data) => {
       if (node.nodeType === 3) turn(node, "text", () => node.nodeValue, (text) => { node.nodeValue = text; });
       else for (const name of ATTRIBUTES) if (node.hasAttribute(name)) turn(node, name, () => node.getAttribute(name), (text) => node.setAttribute(name, text));
     }
+    for (const node of root.querySelectorAll(".prose")) turn(node, "prose", () => whole(node), (text) => node.replaceChildren(...parts(text)));
     for (const term of document.querySelectorAll(".term")) explain(term);
   }
+  // A text with commands in it, which have backticks in the list of words; it is translated as one text.
+  const whole = (node) => [...node.childNodes].map((part) => (part.nodeName === "CODE" ? `\`${part.textContent}\`` : part.textContent)).join("");
+  const parts = (text) => text.split(/`([^`\n]+)`/).map((part, i) => {
+    if (i % 2 === 0) return part;
+    const code = document.createElement("code");
+    code.textContent = part;
+    return code;
+  });
   // A word of the glossary: its meaning is one hover, one tap or one Tab away.
   function explain(term) {
     const found = data.glossary[term.dataset.term];
