@@ -55,7 +55,7 @@ def commands_of(text: str) -> list[list[str]]:
     ]
     shown = [SESSION.sub("npu-matrix run ", VARIABLES.sub("", line)) for line in shown]
     words = [shlex.split(line)[1:] for line in shown if line.startswith("npu-matrix ")]
-    return [list(itertools.takewhile(lambda word: word not in {">", "|", "&&"}, line)) for line in words]
+    return [list(itertools.takewhile(lambda word: word not in {">", "|", "&&", "#"}, line)) for line in words]
 
 
 @pytest.mark.parametrize("file", [*TEXTS, *READMES], ids=lambda file: f"{file.parent.name}/{file.stem}")
