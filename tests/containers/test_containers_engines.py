@@ -383,6 +383,15 @@ def test_podman_that_is_not_there_is_named() -> None:
     assert "podman" in str(caught.value)
 
 
+def test_shared_layers_are_counted_once(docker: DockerEngine, tmp_path: Path) -> None:
+    """Of two images with a layer in common, each counts what only it has."""
+    common = layer("head -c 8000000 /dev/urandom > /cell-common")
+    tops = [layer(f"head -c 1000000 /dev/urandom > /cell-top-{number}") for number in range(2)]
+    images = [built(docker, [common, top], tmp_path).image.id for top in tops]
+    own = {resource.id: resource.bytes for resource in docker.resources() if resource.kind == "image"}
+    assert all(1_000_000 <= own[image] < 2_000_000 for image in images), own
+
+
 def test_labels_are_on_everything(docker: DockerEngine, tmp_path: Path) -> None:
     made = built(docker, [layer("true")], tmp_path)
     assert made.image.labels["npu-matrix.run"] == "a-test"

@@ -40,7 +40,7 @@ from harness.builds.engines.engine import (
     remote_daemon_error,
 )
 from harness.builds.engines.image_layers import Layer
-from harness.builds.ownership.owner_labels import KEY, OWNER, has_owner_labels
+from harness.builds.ownership.owner_labels import KEY, OWNER, PARENT, has_owner_labels
 from harness.devices.host.container_service import storage_folder
 from harness.errors import InfrastructureError
 from harness.sources.packages.fetch_failure import fetch_failure, machine_failure
@@ -291,7 +291,9 @@ class SdkEngine:
         with self._errors("list containers, images and networks"):
             api = self.client.api
             containers = [_read_container_resource(one) for one in api.containers(all=True, filters=filters)]
-            images = [_read_image_resource(one) for one in api.images(filters=filters)]
+            # The images below those of npu-matrix may be somebody else's.
+            sizes = {_full_id(one["Id"]): int(one.get("Size") or 0) for one in api.images(all=True)}
+            images = [_read_image_resource(one, sizes) for one in api.images(filters=filters)]
             networks = [_read_network_resource(one) for one in api.networks(filters=filters)]
         return tuple(
             resource for resource in [*containers, *networks, *images] if has_owner_labels(resource.labels)
@@ -433,9 +435,10 @@ def _read_container_resource(facts: Mapping[str, Any]) -> EngineResource:
     )
 
 
-def _read_image_resource(facts: Mapping[str, Any]) -> EngineResource:
-    """Read an entry of `images`."""
+def _read_image_resource(facts: Mapping[str, Any], sizes: Mapping[str, int]) -> EngineResource:
+    """Read an entry of `images`. sizes: image id -> its size, which includes the images below it."""
     labels = facts.get("Labels") or {}
+    below = sizes.get(_full_id(labels.get(PARENT) or ""), 0)
     return EngineResource(
         kind="image",
         id=_full_id(facts["Id"]),
@@ -443,7 +446,7 @@ def _read_image_resource(facts: Mapping[str, Any]) -> EngineResource:
         name=layer_image(labels[KEY]) if KEY in labels else "",
         labels=labels,
         created=float(facts["Created"]),
-        bytes=int(facts.get("Size") or 0),
+        bytes=max(0, int(facts.get("Size") or 0) - below),
     )
 
 
