@@ -12,11 +12,12 @@ from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.errors import EXIT_BAD_INPUT, EXIT_INTERRUPTED, InputError, Location
 from harness.ledger.merge_report import Screen
 from harness.ledger.store import FILE_NAME, Ledger
+from harness.matrix.reading.load_matrix import load_matrix
 from harness.package import PACKAGE_ROOT
-from harness.plan.change.revision import Revision, extract_revision, has_same_code
+from harness.plan.change.revision import Revision, has_same_code
 from harness.run.programs.interruption import Interruption
 from harness.settings import ENVIRONMENT_PREFIX, OPTIONS, Settings
-from harness.workspace.planning.revision_comparison import settings_at
+from harness.workspace.planning.revision_files import settings_of_revision
 
 #: Settings that name folders of this machine; they are the same for every revision.
 FOLDERS = ("cache", "mirrors", "references", "leases")
@@ -39,11 +40,11 @@ def run_base(
     version may not have masked them. InputError if the revision cannot be run.
     """
     with temporary_folder() as place, Interruption() as stopped:
-        folder = extract_revision(settings.root, revision, place)
+        there = settings_of_revision(settings, load_matrix(settings.path("matrix")), revision, place)
+        folder = there.root
         own = PACKAGE_ROOT.parent == settings.root
         shares_state = not own or has_same_code(settings.root, revision)
         state = settings.path("state") if shares_state else place / "state"
-        there = settings_at(settings, folder)
         argv = [sys.executable, "-P", "-m", "harness", "--root", str(folder), "--matrix", there["matrix"]]
         argv += ["--profile", there["profile"], "run", "--keep-going"]
         argv += [word for cell in sorted({cell for cell, _check in names}) for word in ("--only", cell)]

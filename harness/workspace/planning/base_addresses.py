@@ -8,10 +8,11 @@ from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.errors import HarnessError, InputError, Location
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.matrix.version_matrix import Matrix
+from harness.package import shipped_file
 from harness.plan.change.revision import extract_revision, resolve_revision
-from harness.settings import Settings
+from harness.settings import MATRIX_FILE, Settings
 from harness.workspace.planning.open_plan import open_matrix
-from harness.workspace.planning.revision_comparison import settings_at
+from harness.workspace.planning.revision_files import is_adopted_here, settings_at
 from harness.workspace.planning.upstream_mirrors import fetch_for_cells
 
 
@@ -31,10 +32,16 @@ def fetch_for_change(settings: Settings, reference: str | None, cells: Sequence[
 
 
 def matrix_at(settings: Settings, reference: str) -> Matrix:
-    """The matrix of a git revision of this checkout; InputError if it has none."""
+    """The matrix of a git revision of this checkout; InputError if it has none.
+
+    For a revision without any file of npu-matrix it is the shipped one: addresses are not taken from the
+    change that adds matrix.yaml.
+    """
     revision = resolve_revision(settings.root, reference)
     with temporary_folder() as place:
         there = settings_at(settings, extract_revision(settings.root, revision, place))
+        if not there.path("matrix").is_file() and is_adopted_here(settings, place / "tree"):
+            return load_matrix(shipped_file(MATRIX_FILE))
         if not there.path("matrix").is_file():
             raise InputError(
                 f"there is no {there['matrix']} at {revision}",

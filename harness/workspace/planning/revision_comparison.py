@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.builds.ownership.temporary_folders import temporary_folder
-from harness.errors import InputError, Location, NothingSelectedError
+from harness.errors import InputError, NothingSelectedError
 from harness.ledger.plan_record import PlanRecord
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.matrix.version_matrix import Matrix
@@ -21,19 +21,19 @@ from harness.plan.change.impact import Effect, Impact, TaskImpact, compare_plans
 from harness.plan.change.revision import (
     PACKAGE,
     Revision,
-    extract_revision,
     has_same_code,
     planning_digest,
     resolve_revision,
 )
 from harness.serialisation import as_object, load
-from harness.settings import ENVIRONMENT_PREFIX, OPTIONS, Settings, load_settings
+from harness.settings import ENVIRONMENT_PREFIX, OPTIONS, Settings
 from harness.verdict.expectations import ExpectationList, ExpectationSurvey
 from harness.verdict.verdict import ExpectedFailure
 from harness.workspace.planning.open_plan import PlanContext, expectations, open_plan
 from harness.workspace.planning.plan_estimates import work_text
 from harness.workspace.planning.plan_history import PlanHistory
 from harness.workspace.planning.plan_schedule import PlanReport
+from harness.workspace.planning.revision_files import settings_of_revision
 
 #: Time limit in seconds for the planner of another revision, which runs in a process of its own.
 SECONDS = 120
@@ -138,14 +138,8 @@ def plan_of_revision(
     # If npu-matrix is not installed from this checkout, the same code plans both.
     same = PACKAGE_ROOT.parent != settings.root or has_same_code(settings.root, revision)
     with temporary_folder() as place:
-        folder = extract_revision(settings.root, revision, place)
-        there = settings_at(settings, folder)
-        if not there.path("matrix").is_file():
-            raise InputError(
-                f"there is no {there['matrix']} at {revision}",
-                where=Location(there["matrix"]),
-                fix="compare with a later revision",
-            )
+        there = settings_of_revision(settings, context.matrix, revision, place)
+        folder = there.root
         digest = "" if same else planning_digest(folder / PACKAGE)
         if same or (digest and digest == planning_digest(PACKAGE_ROOT)):
             package_root = PACKAGE_ROOT if same else folder / PACKAGE
@@ -155,18 +149,6 @@ def plan_of_revision(
         matrix = _matrix(there.path("matrix"))
         expected = _expectations_there(there) if matrix is None else None
         return RevisionPlan(plan=plan, settings=there, matrix=matrix, expected=expected)
-
-
-def settings_at(settings: Settings, folder: Path) -> Settings:
-    """The settings of a revision that was written into `folder`: its own file, and explicit options.
-
-    A change of the settings file can select another profile or matrix; the base keeps its own. The variables
-    of this process are not read, because the command line has set them to the values of this checkout.
-    """
-    explicit = {name: settings[name] for name in settings.values if settings.is_explicit(name)}
-    if "matrix" in explicit:
-        explicit["matrix"] = _inside(settings)
-    return load_settings(explicit, {}, folder)
 
 
 def _matrix(file: Path) -> Matrix | None:
@@ -182,20 +164,6 @@ def _expectations_there(settings: Settings) -> tuple[ExpectationSurvey, ...] | N
         return load(ExpectationList, done.stdout).expectations
     except (subprocess.TimeoutExpired, ValueError):
         return None
-
-
-def _inside(settings: Settings) -> str:
-    """The path of matrix.yaml in the checkout; InputError if it is elsewhere and so has no revisions."""
-    file = settings.path("matrix")
-    folder = os.path.relpath(os.path.realpath(file.parent), os.path.realpath(settings.root))
-    name = Path(folder) / file.name
-    if name.parts[0] == os.pardir:
-        raise InputError(
-            "the matrix lies outside of this checkout, so it has no revision here",
-            where=Location(file),
-            fix="select a file in the checkout with --matrix, or the checkout of this file with --root",
-        )
-    return str(name)
 
 
 def _planned_here(

@@ -12,7 +12,7 @@ from harness.ledger.attestation.ssh_keygen import Signer
 from harness.plan.change.revision import extract_revision, resolve_revision
 from harness.settings import Settings
 from harness.workspace.open_ledger import runner_signers
-from harness.workspace.planning.revision_comparison import settings_at
+from harness.workspace.planning.revision_files import settings_at
 
 
 def runners_of_base(settings: Settings, base: str) -> Mapping[str, Signer]:
