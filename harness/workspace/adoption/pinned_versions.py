@@ -11,6 +11,11 @@ from harness.matrix.model.definitions import Axis
 from harness.patchstack.stacks.stack_import import REQUIRED_VERL
 
 _PIN = re.compile(r"(?<![\w.-])([A-Za-z][A-Za-z0-9_.-]*)\s*==\s*([0-9][A-Za-z0-9_.+!]*)(?!\S*\*)")
+#: A requirement on a tag of a repository: `verl @ git+https://github.com/verl-project/verl@v0.6.1#egg=verl`.
+_DIRECT = re.compile(
+    r"(?<![\w.-])([A-Za-z][A-Za-z0-9_.-]*)(?:\[[\w,. -]*\])?\s*@\s*git\+[^\s@\"']+(?:@[\w.-]+[:/][^\s@\"']*)?"
+    r"@(?:refs/tags/)?(?:core_)?v?([0-9][A-Za-z0-9_.+!]*)(?=[\s#;\"']|$)"
+)
 _TAG = re.compile(r"TAG=v?([0-9][\w.]*)\s*")
 #: Not setup.py: what it pins are mostly extras of other hardware.
 _NAMES = re.compile(rf"requirements[\w.-]*\.txt|pyproject\.toml|constraints[\w.-]*\.txt|{REQUIRED_VERL}")
@@ -65,7 +70,8 @@ def _pins_of(file: Path) -> Iterator[tuple[str, str, int]]:
             if tag:
                 yield "verl", tag[1], number
             continue
-        for match in _PIN.finditer(line.partition("#")[0]):
+        requirement = re.split(r"(?:^|\s)#", line)[0]
+        for match in (*_PIN.finditer(requirement), *_DIRECT.finditer(requirement)):
             yield match[1], match[2].rstrip(",;"), number
 
 

@@ -12,7 +12,6 @@ from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.errors import EXIT_BAD_INPUT, EXIT_INTERRUPTED, InputError, Location
 from harness.ledger.merge_report import Screen
 from harness.ledger.store import FILE_NAME, Ledger
-from harness.matrix.reading.load_matrix import load_matrix
 from harness.package import PACKAGE_ROOT
 from harness.plan.change.revision import Revision, has_same_code
 from harness.run.programs.interruption import Interruption
@@ -40,7 +39,7 @@ def run_base(
     version may not have masked them. InputError if the revision cannot be run.
     """
     with temporary_folder() as place, Interruption() as stopped:
-        there = settings_of_revision(settings, load_matrix(settings.path("matrix")), revision, place)
+        there = settings_of_revision(settings, revision, place)
         folder = there.root
         own = PACKAGE_ROOT.parent == settings.root
         shares_state = not own or has_same_code(settings.root, revision)

@@ -138,7 +138,7 @@ def plan_of_revision(
     # If npu-matrix is not installed from this checkout, the same code plans both.
     same = PACKAGE_ROOT.parent != settings.root or has_same_code(settings.root, revision)
     with temporary_folder() as place:
-        there = settings_of_revision(settings, context.matrix, revision, place)
+        there = settings_of_revision(settings, revision, place)
         folder = there.root
         digest = "" if same else planning_digest(folder / PACKAGE)
         if same or (digest and digest == planning_digest(PACKAGE_ROOT)):

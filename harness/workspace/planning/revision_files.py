@@ -12,15 +12,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from harness.errors import InputError, Location
-from harness.matrix.version_matrix import Matrix
+from harness.matrix.reading.load_matrix import load_matrix
 from harness.plan.change.revision import Revision, extract_revision
 from harness.settings import FILE_NAME, MATRIX_FILE, Settings, load_settings
 
 
-def settings_of_revision(settings: Settings, matrix: Matrix, revision: Revision, place: Path) -> Settings:
+def settings_of_revision(settings: Settings, revision: Revision, place: Path) -> Settings:
     """Write the files of a revision into `place`; the settings that it has there.
 
-    matrix: of this checkout. InputError if the revision has no matrix where it is expected, but elsewhere:
+    InputError if the revision has no matrix where it is expected, but elsewhere:
     it could have been moved, and its expected failures with it.
     """
     there = settings_at(settings, extract_revision(settings.root, revision, place))
@@ -33,7 +33,7 @@ def settings_of_revision(settings: Settings, matrix: Matrix, revision: Revision,
             fix="compare with a later revision",
         )
     root = Path(os.path.realpath(settings.root))
-    for file in _own_files(settings, matrix):
+    for file in _own_files(settings):
         if file.is_file() and file.is_relative_to(root):
             target = there.root / file.relative_to(root)
             inside = Path(os.path.realpath(target.parent)).is_relative_to(os.path.realpath(there.root))
@@ -51,7 +51,8 @@ def is_adopted_here(settings: Settings, tree: Path) -> bool:
     )
 
 
-def _own_files(settings: Settings, matrix: Matrix) -> Iterable[Path]:
+def _own_files(settings: Settings) -> Iterable[Path]:
+    matrix = load_matrix(settings.path("matrix"))
     for file in (settings.path("matrix"), *matrix.included_files, settings.root / FILE_NAME):
         yield Path(os.path.realpath(file.parent)) / file.name
 

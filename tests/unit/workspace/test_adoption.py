@@ -100,6 +100,29 @@ def test_recipes_get_one_stack_for_each_folder_that_pins_versions(tmp_path: Path
     assert "npu-matrix lint a --verl 0.7.0" in (root / ".github/workflows/npu-matrix.yml").read_text()
 
 
+@pytest.mark.parametrize(
+    ("requirement", "version"),
+    [
+        ("verl @ git+https://github.com/verl-project/verl@v0.6.1", "0.6.1"),
+        ("verl[vllm]@git+ssh://git@github.com/verl-project/verl.git@v0.7.1#egg=verl", "0.7.1"),
+        (
+            "verl @ git+https://github.com/verl-project/verl@refs/tags/v0.8.0 ; python_version > '3.9'",
+            "0.8.0",
+        ),
+        ("verl @ git+https://github.com/verl-project/verl@main", ""),
+        ("verl @ git+https://github.com/verl-project/verl", ""),
+        ("# verl==0.5.0", ""),
+    ],
+)
+def test_a_requirement_on_a_tag_of_the_repository_is_a_pin(
+    tmp_path: Path, requirement: str, version: str
+) -> None:
+    root = write(tmp_path, {"requirements-npu.txt": f"{requirement}\n"})
+    matrix = matrix_of(root)
+    (stack,) = selected(matrix)
+    assert matrix.stacks[stack].axes["verl"] == (version or matrix.stacks["verl-0-9-0"].axes["verl"])
+
+
 def test_quilt_and_format_patch_folders_are_found_by_what_they_change(tmp_path: Path) -> None:
     root = write(
         tmp_path,
