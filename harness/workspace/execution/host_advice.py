@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from harness.settings import Settings
 from harness.sources.packages.index_lookup import PackageIndex, ReleaseNotFoundError
 from harness.sources.packages.index_settings import index_environment
 from harness.workspace.downloads import run_quietly
-from harness.workspace.execution.host_wheels import HostWheel, host_wheels, lookup_variants
+from harness.workspace.execution.host_wheels import HostWheel, asking_once, host_wheels, lookup_variants
 from harness.workspace.execution.version_probe import known_proofs, profile_of_cell
 from harness.workspace.planning.open_plan import expectations, patch_sources
 
@@ -92,7 +91,7 @@ def known_stacks(
     sources = patch_sources(settings, matrix)
     index = _index() if ask_index else None
     asked: dict[tuple[str, str], bool | None] = {}
-    lookup = functools.cache(lookup_variants) if ask_index else None
+    lookup = asking_once(lookup_variants) if ask_index else None
     found = []
     for stack in stacks:
         proof = _proof(context.matrix, stack, proofs)

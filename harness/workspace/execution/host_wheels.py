@@ -48,6 +48,25 @@ def lookup_variants(index: str, package: str, version: str) -> PublishedVariants
     return published_variants(index, package, version, index_environment(os.environ))
 
 
+def asking_once(lookup: Lookup) -> Lookup:
+    """The lookup, which asks for a release once, and an index that could not be read not again."""
+    found: dict[tuple[str, str, str], PublishedVariants | None] = {}
+    unreadable: dict[str, HarnessError] = {}
+
+    def ask(index: str, package: str, version: str) -> PublishedVariants | None:
+        if index in unreadable:
+            raise unreadable[index]
+        try:
+            if (index, package, version) not in found:
+                found[index, package, version] = lookup(index, package, version)
+        except HarnessError as error:
+            unreadable[index] = error
+            raise
+        return found[index, package, version]
+
+    return ask
+
+
 def host_wheels(
     matrix: Matrix, stack: AdvisedStack, driver: str, lookup: Lookup | None
 ) -> Iterator[HostWheel]:

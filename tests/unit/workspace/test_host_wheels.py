@@ -12,7 +12,7 @@ from harness.matrix.reading.load_matrix import load_matrix
 from harness.plan.feasibility.stack_advice import AdviceRequest, advise_stacks
 from harness.sources.packages.variant_index import PublishedVariants
 from harness.sources.packages.wheel_variants import read_variants
-from harness.workspace.execution.host_wheels import HostWheel, Lookup, host_wheels
+from harness.workspace.execution.host_wheels import HostWheel, Lookup, asking_once, host_wheels
 
 MATRIX = load_matrix(Path(__file__).parents[3] / "matrix.yaml")
 
@@ -64,6 +64,20 @@ def test_without_a_variant_the_ordinary_wheel_is_a_problem_for_another_soc_only(
     plain = wheel("a2", None)
     assert plain is not None
     assert plain.problem == ""
+
+
+def test_an_index_that_could_not_be_read_is_not_asked_again() -> None:
+    asked = []
+
+    def unreachable(index: str, _package: str, version: str) -> PublishedVariants | None:
+        asked.append(version)
+        raise InfrastructureError("cannot be read", where=Location(index))
+
+    lookup = asking_once(unreachable)
+    for version in ("0.23.0", "0.22.0"):
+        with pytest.raises(InfrastructureError):
+            lookup("https://example.org", "vllm-ascend", version)
+    assert asked == ["0.23.0"]
 
 
 def test_simulated_devices_have_no_variant() -> None:
