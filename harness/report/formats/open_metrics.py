@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.outcome import Evidence
-from harness.report.model.known_failures import NOBODY, failures_by_owner
+from harness.outcome import Evidence, Tier
+from harness.report.model.known_failures import NOBODY
 from harness.report.model.marks import RAN, Mark
 from harness.report.model.report_model import ReportModel
 from harness.report.model.stack_counts import marks_by_stack
@@ -80,7 +80,7 @@ def _gauges(model: ReportModel) -> Iterable[Gauge]:
 
 
 def _owned(model: ReportModel) -> Iterable[Gauge]:
-    owners = failures_by_owner(model.inputs)
+    owners = model.owners
     yield Gauge(
         name="npu_matrix_unowned_failures",
         help="Kinds of failures that no expectation covers.",
@@ -104,13 +104,11 @@ def _owned(model: ReportModel) -> Iterable[Gauge]:
 
 
 def _by_tier(model: ReportModel) -> list[tuple[Labels, float]]:
-    both = Counter(
-        (result.mark, result.entry.tier, result.verdict.evidence)
-        for row in model.rows
-        for result in row.results.values()
-    )
+    both: Counter[tuple[Tier, Mark, Evidence | None]] = Counter()
+    for row in model.rows:
+        both.update(row.kinds)
     counts: Counter[tuple[str, str, str]] = Counter()
-    for (mark, tier, evidence), count in both.items():
+    for (tier, mark, evidence), count in both.items():
         counts[mark.value, tier.value, _evidence(mark, evidence)] += count
     return [
         ({"verdict": verdict, "tier": tier, "evidence": evidence}, float(count))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.report.model.known_failures import NOBODY, OwnedFailure, failures_by_owner
+from harness.report.model.known_failures import NOBODY, OwnedFailure
 from harness.report.model.markdown_text import escape
 from harness.report.model.marks import EVIDENCE, STYLES
 from harness.report.model.report_model import Attention, ReportModel
@@ -60,7 +60,7 @@ def _sections(model: ReportModel) -> Iterator[tuple[str, int, Iterator[str]]]:
     broke = [one for one in changed if not one.turn.better]
     fixed = [one for one in changed if one.turn.better]
     same = [one for one in recent if one.turn.cause in NO_CHANGE]
-    unowned = failures_by_owner(model.inputs).get(NOBODY, ())
+    unowned = model.owners.get(NOBODY, ())
     hardware = hardware_lines(model)
     attention, unanswered = model.attention, model.unanswered
     yield "Broke in the last 7 days", len(broke), map(_turned, broke)

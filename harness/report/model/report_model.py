@@ -13,6 +13,7 @@ from harness.outcome import Evidence, Status, Tier
 from harness.report.model.changes import RunChange, RunChangeKind, compare
 from harness.report.model.failure_patterns import FailurePattern, find_patterns
 from harness.report.model.headline import headline, proof
+from harness.report.model.known_failures import OwnedFailure, failures_by_owner
 from harness.report.model.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLES, Mark, worst
 from harness.report.model.report_inputs import (
     CheckColumn,
@@ -59,6 +60,24 @@ class ReportRow:
     results: Mapping[str, ReportResult]
     worst: Mark | None
     published: tuple[PublishedStatement, ...] = ()
+
+    # An update of a report with 10,000 cells keeps most rows, and with them what was counted on them.
+    @cached_property
+    def kinds(self) -> Counter[tuple[Tier, Mark, Evidence | None]]:
+        """How many checks have which verdict, by tier and by the evidence of the verdict."""
+        return Counter(
+            (result.entry.tier, result.mark, result.verdict.evidence) for result in self.results.values()
+        )
+
+    @cached_property
+    def turned(self) -> tuple[ReportResult, ...]:
+        """The results whose verdict has changed in the runs."""
+        return tuple(result for result in self.results.values() if result.turns)
+
+    @cached_property
+    def on_hardware(self) -> tuple[ReportResult, ...]:
+        """The results of checks that hardware has run."""
+        return tuple(result for result in self.results.values() if result.hardware is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +158,11 @@ class ReportModel:
         )
 
     @cached_property
+    def owners(self) -> Mapping[str, Sequence[OwnedFailure]]:
+        """Owner -> failures; those without an owner come first, the others by name."""
+        return failures_by_owner(self.inputs)
+
+    @cached_property
     def all_axes(self) -> tuple[str, ...]:
         """The axes of all cells, in the order of the cells."""
         return tuple(dict.fromkeys(axis for row in self.rows for axis in row.cell.axes))
@@ -194,10 +218,12 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         for cell in inputs.cells
     )
     results = [result for row in rows for result in row.results.values()]
-    both = Counter((result.mark, result.verdict.evidence) for result in results)
+    both: Counter[tuple[Tier, Mark, Evidence | None]] = Counter()
+    for row in rows:
+        both.update(row.kinds)
     counts: Counter[Mark] = Counter()
     by_evidence: dict[Evidence, Counter[Mark]] = {evidence: Counter() for evidence in EVIDENCE}
-    for (mark, evidence), count in both.items():
+    for (_tier, mark, evidence), count in both.items():
         counts[mark] += count
         if evidence and mark in RAN:
             by_evidence[evidence][mark] += count

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from harness.outcome import Evidence
-from harness.report.model.marks import Mark
+from harness.report.model.marks import RAN, Mark
 from harness.report.model.report_model import ReportModel
 
 
@@ -16,5 +16,6 @@ def marks_by_stack(model: ReportModel, most: int) -> dict[str, Counter[tuple[Mar
         stack = row.cell.stack
         if stack and (stack in counts or len(counts) < most):
             found = counts.setdefault(stack, Counter())
-            found.update((result.mark, result.shown_evidence) for result in row.results.values())
+            for (_tier, mark, evidence), count in row.kinds.items():
+                found[mark, evidence if mark in RAN else None] += count
     return counts

@@ -55,7 +55,7 @@ def turn_groups(model: ReportModel) -> tuple[TurnGroup, ...]:
     """The events in the histories of all checks, newest first."""
     found: dict[tuple[object, ...], list[tuple[ReportRow, Turn, bool]]] = defaultdict(list)
     for row in model.rows:
-        for result in row.results.values():
+        for result in row.turned:
             for turn in result.turns:
                 found[_alike(turn)].append((row, turn, turn is result.turns[-1]))
     groups = [
@@ -110,7 +110,7 @@ def hardware_lines(model: ReportModel) -> Sequence[HardwareLine]:
     found = [
         HardwareLine(row=row, result=result, run=result.hardware)
         for row in model.rows
-        for result in row.results.values()
+        for result in row.on_hardware
         if result.hardware is not None
     ]
     return sorted(found, key=lambda line: -line.run.time)

@@ -27,5 +27,12 @@ def typed_measurements(check: str, stored: Mapping[str, JsonValue]) -> object | 
 
 
 @functools.cache
+def measures(check: str, *shapes: type) -> bool:
+    """Whether the check can have measurements of one of these classes: reading them takes much longer."""
+    found = _formats().get(check)
+    return found is not None and not set(shapes).isdisjoint(found.shapes)
+
+
+@functools.cache
 def _formats() -> Mapping[str, MeasurementFormat[Any]]:
     return {check.name: check.measurements for check in all_checks() if check.measurements is not None}

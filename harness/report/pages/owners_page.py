@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 
-from harness.report.model.known_failures import NOBODY, OwnedFailure, failures_by_owner
+from harness.report.model.known_failures import NOBODY, OwnedFailure
 from harness.report.model.report_model import ReportModel
 from harness.report.model.visible_text import counted, file_name
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment
@@ -33,7 +33,7 @@ def owners_page(model: ReportModel, writer: PageWriter) -> str:
     drafts = _Drafts(model, writer)
     groups = [
         (owner, [drafts.shown(one) for one in failures[:MAX_LISTED]], len(failures))
-        for owner, failures in failures_by_owner(model.inputs).items()
+        for owner, failures in model.owners.items()
     ]
     rows = {row.cell.id: row for row in model.rows}
     template = environment(writer, up="").get_template("owners.html")

@@ -14,6 +14,7 @@ from harness.report.model.patch_facts import ENDED, PatchFacts
 from harness.report.model.report_inputs import ReportResult
 from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.survival_facts import heat_map, turning_points
+from harness.report.model.typed_measurements import measures
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment
 
 MAX_ROWS = 500
@@ -91,7 +92,7 @@ def _rebases(facts: PatchFacts) -> tuple[str, ...]:
 
 def _row(cell: ReportRow, result: ReportResult) -> PatchRow | None:
     """The patches in a result; None if it is of another check, or the cell has no patches."""
-    measured = result.typed
+    measured = result.typed if measures(result.check, PatchesMeasured) else None
     if not isinstance(measured, PatchesMeasured):
         return None
     known = {patch.patch: _tile(patch) for patch in measured.verdicts}

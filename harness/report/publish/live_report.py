@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from harness.builds.ownership.temporary_folders import temporary_folder
+from harness.digest import digest_bytes
 from harness.errors import InfrastructureError, Location
 from harness.report.formats.badge import write_badges
-from harness.report.model.report_inputs import ReportInputs
+from harness.report.model.report_inputs import ReportInputs, ReportResult
 from harness.report.model.report_model import ReportModel, ReportRow, build_model
 from harness.report.pages.html import render_overviews
 from harness.report.publish.cell_rows import render_rows
@@ -26,6 +28,8 @@ class LiveReport:
         self._folder = real_folder(folder)
         self._model = build_model(inputs)
         self._texts = render_report(self._model, folder)
+        #: File -> digest, of what updates have written; most badges and drafts stay the same.
+        self._written: dict[str, str] = {}
         self._indices = {row.cell.id: index for index, row in enumerate(self._model.rows)}
         # These objects live as long as the report; searching them for garbage would double the time of an
         # update.
@@ -39,11 +43,7 @@ class LiveReport:
 
     def take(self, inputs: ReportInputs) -> list[Path]:
         """Update the report to `inputs`, which have the same cells; returns the files that were written."""
-        shown = {(result.cell_id, result.check): result for result in self._model.inputs.results}
-        results = tuple(
-            old if (old := shown.get((new.cell_id, new.check))) is new or (old and old == new) else new
-            for new in inputs.results
-        )
+        results = _with_known(self._model.inputs.results, inputs.results)
         cells = tuple(
             old if old == new else new
             for old, new in zip(self._model.inputs.cells, inputs.cells, strict=True)
@@ -57,12 +57,13 @@ class LiveReport:
         try:
             # A folder next to the report is on the same disk, so that a rename can replace each file.
             with temporary_folder(self._folder.parent, live_prefix(self._folder)) as fresh:
-                names = self._write(model, fresh, changed)
+                names = [name for name in self._write(model, fresh, changed) if self._is_new(fresh, name)]
                 targets = [self._folder / name for name in names]
                 for name, target in zip(names, targets, strict=True):
                     target.parent.mkdir(parents=True, exist_ok=True)
                     (fresh / name).replace(target)
         except OSError as error:
+            self._written.clear()
             raise InfrastructureError(
                 "the report cannot be written",
                 where=Location(error.filename or self._folder),
@@ -71,6 +72,14 @@ class LiveReport:
             ) from error
         self._model = model
         return targets
+
+    def _is_new(self, fresh: Path, name: str) -> bool:
+        """Whether a file differs from the one that the last update wrote. Pages of cells are always new."""
+        if name.startswith("cells/"):
+            return True
+        digest = digest_bytes((fresh / name).read_bytes())
+        known, self._written[name] = self._written.get(name), digest
+        return known != digest or not (self._folder / name).is_file()
 
     def _write(self, model: ReportModel, folder: Path, changed: list[ReportRow]) -> list[str]:
         part = render_rows(model, folder, changed)
@@ -84,3 +93,17 @@ class LiveReport:
             path.write_bytes(content)
             names.append(name)
         return list(dict.fromkeys(names))
+
+
+def _with_known(known: Sequence[ReportResult], results: Sequence[ReportResult]) -> tuple[ReportResult, ...]:
+    """`results`, with the known object for each that is equal to one, because much is computed on it."""
+    if len(known) == len(results) and all(
+        old.cell_id == new.cell_id and old.check == new.check
+        for old, new in zip(known, results, strict=True)
+        if old is not new
+    ):
+        pairs = list(zip(known, results, strict=True))
+        return tuple(old if old is new or old == new else new for old, new in pairs)
+    shown = {(result.cell_id, result.check): result for result in known}
+    found = ((shown.get((new.cell_id, new.check)), new) for new in results)
+    return tuple(old if old is not None and old == new else new for old, new in found)
