@@ -12,7 +12,8 @@ from packaging.version import Version
 
 from harness import __version__
 from harness.errors import Location
-from harness.matrix.model.definitions import PatchPlace
+from harness.matrix.model.constraints import AxisAgreement
+from harness.matrix.model.definitions import Axis, PatchPlace
 from harness.matrix.reading.load_matrix import parse_matrix
 from harness.matrix.version_matrix import Matrix
 from harness.package import data_file
@@ -74,7 +75,7 @@ def _ignore(root: Path) -> FirstFile:
 
 def matrix_text(survey: RepositorySurvey, shipped: Matrix) -> str:
     """The text of matrix.yaml, with a comment on where each value comes from."""
-    own = _own_stacks(survey)
+    own = _own_stacks(survey, shipped)
     chosen = _shipped_stacks(survey, shipped, has_own=bool(own))
     lines = [
         f"# Made by npu-matrix init for {survey.kind}. Check it with: npu-matrix matrix validate",
@@ -132,7 +133,7 @@ class OwnStack:
     axes: Mapping[str, tuple[str, str]]
 
 
-def _own_stacks(survey: RepositorySurvey) -> list[OwnStack]:
+def _own_stacks(survey: RepositorySurvey, shipped: Matrix) -> list[OwnStack]:
     """The stacks that the repository itself pins: one for each folder with pins, and that of a fork."""
     fork = survey.fork
     found = []
@@ -145,6 +146,7 @@ def _own_stacks(survey: RepositorySurvey) -> list[OwnStack]:
             files[f"git history, {fork.base}"] = None
         if not _NPU_AXES & axes.keys():
             continue
+        axes |= _published_with(axes, shipped)
         if "python" not in axes:
             axes["python"] = (_PYTHON, "not pinned here; write the Python of your environment")
         axes["device"] = ("npu", "checks that need an NPU are not run where there is none")
@@ -158,6 +160,32 @@ def _own_stacks(survey: RepositorySurvey) -> list[OwnStack]:
             )
         )
     return found[:_MOST_STACKS]
+
+
+def _published_with(axes: Mapping[str, tuple[str, str]], shipped: Matrix) -> dict[str, tuple[str, str]]:
+    """Packages that must agree with a pinned one and are not pinned, as a published table lists them for it.
+
+    vllm-ascend pins no vLLM, but is published for one release of it.
+    """
+    found = {}
+    for rule in (rule for one in shipped.constraints.values() for rule in one.require):
+        if not isinstance(rule, AxisAgreement) or rule.axis in axes or rule.other not in axes:
+            continue
+        version = shipped.axes[rule.other].parse(axes[rule.other][0])
+        for table in shipped.published.values():
+            if table.key == rule.other and rule.axis in table.columns:
+                listed = table.column(rule.axis).get(version.nominal)
+                if listed and _is_version(shipped.axes[rule.axis], listed):
+                    found[rule.axis] = (listed, f"not pinned here; {table.title} lists it")
+    return found
+
+
+def _is_version(axis: Axis, text: str) -> bool:
+    try:
+        axis.parse(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _stack_lines(stack: OwnStack) -> Iterator[str]:

@@ -100,6 +100,21 @@ def test_recipes_get_one_stack_for_each_folder_that_pins_versions(tmp_path: Path
     assert "npu-matrix lint a --verl 0.7.0" in (root / ".github/workflows/npu-matrix.yml").read_text()
 
 
+def test_a_vllm_ascend_gets_the_vllm_that_it_is_published_for(tmp_path: Path) -> None:
+    matrix = matrix_of(write(tmp_path / "one", {"requirements.txt": "vllm-ascend==0.13.0\n"}))
+    (name,) = selected(matrix)
+    assert matrix.stacks[name].axes["vllm"] == "0.13.0"
+    assert "release compatibility lists it" in (tmp_path / "one/matrix.yaml").read_text()
+    # Two releases of vLLM are listed for the first, none for the second.
+    for version in ("0.10.1rc1", "0.99.0"):
+        matrix = matrix_of(write(tmp_path / version, {"requirements.txt": f"vllm-ascend=={version}\n"}))
+        (name,) = selected(matrix)
+        assert "vllm" not in matrix.stacks[name].axes
+    matrix = matrix_of(write(tmp_path / "own", {"requirements.txt": "vllm-ascend==0.13.0\nvllm==0.13.1\n"}))
+    (name,) = selected(matrix)
+    assert matrix.stacks[name].axes["vllm"] == "0.13.1"
+
+
 @pytest.mark.parametrize(
     ("requirement", "version"),
     [
