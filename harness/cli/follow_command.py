@@ -71,7 +71,7 @@ def follow(
     news = matrix_news(matrix, text, read_news(settings, matrix, followed_tables(matrix, only)), file, today)
     if news.after != news.before:
         if patch:
-            patch.write_text(change_patch(news, file), encoding="utf-8")
+            patch.write_bytes(change_patch(news, file, line_end).encode())
         if write:
             write_matrix_text(file, news.after, line_end)
     _print(settings, news, as_json=as_json, with_change=not write and not patch)

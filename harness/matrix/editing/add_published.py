@@ -101,7 +101,11 @@ def _rows_node(text: str, table: PublishedTable) -> yaml.SequenceNode:
     pair = _member(_member(find_section(text, "published"), table.name), "rows")
     node: Any = pair[1] if pair else None
     if not isinstance(node, yaml.SequenceNode) or node.flow_style or not node.value:
-        raise InputError(f"the rows of table {table.name!r} are not a list with one row per line")
+        raise InputError(
+            f"the rows of table {table.name!r} are not a list with one row per line",
+            where=table.where,
+            fix="write each row on a line of its own, as `- [0.9.0, null]`",
+        )
     return node
 
 

@@ -34,23 +34,27 @@ def summary_lines(news: MatrixNews) -> Iterator[str]:
     )
 
 
-def change_patch(news: MatrixNews, file: Path) -> str:
-    """The change in the format of `git format-patch`, relative to the root of the repository of `file`."""
+def change_patch(news: MatrixNews, file: Path, line_end: str) -> str:
+    """The change in the format of `git format-patch`, relative to the root of the repository of `file`.
+
+    line_end: that of the file, which the texts of `news` do not have.
+    """
     root = next((folder for folder in file.absolute().parents if (folder / ".git").exists()), file.parent)
     name = file.absolute().relative_to(root.absolute()).as_posix()
     lines = list(summary_lines(news))
-    difference = "".join(
-        difflib.unified_diff(
-            news.before.splitlines(keepends=True),
-            news.after.splitlines(keepends=True),
-            f"a/{name}",
-            f"b/{name}",
-        )
+    before, after = (text.replace("\n", line_end) for text in (news.before, news.after))
+    difference = difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
     )
     return (
         f"From {'0' * 40} Mon Sep 17 00:00:00 2001\nFrom: {AUTHOR}\n"
         f"Date: {email.utils.format_datetime(dt.datetime.now(tz=dt.UTC))}\n"
         f"Subject: [PATCH] {name}: {lines[-1].partition(': ')[2].partition(', 0 problems')[0]}\n\n"
         + "".join(f"{line}\n" for line in lines[:-1])
-        + f"---\n\ndiff --git a/{name} b/{name}\n{difference}-- \nnpu-matrix\n\n"
+        + f"---\n\ndiff --git a/{name} b/{name}\n{''.join(map(_complete, difference))}-- \nnpu-matrix\n\n"
     )
+
+
+def _complete(line: str) -> str:
+    """A line of a difference; git marks the last line of a file that does not end with a line break."""
+    return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

@@ -196,6 +196,28 @@ def test_the_change_is_a_patch_for_git_am(checkout: Path) -> None:
     assert not (checkout / "none.patch").exists()
 
 
+@pytest.mark.parametrize(("old", "new"), [("\n", "\r\n"), ("# The end.\n", "# The end.")])
+def test_the_patch_is_for_the_line_ends_that_the_file_has(checkout: Path, old: str, new: str) -> None:
+    file = checkout / "matrix.yaml"
+    file.write_bytes(file.read_text().replace(old, new).encode())
+    commit_all(checkout)
+    assert run("matrix", "follow", "--patch", "news.patch") == EXIT_OK
+    git(checkout, "am", "-q", "--keep-cr", "news.patch")
+    text = file.read_bytes()
+    assert text.count(b"\r\n") in {0, text.count(b"\n")}
+    assert "trainer-0-9-0" in load_matrix(file).stacks
+
+
+def test_rows_on_one_line_cannot_be_added_to(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = checkout / "matrix.yaml"
+    lines = file.read_text().splitlines(keepends=True)
+    at = next(number for number, line in enumerate(lines) if "[0.8.0, 2026-01-01" in line)
+    lines[at - 1 : at + 1] = [f"    rows: [{lines[at].strip().removeprefix('- ')}]\n"]
+    file.write_text("".join(lines))
+    assert run("matrix", "follow", "--only", "guides") == EXIT_BAD_INPUT
+    assert "the rows of table 'guides' are not a list with one row per line" in capsys.readouterr().err
+
+
 def test_without_an_option_the_change_is_printed(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (checkout / "matrix.yaml").read_bytes()
     assert run("matrix", "follow") == EXIT_OK
