@@ -360,7 +360,8 @@ def test_rows_by_runs(browser: Browser) -> None:
     browser.set_query("check:gspo & id:verl-0.9.1-sim")
     [row] = browser.all("#rows tr")
     said = [
-        tile.get_attribute("title").rsplit(": ", 1)[1] for tile in row.find_elements("css selector", ".tile")
+        cell.get_attribute("title").rsplit(": ", 1)[1]
+        for cell in row.find_elements("css selector", ".run[title]")
     ]
     assert said[:2] == ["fail", "pass"]
     row.find_element("css selector", "a").click()

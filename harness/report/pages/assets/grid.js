@@ -229,9 +229,12 @@ const makeGrid = (data, { $, make, memory, say }) => {
     const head = make("a", { href: `${page(row)}#${check[2]}`, tabindex: "-1", translate: "no" }, make("b", {}, check[0]), make("small", {}, row[TITLE] || row[ID]));
     const cells = [...lettersOf(item)].map((letter, run) => {
       const [mark, word] = past.marks[letter] || [];
-      const shown = mark ? stamped(`run ${letter}`, () => make("span", { class: `tile m-${mark}` }, glyph(mark), make("span", { class: "hidden" }, say(word)))) : make("span", { class: "void" }, "·");
-      if (mark) shown.title = `${past.runs[run][1]}: ${say(word)}`;
-      return make("td", { role: "gridcell", class: "run" }, shown);
+      // Few nodes: 50 runs of the rows in sight are thousands of cells.
+      const cell = stamped(`run ${letter}`, () => (mark
+        ? make("td", { role: "gridcell", class: `run m-${mark}`, "aria-label": say(word) }, glyph(mark))
+        : make("td", { role: "gridcell", class: "run void" }, "·")));
+      if (mark) cell.title = `${past.runs[run][1]}: ${say(word)}`;
+      return cell;
     });
     return make("tr", { role: "row", "aria-rowindex": index + 2, "data-index": index }, make("th", { role: "rowheader", scope: "row", class: "cellname" }, head), ...cells.reverse());
   }
