@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from git_command import commit_all
+from git_server import git_server
 
 from harness.cli.app import main
 from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, EXIT_OK
@@ -275,6 +276,24 @@ def test_a_changed_row_is_reported_and_not_changed(
     assert any(
         "cann of 0.22.0 is 9.0.1 in the document, and 9.0.0 in the table" in one for one in table["notes"]
     )
+
+
+def test_repositories_are_fetched_and_each_call_sees_what_is_new_there(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NPU_MATRIX_MIRRORS")
+    monkeypatch.setenv("NPU_MATRIX_CACHE", str(tmp_path / "cache"))
+    file = checkout / "matrix.yaml"
+    with git_server(tmp_path / "mirrors") as server:
+        file.write_text(file.read_text().replace("https://example.org/a/", server.url("a/")))
+        assert run("matrix", "follow", "--write", "--fetch") == EXIT_OK
+        assert "trainer-0-9-0" in load_matrix(file).stacks
+        change(
+            checkout, "| v0.22.0 |", "| v0.23.1 | v0.23.1 | >= 3.10 | 9.1.0 | 2.10.0 / 2.10.0 |\n| v0.22.0 |"
+        )
+        assert run("matrix", "follow", "--write", "--fetch") == EXIT_OK
+    assert "0.23.1" in [row[0] for row in load_matrix(file).published["plugins"].rows]
+    assert "trainer-0-9-0-to-plugin-0-23-1" in load_matrix(file).migrations
 
 
 def test_without_the_repository_the_reason_is_told(
