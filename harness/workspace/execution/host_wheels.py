@@ -122,8 +122,9 @@ def _host_wheel(axis: Axis, stack: AdvisedStack, supported: Supported, lookup: L
         if is_plain
         else f"the wheels of {axis.package} on the package index are built for "
         f"{', '.join(axis.variants.plain_for)}, not for {soc}; {missing}",
-        mend=f"build {axis.package} from source for {soc}, or install its variant for {soc} from "
-        f"{axis.variants.index}",
+        mend=f"build {axis.package} from source for {soc}"
+        + (", as the exports of npu-matrix do" if axis.build_env else "")
+        + f", or install its variant for {soc} from {axis.variants.index}",
         source=source,
     )
 
