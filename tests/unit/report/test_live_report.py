@@ -66,6 +66,19 @@ def test_a_page_with_equal_results_is_not_written_again(tmp_path: Path) -> None:
     assert build_model(again).headline == live.model.headline
 
 
+def test_files_that_stay_equal_are_not_written_again_unless_they_are_gone(tmp_path: Path) -> None:
+    inputs = sample_inputs()
+    live = LiveReport(inputs, tmp_path / "live")
+    live.take(dataclasses.replace(inputs, generated=inputs.generated + 60))
+    written = live.take(dataclasses.replace(inputs, generated=inputs.generated + 120))
+    names = {path.relative_to(live._folder).as_posix() for path in written}
+    assert "report.json" in names
+    assert not {name for name in names if name.startswith(("badges/", "assets/"))}
+    (tmp_path / "live" / "badges" / "status.svg").unlink()
+    written = live.take(dataclasses.replace(inputs, generated=inputs.generated + 180))
+    assert tmp_path / "live" / "badges" / "status.svg" in written
+
+
 @pytest.mark.parametrize("status", list(Status))
 def test_models_made_of_an_earlier_one_are_the_models(status: Status) -> None:
     inputs = sample_inputs()
