@@ -398,7 +398,8 @@ def test_queries_mean_here_what_they_mean_in_a_terminal(browser: Browser, vector
     assert len(browser.lit()) == vector["checks"]
     cells = len(vector["cells"])
     counted = f"{cells} of 12 cells" if vector["query"].strip() else f"{cells} cells"
-    assert browser.one("#q-status").text == f"{counted}, {vector['checks']} checks"
+    checks = f"{vector['checks']} check{'s' if vector['checks'] != 1 else ''}"
+    assert browser.one("#q-status").text == f"{counted}, {checks}"
 
 
 def test_any_query_means_here_what_it_means_in_a_terminal(browser: Browser) -> None:
