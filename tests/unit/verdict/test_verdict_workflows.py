@@ -59,7 +59,11 @@ def test_a_workflow_grants_nothing_by_itself_and_never_runs_twice_at_once(name):
 @named_jobs
 def test_a_job_is_bounded_and_may_only_read(name, job, body):
     assert 0 < body["timeout-minutes"] <= 720
-    writers = {"comment": {"pull-requests": "write"}, "publish": {"contents": "write"}}
+    writers = {
+        "comment": {"pull-requests": "write"},
+        "publish": {"contents": "write"},
+        "propose": {"contents": "write", "pull-requests": "write"},
+    }
     assert body["permissions"] == writers.get(job, {"contents": "read"})
 
 
@@ -86,6 +90,12 @@ def test_no_secret_is_read_and_a_job_that_writes_runs_no_code_of_the_change():
     assert [step["with"]["ref"] for step in steps if "checkout" in step.get("uses", "")] == ["main"]
     assert "refs/heads/status-page:refs/heads/status-page" in steps[-1]["run"]
     assert all("TOKEN" not in step.get("env", {}) for step in steps[:-1]), "only the push has the token"
+    nightly = WORKFLOWS["nightly"]
+    assert set(nightly["on"]) == {"schedule", "workflow_dispatch"}
+    steps = nightly["jobs"]["propose"]["steps"]
+    assert [step["with"]["ref"] for step in steps if "checkout" in step.get("uses", "")] == ["main"]
+    assert not any("npu-matrix" in step.get("run", "") for step in steps)
+    assert all("env" not in step for step in steps[:-1]), "only the push has the token"
 
 
 def test_every_action_is_pinned_to_a_known_commit():
