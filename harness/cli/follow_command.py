@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli.fetch_option import fetch_option, with_fetch
-from harness.errors import EXIT_INCOMPLETE, EXIT_OK
+from harness.errors import EXIT_INCOMPLETE, EXIT_OK, InputError, Location
 from harness.serialisation import dumps
 from harness.settings import Settings
 
@@ -71,11 +71,20 @@ def follow(
     news = matrix_news(matrix, text, read_news(settings, matrix, followed_tables(matrix, only)), file, today)
     if news.after != news.before:
         if patch:
-            patch.write_bytes(change_patch(news, file, line_end).encode())
+            _write(patch, change_patch(news, file, line_end))
         if write:
             write_matrix_text(file, news.after, line_end)
     _print(settings, news, as_json=as_json, with_change=not write and not patch)
     return EXIT_INCOMPLETE if news.problems else EXIT_OK
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_bytes(text.encode())
+    except OSError as error:
+        raise InputError(
+            "the patch cannot be written", where=Location(file), why=error.strerror or str(error)
+        ) from error
 
 
 def _print(settings: Settings, news: MatrixNews, *, as_json: bool, with_change: bool) -> None:

@@ -209,6 +209,13 @@ def test_the_patch_is_for_the_line_ends_that_the_file_has(checkout: Path, old: s
     assert "trainer-0-9-0" in load_matrix(file).stacks
 
 
+def test_a_patch_that_cannot_be_written_is_bad_usage(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("matrix", "follow", "--patch", "nowhere/news.patch") == EXIT_BAD_INPUT
+    assert "the patch cannot be written" in capsys.readouterr().err
+
+
 def test_rows_on_one_line_cannot_be_added_to(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = checkout / "matrix.yaml"
     lines = file.read_text().splitlines(keepends=True)
