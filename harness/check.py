@@ -22,8 +22,13 @@ class Completed:
     timed_out: bool = False
 
 
-#: (outcome of the check `environment`, module, its arguments) -> (command line, environment variables to add)
-CellCommand = Callable[[Outcome, str, Sequence[str]], tuple[Sequence[str], Mapping[str, str]]]
+class CellCommand(Protocol):
+    """Makes the command line that starts a module in a built cell, and the environment variables to add."""
+
+    def __call__(
+        self, environment: Outcome, module: str, args: Sequence[str], /, *, on_cpu: bool = False
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
+        """environment: the outcome of the check of that name. on_cpu: without the device of the cell."""
 
 
 class TaskContext(Protocol):
@@ -78,8 +83,9 @@ class TaskContext(Protocol):
         *args: str,
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        on_cpu: bool = False,
     ) -> Completed:
-        """Run `python -m module args` inside the cell's environment and on its device."""
+        """Run `python -m module args` inside the cell's environment and on its device, or on the CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,18 +28,6 @@ def shipped_file(name: str) -> Path:
     return shipped_root() / name
 
 
-def link_package(folder: Path) -> Path:
-    """Make `folder` one from which only this package can be imported, for PYTHONPATH; returns it.
-
-    Packages that are installed next to this one would hide those of the cell, for example numpy.
-    """
-    folder.mkdir(exist_ok=True)
-    link = folder / PACKAGE_ROOT.name
-    if not link.is_symlink():
-        link.symlink_to(PACKAGE_ROOT)
-    return folder
-
-
 def data_folder(name: str) -> Path:
     """A folder of data files of this package; `name` is its path relative to the folder `harness`.
 

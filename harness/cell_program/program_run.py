@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.cell_program.built_environment import environment_location
 from harness.check import Completed, TaskContext
 from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, InfrastructureError
-from harness.package import link_package
 
 SHOWN_CHARACTERS = 1000
 STORED_CHARACTERS = 4000
@@ -80,23 +78,10 @@ def run_reference(
     timeout: float,
     env: Mapping[str, str] | None = None,
 ) -> Completed | ProgramFailure | Unsupported:
-    """Run `python -m module args` with the cell's packages on the CPU; see `program_end` for the result.
-
-    The environment keeps torch from loading torch_npu, which it otherwise does by itself.
-    """
-    environment = environment_location(context.inputs["environment"])
-    variables = {
-        "PYTHONPATH": str(link_package(context.workdir / "reference-code")),
-        "PYTHONSAFEPATH": "1",
-        "PYTHONNOUSERSITE": "1",
-        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-        "OMP_NUM_THREADS": "1",
-        # This folder also has the stubs of NVIDIA's libraries, without which a CUDA build of torch cannot
-        # load.
-        **({"LD_LIBRARY_PATH": environment.runtime} if environment.runtime else {}),
-        **(env or {}),
-    }
-    completed = context.command([environment.python, "-m", module, *args], env=variables, timeout=timeout)
+    """Run `python -m module args` with the cell's packages on the CPU; see `program_end` for the result."""
+    # One thread: the order of a sum, and with it the rounding, must not depend on the number of CPUs.
+    variables = {"OMP_NUM_THREADS": "1", **(env or {})}
+    completed = context.in_cell(module, *args, env=variables, timeout=timeout, on_cpu=True)
     return program_end(completed, out=out, what=what, on=CPU_REFERENCE)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,7 +17,7 @@ import pytest
 import harness
 from harness.builds.cell.bundle import make_bundle
 from harness.builds.cell.cell_command import cell_command
-from harness.cell_program.built_environment import environment_location
+from harness.cell_program.built_environment import CellDevice, environment_location
 from harness.check import Completed
 from harness.ledger.store import Ledger
 from harness.outcome import Outcome
@@ -49,9 +49,14 @@ class BuiltCell:
     def verl(self) -> str:
         return self.axes["verl"]
 
-    def command(self, module: str, *args: str, faults: Faults = ()) -> tuple[list[str], dict[str, str]]:
+    def command(
+        self, module: str, *args: str, faults: Faults = (), on_cpu: bool = False
+    ) -> tuple[list[str], dict[str, str]]:
         bundle = make_bundle(Path(harness.__file__).parent, self.settings.cache)
-        return cell_command(environment_location(self.environment), bundle, module, args, faults)
+        location = environment_location(self.environment)
+        if on_cpu:
+            location = replace(location, requested_device=CellDevice(kind="cpu"))
+        return cell_command(location, bundle, module, args, faults)
 
     def run(
         self,
@@ -79,8 +84,10 @@ class BuiltCell:
     def execute(self, check: str, folder: Path, faults: Faults = ()) -> Outcome:
         """Run the task of `check` with these faults of the device; its state folder is private to the test."""
 
-        def enter(_outcome: Outcome, module: str, args: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-            return self.command(module, *args, faults=faults)
+        def enter(
+            _outcome: Outcome, module: str, args: Sequence[str], *, on_cpu: bool = False
+        ) -> tuple[list[str], dict[str, str]]:
+            return self.command(module, *args, faults=faults, on_cpu=on_cpu)
 
         site = JobSite(
             root=REPOSITORY, state=folder, cache=self.settings.cache, environ=os.environ, cell=enter

@@ -53,7 +53,7 @@ def runs(engine: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     def go(text: str, *, timeout: float = 120.0, more: dict[str, str] | None = None) -> Any:
         environ = {**os.environ, **reach, "PYTHONPATH": str(REPOSITORY), **(more or {})}
 
-        def cell(*_: Any) -> tuple[list[str], dict[str, str]]:
+        def cell(*_: Any, **__: Any) -> tuple[list[str], dict[str, str]]:
             container = CellContainer(
                 engine=engine.name, image=image, cell="a-cell", bytecode=str(tmp_path / "bytecode")
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from harness.builds.cell.bundle import make_bundle
 from harness.builds.cell.cann_variables import cann_variables
 from harness.builds.engines.container_command import contained_command
 from harness.builds.ownership.cache_use import CacheUse
-from harness.cell_program.built_environment import EnvironmentLocation, environment_location
+from harness.cell_program.built_environment import CellDevice, EnvironmentLocation, environment_location
 from harness.check import CellCommand
 from harness.devices.sim.start.sim_environment import LAUNCHER, simulated_environment
 from harness.outcome import Outcome
@@ -26,10 +27,13 @@ def cell_launcher(cache: Path) -> CellCommand:
     use = CacheUse(cache)
 
     def command_of(
-        environment: Outcome, module: str, args: Sequence[str]
+        environment: Outcome, module: str, args: Sequence[str], *, on_cpu: bool = False
     ) -> tuple[Sequence[str], Mapping[str, str]]:
         bundle = make_bundle(PACKAGE_ROOT, use.cache)
-        return cell_command(environment_location(environment), bundle, module, args)
+        location = environment_location(environment)
+        if on_cpu:
+            location = replace(location, requested_device=CellDevice(kind="cpu"))
+        return cell_command(location, bundle, module, args)
 
     return command_of
 
@@ -69,6 +73,9 @@ def cell_command(
     elif device.kind == "cpu":
         # torch would load torch_npu, which fails where there is no CANN.
         variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+        if environment.runtime:
+            # Without the stubs of NVIDIA's libraries in this folder, a CUDA build of torch cannot load.
+            variables["LD_LIBRARY_PATH"] = environment.runtime
     command = [environment.python, *launcher, "-m", module, *args]
     if environment.container is None:
         return command, variables

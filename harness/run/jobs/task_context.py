@@ -183,6 +183,7 @@ class RunContext:
         *args: str,
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        on_cpu: bool = False,
     ) -> Completed:
         """Run a module inside the cell's environment, which the check `environment` built.
 
@@ -195,7 +196,7 @@ class RunContext:
                 why="this executor was created without an engine for cells",
                 fix="run the plan with `npu-matrix run`",
             )
-        argv, added = self.site.cell(self._input(ENVIRONMENT), module, args)
+        argv, added = self.site.cell(self._input(ENVIRONMENT), module, args, on_cpu=on_cpu)
         # The program that starts a container has variables of its own; those for the cell have a prefix.
         prefix = CELL_VARIABLE if any(name.startswith(CELL_VARIABLE) for name in added) else ""
         own = {prefix + name: value for name, value in {**self._cards, **(env or {})}.items()}

@@ -11,6 +11,7 @@ from harness.builds.cell.bundle import make_bundle
 from harness.builds.cell.cell_command import cell_command
 from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.cell_program.built_environment import (
+    CellDevice,
     EnvironmentLocation,
     environment_location,
     is_built,
@@ -164,11 +165,13 @@ def _own_environment(
 
 
 def _enter(settings: Settings, device: Mapping[str, JsonValue]) -> CellCommand:
-    def enter(built: Outcome, module: str, args: Sequence[str]) -> tuple[Sequence[str], Mapping[str, str]]:
+    def enter(
+        built: Outcome, module: str, args: Sequence[str], *, on_cpu: bool = False
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
         bundle = make_bundle(PACKAGE_ROOT, settings.cache)
         environment = environment_location(built)
-        if device["kind"] == "cpu":
-            environment = replace(environment, requested_device=read_cell_device(device))
+        if on_cpu or device["kind"] == "cpu":
+            environment = replace(environment, requested_device=CellDevice(kind="cpu"))
         return cell_command(environment, bundle, module, args)
 
     return enter

@@ -13,7 +13,7 @@ import pytest
 from git_command import commit_all
 from memory_engine import MemoryEngine, MemoryProcess
 
-from harness.builds.cell.cell_command import cell_command
+from harness.builds.cell.cell_command import cell_command, cell_launcher
 from harness.builds.engines import container_run
 from harness.builds.engines.build_time_files import build_time_files
 from harness.builds.engines.container_command import contained_command
@@ -22,7 +22,8 @@ from harness.builds.engines.engine import BUILD_TIME_FOLDER, ContainerExit, Cont
 from harness.builds.lock.cell_lock import LockedSource
 from harness.cell_program.built_environment import CellContainer, CellDevice, EnvironmentLocation
 from harness.errors import InputError
-from harness.serialisation import load
+from harness.outcome import Evidence, Outcome, State, Tier
+from harness.serialisation import json_object, load
 from harness.settings import parse_size
 from harness.sources.packages.index_settings import IndexSettings
 
@@ -91,6 +92,31 @@ def test_a_command_is_wrapped_with_what_it_needs(tmp_path: Path) -> None:
     assert not order.has_npu
     assert all(name.startswith(PREFIX) for name in variables)
     assert variables[f"{PREFIX}PYTHONPATH"] == str(tmp_path / "bundle")
+
+
+def test_a_reference_of_a_container_runs_in_it_without_its_device(tmp_path: Path) -> None:
+    (tmp_path / "runtime").mkdir()
+    location = EnvironmentLocation(
+        python="/cell/venv/bin/python",
+        prefix="/cell/venv",
+        runtime=str(tmp_path / "runtime"),
+        requested_device=CellDevice(kind="sim"),
+        container=replace(CONTAINER, bytecode=str(tmp_path)),
+    )
+    built = Outcome(
+        key="k",
+        check="environment",
+        tier=Tier.BUILD,
+        state=State.COMPLETED,
+        evidence=Evidence.SIMULATED,
+        facets={},
+        measurements=json_object(location),
+    )
+    command, variables = cell_launcher(tmp_path / "cache")(built, "a.module", ["--out", "x"], on_cpu=True)
+    order = load(ContainedCommand, command[-1])
+    assert order.argv == ("/cell/venv/bin/python", "-m", "a.module", "--out", "x")
+    assert variables[f"{PREFIX}TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
+    assert variables[f"{PREFIX}LD_LIBRARY_PATH"] == str(tmp_path / "runtime")
 
 
 def test_a_container_on_an_npu_has_cann_its_folders_and_the_groups_of_the_cards(

@@ -90,9 +90,8 @@ class Context:
         default_factory=lambda: {"environment": SimpleNamespace(measurements=location_json(python="python"))}
     )
 
-    def command(self, argv: Any, *, env: Any, timeout: Any) -> Completed:
-        assert env["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
-        assert env.get("LD_LIBRARY_PATH") == (self.inputs["environment"].measurements["runtime"] or None)
+    def reference_of(self, argv: Any, *, env: Any) -> Completed:
+        assert env["OMP_NUM_THREADS"] == "1"
         labels = [event.label for event in [*self.events, *PLACES]]
         reference = ActorReference(
             facts=ActorReferenceFacts(
@@ -116,7 +115,9 @@ class Context:
             save_reference(Path(_options(argv)["--out"]), reference, tensors)
         return self.reference
 
-    def in_cell(self, _module: str, *args: str, env: Any, timeout: Any) -> Completed:
+    def in_cell(self, _module: str, *args: str, env: Any, timeout: Any, on_cpu: bool = False) -> Completed:
+        if on_cpu:
+            return self.reference_of(args, env=env)
         options = _options(args)
         self.asked.append(options["--path"])
         wrong = {} if self.blind else {PLACES[0].label: 1.0}
@@ -344,12 +345,12 @@ def test_every_path_of_a_release_is_run_and_a_fault_in_the_second_is_named_with_
 def test_a_path_that_fails_on_a_cpu_is_told_and_says_nothing_of_the_device(context):
     context.paths = ("DataParallelPPOActor", ENGINE)
     failed = Completed(argv=(), returncode=1, tail="RuntimeError: slice(): not supported", seconds=1.0)
-    whole = context.command
+    whole = context.reference_of
 
-    def command(argv: Any, **given: Any) -> Completed:
+    def reference_of(argv: Any, **given: Any) -> Completed:
         return failed if f"--path={ENGINE}" in argv else whole(argv, **given)
 
-    context.command = command
+    context.reference_of = reference_of
     judgement = judged(context)
     assert judgement.status is Status.PASS
     assert judgement.reasons[-1] == (
@@ -357,7 +358,7 @@ def test_a_path_that_fails_on_a_cpu_is_told_and_says_nothing_of_the_device(conte
         "not supported"
     )
     # A failure of the actor class that verl uses by default is not excused.
-    context.command, context.reference = whole, failed
+    context.reference_of, context.reference = whole, failed
     assert judged(context).status is Status.FAIL
 
 

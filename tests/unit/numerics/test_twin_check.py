@@ -84,8 +84,8 @@ class Context:
         default_factory=lambda: {"environment": SimpleNamespace(measurements=location_json(python="python"))}
     )
 
-    def command(self, argv: Any, *, env: Any, timeout: Any) -> Completed:
-        assert env["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
+    def reference_of(self, argv: Any, *, env: Any) -> Completed:
+        assert env["OMP_NUM_THREADS"] == "1"
         slack = [9.0] * self.reached + [0.5] * (STEPS - self.reached)
         facts = TwinReferenceFacts(
             verl="0.9.1",
@@ -112,7 +112,9 @@ class Context:
             save_twin_reference(Path(argv[argv.index("--out") + 1]), reference, TwinRun())
         return self.reference
 
-    def in_cell(self, _module: str, *args: str, env: Any, timeout: Any) -> Completed:
+    def in_cell(self, _module: str, *args: str, env: Any, timeout: Any, on_cpu: bool = False) -> Completed:
+        if on_cpu:
+            return self.reference_of(args, env=env)
         options = dict(zip(args[::2], args[1::2], strict=True))
         found = TwinDeviceRun(
             device=DeviceFacts(device=options["--device"], kind="npu", simulated=True),

@@ -290,8 +290,8 @@ def test_a_module_in_a_cell_runs_as_the_cell_says(site: JobSite) -> None:
     built = outcome_of(make_task(make_check("environment")))
     asked = []
 
-    def cell(outcome: Outcome, module: str, args: Any) -> tuple[list[str], dict[str, str]]:
-        asked.append((outcome, module, tuple(args)))
+    def cell(outcome: Outcome, module: str, args: Any, *, on_cpu: bool) -> tuple[list[str], dict[str, str]]:
+        asked.append((outcome, module, tuple(args), on_cpu))
         return [sys.executable, "-c", "import os; print(os.environ['A'], os.environ['B'])"], {
             "A": "1",
             "B": "1",
@@ -302,7 +302,7 @@ def test_a_module_in_a_cell_runs_as_the_cell_says(site: JobSite) -> None:
 
     inside = job(run, inputs={"environment": built})
     assert execute(inside, replace(site, cell=cell)).measurements == {"tail": "1 2\n"}
-    assert asked == [(built, "harness.x", ("--y",))]
+    assert asked == [(built, "harness.x", ("--y",), False)]
     assert execute(inside, site).state is State.ERROR
 
 

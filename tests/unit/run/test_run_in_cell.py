@@ -55,7 +55,7 @@ def check(ctx):
 
 root = Path(sys.argv[1])
 site = JobSite(root=root, state=root / "killed", cache=root / "cache", environ={"PATH": "/usr/bin:/bin"},
-            cell=lambda *_: ([sys.executable, "-c", trainer], {}))
+            cell=lambda *_, **__: ([sys.executable, "-c", trainer], {}))
 task = make_task(make_check("a", Tier.NUMERICS, run=check, timeout_s=600.0))
 execute(Job(task=task, inputs={"environment": outcome_of(make_task(make_check("environment")))}), site)
 """
@@ -77,7 +77,7 @@ def runs(tmp_path: Path) -> Callable[..., Outcome]:
             state=tmp_path / "state",
             cache=tmp_path / "cache",
             environ={"PATH": "/usr/bin:/bin", **(environ or {})},
-            cell=lambda *_: ([sys.executable, "-c", text], {}),
+            cell=lambda *_, **__: ([sys.executable, "-c", text], {}),
         )
         task = make_task(make_check("a", Tier.NUMERICS, run=check, timeout_s=timeout))
         outcome = execute(Job(task=task, inputs={"environment": built}), site)
