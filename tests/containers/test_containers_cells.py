@@ -33,7 +33,7 @@ from harness.workspace.planning.open_plan import open_plan
 
 CELLS = os.environ.get("NPU_MATRIX_TEST_CELLS", "0.9.1").split()
 ENGINES = os.environ.get("NPU_MATRIX_TEST_ENGINES", "docker").split()
-CHECKS = ("environment", "loss")
+CHECKS = ("environment", "loss", "actor", "grpo")
 # Measurements about the location and time of a build; they differ between engines.
 LOCATION_FIELDS = {"seconds", "container", "digest", "python", "prefix", "runtime", "site_packages", "reused"}
 
@@ -123,13 +123,19 @@ def npu_tests_in_venv(both: Both, tmp_path_factory: pytest.TempPathFactory) -> M
     return found
 
 
+def without_files(reasons: Sequence[str]) -> list[str]:
+    """The reasons without the one about installed files, which are on this host or in the image."""
+    return [reason for reason in reasons if "as their packages and patches say" not in reason]
+
+
 def test_the_container_gives_the_verdicts_of_the_embedded_engine(both: Both) -> None:
     for check in CHECKS:
         (code, embedded), (_code, contained) = both.embedded[check], both.contained[check]
         assert contained.key != embedded.key
         assert contained.evidence is embedded.evidence is Evidence.SIMULATED
         left, right = (code.judge(code.read(one), code.params) for one in (embedded, contained))
-        assert (left.status, left.reasons) == (right.status, right.reasons)
+        assert left.status == right.status
+        assert without_files(left.reasons) == without_files(right.reasons)
 
 
 @pytest.mark.timeout(1500)

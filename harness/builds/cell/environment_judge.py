@@ -57,7 +57,9 @@ def judge(measurements: EnvironmentBuilt | EnvironmentNotBuilt, _params: Mapping
         return Judgement(status=Status.FAIL, reasons=tuple(reasons))
     packages, files = len(probe.packages), len(measurements.patched)
     reasons.append(f"{packages} packages have their locked versions, {files} files are patched.")
-    if measurements.files:
+    if measurements.container is not None and probe.not_recorded == ():
+        reasons.append("All files of the image are as their packages and patches say.")
+    elif measurements.files:
         reasons.append(f"{measurements.files.count} files are as their packages and patches say.")
     if built := measurements.built_here:
         reasons.append(f"Built from source on this host: {', '.join(built)}.")
