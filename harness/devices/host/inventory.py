@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,7 @@ class HostReport:
     what to do. davinci: numbers of the device nodes. missing_nodes: manager nodes that do not exist. driver:
     the driver's version, known even if npu-smi fails. passthrough: whether cards can be passed into
     containers, None on a host without cards. shm_bytes: size of the shared memory, None if it is unknown.
+    machine: the architecture, such as `aarch64`; "" if any will do.
     """
 
     npu: NpuReport | None
@@ -62,6 +64,7 @@ class HostReport:
     container_engines: tuple[str, ...]
     cpus: int
     shm_bytes: int | None = None
+    machine: str = ""
 
     @property
     def usable_chips(self) -> tuple[int, ...]:
@@ -104,6 +107,7 @@ def inspect_host(view: HostView) -> HostReport:
         container_engines=tuple(name for name in ("docker", "podman") if view.which(name)),
         cpus=os.cpu_count() or 1,
         shm_bytes=_size(view.dev / "shm"),
+        machine=platform.machine(),
     )
 
 

@@ -269,7 +269,7 @@ def host_facts(report: HostReport) -> Any:
         if chips and report.npu
         else None
     )
-    return HostFacts(npu=npu, arch=platform.machine(), cann_misfit=driver_misfit)
+    return HostFacts(npu=npu, arch=report.machine, cann_misfit=driver_misfit)
 
 
 def expectations(matrix: Matrix, profile: str) -> Callable[[str, str], ExpectedFailure | None]:

@@ -17,7 +17,8 @@ CHIPS = {"a2": "910B3", "a3": "910_9391", "a5": "950", "310p": "310P3"}
 
 
 def host_with_chip(host: HostReport, soc: str) -> HostReport:
-    """This host, as if it had a healthy card of this SoC with a driver that is compatible with every CANN."""
+    """This host, as if it could run every cell of this SoC: with a healthy card, whose driver is compatible
+    with every CANN, and of any architecture."""
     chip = Chip(card=0, chip=0, index=0, name=CHIPS[soc], health="OK")
     return replace(
         host,
@@ -25,6 +26,7 @@ def host_with_chip(host: HostReport, soc: str) -> HostReport:
         npu_error="",
         davinci=(0,),
         missing_nodes=(),
+        machine="",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,7 +31,7 @@ A3 = """| npu-smi {driver}    Version: {driver}    |
 @pytest.fixture
 def plan_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def make(table: str, driver: str, machine: str = "aarch64"):
-        monkeypatch.setattr(open_plan_module.platform, "machine", lambda: machine)
+        monkeypatch.setattr(platform, "machine", lambda: machine)
         dev, program = tmp_path / "dev", tmp_path / "npu-smi"
         dev.mkdir()
         for node in ["davinci0", "davinci1", *MANAGERS]:
