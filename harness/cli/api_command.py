@@ -107,7 +107,7 @@ def diff(settings: Settings, before: str, after: str, breaking: bool, as_json: b
     """
     from harness.compat.api.api_check import read_release
     from harness.compat.api.api_diff import ApiChange, api_changes
-    from harness.compat.operators.operator_schema import read_operators, schema_changes
+    from harness.compat.surface.operator_schema import read_operators, schema_changes
 
     source = _source(settings)
     (old_name, old), (new_name, new) = read_release(before, source), read_release(after, source)
@@ -119,7 +119,7 @@ def diff(settings: Settings, before: str, after: str, breaking: bool, as_json: b
                 text=c.text + (" (silent)" if c.silent else ""),
                 breaking=c.breaking or c.silent,
             )
-            for c in schema_changes(read_operators(old.file), read_operators(new.file))
+            for c in schema_changes(read_operators(old.sources), read_operators(new.sources))
         ]
     shown = [change for change in changes if change.breaking or not breaking]
     if as_json:

@@ -14,13 +14,13 @@ from harness.compat.operators.operator_measurements import (
     PackageVersion,
     TorchNpuMisuse,
 )
-from harness.compat.operators.operator_schema import (
+from harness.compat.surface.api_surface import ApiSurface
+from harness.compat.surface.operator_schema import (
     OperatorSchemas,
     SchemaChange,
     read_operators,
     schema_changes,
 )
-from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.analysis_process import serve
 from harness.compat.uses.operator_calls import OperatorCall

@@ -10,10 +10,11 @@ import ast
 import enum
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Protocol
 
 from harness.compat.surface.call_signature import CallArguments, CallSignature, arguments_of, signature_of
 from harness.compat.surface.decorators_and_bases import (
@@ -39,6 +40,8 @@ from harness.sources.damaged_archive import UNREADABLE
 from harness.sources.python_syntax import parse_source
 
 MAX_DEPTH = 40
+#: No source file is larger: the same limit applies when sources are fetched.
+MAX_FILE_BYTES = 8 << 20
 COMPILED = (".so", ".pyd")
 # Names that modules and classes have without a definition.
 DUNDER = re.compile(r"__\w+__")
@@ -84,21 +87,72 @@ UNKNOWN = NameLookup(presence=Presence.UNKNOWN)
 PRESENT = NameLookup(presence=Presence.FOUND)
 
 
-class ApiSurface:
-    """The importable packages in a zip of sources. A module is parsed when it is first needed."""
+class SourceMembers(Protocol):
+    """Where the sources of a package are: the files of one release by their installed paths."""
+
+    @property
+    def label(self) -> str:
+        """What these sources are, in messages."""
+
+    def names(self) -> Iterable[str]:
+        """The paths of all files."""
+
+    def read(self, name: str) -> bytes:
+        """The text of a file; InputError when it cannot be read."""
+
+    def parse(self, source: bytes) -> ast.Module | None:
+        """The syntax tree of a text that `read` returned; None when it cannot be parsed."""
+
+
+class ZippedSources:
+    """The files in a zip, and `changes`: member -> its new content. InputError when it cannot be read."""
 
     def __init__(self, file: Path, changes: Mapping[str, bytes] | None = None) -> None:
-        """Open a zip; InputError when it cannot be read. `changes`: member -> its new content."""
-        self.file = file
+        self._file = file
         self._changes = dict(changes or {})
         try:
             self._zip = zipfile.ZipFile(file)
-            names = [*dict.fromkeys((*self._zip.namelist(), *self._changes))]
+            self._names = [*dict.fromkeys((*self._zip.namelist(), *self._changes))]
         except UNREADABLE as error:
             raise _unreadable(file, error) from error
+
+    def names(self) -> Iterable[str]:
+        """The paths of all files."""
+        return self._names
+
+    @property
+    def label(self) -> str:
+        """The path of the zip."""
+        return str(self._file)
+
+    def read(self, name: str) -> bytes:
+        """The text of a file; InputError when it cannot be read or is too large."""
+        if name in self._changes:
+            return self._changes[name]
+        try:
+            if self._zip.getinfo(name).file_size > MAX_FILE_BYTES:
+                raise InputError(
+                    f"{name} is larger than {MAX_FILE_BYTES >> 20} MiB", where=Location(self._file)
+                )
+            return self._zip.read(name)
+        except UNREADABLE as error:
+            raise _unreadable(self._file, error) from error
+
+    def parse(self, source: bytes) -> ast.Module | None:
+        """The syntax tree of a text; None when it cannot be parsed."""
+        return parse_source(source)
+
+
+class ApiSurface:
+    """The importable packages in sources. A module is parsed when it is first needed."""
+
+    def __init__(self, sources: SourceMembers | Path, changes: Mapping[str, bytes] | None = None) -> None:
+        """Open sources, or a zip of them with `changes`; InputError when the zip cannot be read."""
+        self.sources = ZippedSources(sources, changes) if isinstance(sources, Path) else sources
+        names = list(self.sources.names())
         self._members = _modules(names)
         self._compiled = {_compiled_module(name) for name in names if name.endswith(COMPILED)}
-        self._folders = {".".join(module.split(".")[:n]) for module in self._members for n in range(1, 20)}
+        self._folders = _folders(self._members)
         self._openness = cache(openness)
         self._class_attributes = cache(class_attributes)
         self._read_source = cache(self._read)
@@ -121,12 +175,7 @@ class ApiSurface:
 
     def _read(self, module: str) -> bytes:
         member = self._members.get(module, "")
-        if member in self._changes:
-            return self._changes[member]
-        try:
-            return self._zip.read(member) if member else b""
-        except UNREADABLE as error:
-            raise _unreadable(self.file, error) from error
+        return self.sources.read(member) if member else b""
 
     def has_module(self, module: str) -> bool:
         """Whether the module exists, as a source file, a folder or a compiled file."""
@@ -318,7 +367,7 @@ class ApiSurface:
     def _parse_names(self, module: str) -> ModuleNames | None:
         if module not in self._members:
             return ModuleNames() if module in self._folders else None
-        tree = parse_source(self.source(module))
+        tree = self.sources.parse(self.source(module))
         package = self._members[module].endswith("/__init__.py")
         return read_names(tree, module, package=package) if tree else None
 
@@ -371,6 +420,17 @@ def _modules(names: list[str]) -> dict[str, str]:
             path = name[:-3].removesuffix("/__init__")
             if all(part.isidentifier() for part in path.split("/")):
                 found[path.replace("/", ".")] = name
+    return found
+
+
+def _folders(modules: Iterable[str]) -> set[str]:
+    """The modules, and all packages above them."""
+    found: set[str] = set()
+    for module in modules:
+        package = module
+        while package and package not in found:
+            found.add(package)
+            package = package.rpartition(".")[0]
     return found
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from harness.compat.surface.syntax_walk import walk
+from harness.compat.surface.syntax_walk import children, walk
 
 # Functions with which a module can define names at run time.
 NAMESPACE_FUNCTIONS = frozenset({"globals", "vars", "locals", "exec"})
@@ -125,16 +125,23 @@ def flat_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 def class_attributes(node: ast.ClassDef) -> set[str]:
     """The names that a class's body binds, and the attributes that its methods assign."""
-    found = set()
-    for inner in walk(node):
-        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
-            found.add(inner.id)
-        elif isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
+    found: set[str] = set()
+    # Local variables of methods are no attributes.
+    waiting: list[tuple[ast.AST, bool]] = [(item, False) for item in node.body]
+    while waiting:
+        inner, is_local = waiting.pop()
+        if isinstance(inner, ast.Name):
+            if isinstance(inner.ctx, ast.Store) and not is_local:
+                found.add(inner.id)
+            continue
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
             found.add(inner.attr)
         elif isinstance(inner, ast.Import | ast.ImportFrom):
             found |= {alias.asname or alias.name for alias in inner.names}
         elif isinstance(inner, ast.Subscript) and isinstance(inner.ctx, ast.Store):
             found |= _dict_assignment(inner)
+        is_local = is_local or isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        waiting += [(child, is_local) for child in children(inner)]
     return found
 
 

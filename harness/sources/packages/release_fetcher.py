@@ -122,7 +122,10 @@ class ReleaseFetcher:
             return self._text(cached, locked)
         if locked and VERIFIED.contains(part := self._part(locked.sha256), locked.sha256):
             return Sources(file=part, archive=replace(locked, in_part=True))
-        files = self._files(package, version)
+        return self.sources_of_files(package, version, self._files(package, version))
+
+    def sources_of_files(self, package: str, version: str, files: Sequence[PublishedFile]) -> Sources:
+        """The sources of a release from its files on an index, the preferred first. Errors as `sources`."""
         wheel = next((file for file in files if file.name.endswith(".whl")), None)
         sdist = next((file for file in files if not file.name.endswith(".whl")), None)
         attempts: list[Callable[[], Sources]] = [partial(self._wheel_sources, wheel)] if wheel else []
@@ -211,7 +214,7 @@ class ReleaseFetcher:
             if not locked:
                 if target:
                     return sorted(files, key=lambda file: installer_rank(file.name), reverse=True)
-                return sorted(files, key=_portability)
+                return sorted(files, key=portability)
             if same := [file for file in files if file.sha256 == locked.sha256]:
                 return same[:1]
         raise InfrastructureError(
@@ -305,7 +308,7 @@ def _is_version(locked: str, wanted: str) -> bool:
     return found == requested or (requested.local is None and found.public == requested.public)
 
 
-def _portability(file: PublishedFile) -> tuple[int, str]:
+def portability(file: PublishedFile) -> tuple[int, str]:
     """Sort key without a target: pure Python wheels first, then Linux wheels, then by name; sdists last."""
     if not file.name.endswith(".whl"):
         return 3, file.name

@@ -157,14 +157,20 @@ def download_file(url: str, settings: IndexSettings, target: Path, limit: int | 
             raise OSError(f"the connection ended after {received} of {size} bytes")
 
 
-def download(url: str, settings: IndexSettings, limit: int) -> bytes:
-    """The content of a local or remote file; OSError if that fails or it is larger than `limit` bytes."""
+def download(url: str, settings: IndexSettings, limit: int, accept: str = "") -> bytes:
+    """The content of a local or remote file; OSError if that fails or it is larger than `limit` bytes.
+
+    accept: the media type to request.
+    """
     path = local_path(url)
     if path is not None:
         data = Path(path).read_bytes()
     else:
         _require_http(url)
-        with _opener(settings).open(authenticated_request(url, settings), timeout=TIMEOUT_S) as response:
+        request = authenticated_request(url, settings)
+        if accept:
+            request.add_header("Accept", accept)
+        with _opener(settings).open(request, timeout=TIMEOUT_S) as response:
             data = response.read(limit + 1)
     if len(data) > limit:
         raise OSError(f"{TOO_LARGE} {limit >> 20} MiB")

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from source_zip import write_zip
 
 from harness.compat.operators.operator_analysis import check_calls
-from harness.compat.operators.operator_schema import (
+from harness.compat.surface.api_surface import ApiSurface
+from harness.compat.surface.operator_schema import (
     OperatorSchemas,
     parse_schema,
     read_operators,
     schema_changes,
 )
-from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.uses.operator_calls import OperatorCall, find_operator_calls
 from harness.compat.uses.package_uses import find_uses
 from harness.errors import InputError

@@ -155,7 +155,7 @@ READERS: dict[str, Probe | str] = {
     "compat/lint/launch_script.py:_runtime_variables": WRITTEN_BY_USERS,
     "compat/lint/ruleset.py:_read": SHIPPED,
     "compat/lint/shell/syntax_tree.py:parse_bash": PROCESS,
-    "compat/operators/operator_schema.py:read_operators": SHIPPED,
+    "compat/surface/operator_schema.py:read_operators": SHIPPED,
     "compat/uses/analysis_cache.py:__enter__": Probe(write_analyses, read_analyses),
     "compat/uses/analysis_cache.py:get_many": IN_MEMORY,
     "compat/uses/analysis_process.py:analyse": SAME_TASK,

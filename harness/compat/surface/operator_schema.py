@@ -7,16 +7,15 @@ arguments, defaults and number of results, after the code generator renames `sel
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
+from harness.compat.surface.api_surface import SourceMembers, ZippedSources
 from harness.compat.surface.call_signature import CallSignature
 from harness.errors import InputError, Location
-from harness.sources.damaged_archive import UNREADABLE
 
 SCHEMA_FILES = ("npu_native_functions.yaml", "npu_native_functions_by_codegen.yaml")
 SCHEMA_FOLDER = "torch_npu/csrc/aten"
@@ -26,8 +25,6 @@ ATB_OPERATOR = re.compile(r"\b_?npu_[a-z0-9_]+\b")
 # The safe loader, in C where available, because these files are long.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SECTIONS = ("custom", "custom_autograd", "quant")
-MAX_FILE_BYTES = 8 << 20
-_UNREADABLE: tuple[type[Exception], ...] = (*UNREADABLE, yaml.YAMLError)
 SCHEMA = re.compile(
     r"(?P<name>[A-Za-z_]\w*)(?:\.(?P<overload>\w+))?\((?P<arguments>.*)\)\s*->\s*(?P<returns>.+)", re.DOTALL
 )
@@ -70,30 +67,24 @@ class OperatorSchemas:
     unsigned: frozenset[str]
 
 
-def read_operators(wheel: Path) -> OperatorSchemas:
-    """Read the operators of a torch_npu wheel; InputError for other files."""
+def read_operators(sources: SourceMembers | Path) -> OperatorSchemas:
+    """Read the operators of a torch_npu; InputError for the sources of another package."""
+    members = ZippedSources(sources) if isinstance(sources, Path) else sources
+    names = set(members.names())
+    present = [f"{SCHEMA_FOLDER}/{file}" for file in SCHEMA_FILES if f"{SCHEMA_FOLDER}/{file}" in names]
+    where = Location(members.label)
+    if not present:
+        raise InputError("this wheel has no operator signatures", where=where)
     entries: dict[str, list[OperatorOverload]] = {}
-    unsigned: set[str] = set()
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            names = set(archive.namelist())
-            present = [
-                f"{SCHEMA_FOLDER}/{file}" for file in SCHEMA_FILES if f"{SCHEMA_FOLDER}/{file}" in names
-            ]
-            if not present:
-                raise InputError("this wheel has no operator signatures", where=Location(wheel))
-            for member in present:
-                if archive.getinfo(member).file_size > MAX_FILE_BYTES:
-                    raise InputError(
-                        f"{member} is larger than {MAX_FILE_BYTES >> 20} MiB", where=Location(wheel)
-                    )
-                for overload in _overloads(yaml.load(archive.read(member), Loader=LOADER)):  # noqa: S506 - a safe one
-                    entries.setdefault(overload.name, []).append(overload)
-            for member in sorted(names):
-                if ATB_SOURCE.fullmatch(member) and archive.getinfo(member).file_size <= MAX_FILE_BYTES:
-                    unsigned.update(ATB_OPERATOR.findall(archive.read(member).decode("utf-8", "replace")))
-    except _UNREADABLE as error:
-        raise InputError("this wheel cannot be read", where=Location(wheel), why=str(error)) from error
+        for member in present:
+            for overload in _overloads(yaml.load(members.read(member), Loader=LOADER)):  # noqa: S506 - a safe one
+                entries.setdefault(overload.name, []).append(overload)
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError("this wheel cannot be read", where=where, why=str(error)) from error
+    unsigned: set[str] = set()
+    for member in filter(ATB_SOURCE.fullmatch, sorted(names)):
+        unsigned.update(ATB_OPERATOR.findall(members.read(member).decode("utf-8", "replace")))
     schemas = {name: tuple(dict.fromkeys(found)) for name, found in entries.items()}
     return OperatorSchemas(schemas=schemas, unsigned=frozenset(unsigned - set(schemas)))
 

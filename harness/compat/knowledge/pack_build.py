@@ -1,0 +1,131 @@
+"""Build a surface pack, or add to one: read the releases that a package index lists and the pack lacks."""
+
+from __future__ import annotations
+
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from email import message_from_bytes
+from pathlib import Path
+
+from packaging.version import Version
+
+from harness.compat.knowledge.module_outline import outline
+from harness.compat.knowledge.pack_file import PackagedFiles, PackedRelease, PackFile
+from harness.compat.knowledge.surface_pack import ENTRY_POINTS, METADATA
+from harness.digest import digest_bytes
+from harness.errors import HarnessError
+from harness.sources.packages.index_listing import ListedRelease
+from harness.sources.packages.release_fetcher import Sources
+
+NOT_YET = "not read yet"
+#: The fields of a package's metadata that a pack has.
+FIELDS = ("Requires-Python", "Requires-Dist", "Provides-Extra")
+#: Files of another kind than modules that are stored as they are.
+SCHEMAS = ".yaml"
+COMPILED = (".so", ".pyd")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildPlan:
+    """What to add. since: releases uploaded before this date (YYYY-MM-DD) are left out.
+
+    deadline: a time of `time.monotonic`; releases that would be read later are listed as not read.
+    """
+
+    since: str
+    deadline: float = float("inf")
+    prereleases: bool = True
+
+
+@dataclass
+class _Outlines:
+    """The outlines of modules by the digest of their source."""
+
+    known: dict[str, bytes] = field(default_factory=dict)
+
+    def of(self, source: bytes) -> bytes:
+        digest = digest_bytes(source)
+        if digest not in self.known:
+            self.known[digest] = outline(source)
+        return self.known[digest]
+
+
+def add_releases(
+    known: PackagedFiles | None,
+    listed: Sequence[ListedRelease],
+    fetch: Callable[[ListedRelease], Sources],
+    plan: BuildPlan,
+    report: Callable[[str], None],
+) -> PackagedFiles:
+    """The releases of `known` and those that an index lists, the newest of which are read first.
+
+    A release that cannot be read is listed with the reason. One that was uploaded again with another archive
+    is not read again.
+    """
+    releases = {release.version: release for release in known.releases} if known else {}
+    contents = dict(known.contents) if known else {}
+    outlines = _Outlines()
+    wanted = [one for one in listed if _is_wanted(one, plan)]
+    for release in reversed(wanted):
+        stored = releases.get(release.version)
+        if stored is not None and not stored.unread:
+            continue
+        packed, files = _read(release, fetch, plan, outlines)
+        releases[release.version] = packed
+        if not packed.unread:
+            contents[release.version] = files
+        report(f"{release.version}: {packed.unread or f'{len(files)} files'}")
+    ordered = sorted(releases.values(), key=lambda one: Version(one.version))
+    return PackagedFiles(releases=tuple(ordered), contents=contents)
+
+
+def _is_wanted(release: ListedRelease, plan: BuildPlan) -> bool:
+    if Version(release.version).is_prerelease and not plan.prereleases:
+        return False
+    return not release.uploaded or release.uploaded >= plan.since
+
+
+def _read(
+    release: ListedRelease, fetch: Callable[[ListedRelease], Sources], plan: BuildPlan, outlines: _Outlines
+) -> tuple[PackedRelease, Mapping[str, bytes]]:
+    packed = PackedRelease(version=release.version, uploaded=release.uploaded)
+    if time.monotonic() >= plan.deadline:
+        return packed.model_copy(update={"unread": NOT_YET}), {}
+    try:
+        sources = fetch(release)
+        files = dict(packed_files(sources.file, outlines.of))
+    except (HarnessError, OSError, zipfile.BadZipFile) as error:
+        return packed.model_copy(update={"unread": str(error).splitlines()[0][:200]}), {}
+    archive = sources.archive
+    stated = {"archive": archive.file, "sha256": archive.sha256} if archive else {}
+    return packed.model_copy(update=stated), files
+
+
+def packed_files(sources: Path, outlined: Callable[[bytes], bytes] = outline) -> Iterator[tuple[str, bytes]]:
+    """The files of a release as a pack stores them, from a zip that `ReleaseFetcher` made."""
+    with zipfile.ZipFile(sources) as archive:
+        for name in sorted(archive.namelist()):
+            if name.endswith(".py"):
+                yield name, outlined(archive.read(name))
+            elif name.endswith(COMPILED):
+                yield name, b""
+            elif name.endswith(SCHEMAS):
+                yield name, archive.read(name)
+            elif name.endswith((".dist-info/METADATA", "PKG-INFO")):
+                yield METADATA, _metadata(archive.read(name))
+            elif name.endswith(f".dist-info/{ENTRY_POINTS}"):
+                yield ENTRY_POINTS, archive.read(name)
+
+
+def _metadata(text: bytes) -> bytes:
+    """The fields of `FIELDS`, sorted, without the description."""
+    message = message_from_bytes(text)
+    lines = sorted(f"{name}: {value}" for name in FIELDS for value in message.get_all(name, []))
+    return "".join(f"{' '.join(line.split())}\n" for line in lines).encode()
+
+
+def known_files(pack: PackFile | None, package: str) -> PackagedFiles | None:
+    """What a pack has of a package."""
+    return pack.package(package).files() if pack and package in pack.packages else None

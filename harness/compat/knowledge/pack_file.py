@@ -1,0 +1,316 @@
+"""The file format of surface packs: SQLite, with the files of many releases of each package.
+
+Contents that several releases share are stored once. All contents of one path are adjacent, and compressed
+together with those of its neighbours in chunks, so that similar contents cost little and a query decompresses
+little. The digest of a pack is that of what it says, not of the bytes of the file: it depends neither on
+SQLite nor on the compressor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import sqlite3
+import urllib.parse
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from harness.digest import digest_json
+from harness.errors import InputError, Location
+from harness.sources.packages.archive_cache import new_file
+
+FORMAT, FORMAT_VERSION = "npu-matrix.surface-pack", 1
+APPLICATION_ID = 0x4E504D31
+CHUNK_BYTES = 256 << 10
+#: No chunk of a pack unpacks to more: a larger one is forged.
+MAX_CHUNK_BYTES = 64 << 20
+MAX_DIRECTORY_BYTES = 64 << 20
+ABSENT = -1
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 4 << 20}]
+#: A decompressor: it gets the packed bytes and how many it may return.
+Unpack = Callable[[bytes, int], bytes]
+_REMEDY = "fetch the pack again: npu-matrix knowledge update"
+
+
+class PackedRelease(BaseModel):
+    """A release that a package index lists.
+
+    uploaded: YYYY-MM-DD, or "". archive: the file that was read, with its SHA-256; "" if none was.
+    unread: why the release was not read, "" if it was.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: str
+    uploaded: str = ""
+    archive: str = ""
+    sha256: str = ""
+    unread: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackagedFiles:
+    """The releases of a package, oldest first, and for each release that was read path -> content."""
+
+    releases: tuple[PackedRelease, ...]
+    contents: Mapping[str, Mapping[str, bytes]]
+
+
+class _Member(BaseModel):
+    """A path: its chunk, the position of its first content there, the sizes of its contents in bytes, and
+    [release, content, release, content, ...]: from which release on it has which content, or `ABSENT`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    p: str
+    c: int
+    o: int
+    s: list[int]
+    r: list[int]
+
+
+class _Directory(BaseModel):
+    """The releases and members of a package, and the digests of its chunks."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    releases: list[PackedRelease]
+    members: list[_Member]
+    chunks: list[str]
+
+
+_DIRECTORY = TypeAdapter(_Directory)
+
+
+def write_pack(target: Path, packages: Mapping[str, PackagedFiles], kept: PackFile | None = None) -> str:
+    """Write a pack and return its digest. Equal packages give equal digests.
+
+    kept: an open pack, whose other packages are copied.
+    """
+    digests = {}
+    with new_file(target) as file:
+        database = sqlite3.connect(file, isolation_level=None)
+        try:
+            database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            database.execute("CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID")
+            database.execute("CREATE TABLE package(name TEXT PRIMARY KEY, directory BLOB) WITHOUT ROWID")
+            database.execute(
+                "CREATE TABLE chunk(package TEXT, number INTEGER, data BLOB, PRIMARY KEY(package, number))"
+            )
+            database.execute("BEGIN")
+            for name in (one for one in (kept.packages if kept else ()) if one not in packages):
+                digests[name] = kept.copy_package(name, database) if kept else ""
+            for name, files in sorted(packages.items()):
+                directory, chunks = _arranged(files)
+                text = directory.model_dump_json().encode()
+                digests[name] = hashlib.sha256(text).hexdigest()
+                database.execute("INSERT INTO package VALUES (?, ?)", (name, zlib.compress(text, 9)))
+                database.executemany(
+                    "INSERT INTO chunk VALUES (?, ?, ?)",
+                    ((name, number, _packed(data)) for number, data in enumerate(chunks)),
+                )
+            digest = digest_json([FORMAT, FORMAT_VERSION, digests])
+            rows = {"format": FORMAT, "version": str(FORMAT_VERSION), "digest": digest}
+            rows["packages"] = json.dumps(digests, sort_keys=True)
+            database.executemany("INSERT INTO meta VALUES (?, ?)", sorted(rows.items()))
+            database.execute("COMMIT")
+            database.execute("VACUUM")
+        finally:
+            database.close()
+    return digest
+
+
+def _packed(data: bytes) -> bytes:
+    return lzma.compress(data, format=lzma.FORMAT_RAW, filters=_FILTERS)
+
+
+def _arranged(files: PackagedFiles) -> tuple[_Directory, list[bytes]]:
+    """The members of a package in chunks. The order depends on paths and releases only."""
+    read = [number for number, release in enumerate(files.releases) if not release.unread]
+    held = [files.contents.get(release.version, {}) for release in files.releases]
+    paths = sorted({path for number in read for path in held[number]}, key=_neighbourhood)
+    chunks: list[bytearray] = []
+    members = []
+    for path in paths:
+        contents: dict[bytes, int] = {}
+        numbers = [
+            contents.setdefault(held[n][path], len(contents)) if path in held[n] else ABSENT for n in read
+        ]
+        runs: list[int] = []
+        for number, content in zip(read, numbers, strict=True):
+            if content != (runs[-1] if runs else ABSENT):
+                runs += [number, content]
+        if not chunks or len(chunks[-1]) >= CHUNK_BYTES:
+            chunks.append(bytearray())
+        start = len(chunks[-1])
+        chunks[-1] += b"".join(contents)
+        members.append(_Member(p=path, c=len(chunks) - 1, o=start, s=list(map(len, contents)), r=runs))
+    data = [bytes(chunk) for chunk in chunks]
+    return (
+        _Directory(
+            releases=list(files.releases),
+            members=members,
+            chunks=[hashlib.sha256(chunk).hexdigest() for chunk in data],
+        ),
+        data,
+    )
+
+
+def _neighbourhood(path: str) -> tuple[str, str]:
+    folder, _, name = path.rpartition("/")
+    return folder, name
+
+
+class PackFile:
+    """A pack that is open for reading. Chunks are verified when they are read."""
+
+    def __init__(self, file: Path) -> None:
+        """InputError if the file is no pack, is damaged, or is one of another format version."""
+        self._file = file
+        if not file.is_file():
+            raise InputError("there is no surface pack", where=Location(file), fix=_REMEDY)
+        address = f"file:{urllib.parse.quote(str(file.absolute()))}?mode=ro&immutable=1"
+        try:
+            self._database = sqlite3.connect(address, uri=True)
+            meta = dict(self._database.execute("SELECT key, value FROM meta"))
+        except sqlite3.Error as error:
+            raise self._damaged(f"it is not a surface pack: {error}") from error
+        if meta.get("format") != FORMAT:
+            raise self._damaged("it is not a surface pack")
+        if meta.get("version") != str(FORMAT_VERSION):
+            raise InputError(
+                f"this surface pack has the format version {meta.get('version')}",
+                where=Location(file),
+                why=f"this npu-matrix reads version {FORMAT_VERSION}",
+                fix=_REMEDY,
+            )
+        try:
+            self._digests = TypeAdapter(dict[str, str]).validate_json(meta.get("packages", ""))
+        except ValidationError as error:
+            raise self._damaged("its list of packages cannot be read") from error
+        if digest_json([FORMAT, FORMAT_VERSION, self._digests]) != meta.get("digest"):
+            raise self._damaged("its digest is not that of its packages")
+        self.digest: str = meta["digest"]
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages, sorted by name."""
+        return tuple(sorted(self._digests))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def copy_package(self, name: str, target: sqlite3.Connection) -> str:
+        """Copy the rows of a package into another pack; returns the digest of its directory."""
+        for table in ("package", "chunk"):
+            column = "name" if table == "package" else "package"
+            # The names are those above.
+            rows = self._database.execute(f"SELECT * FROM {table} WHERE {column} = ?", (name,))  # noqa: S608
+            for row in rows:
+                target.execute(f"INSERT INTO {table} VALUES ({','.join('?' * len(row))})", row)  # noqa: S608
+        return self._digests[name]
+
+    def package(self, name: str) -> PackagePart:
+        """The part of one package, which must be in `packages`."""
+        packed = self._row("SELECT directory FROM package WHERE name = ?", (name,))
+        text = self._unpacked(zlib.decompressobj().decompress, packed, MAX_DIRECTORY_BYTES)
+        if hashlib.sha256(text).hexdigest() != self._digests[name]:
+            raise self._damaged(f"the directory of {name} is not the one that its digest states")
+        try:
+            directory = _DIRECTORY.validate_json(text)
+        except ValidationError as error:
+            raise self._damaged(f"the directory of {name} cannot be read") from error
+        return PackagePart(name, directory, self)
+
+    def chunk(self, package: str, number: int, digest: str) -> bytes:
+        """One chunk of a package, verified."""
+        packed = self._row("SELECT data FROM chunk WHERE package = ? AND number = ?", (package, number))
+        unpack = lzma.LZMADecompressor(format=lzma.FORMAT_RAW, filters=_FILTERS).decompress
+        data = self._unpacked(unpack, packed, MAX_CHUNK_BYTES)
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise self._damaged(f"part {number} of {package} is not the one that its digest states")
+        return data
+
+    def _row(self, query: str, values: Sequence[str | int]) -> bytes:
+        try:
+            row = self._database.execute(query, values).fetchone()
+        except sqlite3.Error as error:
+            raise self._damaged(str(error)) from error
+        if row is None or not isinstance(row[0], bytes):
+            raise self._damaged("a part is missing")
+        return row[0]
+
+    def _unpacked(self, unpack: Unpack, packed: bytes, limit: int) -> bytes:
+        try:
+            data = unpack(packed, limit + 1)
+        except (zlib.error, lzma.LZMAError, EOFError, ValueError) as error:
+            raise self._damaged(str(error)) from error
+        if len(data) > limit:
+            raise self._damaged("a part is larger than any that npu-matrix writes")
+        return data
+
+    def _damaged(self, why: str) -> InputError:
+        return InputError("this surface pack is not used", where=Location(self._file), why=why, fix=_REMEDY)
+
+
+class PackagePart:
+    """The releases of one package in a pack."""
+
+    def __init__(self, name: str, directory: _Directory, file: PackFile) -> None:
+        self.name = name
+        self.releases = tuple(directory.releases)
+        self._members = {member.p: member for member in directory.members}
+        self._chunk_digests = directory.chunks
+        self._file = file
+        self._chunks: dict[int, bytes] = {}
+        self._contents: dict[tuple[str, int], bytes] = {}
+
+    def paths(self) -> Iterable[str]:
+        """Every path that any release has."""
+        return self._members
+
+    def content_numbers(self, release: int) -> dict[str, int]:
+        """Path -> the number of its content in a release (position in `releases`)."""
+        found = {path: _content_number(member, release) for path, member in self._members.items()}
+        return {path: number for path, number in found.items() if number != ABSENT}
+
+    def content(self, path: str, number: int) -> bytes:
+        """One content of a path. The same object is returned each time."""
+        if (path, number) not in self._contents:
+            member = self._members[path]
+            if member.c not in self._chunks:
+                self._chunks[member.c] = self._file.chunk(self.name, member.c, self._chunk_digests[member.c])
+            chunk = self._chunks[member.c]
+            ends = list(accumulate(member.s, initial=member.o))
+            self._contents[path, number] = chunk[ends[number] : ends[number + 1]]
+        return self._contents[path, number]
+
+    def files(self) -> PackagedFiles:
+        """Everything, as it was written."""
+        return PackagedFiles(
+            releases=self.releases,
+            contents={
+                release.version: {
+                    path: self.content(path, content)
+                    for path, content in self.content_numbers(number).items()
+                }
+                for number, release in enumerate(self.releases)
+                if not release.unread
+            },
+        )
+
+
+def _content_number(member: _Member, release: int) -> int:
+    number = ABSENT
+    for first, content in zip(member.r[::2], member.r[1::2], strict=False):
+        if first > release:
+            break
+        number = content
+    return number

@@ -1,0 +1,330 @@
+"""Questions to a surface pack: what does a release have, and since when, and until when.
+
+A release that was not read is never counted as one that lacks a name: the answer for it is `NOT_READ`.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import enum
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from email import message_from_string
+from functools import cached_property
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import Version
+
+from harness.compat.knowledge.module_outline import ENVIRONMENT
+from harness.compat.knowledge.pack_file import PackagePart, PackedRelease, PackFile
+from harness.compat.surface.api_surface import ApiSurface, NameLookup, Presence
+from harness.compat.surface.call_signature import CallSignature
+from harness.compat.surface.operator_schema import OperatorSchemas, read_operators
+from harness.errors import InputError
+from harness.sources.packages.lockfile import normal_name
+from harness.sources.python_syntax import parse_source
+
+METADATA, ENTRY_POINTS = "METADATA", "entry_points.txt"
+_ENVIRONMENT = re.compile(rb"\b%s\(([^)]*)\)" % ENVIRONMENT.encode())
+_QUOTED = re.compile(rb'"(\w+)"')
+
+
+class InRelease(enum.Enum):
+    """Whether a release has a name. UNKNOWN: it may be defined at run time. NOT_READ: see `PackedRelease`."""
+
+    FOUND = "found"
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    NOT_READ = "not read"
+
+
+_OF_PRESENCE = {
+    Presence.FOUND: InRelease.FOUND,
+    Presence.MISSING: InRelease.MISSING,
+    Presence.UNKNOWN: InRelease.UNKNOWN,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameHistory:
+    """A dotted name over the releases of its package, oldest first, those that were not read among them."""
+
+    package: str
+    name: str
+    releases: tuple[tuple[str, InRelease], ...]
+
+    @property
+    def since(self) -> str:
+        """The first release with the name, "" if none that was read has it."""
+        return next(iter(self._with_name()), "")
+
+    @property
+    def until(self) -> str:
+        """The last release with the name, "" if none that was read has it."""
+        return next(reversed(self._with_name()), "")
+
+    @property
+    def since_is_exact(self) -> bool:
+        """Whether the release before `since` was read and lacks the name."""
+        return self._neighbour(self.since, -1) is InRelease.MISSING
+
+    @property
+    def until_is_exact(self) -> bool:
+        """Whether the release after `until` was read and lacks the name, or `until` is the newest release."""
+        return self._neighbour(self.until, 1) in (InRelease.MISSING, None) and bool(self.until)
+
+    def in_release(self, version: str) -> InRelease:
+        """Whether a release has the name; NOT_READ for one that the pack does not list."""
+        return dict(self.releases).get(version, InRelease.NOT_READ)
+
+    def last_before(self, version: str) -> str:
+        """The last release before `version` that has the name, or ""."""
+        limit = Version(version)
+        found = [one for one in self._with_name() if Version(one) < limit]
+        return found[-1] if found else ""
+
+    def first_after(self, version: str) -> str:
+        """The first release after `version` that has the name, or ""."""
+        limit = Version(version)
+        return next((one for one in self._with_name() if Version(one) > limit), "")
+
+    def _with_name(self) -> list[str]:
+        return [version for version, state in self.releases if state is InRelease.FOUND]
+
+    def _neighbour(self, version: str, step: int) -> InRelease | None:
+        """The state of the release beside one; None if there is none."""
+        versions = [one for one, _state in self.releases]
+        position = versions.index(version) + step if version in versions else -1
+        return self.releases[position][1] if 0 <= position < len(versions) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedRequirement:
+    """A requirement in the metadata of a release."""
+
+    package: str
+    version: str
+    requirement: Requirement
+
+
+class ReleaseSurface:
+    """One release in a pack."""
+
+    def __init__(self, part: PackagePart, number: int, trees: dict[bytes, ast.Module | None]) -> None:
+        self.package = part.name
+        self.release = part.releases[number]
+        self._part = part
+        self._numbers = part.content_numbers(number)
+        self._trees = trees
+
+    @property
+    def label(self) -> str:
+        """Name and version."""
+        return f"{self.package} {self.release.version}"
+
+    def names(self) -> Iterable[str]:
+        """The paths of all files."""
+        return self._numbers
+
+    def read(self, name: str) -> bytes:
+        """The outline of a module, or the content of another file; empty if there is none."""
+        return self._part.content(name, self._numbers[name]) if name in self._numbers else b""
+
+    def parse(self, source: bytes) -> ast.Module | None:
+        """The syntax tree of an outline."""
+        if source not in self._trees:
+            self._trees[source] = parse_source(source)
+        return self._trees[source]
+
+    @cached_property
+    def api(self) -> ApiSurface:
+        """Modules, names, classes with inherited attributes, and signatures."""
+        return ApiSurface(self)
+
+    @cached_property
+    def operators(self) -> OperatorSchemas | None:
+        """The NPU operators with their schemas; None for another package than torch-npu."""
+        return read_operators(self) if self.package == "torch-npu" else None
+
+    @cached_property
+    def requirements(self) -> tuple[Requirement, ...]:
+        """The requirements in the metadata; invalid ones are left out."""
+        return tuple(_requirements(self._metadata.get("Requires-Dist", ())))
+
+    @property
+    def python_range(self) -> str:
+        """The Python versions that the metadata allows, "" if it says nothing."""
+        return next(iter(self._metadata.get("Requires-Python", ())), "")
+
+    @property
+    def entry_points(self) -> str:
+        """The text of `entry_points.txt`, "" if the archive has none."""
+        return self.read(ENTRY_POINTS).decode("utf-8", "replace")
+
+    def environment_variables(self) -> dict[str, tuple[str, ...]]:
+        """Environment variable -> the files that read it by a literal name."""
+        found: dict[str, list[str]] = {}
+        for path in self.names():
+            for call in _ENVIRONMENT.findall(self.read(path)):
+                for name in _QUOTED.findall(call):
+                    found.setdefault(name.decode(), []).append(path)
+        return {name: tuple(sorted(files)) for name, files in sorted(found.items())}
+
+    @cached_property
+    def _metadata(self) -> Mapping[str, list[str]]:
+        message = message_from_string(self.read(METADATA).decode("utf-8", "replace"))
+        return {name: message.get_all(name, []) for name in message}
+
+
+class SurfacePack:
+    """An open surface pack."""
+
+    def __init__(self, file: Path) -> None:
+        """Open a pack; InputError if the file is no pack, is damaged, or has another format version."""
+        self._file = PackFile(file)
+        self._parts: dict[str, PackagePart] = {}
+        self._releases: dict[tuple[str, int], ReleaseSurface] = {}
+        self._trees: dict[bytes, ast.Module | None] = {}
+
+    @property
+    def digest(self) -> str:
+        """The digest of everything that the pack says."""
+        return self._file.digest
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages, by their normal names, sorted."""
+        return self._file.packages
+
+    def has(self, package: str) -> bool:
+        """Whether the pack has any release of a package."""
+        return normal_name(package) in self._file.packages
+
+    def releases(self, package: str) -> tuple[PackedRelease, ...]:
+        """The releases of a package, oldest first; empty for a package that is not in the pack."""
+        return self._part(package).releases if self.has(package) else ()
+
+    def release(self, package: str, version: str) -> ReleaseSurface | None:
+        """One release; None if the pack does not have it or it was not read."""
+        wanted = _version(version)
+        for number, release in enumerate(self.releases(package)):
+            if not release.unread and (release.version == version or _version(release.version) == wanted):
+                return self._release(normal_name(package), number)
+        return None
+
+    def package_of(self, dotted: str) -> str:
+        """The package that has the top-level name of a dotted name, "" if none in the pack has it."""
+        top = dotted.partition(".")[0]
+        own = normal_name(top)
+        for name in sorted(self.packages, key=lambda one: one != own):
+            paths = self._part(name).paths()
+            if f"{top}/__init__.py" in paths or f"{top}.py" in paths:
+                return name
+        return ""
+
+    def find(self, package: str, version: str, dotted: str) -> tuple[InRelease, NameLookup | None]:
+        """Whether a release has a dotted name, and the result of looking it up."""
+        release = self.release(package, version)
+        if release is None:
+            return InRelease.NOT_READ, None
+        found = release.api.find(dotted)
+        return _OF_PRESENCE[found.presence], found
+
+    def history(self, package: str, dotted: str) -> NameHistory:
+        """A dotted name (`vllm.config.ModelConfig`) over all releases of its package."""
+        return NameHistory(
+            package=normal_name(package),
+            name=dotted,
+            releases=tuple(
+                (version, _OF_PRESENCE[surface.api.find(dotted).presence] if surface else InRelease.NOT_READ)
+                for version, surface in self._surfaces(package)
+            ),
+        )
+
+    def parameter_history(self, package: str, function: str, parameter: str) -> NameHistory:
+        """A parameter of a function or of a class's `__init__` over all releases of its package.
+
+        UNKNOWN where the signature cannot be read, or takes any keyword.
+        """
+        return NameHistory(
+            package=normal_name(package),
+            name=f"{function}({parameter})",
+            releases=tuple(
+                (version, _has_parameter(surface.api, function, parameter) if surface else InRelease.NOT_READ)
+                for version, surface in self._surfaces(package)
+            ),
+        )
+
+    def requirers(self, package: str) -> Iterator[StatedRequirement]:
+        """Every requirement of a package that any release in the pack states."""
+        wanted = normal_name(package)
+        for name in self.packages:
+            for version, surface in self._surfaces(name):
+                for requirement in surface.requirements if surface else ():
+                    if normal_name(requirement.name) == wanted:
+                        yield StatedRequirement(package=name, version=version, requirement=requirement)
+
+    def _surfaces(self, package: str) -> Iterator[tuple[str, ReleaseSurface | None]]:
+        name = normal_name(package)
+        for number, release in enumerate(self.releases(name)):
+            yield release.version, None if release.unread else self._release(name, number)
+
+    def _release(self, name: str, number: int) -> ReleaseSurface:
+        if (name, number) not in self._releases:
+            self._releases[name, number] = ReleaseSurface(self._part(name), number, self._trees)
+        return self._releases[name, number]
+
+    def _part(self, package: str) -> PackagePart:
+        name = normal_name(package)
+        if name not in self._parts:
+            self._parts[name] = self._file.package(name)
+        return self._parts[name]
+
+
+def require_package(pack: SurfacePack, package: str) -> None:
+    """InputError unless the pack has the package."""
+    if not pack.has(package):
+        raise InputError(
+            f"the surface pack has no {package}",
+            why=f"it has {', '.join(pack.packages) or 'no package'}",
+            fix=f"add it: npu-matrix knowledge update {package}",
+        )
+
+
+def signatures_of(api: ApiSurface, dotted: str) -> tuple[CallSignature, ...]:
+    """The signatures of a function, or of the `__init__` of a class without `self`; empty if not known."""
+    found = api.find(dotted)
+    if found.definition is None:
+        return ()
+    if not found.definition.is_class:
+        return found.definition.signatures
+    constructor = api.member(found.definition, "__init__").definition
+    return tuple(one.bound() for one in constructor.signatures) if constructor else ()
+
+
+def _has_parameter(api: ApiSurface, function: str, parameter: str) -> InRelease:
+    presence = api.find(function).presence
+    if presence is not Presence.FOUND:
+        return _OF_PRESENCE[presence]
+    signatures = signatures_of(api, function)
+    if not signatures:
+        return InRelease.UNKNOWN
+    if any(parameter in (*one.positional_only, *one.positional, *one.keyword_only) for one in signatures):
+        return InRelease.FOUND
+    return InRelease.UNKNOWN if any(one.var_keywords for one in signatures) else InRelease.MISSING
+
+
+def _requirements(lines: Iterable[str]) -> Iterator[Requirement]:
+    for line in lines:
+        with contextlib.suppress(InvalidRequirement):
+            yield Requirement(line)
+
+
+def _version(text: str) -> Version | None:
+    try:
+        return Version(text)
+    except ValueError:  # InvalidVersion, or a number with thousands of digits
+        return None

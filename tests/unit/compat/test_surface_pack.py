@@ -1,0 +1,161 @@
+"""Surface packs: outlines answer like sources, and packs are reproducible, verified and honest."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from source_zip import write_zip
+
+from harness.compat.knowledge.module_outline import outline
+from harness.compat.knowledge.pack_build import BuildPlan, add_releases
+from harness.compat.knowledge.pack_file import PackagedFiles, PackedRelease, PackFile, write_pack
+from harness.compat.knowledge.surface_pack import InRelease, SurfacePack, signatures_of
+from harness.compat.surface.api_surface import ApiSurface
+from harness.errors import InputError
+from harness.sources.packages.index_listing import ListedRelease
+from harness.sources.packages.release_fetcher import Sources
+
+SOURCES = {
+    "lib/__init__.py": "from .core import *\nfrom . import lazy\nimport os\nX = os.environ.get('LIB_FAST')\n",
+    "lib/core.py": (
+        "__all__ = ['make', 'Model']\n"
+        "def make(a, b=1, /, *rest, c, d='x', **more):\n    local = 1\n    other.word = 2\n"
+        "class Base:\n    def __init__(self, size): self.size = size; hidden = 3\n    def run(self, x): ...\n"
+        "class Model(Base):\n    limit: int = 3\n    @classmethod\n    def load(cls, name): ...\n"
+        "class Open:\n    def __getattr__(self, n): ...\n"
+        "class Data:\n    def __init__(self, v):\n        for k in v: setattr(self, k, v)\n"
+    ),
+    "lib/lazy.py": "def __getattr__(name): ...\n",
+    "lib/table.py": "for name in 'abc':\n    globals()[name] = 1\n",
+    "lib/torn.py": "def broken(:\n",
+}
+NAMES = (
+    *("lib.make", "lib.Model.size", "lib.Model.run", "lib.Model.limit", "lib.Model.gone", "lib.Model.hidden"),
+    *("lib.core.Open.any", "lib.core.Data.any", "lib.lazy.any", "lib.table.a", "lib.core.local", "lib.gone"),
+    *("lib.core.word", "lib.torn.broken", "lib.nowhere.x", "lib.core.__doc__"),
+)
+
+
+def outlined(files: dict[str, str]) -> dict[str, bytes]:
+    return {path: outline(text.encode()) for path, text in files.items()}
+
+
+def packed(*versions: tuple[str, dict[str, bytes] | None]) -> PackagedFiles:
+    return PackagedFiles(
+        releases=tuple(
+            PackedRelease(version=version, unread="" if files is not None else "not read yet")
+            for version, files in versions
+        ),
+        contents={version: files for version, files in versions if files is not None},
+    )
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Path:
+    later = outlined(SOURCES | {"lib/core.py": "def make(a, c): ...\n"})
+    files = packed(
+        ("1.0", outlined({"lib/__init__.py": "", "lib/core.py": ""})),
+        ("1.1", None),
+        ("2.0", {**outlined(SOURCES), "METADATA": b"Requires-Dist: dep>=2\nRequires-Python: >=3.9\n"}),
+        ("3.0", later),
+    )
+    write_pack(tmp_path / "s.pack", {"lib": files})
+    return tmp_path / "s.pack"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_outline_answers_like_its_source(name: str, tmp_path: Path) -> None:
+    source = ApiSurface(write_zip(tmp_path / "s.zip", SOURCES))
+    outlines = ApiSurface(write_zip(tmp_path / "o.zip", outlined(SOURCES)))
+    expected = "unknown" if name == "lib.torn.broken" else source.find(name).presence.value
+    assert outlines.find(name).presence.value == expected
+    assert list(map(str, signatures_of(outlines, name))) == list(map(str, signatures_of(source, name)))
+
+
+def test_local_variables_of_methods_are_no_attributes(tmp_path: Path) -> None:
+    source = ApiSurface(write_zip(tmp_path / "s.zip", SOURCES))
+    assert source.find("lib.Model.hidden").presence.value == "missing"
+
+
+def test_a_release_that_was_not_read_is_never_one_without_the_name(pack: Path) -> None:
+    history = SurfacePack(pack).history("lib", "lib.core.Model")
+    assert [state for _version, state in history.releases] == [
+        *(InRelease.MISSING, InRelease.NOT_READ, InRelease.FOUND, InRelease.MISSING)
+    ]
+    assert (history.since, history.since_is_exact) == ("2.0", False)
+    assert (history.until, history.until_is_exact) == ("2.0", True)
+    assert history.in_release("9.9") is InRelease.NOT_READ
+    assert (history.last_before("3.0"), history.first_after("1.0")) == ("2.0", "2.0")
+
+
+def test_parameters_requirements_and_environment(pack: Path) -> None:
+    opened = SurfacePack(pack)
+    states = dict(opened.parameter_history("lib", "lib.core.make", "zzz").releases)
+    assert states["2.0"] is InRelease.UNKNOWN
+    assert states["3.0"] is InRelease.MISSING
+    release = opened.release("lib", "2.0")
+    assert release is not None
+    assert release.python_range == ">=3.9"
+    assert list(release.environment_variables()) == ["LIB_FAST"]
+    assert [(one.package, one.version) for one in opened.requirers("Dep")] == [("lib", "2.0")]
+    assert opened.package_of("lib.core.make") == "lib"
+    assert opened.find("lib", "1.1", "lib.core")[0] is InRelease.NOT_READ
+
+
+def test_equal_inputs_give_an_equal_digest_and_other_inputs_another(tmp_path: Path, pack: Path) -> None:
+    first = PackFile(pack)
+    again = write_pack(tmp_path / "again.pack", {"lib": first.package("lib").files()})
+    assert again == first.digest
+    assert write_pack(tmp_path / "kept.pack", {}, first) == first.digest
+    other = packed(("1.0", outlined({"lib/__init__.py": "x = 1\n"})))
+    assert write_pack(tmp_path / "other.pack", {"lib": other}) != first.digest
+
+
+def test_the_order_of_reading_does_not_change_the_digest(tmp_path: Path) -> None:
+    zips = {
+        v: write_zip(tmp_path / f"{v}.zip", {"lib/__init__.py": f"v{v[0]} = 1\n"}) for v in ("1.0", "2.0")
+    }
+    listed = [ListedRelease(version=v, uploaded="2025-01-01", files=()) for v in zips]
+
+    def add(known: PackagedFiles | None, *releases: ListedRelease) -> PackagedFiles:
+        plan = BuildPlan(since="2024-01-01")
+        return add_releases(
+            known, releases, lambda one: Sources(file=zips[one.version]), plan, lambda _: None
+        )
+
+    at_once = write_pack(tmp_path / "a.pack", {"lib": add(None, *listed)})
+    in_steps = write_pack(tmp_path / "b.pack", {"lib": add(add(None, listed[1]), *listed)})
+    assert at_once == in_steps
+
+
+def test_a_release_that_cannot_be_read_is_listed_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "no.whl").write_bytes(b"not a wheel")
+    listed = [ListedRelease(version="1.0", uploaded="2025-01-01", files=())]
+    plan = BuildPlan(since="2024-01-01")
+    found = add_releases(None, listed, lambda _one: Sources(file=tmp_path / "no.whl"), plan, lambda _: None)
+    assert found.releases[0].unread
+    assert not found.contents
+
+
+@pytest.mark.parametrize("damage", ["text", "truncated", "version", "chunk", "directory", "absent"])
+def test_a_damaged_pack_is_not_used(damage: str, pack: Path) -> None:
+    data = pack.read_bytes()
+    if damage in ("version", "chunk", "directory"):
+        database = sqlite3.connect(pack)
+        statement = {
+            "version": "UPDATE meta SET value = '999' WHERE key = 'version'",
+            "chunk": "UPDATE chunk SET data = x'00'",
+            "directory": "UPDATE package SET directory = x'789c030000000001'",
+        }[damage]
+        database.execute(statement)
+        database.commit()
+        database.close()
+    elif damage == "absent":
+        pack.unlink()
+    else:
+        pack.write_bytes(b"hello" if damage == "text" else data[: len(data) // 2])
+    with pytest.raises(InputError) as caught:
+        SurfacePack(pack).history("lib", "lib.core.Model")
+    assert caught.value.exit_code == 2
