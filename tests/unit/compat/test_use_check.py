@@ -60,7 +60,7 @@ def findings(lib: ApiSurface, text: str) -> list[UseFinding]:
     assert tree is not None
     source = text.encode("utf-8", "surrogatepass")
     uses = uses_in_file(tree, source, "user.a", "user/a.py", {"lib"})
-    user = sources(lib.file.with_name(f"user-{next(NUMBERS)}.zip"), {"user/a.py": source})
+    user = sources(Path(lib.sources.label).with_name(f"user-{next(NUMBERS)}.zip"), {"user/a.py": source})
     return list(check_uses(uses, {"lib": ("lib 1", lib)}, user))
 
 
