@@ -105,7 +105,7 @@ def read_stacks(folder: Path = STACKS) -> list[Stack]:
 
 def judge(case: Case) -> Judged:
     """Ask triage for the cause of a case. A symptom is never wrong, and right if the thread has no cause."""
-    found = triage_text(case.error.encode())
+    found = triage_text(case.error.encode(), versions=case.versions)
     return Judged(case=case, answer=_answer(case, found), found=found)
 
 
@@ -114,7 +114,8 @@ def _answer(case: Case, found: Diagnosis) -> Answer:
     if root is None or root.signature is None:
         return "none"
     text = f"{root.id} {root.signature.cause} {root.signature.remedy} {root.signature.affects}".casefold()
-    named = any(name.casefold() in text for name in case.names)
+    text = text.replace("-", "_")
+    named = any(name.casefold().replace("-", "_") in text for name in case.names)
     if not case.cause:
         return "wrong" if found.known else "right" if named else "none"
     if not found.known:

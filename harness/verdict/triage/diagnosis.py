@@ -14,6 +14,9 @@ from harness.convergence.telemetry.tensorboard import read
 from harness.convergence.telemetry.verl_metrics import FIRST_STEP, METRICS
 from harness.errors import InputError, Location
 from harness.verdict.triage.catalogue import Catalogue, Signature, shipped_catalogue
+from harness.verdict.triage.derived.derived_cause import CauseFinder, DerivedCause
+from harness.verdict.triage.derived.derived_signature import derive
+from harness.verdict.triage.derived.logged_versions import LoggedVersion, given_versions
 from harness.verdict.triage.error_lines import ERROR_LEVEL
 from harness.verdict.triage.job_end import STANDS_STILL, Ending, JobProgress
 from harness.verdict.triage.log_scan import Match, Scan, scan
@@ -41,7 +44,7 @@ class Finding:
 
     signature: None for an unknown failure. count: number of occurrences on all ranks. survived: the job
     continued after it. mild: the program that reported it did not consider it an error. device, remote_rank:
-    those that its text names.
+    those that its text names. derived: the cause, if it was computed; `signature` then has its texts.
     """
 
     signature: Signature | None
@@ -56,6 +59,7 @@ class Finding:
     device: int | None = None
     remote_rank: int | None = None
     failure: LoggedFailure | None = None
+    derived: DerivedCause | None = None
 
     @property
     def id(self) -> str:
@@ -104,6 +108,8 @@ class Finding:
             "remedy": known.remedy if known else "",
             "affects": known.affects if known else "",
             "sources": list(known.sources) if known else [],
+            "degree": self.derived.degree.value if self.derived else None,
+            "stacks": list(self.derived.stacks) if self.derived else [],
             "stack": list(self.failure.stack) if self.failure else [],
         }
 
@@ -112,7 +118,7 @@ class Finding:
 class Diagnosis:
     """Why a job failed, according to its log. `findings` are ranked, the most likely cause first.
 
-    ending: what the log shows of the end of the job.
+    ending: what the log shows of the end of the job. versions: package -> its version, if the log shows one.
     """
 
     findings: tuple[Finding, ...]
@@ -120,6 +126,7 @@ class Diagnosis:
     size: int
     notes: tuple[str, ...] = ()
     ending: Ending = field(default_factory=lambda: Ending(kind="working"))
+    versions: Mapping[str, LoggedVersion] = field(default_factory=dict)
 
     @property
     def root(self) -> Finding | None:
@@ -162,6 +169,7 @@ class Diagnosis:
                 "steps": self.ending.total,
                 "clean": self.is_clean,
             },
+            "versions": {name: one.version for name, one in sorted(self.versions.items())},
             "matches": [finding.to_json() for finding in self.findings],
             "lines": self.lines,
             "bytes": self.size,
@@ -177,19 +185,31 @@ class ComparedRuns:
     repeat: MetricSeries | None = None
 
 
+#: Package or axis -> its version, where it is known from elsewhere than the log.
+GivenVersions = Mapping[str, str]
+
+
 def triage_text(
-    log: bytes, catalogue: Catalogue | None = None, *, compared: ComparedRuns | None = None
+    log: bytes,
+    catalogue: Catalogue | None = None,
+    *,
+    compared: ComparedRuns | None = None,
+    versions: GivenVersions | None = None,
 ) -> Diagnosis:
     """The diagnosis of a log in memory."""
-    return triage(io.BytesIO(log), catalogue or shipped_catalogue(), compared=compared)
+    return triage(io.BytesIO(log), catalogue or shipped_catalogue(), compared=compared, versions=versions)
 
 
 def triage_file(
-    path: Path, catalogue: Catalogue | None = None, *, compared: ComparedRuns | None = None
+    path: Path,
+    catalogue: Catalogue | None = None,
+    *,
+    compared: ComparedRuns | None = None,
+    versions: GivenVersions | None = None,
 ) -> Diagnosis:
     """The diagnosis of a log file of any size; InputError if it cannot be read."""
     used = catalogue or shipped_catalogue()
-    return diagnose(_scan_file(path, used), used, compared=compared)
+    return diagnose(_scan_file(path, used), used, compared=compared, versions=versions)
 
 
 def read_series(path: Path, catalogue: Catalogue | None = None) -> MetricSeries:
@@ -243,24 +263,42 @@ def _scan_events(path: Path) -> Scan:
     )
 
 
-def triage(stream: BinaryIO, catalogue: Catalogue, *, compared: ComparedRuns | None = None) -> Diagnosis:
+def triage(
+    stream: BinaryIO,
+    catalogue: Catalogue,
+    *,
+    compared: ComparedRuns | None = None,
+    versions: GivenVersions | None = None,
+) -> Diagnosis:
     """The diagnosis of a log, which is read once and with bounded memory."""
-    return diagnose(scan(stream, catalogue), catalogue, compared=compared)
+    return diagnose(scan(stream, catalogue), catalogue, compared=compared, versions=versions)
 
 
-def diagnose(found: Scan, catalogue: Catalogue, *, compared: ComparedRuns | None = None) -> Diagnosis:
+def diagnose(
+    found: Scan,
+    catalogue: Catalogue,
+    *,
+    compared: ComparedRuns | None = None,
+    versions: GivenVersions | None = None,
+) -> Diagnosis:
     """Group matches and exceptions by failure, and rank the failures. Findings from metrics come last."""
+    shown = {**found.versions.known(), **given_versions(versions or {})}
+    finder = CauseFinder(versions=shown)
     explained = _explained(found)
+    tracebacks = {id(match): failure for failure in found.failures if (match := explained[id(failure)])}
     groups: dict[str, list[Finding]] = {}
+    ids: dict[int, str] = {}
     for match in found.matches:
-        finding = _match_finding(match, found)
+        finding = _derived(_match_finding(match, found), tracebacks.get(id(match)), finder)
+        ids[id(match)] = finding.id
         groups.setdefault(finding.id, []).append(finding)
     for failure in found.failures:
         if explained[id(failure)] is None:
-            finding = _failure_finding(failure, found)
+            finding = _derived(_failure_finding(failure, found), failure, finder)
+            ids[id(failure)] = finding.id
             groups.setdefault(finding.id, []).append(finding)
     last = innermost([failure for failure in found.failures if failure.line > found.progress])
-    last_id = _name(last, explained) if last else ""
+    last_id = ids.get(id(explained[id(last)] or last)) if last else None
     findings = sorted(
         (_merged(group) for group in groups.values()),
         # If there are several causes, the exception of the last process that died is the most likely one.
@@ -277,6 +315,7 @@ def diagnose(found: Scan, catalogue: Catalogue, *, compared: ComparedRuns | None
         size=found.size,
         notes=_notes(found, findings),
         ending=found.job.ending(is_empty=found.is_empty, last_step=max(found.series.lines, default=0)),
+        versions=shown,
     )
 
 
@@ -301,9 +340,11 @@ def _continuation(failure: LoggedFailure) -> int:
     return 1 if failure.message.endswith(":") else 0
 
 
-def _name(failure: LoggedFailure, explained: Mapping[int, Match | None]) -> str:
-    match = explained.get(id(failure))
-    return match.signature.id if match else f"unknown-{failure.cluster}"
+def _derived(finding: Finding, failure: LoggedFailure | None, finder: CauseFinder) -> Finding:
+    """The finding with a derived cause, if there is one that tells more than its signature."""
+    text, frames = (failure.text, failure.frames) if failure else (finding.text, ())
+    found = derive(finder, text, frames, finding.signature) if not finding.mild else None
+    return replace(finding, signature=found[0], derived=found[1]) if found else finding
 
 
 def _match_finding(match: Match, found: Scan) -> Finding:

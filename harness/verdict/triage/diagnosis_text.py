@@ -24,6 +24,9 @@ def describe(found: Diagnosis) -> list[str]:
             lines.append("  this is only a symptom: the failure that caused it is not in this log")
         lines += [f"  why: {known.cause}", f"  do:  {known.remedy}", f"  affects: {known.affects}"]
         lines.append(f"  see: {', '.join(known.sources)}")
+        if root.derived:
+            lines.append(f"  degree: {root.derived.degree}")
+            lines += [f"  stack: {stack}" for stack in root.derived.stacks]
     elif root.failure:
         lines += [f"  at: {place}" for place in reversed(root.failure.stack)]
         lines.append(

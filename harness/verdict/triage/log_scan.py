@@ -17,6 +17,8 @@ from harness.verdict.triage.citations import (
 )
 from harness.verdict.triage.code_tables import NEEDLES as CODE_NEEDLES
 from harness.verdict.triage.code_tables import CodePlaces, explain_codes, places_of
+from harness.verdict.triage.derived.logged_versions import NEEDLES as VERSION_NEEDLES
+from harness.verdict.triage.derived.logged_versions import LoggedVersions
 from harness.verdict.triage.error_lines import NEEDLES, error_of
 from harness.verdict.triage.job_end import END_NEEDLES, JobProgress
 from harness.verdict.triage.log_line import LogLine, parse_line, plain, shown
@@ -40,6 +42,7 @@ PROGRESS = frozenset({STEP, *END_NEEDLES})
 #: Codes of failed tasks are no mere warnings, although torch_npu reports them as warnings in destructors.
 GRAVE = ("acl-5", "acl-2", "cann-")
 CRASHES = ("Fatal Python error",)
+VERSIONS = frozenset(VERSION_NEEDLES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +77,7 @@ class Scan:
     job: the progress of the job. series: the metrics of the catalogue by step. tail: the last lines with
     their numbers. capped: a match occurred `MANY` times, and further occurrences were not counted.
     is_empty: whether the log has only blanks. settings: id of a setting -> where the log shows it first.
+    versions: the versions of packages that the log shows.
     """
 
     matches: list[Match] = field(default_factory=list)
@@ -84,6 +88,7 @@ class Scan:
     job: JobProgress = field(default_factory=JobProgress)
     series: MetricSeries = field(default_factory=MetricSeries)
     settings: dict[str, SeenSetting] = field(default_factory=dict)
+    versions: LoggedVersions = field(default_factory=LoggedVersions)
     tail: tuple[tuple[int, str], ...] = ()
     capped: bool = False
 
@@ -111,6 +116,7 @@ class _Needles:
             *NEEDLES,
             *CODE_NEEDLES,
             *CRASHES,
+            *VERSION_NEEDLES,
         ]
         self._build()
 
@@ -213,8 +219,8 @@ class _Scanner:
         if not any(self._needles.texts[hit.needle] == STEP for hit in hits):
             self.found.series.read_other_forms(data, self._line)
         position, index, exhausted = 0, 0, set[str]()
-        while index < len(hits) or (self._tracebacks.busy and position < len(data)):
-            if not self._tracebacks.busy:
+        while index < len(hits) or (self._is_busy and position < len(data)):
+            if not self._is_busy:
                 start = max(data.rfind(b"\n", position, hits[index].position) + 1, position)
                 self._line += data.count(b"\n", position, start)
                 position = start
@@ -231,8 +237,13 @@ class _Scanner:
         self._line += data.count(b"\n", position)
         self._last = (self._last + data[repeated:])[-TAIL_BYTES:]
         if exhausted:
-            self.found.capped = True
+            self.found.capped |= not exhausted <= VERSIONS
             self._needles.drop(exhausted)
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether the next line matters even if it has no needle."""
+        return self._tracebacks.busy or self.found.versions.busy
 
     def _scan_line(self, data: bytes, start: int, end: int, hits: list[Hit]) -> set[str]:
         """Scan one line for matches and parts of tracebacks; returns exhausted signatures and texts."""
@@ -257,6 +268,8 @@ class _Scanner:
         """Scan a line, or a part of a long one."""
         others, signatures = self._needles.others(hits), self._needles.signatures(hits)
         raw = data[first:last]
+        exhausted = self._read_versions(raw, others & VERSIONS)
+        others = others - VERSIONS
         progress = others & PROGRESS
         if others & self._settings.keys():
             self._read_settings(plain(raw), {self._settings[text] for text in others & self._settings.keys()})
@@ -270,10 +283,10 @@ class _Scanner:
         if signatures and not self._tracebacks.busy:
             signatures = [signature for signature in signatures if signature.regex.search(text)]
         if not signatures and others <= PROGRESS and not self._tracebacks.busy:
-            return set()
+            return exhausted
         line = parse_line(raw)
         if (signatures or others - PROGRESS) and self._is_cited(data, hits[0].position, last, line):
-            return set()
+            return exhausted
         if signatures and follows_warning(data, first):
             line = replace(line, level="WARNING")
         known = matching(signatures, line.body)
@@ -287,7 +300,13 @@ class _Scanner:
             failure = error_of(self._line, line)
         if failure and len(self.found.failures) < MANY:
             self.found.failures.append(failure)
-        return matched | crashed.exhausted
+        return exhausted | matched | crashed.exhausted
+
+    def _read_versions(self, raw: bytes, needles: set[str]) -> set[str]:
+        """Read the versions on a line; returns the needles that have occurred so often that they suffice."""
+        if needles or self.found.versions.busy:
+            self.found.versions.read(parse_line(raw).body, self._line)
+        return {needle for needle in needles if self._needles.is_exhausted(needle)}
 
     def _read_settings(self, text: str, settings: set[SettingCause]) -> None:
         for setting in settings:

@@ -28,7 +28,9 @@ def test_a_fixture_is_recognised_as_itself_and_nothing_else(signature):
     assert [found.id for found in CATALOGUE.matching(signature.example)] == [signature.id], (
         f"the pattern of another signature matches the example of {signature.id}: make that pattern narrower"
     )
-    assert ids(signature.example) == [signature.id]
+    (found,) = triage_text(signature.example.encode()).findings
+    # What is derived from the text takes the place of a signature that is a symptom only.
+    assert found.id == signature.id or (found.derived and signature.role == "symptom")
 
 
 def test_every_entry_says_why_what_to_do_and_who_says_so():

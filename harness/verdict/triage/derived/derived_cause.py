@@ -1,0 +1,163 @@
+"""Computes the cause of a failed use from the versions in the log, published rules and names of symbols.
+
+Three degrees. PROVEN: the log shows the versions, and a published rule excludes the combination. LIKELY: the
+versions are not in the log. SYMPTOM: only what failed is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from harness.verdict.triage.derived.failed_use import Expected, FailedUse
+from harness.verdict.triage.derived.logged_versions import LoggedVersion
+from harness.verdict.triage.derived.package_names import (
+    CHECKED_OUT,
+    demangled,
+    giver_of,
+    package_of_file,
+    package_of_import,
+    package_of_library,
+)
+from harness.verdict.triage.derived.published_pairs import PublishedPairs, shipped_pairs
+
+
+class Degree(StrEnum):
+    """How sure a derived cause is."""
+
+    PROVEN = "proven"
+    LIKELY = "likely"
+    SYMPTOM = "symptom"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DerivedCause:
+    """A cause in one sentence.
+
+    proof: the statements it follows from, each with its source. packages: those that do not go together.
+    remedy: what to install. stacks: the nearest combinations that go together.
+    """
+
+    degree: Degree
+    sentence: str
+    proof: tuple[str, ...]
+    packages: tuple[str, ...]
+    remedy: str
+    stacks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CauseFinder:
+    """Derives causes from published tables and the versions that a log shows.
+
+    matrix_pairs: None for those of the shipped matrix.
+    """
+
+    versions: Mapping[str, LoggedVersion] = field(default_factory=dict)
+    matrix_pairs: PublishedPairs | None = None
+
+    @property
+    def pairs(self) -> PublishedPairs:
+        """`matrix_pairs`, or those of the shipped matrix, which is read when it is first needed."""
+        return self.matrix_pairs or shipped_pairs()
+
+    def cause(self, use: FailedUse) -> DerivedCause | None:
+        """The most certain cause of a failed use; None if its packages are not known."""
+        found = [self._by_rules(use), self._by_symbol(use), self._symptom(use)]
+        order = list(Degree)
+        return min((one for one in found if one), key=lambda one: order.index(one.degree), default=None)
+
+    def _by_rules(self, use: FailedUse) -> DerivedCause | None:
+        """The rule of the matrix that two of the packages of a use break with the versions in the log."""
+        involved = _involved(use)
+        shown = {name: one.version for name, one in self.versions.items() if name in involved}
+        broken = self.pairs.violations(shown) if len(shown) > 1 else ()
+        if not broken:
+            return None
+        first = broken[0]
+        return DerivedCause(
+            degree=Degree.PROVEN,
+            sentence=f"{first.what}: {first.reason}",
+            proof=tuple(f"{rule.what} ({rule.source})" for rule in broken),
+            packages=tuple(shown),
+            remedy="install these packages in versions that were published for each other",
+            stacks=self._stacks(),
+        )
+
+    def _by_symbol(self, use: FailedUse) -> DerivedCause | None:
+        """A library that needs a symbol was built for a version of its giver that has it."""
+        if use.expected not in {Expected.SYMBOL, Expected.LIBRARY_VERSION} or not use.names:
+            return None
+        giver = giver_of(use.names[0])
+        if not giver:
+            return None
+        path = use.owner if use.expected is Expected.SYMBOL else use.user or use.owner
+        library = path.rpartition("/")[2] or "a library"
+        package = package_of_library(path)
+        of = f" of {package}" if package and package != giver else ""
+        name = demangled(use.names[0])
+        return DerivedCause(
+            degree=Degree.LIKELY if package and package != giver else Degree.SYMPTOM,
+            sentence=(
+                f"{library}{of} was built for another version of {giver}: it needs `{name}`, which the "
+                f"installed {giver} does not define, or which is not loaded"
+            ),
+            proof=(f"`{use.names[0]}` is `{name}`, a name of {giver}",),
+            packages=tuple(filter(None, (giver, package))),
+            remedy=(
+                f"install the {giver} that {package or library} was built for, or build {package or library} "
+                "again in this environment"
+            ),
+            stacks=self._stacks(),
+        )
+
+    def _symptom(self, use: FailedUse) -> DerivedCause | None:
+        user, packages = package_of_file(use.user), tuple(_involved(use))
+        if not packages or use.expected in {Expected.CONFIG_KEY, Expected.LIBRARY}:
+            return None
+        by = f", which {user} expects" if user and user != packages[0] else ""
+        return DerivedCause(
+            degree=Degree.SYMPTOM,
+            sentence=f"not in the installed {packages[0]}{by}: {_subject(use.owner, use)}",
+            proof=(),
+            packages=packages,
+            remedy=f"compare the versions of {' and '.join(packages)} with those of a stack that works",
+            stacks=self._stacks(),
+        )
+
+    def _stacks(self) -> tuple[str, ...]:
+        return self.pairs.nearest_stacks({name: one.version for name, one in self.versions.items()})
+
+
+def _involved(use: FailedUse) -> dict[str, None]:
+    """The packages that a use is about: owner, user and giver of a symbol, as far as the text names them."""
+    names = [package_of_file(use.defined_in), package_of_file(use.user)]
+    if use.expected in {Expected.SYMBOL, Expected.LIBRARY_VERSION}:
+        names = [*map(giver_of, use.names), package_of_library(use.owner), *names]
+    elif use.expected is Expected.MODEL_TYPE:
+        names = ["transformers", *names]
+    elif use.expected is Expected.ARCHITECTURE:
+        names = ["vllm", *names]
+    elif use.owner.partition(".")[0] in CHECKED_OUT:
+        names = [package_of_import(use.owner), *names]
+    return dict.fromkeys(filter(None, names))
+
+
+def _subject(owner: str, use: FailedUse) -> str:
+    names = ", ".join(f"`{name}`" for name in use.names)
+    match use.expected:
+        case Expected.KEYWORD:
+            return f"`{owner}` takes {names}"
+        case Expected.ARGUMENT:
+            return f"`{owner}` can be called without {names}"
+        case Expected.POSITIONAL:
+            return f"`{owner}` takes {names} positional arguments"
+        case Expected.MODULE:
+            return f"the module `{owner}` exists"
+        case Expected.MODEL_TYPE:
+            return f"transformers has the model type {names}"
+        case Expected.ARCHITECTURE:
+            return f"vllm has the model class {names}"
+        case _:
+            return f"`{owner}` has {names}" if names else f"`{owner}`"

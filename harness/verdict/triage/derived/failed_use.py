@@ -1,0 +1,204 @@
+"""Reads from an error what a program expected of a package: an argument, a name, a module, a symbol, a key.
+
+The texts are those of CPython, the dynamic linker, torch, Hydra, OmegaConf, pydantic and transformers; they
+do not depend on the packages that are involved.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from harness.verdict.triage.stack_trace import Frame
+
+# A longer message is cut: what was expected stands at its beginning.
+EXAMINED = 2000
+
+
+class Expected(StrEnum):
+    """What a package was expected to have or to accept."""
+
+    KEYWORD = "keyword"
+    ARGUMENT = "argument"
+    POSITIONAL = "positional"
+    ATTRIBUTE = "attribute"
+    NAME = "name"
+    MODULE = "module"
+    SYMBOL = "symbol"
+    LIBRARY_VERSION = "library version"
+    LIBRARY = "library"
+    OPERATOR = "operator"
+    KERNEL = "kernel"
+    ABSTRACT_METHOD = "abstract method"
+    CONFIG_KEY = "configuration key"
+    MODEL_TYPE = "model type"
+    ARCHITECTURE = "architecture"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedUse:
+    """What one package expected of another and did not get.
+
+    expected: the kind. owner: the function, class, module, library or operator, as the message writes it,
+    often without its module. names: the arguments, attributes, symbols or keys; for `POSITIONAL` the numbers
+    of arguments that were given. user: the file of the code that expected it, "" if the log does not name it.
+    defined_in: the file of the owner, if the message names it.
+    """
+
+    expected: Expected
+    owner: str
+    names: tuple[str, ...]
+    user: str = ""
+    defined_in: str = ""
+
+
+Q = "['\"`\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}]"
+CALLED = r"(?P<owner>[A-Za-z_][\w.<>]{0,200})\(\)"
+DOTTED = r"[A-Za-z_][\w.]{0,200}"
+OPERATOR_NAME = r"[a-zA-Z_]\w{0,60}::\w{1,120}(?:\.\w{1,60})?"
+
+
+@dataclass(frozen=True)
+class _Form:
+    expected: Expected
+    pattern: re.Pattern[str]
+
+
+def _form(expected: Expected, pattern: str) -> _Form:
+    return _Form(expected, re.compile(pattern))
+
+
+# The first form that matches counts. `owner` and `names` are as in FailedUse; `names` may be a list in words.
+FORMS = (
+    _form(Expected.KEYWORD, rf"{CALLED} got an unexpected keyword argument {Q}(?P<names>\w+){Q}"),
+    _form(
+        Expected.ARGUMENT,
+        rf"{CALLED} missing \d+ required (?:positional|keyword-only) arguments?: (?P<names>.{{1,300}})",
+    ),
+    _form(
+        Expected.POSITIONAL,
+        rf"{CALLED} takes (?:from \d+ to )?\d+ positional arguments? but (?P<names>\d+) "
+        r"(?:positional arguments? .{1,60})?(?:was|were) given",
+    ),
+    _form(Expected.POSITIONAL, rf"{CALLED} got multiple values for argument {Q}(?P<names>\w+){Q}"),
+    _form(
+        Expected.ATTRIBUTE,
+        rf"{Q}_OpNamespace{Q} {Q}(?P<owner>\w+){Q} object has no attribute {Q}(?P<names>\w+){Q}",
+    ),
+    _form(
+        Expected.ATTRIBUTE,
+        rf"(?:module|type object) {Q}(?P<owner>{DOTTED}){Q} has no attribute {Q}(?P<names>\w+){Q}",
+    ),
+    _form(
+        Expected.ATTRIBUTE,
+        rf"{Q}(?P<owner>{DOTTED}){Q} object has no (?:attribute|field) {Q}(?P<names>[\w ]{{1,100}}){Q}",
+    ),
+    _form(
+        Expected.NAME,
+        rf"cannot import name {Q}(?P<names>\w+){Q} from (?:partially initialized module )?"
+        rf"{Q}(?P<owner>{DOTTED}){Q}"
+        r"(?: \((?:most likely due to a circular import\) \()?(?P<file>[^()]{1,500})\))?",
+    ),
+    _form(Expected.MODULE, rf"No module named {Q}?(?P<owner>{DOTTED}){Q}?"),
+    _form(
+        Expected.ABSTRACT_METHOD,
+        rf"Can{Q}t instantiate abstract class (?P<owner>\w+) (?:with|without an implementation for) "
+        r"abstract methods? "
+        r"(?P<names>.{1,300})",
+    ),
+    _form(
+        Expected.LIBRARY_VERSION,
+        rf"(?P<owner>[^\s:]{{1,300}}): version {Q}(?P<names>[A-Z]+_[\w.]+){Q} not found",
+    ),
+    _form(
+        Expected.SYMBOL, r"(?P<owner>[^\s:]{1,300}\.so[\w.]{0,40}): undefined symbol: (?P<names>\w{1,500})"
+    ),
+    _form(Expected.SYMBOL, r"(?P<owner>)undefined symbol: (?P<names>\w{1,500})"),
+    _form(Expected.LIBRARY, r"(?P<owner>[\w.+-]{1,200}\.so[\d.]{0,20}): cannot open shared object file"),
+    _form(
+        Expected.KERNEL,
+        rf"Could not run {Q}(?P<owner>{OPERATOR_NAME}){Q} with arguments from the {Q}(?P<names>\w+){Q}",
+    ),
+    _form(
+        Expected.KERNEL,
+        rf"The operator {Q}(?P<owner>{OPERATOR_NAME}){Q} is not currently (?:implemented|supported) "
+        r"(?:for|on) the (?P<names>\w+)",
+    ),
+    _form(Expected.KERNEL, rf"no fallback function is registered for schema (?P<owner>{OPERATOR_NAME})"),
+    _form(
+        Expected.OPERATOR,
+        rf"Unknown keyword argument {Q}(?P<names>\w+){Q} for operator {Q}(?P<owner>{OPERATOR_NAME}){Q}",
+    ),
+    _form(
+        Expected.OPERATOR,
+        rf"(?P<owner>{OPERATOR_NAME})\(\) is missing value for argument {Q}(?P<names>\w+){Q}",
+    ),
+    _form(
+        Expected.OPERATOR,
+        rf"(?P<owner>{OPERATOR_NAME})\(\) expected at most \d+ argument\(s\) but received (?P<names>\d+)",
+    ),
+    _form(
+        Expected.OPERATOR,
+        rf"(?P<owner>{OPERATOR_NAME})\(\) Expected a value of type .{{1,200}} for argument "
+        rf"{Q}(?P<names>\w+){Q}",
+    ),
+    _form(
+        Expected.OPERATOR,
+        rf"(?:No such operator|[Oo]perator) {Q}?(?P<owner>{OPERATOR_NAME}){Q}?(?: does not exist)?",
+    ),
+    _form(Expected.CONFIG_KEY, rf"Could not override {Q}(?P<names>[\w.@/-]+){Q}"),
+    _form(
+        Expected.CONFIG_KEY, rf"Key {Q}(?P<names>[\w.]+){Q} (?:is )?not in (?:struct|{Q}(?P<owner>\w+){Q})"
+    ),
+    _form(
+        Expected.CONFIG_KEY, r"(?:Missing (?:key|mandatory value):?|Interpolation key) '?(?P<names>[\w.]+)'?"
+    ),
+    _form(Expected.CONFIG_KEY, r"unrecognized arguments: --(?P<names>[\w-]+)"),
+    _form(Expected.MODEL_TYPE, rf"has model type {Q}(?P<names>\w+){Q} but Transformers does not recognize"),
+    _form(
+        Expected.ARCHITECTURE,
+        r"Model architectures? \['?(?P<names>\w+)'?\]? (?:are not supported|failed to be inspected)",
+    ),
+)
+# pydantic writes the class, the field and the reason on three lines.
+PYDANTIC = re.compile(
+    r"\d+ validation errors? for (?P<owner>\w+)\s+(?P<names>[\w.]+)\s+"
+    r"(?:Extra inputs are not permitted|Unexpected keyword argument|Object has no attribute)"
+)
+LISTED = re.compile(r"[A-Za-z_]\w*")
+WORDS = frozenset({"and", "or"})
+
+
+def failed_use_of(text: str, frames: Sequence[Frame] = ()) -> FailedUse | None:
+    """What the message `text` says was expected; None if it says nothing of this kind.
+
+    frames: the stack, whose innermost frame is the code that expected it.
+    """
+    examined = text[:EXAMINED]
+    for form in FORMS:
+        found = form.pattern.search(examined)
+        if found:
+            return _use(form.expected, found, frames)
+    found = PYDANTIC.search(examined)
+    return _use(Expected.CONFIG_KEY, found, frames) if found else None
+
+
+def _use(expected: Expected, found: re.Match[str], frames: Sequence[Frame]) -> FailedUse:
+    parts = found.groupdict()
+    owner, written, file = parts.get("owner") or "", parts.get("names") or "", parts.get("file") or ""
+    names: tuple[str, ...] = (written.strip(),) if written else ()
+    if expected in {Expected.ARGUMENT, Expected.ABSTRACT_METHOD}:
+        names = tuple(name for name in LISTED.findall(written) if name not in WORDS)
+    if expected is Expected.ATTRIBUTE:
+        # Some trackers turn underscores into blanks.
+        names = tuple(name.replace(" ", "_") for name in names)
+    user = next((frame.file for frame in reversed(frames) if not frame.file.startswith("<")), "")
+    return FailedUse(
+        expected=expected,
+        owner=owner.replace("<locals>.", ""),
+        names=names,
+        user=user,
+        defined_in="" if file == "unknown location" else file,
+    )

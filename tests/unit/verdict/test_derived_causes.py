@@ -1,0 +1,102 @@
+"""Causes that are computed from versions, published rules and symbols."""
+
+import pytest
+
+from harness.verdict.triage.derived.failed_use import Expected, failed_use_of
+from harness.verdict.triage.derived.logged_versions import LoggedVersions
+from harness.verdict.triage.derived.package_names import demangled, giver_of, package_of_file
+from harness.verdict.triage.diagnosis import triage_text
+
+SYMBOL = "_ZN7c10_npu3acl20AclrtPeekAtLastErrorE17aclrtLastErrLevel"
+TRACE = """Traceback (most recent call last):
+  File "/vllm-workspace/vllm-ascend/vllm_ascend/worker/x.py", line 3, in f
+    from vllm.absent_module import y
+ModuleNotFoundError: No module named 'vllm.absent_module'
+"""
+USES = {
+    "TypeError: A.b() got an unexpected keyword argument 'c'": (Expected.KEYWORD, "A.b", ("c",)),
+    "TypeError: A.b() missing 2 required positional arguments: 'c' and 'd'": (
+        Expected.ARGUMENT,
+        "A.b",
+        ("c", "d"),
+    ),
+    "TypeError: A.b() takes from 2 to 3 positional arguments but 5 were given": (
+        Expected.POSITIONAL,
+        "A.b",
+        ("5",),
+    ),
+    "AttributeError: 'A' object has no attribute 'b'": (Expected.ATTRIBUTE, "A", ("b",)),
+    "ImportError: cannot import name 'b' from 'vllm.a' (/x/vllm/a.py)": (Expected.NAME, "vllm.a", ("b",)),
+    f"OSError: /a/b.so: undefined symbol: {SYMBOL}": (Expected.SYMBOL, "/a/b.so", (SYMBOL,)),
+    "ImportError: /lib/libc.so.6: version `GLIBC_2.38' not found (required by /a.so)": (
+        Expected.LIBRARY_VERSION,
+        "/lib/libc.so.6",
+        ("GLIBC_2.38",),
+    ),
+    "TypeError: Can't instantiate abstract class W with abstract methods a, b": (
+        Expected.ABSTRACT_METHOD,
+        "W",
+        ("a", "b"),
+    ),
+}
+
+
+@pytest.mark.parametrize("text", USES)
+def test_a_message_says_what_was_expected_of_whom(text):
+    use = failed_use_of(text)
+    assert use is not None
+    assert (use.expected, use.owner, use.names) == USES[text]
+
+
+def test_other_messages_say_nothing():
+    assert failed_use_of("ValueError: tile 17 is odd") is None
+
+
+def test_symbols_name_who_defines_them():
+    assert demangled(SYMBOL) == "c10_npu::acl::AclrtPeekAtLastError"
+    assert giver_of(SYMBOL) == "torch-npu"
+    assert giver_of("_ZN3atb15CreateOperationINS_5infer") == "NNAL"
+    assert giver_of("GLIBC_2.38") == "glibc"
+    assert package_of_file("/vllm-workspace/vllm-ascend/vllm_ascend/worker/x.py") == "vllm-ascend"
+
+
+def test_versions_are_those_that_were_installed_or_running():
+    log = """PyTorch version: 2.5.1+cpu
+[pip3] torch==2.5.1
+vLLM Ascend Version: 0.9.1rc1
+"transformers_version": "4.41.2",
+Initializing a V1 LLM engine (v0.9.1) with config
+Package  Version
+-------- -------
+ray      2.46.0
+"""
+    versions = LoggedVersions()
+    for number, line in enumerate(log.splitlines(), start=1):
+        versions.read(line, number)
+    found = {name: one.version for name, one in versions.known().items()}
+    assert found == {"torch": "2.5.1+cpu", "vllm-ascend": "0.9.1rc1", "vllm": "0.9.1", "ray": "2.46.0"}
+
+
+def test_a_broken_published_rule_is_a_proven_cause():
+    log = "\nvllm==0.9.1\nvllm-ascend==0.8.5rc1\n" + TRACE
+    root = triage_text(log.encode()).root
+    assert root.derived
+    assert root.derived.degree == "proven"
+    assert "vllm_ascend 0.8.5rc1 is published with vllm 0.8.5.post1, not 0.9.1" in root.derived.sentence
+
+
+def test_without_versions_nothing_is_proven():
+    root = triage_text(TRACE.encode()).root
+    assert root.derived is None or root.derived.degree != "proven"
+
+
+def test_versions_that_go_together_are_no_cause():
+    root = triage_text(("vllm==0.9.1\nvllm-ascend==0.9.1rc1\n" + TRACE).encode()).root
+    assert root.derived is None or root.derived.degree != "proven"
+
+
+def test_a_symbol_without_versions_is_a_likely_cause():
+    root = triage_text(f"OSError: /x/site-packages/dlinfer/a.so: undefined symbol: {SYMBOL}\n".encode()).root
+    assert root.derived
+    assert root.derived.degree == "likely"
+    assert "torch-npu" in root.derived.sentence
