@@ -34,6 +34,9 @@ METRICS = (
 )
 
 
+AROUND_0 = ("actor/pg_loss", "critic/score/mean", "critic/rewards/mean", "critic/advantages/mean")
+
+
 def healthy_lines(seed: int = 0) -> Iterator[str]:
     """Endless lines of a log. Equal seeds give equal lines."""
     chance = random.Random(seed)
@@ -43,8 +46,13 @@ def healthy_lines(seed: int = 0) -> Iterator[str]:
         step += 1
         for _ in range(chance.randrange(20, 60)):
             yield _chatter(chance)
-        metrics = " - ".join(f"{name}:{chance.gauss(0, 1):.6f}" for name in METRICS)
+        metrics = " - ".join(f"{name}:{_value(name, chance):.6f}" for name in METRICS)
         yield f"(TaskRunner pid=4242) step:{step} - {metrics} - training/global_step:{step} - training/epoch:0"
+
+
+def _value(name: str, chance: random.Random) -> float:
+    """A metric that varies around 0 or around 1, with the spread of a run that learns nothing."""
+    return chance.gauss(0, 1) if name in AROUND_0 else chance.lognormvariate(0, 0.3)
 
 
 def _chatter(chance: random.Random) -> str:

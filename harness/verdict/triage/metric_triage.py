@@ -14,6 +14,9 @@ from harness.verdict.triage.metric_series import MetricSeries
 EARLY_STEPS = 5
 #: The steps whose mean verl's nightly check_npu.py compares, and how many of them must exist.
 NIGHTLY_STEPS = range(5, 15)
+# A metric drifts only if this share of its late values is beyond its early ones (a common-language effect
+# size). Noise alone moves the medians of a short run by a factor of four, but seldom separates the values.
+APART = 0.95
 FEWEST_STEPS = 5
 #: If these are finite where others are not, the others are the first to look at.
 NAMED_IF_FINITE = ("actor/entropy", "actor/pg_loss", "actor/grad_norm", "actor/ppo_kl")
@@ -210,13 +213,21 @@ def _drift(signature: MetricSignature, run: MetricSeries, _other: MetricSeries |
             continue
         numbers = list(values.values())
         early, late = statistics.median(numbers[:third]), statistics.median(numbers[-third:])
-        if early and late and max(early / late, late / early) >= signature.limit:
+        apart = _share_above(numbers[:third], numbers[-third:])
+        if not early or not late or max(apart, 1 - apart) < APART:
+            continue
+        if max(early / late, late / early) >= signature.limit:
             step = list(values)[-third]
             return (
                 f"|{name}| goes from {early:.3g} to {late:.3g} (medians of the first and last third of the "
                 f"steps), and {rewards[0]} falls"
             ), step
     return None
+
+
+def _share_above(early: Sequence[float], late: Sequence[float]) -> float:
+    """The share of the pairs of an early and a late value in which the late one is greater."""
+    return statistics.fmean((one > other) + 0.5 * (one == other) for one in late for other in early)
 
 
 def cause_with_settings(

@@ -115,6 +115,17 @@ def test_a_healthy_run_shows_nothing_however_verl_writes_it(form):
     assert [one.id for one in triage_text(bad).findings] == ["m-logprob-diff"]
 
 
+@pytest.mark.parametrize(("early", "found_ids"), [(0.9, []), (0.1, ["m-drift"])])
+def test_values_that_overlap_do_not_drift(early, found_ids):
+    """The median rises by a factor of ten either way, but one early value is as great as the late ones."""
+    noise = {1: early, 2: early, 3: 0.1, 4: 0.1, 5: 0.1}
+    changed = {
+        "actor_entropy": lambda step: noise.get(step, 0.1 if step < 11 else 1.0 - 0.05 * (step % 4)),
+        "critic_rewards_mean": lambda step: 0.9 - 0.03 * step,
+    }
+    assert [one.id for one in triage_text(log(**changed)).findings] == found_ids
+
+
 def step_in(form, step, name, value):
     """One step with two metrics in one of the forms that loggers print."""
     return {
