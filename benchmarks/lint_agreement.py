@@ -22,7 +22,8 @@ from benchmarks.recorded_runs import RecordedRun, Sandbox, sandbox
 from harness.compat.lint.config_findings import compose_job
 from harness.compat.lint.hydra_compose import UNKNOWN_VALUE, Composition, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
-from harness.compat.lint.launch_script import CONFIG_OPTIONS, LaunchScript, parse_script
+from harness.compat.lint.launch_script import LaunchScript, parse_script
+from harness.compat.lint.python_program import CONFIG_OPTIONS
 from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError
 from harness.sources.git.mirrors import find_clone, mirror_folders

@@ -27,6 +27,7 @@ class JobSettings:
     cards: per node; 0 when not known. added: keys set with Hydra's `+`. removed: keys removed with `~`.
     has_unread_arguments: whether further overrides may be in arguments that were not read.
     missing_values: keys with nothing after `=`, because a space separates them from their value by mistake.
+    cut_off: overrides in a command of their own after the job, because the line before does not go on.
     facts: values measured in earlier runs of the recipe, which some rules use.
     """
 
@@ -46,6 +47,7 @@ class JobSettings:
     removed: frozenset[str] = frozenset()
     has_unread_arguments: bool = False
     missing_values: Mapping[str, ScriptValue] = field(default_factory=dict)
+    cut_off: tuple[ScriptValue, ...] = ()
     facts: Mapping[str, FactValue] = field(default_factory=dict)
 
     @property

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from harness.compat.lint.job_settings import JobSettings, parsed_value
 from harness.compat.lint.lint_measurements import ScriptNote
+from harness.compat.lint.python_program import (
+    CONFIG_OPTIONS,
+    is_from_outside,
+    option,
+    override_words,
+    python_program,
+    runtime_variables,
+)
 from harness.compat.lint.shell.evaluator import Command, Evaluator
 from harness.compat.lint.shell.syntax_tree import MAX_SCRIPT_BYTES
 from harness.compat.lint.shell.values import ScriptValue
@@ -19,12 +27,16 @@ from harness.errors import InputError, Location
 
 OVERRIDE = re.compile(r"(?P<prefix>\+{0,2}|~)(?P<key>[A-Za-z_][\w./@-]*)(?P<equals>=)?")
 OVERRIDE_START = re.compile(r"(?:\+{0,2}[\w./@-]+=|~)")
-PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun)")
 
 #: Each job costs one composition of its configuration, and following verl with it.
 MAX_JOBS = 16
 MAX_SCRIPTS = 2_000
-CONFIG_OPTIONS = ("--config-name", "--config-path", "--config-dir", "-cn", "-cp", "-cd")
+#: A command whose first word is an override: the line before it does not go on.
+CUT_OFF = re.compile(r"\+{0,2}[A-Za-z_]\w*(?:\.[\w@/-]+)+=.*|\+{1,2}[A-Za-z_][\w.@/-]*=.*", re.DOTALL)
+WINDOWS_LINE_ENDS = (
+    "the lines end as on Windows, and bash takes the carriage returns as a part of the words: convert them, "
+    "for example with `dos2unix`"
+)
 
 
 class NoJobError(InputError):
@@ -111,9 +123,13 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
     evaluator = Evaluator(file, folder)
     evaluator.read(text)
     notes = list(evaluator.notes)
-    jobs = []
-    for command in evaluator.commands:
-        job = _read_launch(command, file, notes)
+    if "\r\n" in text:
+        line = text[: text.index("\r\n")].count("\n") + 1
+        notes.append(ScriptNote(line=line, text=WINDOWS_LINE_ENDS, unread=True))
+    jobs: list[JobSettings] = []
+    for index, command in enumerate(evaluator.commands):
+        cut_off = _cut_off(evaluator.commands[index + 1 :])
+        job = _read_launch(command, evaluator, notes, cut_off)
         if job is not None and job not in jobs:
             jobs.append(job)
         if len(jobs) > MAX_JOBS:
@@ -128,19 +144,28 @@ def parse_script(text: str, file: str = "script", folder: Path | None = None) ->
     )
 
 
-def _read_launch(command: Command, file: str, notes: list[ScriptNote]) -> JobSettings | None:
+def _cut_off(commands: Sequence[Command]) -> tuple[ScriptValue, ...]:
+    """The overrides in the command after a program, which were meant for the program."""
+    following = commands[0].arguments if commands else ()
+    return following if following and CUT_OFF.fullmatch(following[0].text) else ()
+
+
+def _read_launch(
+    command: Command, evaluator: Evaluator, notes: list[ScriptNote], cut_off: tuple[ScriptValue, ...]
+) -> JobSettings | None:
     """The job that a command starts; None if it starts no Python program with overrides."""
-    entry, rest = _python_entry(command.arguments)
+    entry, rest = python_program(command.arguments)
     if not entry:
         return None
     overrides: dict[str, ScriptValue] = {}
     added: set[str] = set()
     removed: set[str] = set()
     missing_values: dict[str, ScriptValue] = {}
-    unread = [word for word in rest if word.whole]
-    for position, word in enumerate(rest):
+    unread = [word for word in rest if is_from_outside(word)]
+    words = override_words(rest)
+    for word in words:
         match = OVERRIDE.match(word.text)
-        if not match or word.whole:
+        if not match:
             continue
         key = match["key"]
         if match["prefix"] == "~":
@@ -150,89 +175,49 @@ def _read_launch(command: Command, file: str, notes: list[ScriptNote]) -> JobSet
                 text=word.text[match.end() :], unknown=word.unknown, where=word.where
             )
             added |= {key} if match["prefix"] else set()
-            if word.text == match[0] and _is_bare_word(rest[position + 1 : position + 2]):
+            if word.text == match[0] and _is_bare_word(rest, word):
                 missing_values[key] = overrides[key]
     for word in unread:
-        outside = word.unknown.isidentifier()
+        outside = word.unknown.isidentifier() or word.unknown.isdigit()
         text = f"the overrides in {word.text} are given from outside" if outside else ""
         text = text or f"the overrides in {word.text} are not read"
         notes.append(ScriptNote(line=word.where.line, text=text, unread=not outside))
-    if not (overrides or removed or unread):
+    if not (overrides or removed or unread or cut_off):
         return None
+    runtime = runtime_variables(command.arguments, evaluator.file_text)
+    if runtime.problem:
+        notes.append(ScriptNote(line=command.where.line, text=runtime.problem))
     device = overrides["trainer.device"].text if "trainer.device" in overrides else "npu"
     model = overrides.get("actor_rollout_ref.model.path")
     return JobSettings(
-        name=Path(file).name,
-        where=Location(file, command.where.line, command.where.column),
+        name=Path(evaluator.path).name,
+        where=Location(evaluator.path, command.where.line, command.where.column),
         overrides=overrides,
-        env={**command.environment, **_runtime_variables(command)},
+        env={**command.environment, **runtime.values},
         entry=entry,
-        arguments=_override_words(rest),
-        options={name: value for name in CONFIG_OPTIONS if (value := _option(rest, name))},
+        arguments=words,
+        options={name: value for name in CONFIG_OPTIONS if (value := option(rest, name))},
         device=device,
         nodes=_count(overrides.get("trainer.nnodes")),
         cards=_count(overrides.get("trainer.n_gpus_per_node")),
-        config=_option(rest, "--config-name"),
+        config=option(rest, "--config-name"),
         model=model.text if model else "",
         added=frozenset(added),
         removed=frozenset(removed),
-        has_unread_arguments=any(not word.unknown.isidentifier() for word in unread),
+        has_unread_arguments=any(
+            not (word.unknown.isidentifier() or word.unknown.isdigit()) for word in unread
+        ),
         missing_values=missing_values,
+        cut_off=cut_off,
     )
 
 
-def _override_words(words: Sequence[ScriptValue]) -> tuple[ScriptValue, ...]:
-    """The words that Hydra reads as overrides: all but options, their values, and unknown words."""
-    return tuple(
-        word
-        for position, word in enumerate(words)
-        if not word.text.startswith("-")
-        and not word.whole
-        and not (position and words[position - 1].text in CONFIG_OPTIONS)
-    )
-
-
-def _runtime_variables(command: Command) -> dict[str, ScriptValue]:
-    """The variables of `ray job submit --runtime-env-json`, which Ray sets for the job."""
-    text = _option(command.arguments, "--runtime-env-json")
-    try:
-        environment = json.loads(text) if text else {}
-    except ValueError:
-        return {}
-    variables = environment.get("env_vars") if isinstance(environment, dict) else None
-    return {
-        name: ScriptValue(text=str(value), where=command.where)
-        for name, value in (variables.items() if isinstance(variables, dict) else ())
-    }
-
-
-def _option(words: Sequence[ScriptValue], name: str) -> str:
-    """The value of `--name VALUE` or `--name=VALUE`; "" if it is not given."""
-    for position, word in enumerate(words):
-        if word.text == name and position + 1 < len(words):
-            return words[position + 1].text
-        if word.text.startswith(f"{name}="):
-            return word.text.removeprefix(f"{name}=")
-    return ""
-
-
-def _is_bare_word(words: Sequence[ScriptValue]) -> bool:
+def _is_bare_word(words: Sequence[ScriptValue], before: ScriptValue) -> bool:
     """Whether the next word is neither an override nor an option, so it belongs to the word before it."""
-    return bool(words) and not words[0].text.startswith("-") and not OVERRIDE_START.match(words[0].text)
-
-
-def _python_entry(words: Sequence[ScriptValue]) -> tuple[str, Sequence[ScriptValue]]:
-    """The Python module or file that a command starts, and the words after it."""
-    for position, word in enumerate(words):
-        if not PYTHON.fullmatch(word.text):
-            continue
-        rest = words[position + 1 :]
-        for index, option in enumerate(rest):
-            if option.text == "-m" and index + 1 < len(rest):
-                return rest[index + 1].text, rest[index + 2 :]
-            if option.text.endswith(".py"):
-                return option.text, rest[index + 1 :]
-    return "", ()
+    following = [word for one, word in pairwise(words) if one is before][:1]
+    return bool(
+        following and not following[0].text.startswith("-") and not OVERRIDE_START.match(following[0].text)
+    )
 
 
 def _count(value: ScriptValue | None) -> int:

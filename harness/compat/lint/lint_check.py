@@ -16,7 +16,6 @@ from harness.compat.lint.hydra_compose import Composition, VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings, parsed_value
 from harness.compat.lint.launch_script import MAX_SCRIPTS, LaunchScript, NoJobError, read_script
 from harness.compat.lint.lint_measurements import (
-    MISSING_VALUE_RULE,
     LintFinding,
     LintMeasured,
     LintResult,
@@ -26,8 +25,9 @@ from harness.compat.lint.lint_measurements import (
 from harness.compat.lint.own_programs import with_own_programs
 from harness.compat.lint.rule_expression import UNKNOWN, UNSET, evaluate, names_in
 from harness.compat.lint.ruleset import PLACEHOLDER, VERSION_NAMES, LintRule, Ruleset, load_ruleset
-from harness.compat.lint.setting_changes import joined_words, value_change
+from harness.compat.lint.setting_changes import value_change
 from harness.compat.lint.shell.values import ScriptValue
+from harness.compat.lint.torn_overrides import torn_override_findings
 from harness.errors import InputError, Location
 from harness.gc_pause import gc_paused
 from harness.matrix.model.versions import Version, parse_version
@@ -144,7 +144,7 @@ def lint_job(
         elif truth is UNKNOWN:
             unknown = sorted(name for name in names_in(rule.condition) if facts.value(name) is UNKNOWN)
             undecided.append(UndecidedRule(rule=rule.id, unknown=tuple(unknown), recipe=job.name))
-    findings += _missing_value_findings(job)
+    findings += torn_override_findings(job)
     reported = {finding.rule for finding in findings}
     for item in config_findings(job, versions, configuration, composed):
         if isinstance(item, UndecidedRule):
@@ -436,26 +436,6 @@ def _finding(rule: LintRule, job: JobSettings, facts: JobFacts) -> LintFinding:
             for change in value_change(setting, facts.key(name), new)
         ),
     )
-
-
-def _missing_value_findings(job: JobSettings) -> list[LintFinding]:
-    """Findings of the rule TORN-OVERRIDE: keys that a space separates from their value."""
-    return [
-        LintFinding(
-            rule=MISSING_VALUE_RULE,
-            severity="error",
-            file=str(setting.where.file),
-            line=setting.where.line,
-            column=setting.where.column,
-            message=f"`{key}=` has no value, because a space follows the equals sign",
-            why="Hydra reads the value as another override and stops",
-            fix=f"remove the space after `{key}=`",
-            source="Hydra's override grammar; test_grpo_gptoss_20b_fsdp_A2.sh of Ascend/MindSpeed-RL",
-            recipe=job.name,
-            changes=joined_words(setting, key),
-        )
-        for key, setting in job.missing_values.items()
-    ]
 
 
 def _value_text(value: object) -> str:

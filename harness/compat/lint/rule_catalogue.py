@@ -98,7 +98,7 @@ CODE_RULES = (
     RuleExplanation(
         id=MISSING_VALUE_RULE,
         severity="error",
-        summary="a space separates a key from its value",
+        summary="a space separates a key from its value, or a line end an override from its program",
         why="Hydra reads the value as another override and stops",
         fix="remove the space after the equals sign",
         source="Hydra's override grammar; test_grpo_gptoss_20b_fsdp_A2.sh of Ascend/MindSpeed-RL",

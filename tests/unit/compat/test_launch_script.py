@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.compat.lint.job_settings import parsed_value
 from harness.compat.lint.launch_script import parse_script, read_script
-from harness.compat.lint.lint_check import lint_file, lint_script
+from harness.compat.lint.lint_check import lint_file, lint_job, lint_script
 from harness.errors import InputError
 
 ONE_STEP = r"""
@@ -277,3 +277,70 @@ def test_the_variables_of_a_ray_job_are_those_of_its_runtime_environment() -> No
     for broken in ("{", "[1]", '{"env_vars": 3}', "$UNKNOWN"):
         text = f"ray job submit --runtime-env-json='{broken}' -- python -m verl.trainer.main_ppo a.b=1"
         assert parse_script(text).jobs[0].env == {}
+
+
+PPO = "verl.trainer.main_ppo"
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        f"python3 -m {PPO}",
+        f"python3 -u -X faulthandler -m{PPO}",
+        f"torchrun --nproc-per-node 8 --module {PPO}",
+        f"python -m torch.distributed.run --nproc_per_node=8 -m {PPO}",
+        f"python -m torch.distributed.launch --module {PPO}",
+        f"accelerate launch --num_processes 8 -m {PPO}",
+        f"python -m cProfile -o x.prof -m {PPO}",
+        f"PY=$(which python3); $PY -m {PPO}",
+    ],
+)
+def test_the_program_is_the_one_that_gets_the_overrides(start: str) -> None:
+    [job] = parse_script(f"{start} trainer.nnodes=2").jobs
+    assert (job.entry, job.arguments[0].text) == (PPO, "trainer.nnodes=2")
+
+
+def test_options_of_hydra_are_no_overrides() -> None:
+    [job] = parse_script(f"python -m {PPO} --cfg job trainer.nnodes=2").jobs
+    assert [word.text for word in job.arguments] == ["trainer.nnodes=2"]
+
+
+def test_a_sweep_is_a_value_that_is_not_known() -> None:
+    [job] = parse_script(f"python -m {PPO} -m trainer.nnodes=1,2 data.train_files=[a,b]").jobs
+    assert [word.unknown for word in job.arguments] == ["a sweep of Hydra", ""]
+
+
+def test_a_word_from_outside_is_no_override_and_is_told() -> None:
+    script = parse_script(f'python -m {PPO} trainer.nnodes=1 "$1" "$FOO" "$(date)"')
+    [job] = script.jobs
+    assert [word.text for word in job.arguments] == ["trainer.nnodes=1"]
+    assert [note.unread for note in script.notes] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    "start", ["trainer.nnodes=1\n", "trainer.nnodes=1 \\\n  # data.val_batch_size=2 \\\n", "\n"]
+)
+def test_overrides_that_bash_does_not_pass_are_reported(start: str) -> None:
+    [job] = parse_script(f"python -m {PPO} {start}  trainer.n_gpus_per_node=4 \\\n  data.seed=1\n").jobs
+    assert [word.text for word in job.cut_off] == ["trainer.n_gpus_per_node=4", "data.seed=1"]
+    found = lint_job(job, {"verl": "0.9.1"}).findings
+    assert "bash runs this line as another command" in next(
+        one.message for one in found if one.rule == "TORN-OVERRIDE"
+    )
+
+
+def test_the_variables_of_a_ray_job_are_those_of_a_file_beside_the_script(tmp_path: Path) -> None:
+    (tmp_path / "env.yaml").write_text('env_vars:\n  TASK_QUEUE_ENABLE: "2"\n')
+    (tmp_path / "bad.yaml").write_text("env_vars: [")
+    start = "ray job submit --runtime-env"
+    script = parse_script(f"{start} ./env.yaml -- python -m {PPO} a.b=1", "run.sh", tmp_path)
+    assert script.jobs[0].env["TASK_QUEUE_ENABLE"].text == "2"
+    for file, problem in {"bad.yaml": "it is not valid", "other.yaml": "no such file"}.items():
+        script = parse_script(f"{start}={file} -- python -m {PPO} a.b=1", "run.sh", tmp_path)
+        assert problem in script.notes[0].text
+
+
+def test_windows_line_ends_are_told() -> None:
+    script = parse_script(f"python -m {PPO} \\\r\n  trainer.nnodes=1\r\n")
+    assert script.notes[0].unread
+    assert "dos2unix" in script.notes[0].text

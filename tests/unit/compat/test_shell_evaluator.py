@@ -43,6 +43,33 @@ def commands_read(script: str, folder: Path | None = None) -> list[list[str]]:
 
 
 SCRIPTS = [
+    "python a=1 \\\n  # b=2 \\\n  c=3\npython d # e \\\npython f",
+    "declare -A M=([t.n]=1 [d.x-y]=2); M[a.b]=3; python ${M[t.n]} ${M[d.x-y]} ${M[a.b]} ${#M[@]}",
+    "for a in 1 2 3; do for b in x y; do [ $a$b = 2x ] && continue 2; python $a$b; done; done",
+    "for a in 1 2 3; do [ $a = 2 ] && break; python $a; done; python $a",
+    "while true; do for i in 1 2; do python $i; break 2; done; python no; done; python end",
+    "for ((i = 0; ; i++)); do [ $i = 3 ] && break; [ $i = 1 ] && continue; python $i; done",
+    'A=(a b c d); unset \'A[1]\'; python "${A[@]}"; unset A[0]; python "${A[@]}"; unset A; python ${A-none}',
+    'f() { local -n out=$1; out+=(x=$2); }; A=(a); f A 1; f A 2; python "${A[@]}"; out=3; python $out ${#A[@]}',
+    "declare -n r=X; X=1; r=2; python $X $r",
+    "I=1; : $((I <<= 2)) $((I |= 3)); python $I; J=7; ((J &= 5)); ((J ^= 1, J >>= 1)); python $J",
+    "declare -i C=6/2; C+=3; python $C; X='2 * 4'; python $((X + 1)) $((Y = X))",
+    "IFS=: X=a:b::c; IFS=:; python $X; IFS=' ,'; Y=' a , b,,c '; python $Y",
+    "A=(a b c); IFS=,; python \"${A[*]}\" ${A[*]}; IFS=; Z='x y'; python $Z",
+    "IFS=, read -r A B <<< '3,4,5'; python $A $B; read -r C D <<< ' x  y z '; python \"$C|$D\"",
+    "IFS=';' read -ra P <<< 'a=1;b=2;'; python \"${P[@]}\"; read -d '' Q <<EOF\na\n b\nEOF\npython $Q",
+    "while read -r q r; do python $q-$r; done <<EOF\n1 2\n3 4 5\nEOF",
+    "printf '%s\\n' 3 4 | while read -r q; do python $q; done; python ${q-none}",
+    "mapfile -t A <<EOF\na 1\nb\nEOF\npython \"${A[@]}\"; readarray -t B < <(printf '%s\\n' x 'y z'); python \"${B[@]}\"",
+    "printf -v N 'e_%s_%03d_%.1e' q 8 0.000001; python $N \"$(printf \"'%s',\" a b)\" \"$(printf '%5s|%-4s|%%' x y)\"",
+    't() { echo 4; }; f() { local d=$1; echo "[\'$d/a\']"; }; python $(t) "$(f /x)" `t` $(t | while read -r x; do echo $x$x; done)',
+    'j() { local IFS=$1; shift; echo "$*"; }; A=(a b c); python $(j , "${A[@]}") $(IFS=+; echo "${A[*]}")',
+    "x=$(if [ a = a ]; then echo yes; else echo no; fi); python $x $(false || echo or) $([ 1 = 2 ] && echo and)",
+    "x=1; y=$(x=2; echo $x); python $x $y; python $(: # nothing\n) `# comment` end",
+    "f() { for i in 1 2 3; do [ $i = 2 ] && return; python $i; done; }; f; python end",
+    "set -e; set -- a b; python $1; set x y z; python $2 $#",
+    "python [{a,b}]x y=[{1,2},3] {a,b=[c]}",
+    "X=a; [[ -v X ]] && python set; f() { echo \"$@\"; }; python $(f {1..3}) $(f 'a b')",
     'A=(a=1 "b c" d); python "${A[@]}"',
     "A=(a=1 'b c' d); python ${A[@]} end",
     'A=(1 2); A+=(3); python "${A[*]}" "${#A[@]}" ${A[1]} "${A[@]:1:1}" ${A[-1]}',
@@ -252,3 +279,50 @@ def test_hostile_scripts_end(bomb: str) -> None:
 )
 def test_a_script_is_read_as_on_a_machine_with_npus(script: str, expected: str) -> None:
     assert commands_read(script) == [["a.py", expected]]
+
+
+def programs(script: str) -> list[str]:
+    """The last words of the programs that a script starts."""
+    evaluator = Evaluator("script.sh", None)
+    evaluator.read(script)
+    return [command.arguments[-1].text for command in evaluator.commands if len(command.arguments) > 1]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "cat > /tmp/r_$$.sh <<'EOF'\npython -m x a=1\nEOF\nbash /tmp/r_$$.sh",
+        "cat <<EOF | tee r.sh\npython -m x a=1\nEOF\nchmod +x r.sh\n./r.sh",
+        "{ echo 'python -m x \\'; echo 'a=1'; } > r.sh; source ./r.sh",
+        "N=1\nbash <<EOF\npython -m x a=$N\nEOF",
+        "bash -s -- 1 <<'EOF'\npython -m x a=$1\nEOF",
+        "ssh host <<'EOF'\npython -m x a=1\nEOF",
+        "echo 'python -m x a=1' | sh",
+        "ssh host 'cd /d; python -m x a=1'",
+        "tmux new-session -d 'python -m x a=1'",
+        "sbatch --wrap='python -m x a=1'",
+        "xargs -I{} python -m x a={} <<< 1",
+        "echo a=1 | xargs python -m x",
+        "out=$(python -m x a=1)",
+        "diff <(python -m x a=1) b",
+        "conda run -n e python -m x a=1",
+        "python -m x a=1 | tee -a log.txt",
+    ],
+)
+def test_a_program_is_found_wherever_a_script_starts_it(script: str) -> None:
+    assert "a=1" in programs(script)
+
+
+@pytest.mark.parametrize(
+    "script", ["pkill -f 'python -m x a=1'", "grep 'python -m x a=1' f", "echo 'python -m x a=1' > notes"]
+)
+def test_a_text_about_a_program_starts_none(script: str) -> None:
+    assert "a=1" not in programs(script)
+
+
+def test_a_script_that_is_not_there_is_told() -> None:
+    evaluator = Evaluator("script.sh", None)
+    evaluator.read("bash other.sh a=1")
+    assert [note.text for note in evaluator.notes] == [
+        "`other.sh` is not read: no such file lies beside this script"
+    ]

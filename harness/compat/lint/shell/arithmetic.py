@@ -8,7 +8,7 @@ from harness.compat.lint.shell.syntax_tree import SyntaxNode
 
 MAX_EXPONENT = 64
 _BITS = 64
-_ASSIGNMENTS = ("=", "+=", "-=", "*=", "/=", "%=")
+_ASSIGNMENTS = ("=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "|=", "^=")
 
 
 class UnknownNumberError(Exception):
@@ -16,9 +16,12 @@ class UnknownNumberError(Exception):
 
 
 class Arithmetic:
-    """Evaluates expressions. read: the number in a word; assign: sets a variable."""
+    """Evaluates expressions.
 
-    def __init__(self, read: Callable[[SyntaxNode], int], assign: Callable[[str, int], None]) -> None:
+    read: the number in a word. assign: sets a variable; None stands for a number that is not known.
+    """
+
+    def __init__(self, read: Callable[[SyntaxNode], int], assign: Callable[[str, int | None], None]) -> None:
         self._read, self._assign = read, assign
 
     def value(self, node: SyntaxNode) -> int:
@@ -47,10 +50,15 @@ class Arithmetic:
     def _binary(self, node: SyntaxNode) -> int:
         operator, left, right = node.text("Op"), _operand(node, "X"), _operand(node, "Y")
         if operator in _ASSIGNMENTS:
-            number = self.value(right)
-            if operator != "=":
-                number = _calculate(operator[:-1], self.value(left), number)
-            self._assign(_name(left), number)
+            name = _name(left)
+            try:
+                number = self.value(right)
+                if operator != "=":
+                    number = _wrapped(_calculate(operator[:-1], self.value(left), number))
+            except UnknownNumberError:
+                self._assign(name, None)
+                raise
+            self._assign(name, number)
             return number
         if operator == "?":
             yes, no = _operand(right, "X"), _operand(right, "Y")

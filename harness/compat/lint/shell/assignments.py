@@ -35,11 +35,18 @@ def declare(node: SyntaxNode, world: World, expander: Expander) -> None:
             if not value.startswith("-"):
                 _declared(kind, options, value, world)
             continue
+        if "n" in options and kind in _LOCAL_KINDS:
+            target = expander.text(assign.child("Value"), world)
+            if not target.unknown and target.text != name.text():
+                world.references[name.text()] = target.text
+            continue
         local = kind in _LOCAL_KINDS and "g" not in options and world.hidden is not None
         if local:
             world.make_local(name.text())
         if assign.flag("Naked") and ("A" in options or local):
             world.assign(name.text(), {} if "A" in options else Expansion(text=""), assign.location)
+        if "i" in options:
+            world.integers |= {name.text()}
         if not assign.flag("Naked"):
             assign_variable(assign, world, expander, keyed="A" in options)
         _declared(kind, options, name.text(), world)
@@ -55,7 +62,7 @@ def assign_variable(node: SyntaxNode, world: World, expander: Expander, *, keyed
     name_node = node.child("Name")
     if name_node is None:
         return
-    name, before = name_node.text(), world.variables.get(name_node.text())
+    name, before = name_node.text(), world.variable(name_node.text())
     where = node.location
     array, index = node.child("Array"), node.child("Index")
     if array is not None:
@@ -65,6 +72,9 @@ def assign_variable(node: SyntaxNode, world: World, expander: Expander, *, keyed
         world.assign(name, value, where)
         return
     text = expander.text(node.child("Value"), world)
+    if name in world.integers and index is None:
+        _assign_number(name, text, world, expander, where, append=node.flag("Append"))
+        return
     if index is not None:
         _assign_element(name, before, index, text, world, expander, where, append=node.flag("Append"))
         return
@@ -76,6 +86,19 @@ def assign_variable(node: SyntaxNode, world: World, expander: Expander, *, keyed
             return
         text = before.text + text
     world.assign(name, placed(Expansion(text=text.text, unknown=text.unknown), where), where)
+
+
+def _assign_number(
+    name: str, text: Expansion, world: World, expander: Expander, where: Location, *, append: bool
+) -> None:
+    """An assignment to a variable of `declare -i`, whose value is arithmetic."""
+    try:
+        number = expander.number_in(text, world)
+        before = world.text(name) if append else None
+        number += expander.number_in(before, world) if before is not None else 0
+        world.assign(name, Expansion(text=str(number)), where)
+    except UnknownNumberError as error:
+        world.assign(name, Expansion(text=f"${{{name}}}", unknown=str(error) or name), where)
 
 
 def _assign_element(

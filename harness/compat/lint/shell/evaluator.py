@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 from harness.compat.lint.lint_measurements import ScriptNote
@@ -17,16 +18,21 @@ from harness.compat.lint.shell.arithmetic import UnknownNumberError
 from harness.compat.lint.shell.assignments import assign_variable, declare
 from harness.compat.lint.shell.conditions import Truth, evaluate_clause, evaluate_test
 from harness.compat.lint.shell.expansion import Expander
-from harness.compat.lint.shell.outcomes import Outcomes, bounded
-from harness.compat.lint.shell.substitution import MAX_ITERATIONS, command_output
-from harness.compat.lint.shell.syntax_tree import MAX_SCRIPT_BYTES, SyntaxNode, parse_bash
-from harness.compat.lint.shell.values import (
-    Expansion,
-    ScriptValue,
-    TooLargeError,
-    joined,
+from harness.compat.lint.shell.launchers import (
+    PREFIXES,
+    command_lines,
+    is_npu_probe,
+    looked_up,
+    shell_script,
+    xargs_commands,
 )
-from harness.compat.lint.shell.world import World, merged
+from harness.compat.lint.shell.loops import Loops
+from harness.compat.lint.shell.outcomes import Outcomes, bounded
+from harness.compat.lint.shell.redirections import changed_folder, redirections_of
+from harness.compat.lint.shell.syntax_tree import MAX_SCRIPT_BYTES, SyntaxNode, parse_bash
+from harness.compat.lint.shell.text_filters import FILTERS, filtered
+from harness.compat.lint.shell.values import Expansion, ScriptValue, TooLargeError, joined
+from harness.compat.lint.shell.world import World
 from harness.errors import InputError, Location
 
 # Each bound is far above what launch scripts need, and keeps hostile ones below two seconds.
@@ -35,11 +41,10 @@ MAX_NESTING = 25
 #: Scripts, and strings that are scripts: each is parsed by a process.
 MAX_PARSED = 50
 MAX_COMMANDS = 500
-NPU_IMPORT = re.compile(r"\s*import torch(?:_npu)?(?:\s*[,;]\s*(?:import )?torch_npu)?\s*")
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _ENV_OPTION = re.compile(r"(?:-u|--unset=?)(?P<name>.*)")
-_SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
+PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
 _BLOCKED_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
 
 
@@ -51,7 +56,6 @@ class Call:
     world: World
     own: World
     where: Location
-    redirections: Sequence[SyntaxNode] = ()
 
     def without_first(self, count: int) -> Call:
         """The command line that `nohup` or `env` runs."""
@@ -70,25 +74,27 @@ class Command:
 class Evaluator:
     """Reads one script and the files beside it that it sources.
 
-    commands: the programs that it starts, without repetitions. notes: what was not read or is not known.
-    stopped: the note about the rest of the script, if reading it was given up.
+    path: of the script. commands: the programs that it starts, without repetitions. notes: what was not read
+    or is not known. stopped: the note about the rest of the script, if reading it was given up.
     """
 
     def __init__(self, path: str, folder: Path | None) -> None:
-        self._path, self._folder = path, folder
+        self.path, self._folder = path, folder
         self._steps = 0
         self._nesting = 0
         self._parsed = 0
+        self._substitutions = 0
         self._where = Location(path, 1)
-        self._expander = Expander(b"", self._output)
+        self._expressions = count()
+        self._expander = Expander(b"", self._output, self._expressions)
         self.commands: list[Command] = []
         self.notes: list[ScriptNote] = []
         self.stopped: ScriptNote | None = None
 
     def read(self, text: str) -> None:
         """Read the script; InputError if bash would not accept it."""
-        world = World(script=self._path)
-        tree = parse_bash(text, self._path)
+        world = World(script=self.path)
+        tree = parse_bash(text, self.path)
         try:
             self._script(tree, text, world)
         except (TooLargeError, RecursionError) as error:
@@ -99,7 +105,7 @@ class Evaluator:
 
     def _script(self, tree: SyntaxNode, text: str, world: World) -> Outcomes:
         before = self._expander
-        self._expander = Expander(text.encode("utf-8", "surrogateescape"), self._output)
+        self._expander = Expander(text.encode("utf-8", "surrogateescape"), self._output, self._expressions)
         try:
             return self._statements(tree.children("Stmts"), world)
         finally:
@@ -114,7 +120,7 @@ class Evaluator:
         if self._parsed > MAX_PARSED:
             raise TooLargeError(f"it runs more than {MAX_PARSED} other scripts and strings")
         try:
-            tree = parse_bash(text.text, self._path, where)
+            tree = parse_bash(text.text, self.path, where)
         except InputError as error:
             why = error.problems[0].why
             self._note(where, f"a command in a string is not read: {why}", unread=True)
@@ -122,25 +128,22 @@ class Evaluator:
         return self._deeper(lambda: self._script(tree, text.text, world))
 
     def _output(self, node: SyntaxNode, world: World) -> Expansion | None:
+        """What the commands in `$(...)` or `<(...)` print; None if only a run knows it."""
         statements = node.children("Stmts")
-        taken = self._taken(statements[0], world) if len(statements) == 1 else None
-        return command_output(taken, world, self._expander) if taken else None
-
-    def _taken(self, statement: SyntaxNode, world: World) -> SyntaxNode | None:
-        """The command of `A && B` or `A || B` that prints, as far as it is known which of them run.
-
-        The command that decides is a condition, which prints nothing. None if no command runs after it.
-        """
-        command = statement.child("Cmd")
-        if command is None or command.kind != "BinaryCmd" or command.text("Op") not in ("&&", "||"):
-            return statement
-        left, right = command.child("X"), command.child("Y")
-        truths = {truth.known for _, truth in self._statement(left, world.copy())} if left else {None}
-        if left is None or right is None or len(truths) != 1 or None in truths:
-            return statement
-        if truths == {command.text("Op") == "&&"}:
-            return self._taken(right, world)
-        return self._taken(left, world) if command.text("Op") == "||" else None
+        folder = changed_folder(statements[0], world, self._expander) if len(statements) == 1 else None
+        if folder is not None:
+            return folder
+        inner = world.copy()
+        inner.output = Expansion(text="")
+        self._substitutions += 1
+        try:
+            outcomes = self._deeper(lambda: self._statements(statements, inner))
+        finally:
+            self._substitutions -= 1
+        output = _printed_by(outcomes)
+        if output is None or output.unknown.startswith(("$(", "`")):
+            return None
+        return Expansion(text=output.text.rstrip("\n"), unknown=output.unknown)
 
     def _deeper(self, read: Callable[[], Outcomes]) -> Outcomes:
         self._nesting += 1
@@ -152,7 +155,8 @@ class Evaluator:
             self._nesting -= 1
 
     def _note(self, where: Location, text: str, *, unread: bool = False) -> None:
-        note = ScriptNote(line=where.line, text=text, unread=unread)
+        # What `$(...)` prints is a value; one that is not known is told where it is used.
+        note = ScriptNote(line=where.line, text=text, unread=unread and not self._substitutions)
         if note not in self.notes:
             self.notes.append(note)
 
@@ -173,16 +177,17 @@ class Evaluator:
         command = statement.child("Cmd")
         if command is None:
             return [(world, Truth.YES)]
-        outcomes = self._command(command, world, statement.children("Redirs"))
+        redirections = redirections_of(statement.children("Redirs"), world, self._expander, self._output)
+        outcomes = redirections.run(lambda inner: self._command(command, inner), world)
         if statement.flag("Negated"):
             return [(after, truth.negated()) for after, truth in outcomes]
         return outcomes
 
-    def _command(self, node: SyntaxNode, world: World, redirections: Sequence[SyntaxNode]) -> Outcomes:
+    def _command(self, node: SyntaxNode, world: World) -> Outcomes:
         readers: dict[str, Callable[[SyntaxNode, World], Outcomes]] = {
             "IfClause": self._if,
-            "ForClause": self._for,
-            "WhileClause": self._while,
+            "ForClause": self._loop,
+            "WhileClause": self._loop,
             "CaseClause": self._case,
             "BinaryCmd": self._joined_commands,
             "Block": lambda node, world: self._statements(node.children("Stmts"), world),
@@ -197,7 +202,7 @@ class Evaluator:
             "TimeClause": self._timed,
         }
         if node.kind == "CallExpr":
-            return self._call(node, world, redirections)
+            return self._call(node, world)
         if node.kind not in readers:
             self._note(node.location, f"`{self._expander.raw(node)[:60]}` is not read", unread=True)
             return [(world, Truth.OPEN)]
@@ -239,85 +244,15 @@ class Evaluator:
             found = truth if found is Truth.NO else found
         return found
 
-    def _for(self, node: SyntaxNode, world: World) -> Outcomes:
-        loop = node.child("Loop")
-        if loop is None or node.flag("Select"):
-            self._note(node.location, "a `select` loop is not read", unread=True)
-            return [(world, Truth.OPEN)]
-        if loop.kind == "CStyleLoop":
-            return self._counting(node, loop, world)
-        name_node = loop.child("Name")
-        name = name_node.text() if name_node is not None else ""
-        items = self._expander.all_fields(loop.children("Items"), world)
-        outcomes: Outcomes = [(world, Truth.YES)]
-        for item in items[:MAX_ITERATIONS]:
-            following: Outcomes = []
-            for before, truth in outcomes:
-                if before.running:
-                    # An unknown list has unknown elements, which have the name of the loop's variable.
-                    value = Expansion(text=f"${name}", unknown=name) if item.whole else item
-                    before.assign(name, value, node.location)
-                    following += self._statements(node.children("Do"), before)
-                else:
-                    following.append((before, truth))
-            outcomes = bounded(following)
-        if len(items) > MAX_ITERATIONS:
-            self._note(node.location, f"a loop is read {MAX_ITERATIONS} times only", unread=True)
-        return outcomes
-
-    def _counting(self, node: SyntaxNode, loop: SyntaxNode, world: World) -> Outcomes:
-        """`for ((init; condition; step))`."""
-        outcomes: Outcomes = [(world, Truth.YES)]
-        try:
-            if loop.child("Init") is not None:
-                self._expander.number(loop.child("Init"), world)
-            for _ in range(MAX_ITERATIONS):
-                if not self._expander.number(loop.child("Cond"), world):
-                    return outcomes
-                outcomes = self._statements(node.children("Do"), world)
-                if len(outcomes) > 1:
-                    outcomes = [(merged([one for one, _ in outcomes]), Truth.YES)]
-                world = outcomes[0][0]
-                if not world.running:
-                    return outcomes
-                if loop.child("Post") is not None:
-                    self._expander.number(loop.child("Post"), world)
-        except UnknownNumberError:
-            return self._once_or_not(node, world)
-        self._note(node.location, f"a loop is read {MAX_ITERATIONS} times only", unread=True)
-        return outcomes
-
-    def _while(self, node: SyntaxNode, world: World) -> Outcomes:
-        outcomes: Outcomes = []
-        for _ in range(MAX_ITERATIONS):
-            found = self._statements(node.children("Cond"), world)
-            world, truth = found[0] if len(found) == 1 else (merged([one for one, _ in found]), Truth.OPEN)
-            known = truth.negated().known if node.flag("Until") else truth.known
-            if known is False or not world.running:
-                return [*outcomes, (world, Truth.YES)]
-            if known is None:
-                return bounded([*outcomes, *self._once_or_not(node, world)])
-            after = self._statements(node.children("Do"), world)
-            running = [one for one, _ in after if one.running]
-            outcomes += [(one, truth) for one, truth in after if not one.running]
-            if not running:
-                return bounded(outcomes)
-            world = running[0] if len(running) == 1 else merged(running)
-        self._note(node.location, f"a loop is read {MAX_ITERATIONS} times only", unread=True)
-        return bounded([*outcomes, (world, Truth.OPEN)])
-
-    def _once_or_not(self, node: SyntaxNode, world: World) -> Outcomes:
-        return [*self._statements(node.children("Do"), world.copy()), (world, Truth.YES)]
+    def _loop(self, node: SyntaxNode, world: World) -> Outcomes:
+        return Loops(self._expander, self._statements, self._note).read(node, world)
 
     def _joined_commands(self, node: SyntaxNode, world: World) -> Outcomes:
         left, right, operator = node.child("X"), node.child("Y"), node.text("Op")
         if left is None or right is None:
             return [(world, Truth.OPEN)]
         if operator not in ("&&", "||"):
-            # Each command of a pipeline runs in a process of its own.
-            self._statement(left, world.copy())
-            self._statement(right, world.copy())
-            return [(world, Truth.RAN)]
+            return self._pipeline(left, right, world)
         outcomes: Outcomes = []
         for after, truth in self._statement(left, world):
             if not after.running:
@@ -335,8 +270,22 @@ class Evaluator:
                 outcomes.append((after, truth))
         return bounded(outcomes)
 
+    def _pipeline(self, left: SyntaxNode, right: SyntaxNode, world: World) -> Outcomes:
+        """Each command of a pipeline runs in a process of its own."""
+        first, second = world.copy(), world.copy()
+        first.output = Expansion(text="")
+        second.input = _printed_by(self._statement(left, first))
+        return self._after(self._statement(right, second), world)
+
     def _subshell(self, node: SyntaxNode, world: World) -> Outcomes:
-        self._statements(node.children("Stmts"), world.copy())
+        return self._after(self._statements(node.children("Stmts"), world.copy()), world)
+
+    def _after(self, outcomes: Outcomes, world: World) -> Outcomes:
+        """The world after commands in a process of their own, which print texts and write files."""
+        if world.output is not None:
+            world.output = _printed_by(outcomes) or Expansion(text="$(...)", unknown="$(...)")
+        for after, _truth in outcomes:
+            world.files |= after.files
         return [(world, Truth.RAN)]
 
     def _function(self, node: SyntaxNode, world: World) -> Outcomes:
@@ -367,7 +316,7 @@ class Evaluator:
         declare(node, world, self._expander)
         return [(world, Truth.YES)]
 
-    def _call(self, node: SyntaxNode, world: World, redirections: Sequence[SyntaxNode]) -> Outcomes:
+    def _call(self, node: SyntaxNode, world: World) -> Outcomes:
         assigns, words = node.children("Assigns"), node.children("Args")
         arguments = self._expander.all_fields(words, world)
         if not arguments:
@@ -380,9 +329,7 @@ class Evaluator:
             name = assign.child("Name")
             if name is not None:
                 own.export(name.text())
-        return self._run(
-            Call(arguments=arguments, world=world, own=own, where=node.location, redirections=redirections)
-        )
+        return self._run(Call(arguments=arguments, world=world, own=own, where=node.location))
 
     def _run(self, call: Call) -> Outcomes:
         arguments, world, where = call.arguments, call.world, call.where
@@ -394,11 +341,14 @@ class Evaluator:
             ".": self._source,
             "eval": self._eval,
             "unset": builtin_commands.unset,
-            "read": builtin_commands.read_unknown,
-            "mapfile": builtin_commands.read_unknown,
-            "readarray": builtin_commands.read_unknown,
+            "read": lambda words, world, where: builtin_commands.read(words, world, where, call.own),
+            "mapfile": builtin_commands.mapfile,
+            "readarray": builtin_commands.mapfile,
             "getopts": builtin_commands.read_unknown,
             "printf": builtin_commands.printf,
+            "echo": builtin_commands.echo,
+            "break": builtin_commands.leave_loop,
+            "continue": builtin_commands.leave_loop,
         }
         if name in world.functions:
             return self._function_call(arguments, world)
@@ -406,7 +356,7 @@ class Evaluator:
             after = world.copy()
             after.ended, after.returned = name == "exit", name == "return"
             return [(after, Truth.OPEN)]
-        if name in ("true", ":", "echo") or _is_npu_probe(arguments):
+        if name in ("true", ":") or is_npu_probe(arguments):
             return [(world, Truth.YES)]
         if name == "false":
             return [(world, Truth.NO)]
@@ -414,11 +364,14 @@ class Evaluator:
             return [(world, evaluate_test(arguments[1:-1]))]
         if name == "test":
             return [(world, evaluate_test(arguments[1:]))]
-        if name == "read" and call.redirections:
-            return builtin_commands.read_document(arguments, world, where, call.redirections, self._expander)
         if name in commands:
             return commands[name](arguments, world, where)
-        if name in ("exec", "command", "builtin", "time", "nohup", "sudo") and len(arguments) > 1:
+        program = looked_up(arguments)
+        if program is not None:
+            known = PYTHON.fullmatch(program.text) and not program.unknown
+            world.write(program if known else Expansion(text="$(which)", unknown="$(which)"))
+            return [(world, Truth.OPEN)]
+        if name in PREFIXES and len(arguments) > 1:
             outcomes = self._run(call.without_first(1))
             if name == "exec":
                 for after, _truth in outcomes:
@@ -430,18 +383,22 @@ class Evaluator:
         arguments, world, own, where = call.arguments, call.world, call.own, call.where
         if arguments[0].whole:
             self._note(where, f"the command in {arguments[0].text} is not read", unread=True)
-        if Path(arguments[0].text).name == "env":
+        name = Path(arguments[0].text).name
+        if name == "env":
             return self._env(call)
-        shell = _shell_argument(arguments)
-        if shell is not None:
-            kind, position = shell
-            inner = own.copy()
-            if kind == "-c":
-                inner.arguments = tuple(arguments[position + 2 :])
-                self._nested(arguments[position], inner, arguments[position].where)
-                return [(world, Truth.RAN)]
-            if self._other_script(arguments[position:], inner):
-                return [(world, Truth.RAN)]
+        if name in FILTERS and self._filter(call, name):
+            return [(world, Truth.RAN)]
+        if name == "xargs":
+            for words in xargs_commands(arguments, world.input):
+                self._run(replace(call, arguments=words, world=world.copy(), own=own.copy()))
+            return [(world, Truth.RAN)]
+        if self._script_of(call):
+            return [(world, Truth.RAN)]
+        for line in command_lines(arguments):
+            self._nested(line, own.copy(), line.where)
+        world.write(_printed(arguments))
+        if self._substitutions and not any(PYTHON.fullmatch(argument.text) for argument in arguments):
+            return [(world, Truth.RAN)]
         if len(self.commands) >= MAX_COMMANDS:
             raise TooLargeError(f"it starts more than {MAX_COMMANDS} programs")
         environment = {
@@ -451,6 +408,52 @@ class Evaluator:
         if command not in self.commands:
             self.commands.append(command)
         return [(world, Truth.RAN)]
+
+    def _filter(self, call: Call, name: str) -> bool:
+        """Print what a program makes of its input, and whether it is one that only does this."""
+        arguments, world = call.arguments, call.world
+        source = world.input if world.input is not None and not world.input.unknown else None
+        words = [word.text for word in arguments[1:]]
+        if name == "tee":
+            for word in arguments[1:]:
+                if world.input is not None and not word.text.startswith("-"):
+                    world.files[word.text.removeprefix("./")] = world.input
+        if name == "cat" and len(words) == 1 and words[0] != "-":
+            world.write(world.files.get(words[0].removeprefix("./")) or _printed(arguments))
+            return True
+        if name == "cat" and not words and world.input is not None:
+            # A document can have unknown parts, which have names.
+            world.write(world.input)
+            return True
+        unknown = any(word.unknown for word in arguments)
+        text = None if unknown else filtered(name, words, source.text if source else None)
+        if text is None and name in ("xargs", "conda"):
+            return False
+        world.write(Expansion(text=text) if text is not None else _printed(arguments))
+        return True
+
+    def _script_of(self, call: Call) -> bool:
+        """Read the script that a command starts: a file, a string, or the input of a shell."""
+        arguments, inner = call.arguments, call.own.copy()
+        inner.output = None
+        if arguments[0].text.endswith(".sh") and self._other_script(arguments, inner):
+            return True
+        kind, position = shell_script(arguments) or ("", 0)
+        if kind == "-c":
+            inner.arguments = tuple(arguments[position + 2 :])
+            self._nested(arguments[position], inner, arguments[position].where)
+        elif kind == "file":
+            if not self._other_script(arguments[position:], inner):
+                self._note(
+                    call.where,
+                    f"`{arguments[position].text}` is not read: no such file lies beside this script",
+                )
+                return False
+        elif (kind == "input" or Path(arguments[0].text).name == "ssh") and inner.input is not None:
+            inner.arguments = tuple(arguments[position:]) if kind else ()
+            document, inner.input = inner.input, None
+            self._nested(document, inner, call.where)
+        return bool(kind)
 
     def _env(self, call: Call) -> Outcomes:
         position, own = 1, call.own
@@ -478,21 +481,23 @@ class Evaluator:
 
     def _other_script(self, arguments: Sequence[ScriptValue], world: World) -> bool:
         """Read another script that this one starts, if it lies beside it."""
-        text = self._text_beside(arguments[0])
+        text = self._text_beside(arguments[0], world)
         if text is None:
             return False
         world.arguments = tuple(arguments[1:])
         world.variables = {name: value for name, value in world.variables.items() if value.exported}
-        self._nested(Expansion(text=text), world, arguments[0].where)
+        self._nested(text, world, arguments[0].where)
         return True
 
     def _function_call(self, arguments: list[ScriptValue], world: World) -> Outcomes:
         before, body = (world.arguments, world.hidden), world.functions[arguments[0].text]
+        references = dict(world.references)
         world.arguments, world.hidden = tuple(arguments[1:]), {}
         outcomes = self._deeper(lambda: self._statement(body, world))
         for after, _truth in outcomes:
             after.forget_locals()
             (after.arguments, after.hidden), after.returned = before, False
+            after.references = references
         return outcomes
 
     def _eval(self, arguments: list[ScriptValue], world: World, where: Location) -> Outcomes:
@@ -501,15 +506,22 @@ class Evaluator:
     def _source(self, arguments: list[ScriptValue], world: World, where: Location) -> Outcomes:
         if len(arguments) < 2:
             return [(world, Truth.OPEN)]
-        text = self._text_beside(arguments[1])
+        text = self._text_beside(arguments[1], world)
         if text is None:
-            text = f"`{arguments[1].text}` is not read: no such file lies beside this script"
-            self._note(where, text, unread=True)
+            problem = f"`{arguments[1].text}` is not read: no such file lies beside this script"
+            self._note(where, problem, unread=True)
             return [(world, Truth.RAN)]
-        return self._nested(Expansion(text=text), world, where)
+        return self._nested(text, world, where)
 
-    def _text_beside(self, path: ScriptValue) -> str | None:
-        """The text of a script in the folder of this one or below; None if there is none."""
+    def file_text(self, path: ScriptValue) -> Expansion | None:
+        """The text of a file in the folder of the script or below; None if there is none."""
+        return self._text_beside(path, World(script=self.path))
+
+    def _text_beside(self, path: ScriptValue, world: World) -> Expansion | None:
+        """The text of a script that this one wrote, or in its folder or below; None if there is none."""
+        written = world.files.get(path.text.removeprefix("./"))
+        if written is not None:
+            return written
         if self._folder is None or path.unknown or _BLOCKED_NAMES.search(path.text):
             return None
         folder = self._folder.resolve()
@@ -517,28 +529,19 @@ class Evaluator:
             for base in (folder, Path()):
                 file = (base / path.text).resolve()
                 if file.is_relative_to(folder) and file.is_file() and file.stat().st_size <= MAX_SCRIPT_BYTES:
-                    return file.read_text("utf-8")
+                    return Expansion(text=file.read_text("utf-8"))
         except (OSError, ValueError):
             return None
         return None
 
 
-def _is_npu_probe(arguments: Sequence[ScriptValue]) -> bool:
-    """Whether a command only looks for the software of NPUs, which the machines have that lint judges for."""
-    words = [word.text for word in arguments]
-    imports = Path(words[0]).name.startswith("python") and words[1:2] == ["-c"] and len(words) == 3
-    return bool(imports and NPU_IMPORT.fullmatch(words[2]))
+def _printed_by(outcomes: Outcomes) -> Expansion | None:
+    """What commands print in every world after them; None if it differs."""
+    printed = {after.output for after, _truth in outcomes}
+    return printed.pop() if len(printed) == 1 else None
 
 
-def _shell_argument(arguments: Sequence[ScriptValue]) -> tuple[str, int] | None:
-    """Where a command gives a shell its script: "-c" and the string's index, or "file" and the path's."""
-    for position, argument in enumerate(arguments[:-1]):
-        if argument.unknown or not _SHELLS.fullmatch(argument.text):
-            continue
-        for index in range(position + 1, len(arguments)):
-            text = arguments[index].text
-            if text.startswith("-") and text.endswith("c") and index + 1 < len(arguments):
-                return "-c", index + 1
-            if not text.startswith("-"):
-                return "file", index
-    return None
+def _printed(arguments: Sequence[ScriptValue]) -> Expansion:
+    """The output of a program, which only a run knows."""
+    text = f"$({' '.join(argument.text for argument in arguments)[:200]})"
+    return Expansion(text=text, unknown=text)

@@ -6,13 +6,13 @@ File name patterns are not expanded, and nothing is executed: what only a run ca
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from harness.compat.lint.shell.arithmetic import Arithmetic, UnknownNumberError
 from harness.compat.lint.shell.braces import expand_braces
 from harness.compat.lint.shell.glob_pattern import GlobPattern, TooMuchWorkError, parse_glob
-from harness.compat.lint.shell.syntax_tree import SyntaxNode
+from harness.compat.lint.shell.syntax_tree import SyntaxNode, parse_bash
 from harness.compat.lint.shell.values import (
     MAX_TEXT,
     Expansion,
@@ -22,7 +22,9 @@ from harness.compat.lint.shell.values import (
     joined,
     placed,
 )
+from harness.compat.lint.shell.word_splitting import DEFAULT_IFS, split_fields
 from harness.compat.lint.shell.world import World
+from harness.errors import InputError
 
 _ESCAPE = re.compile(r"\\(\r?\n|.|\Z)", re.DOTALL)
 _ESCAPE_IN_QUOTES = re.compile(r"\\([$`\"\\\n])")
@@ -38,6 +40,8 @@ ALL_ELEMENTS = ("@", "*")
 #: Words of a command or elements of an array.
 MAX_FIELDS = 20_000
 MAX_NESTING = 60
+#: Texts that are parsed as arithmetic, each by a process.
+MAX_EXPRESSIONS = 20
 
 Fields = tuple[ScriptValue, ...]
 
@@ -46,12 +50,18 @@ class Expander:
     """Expands the words of one script.
 
     source: the script's bytes, for the text of unknowns. substitute: the output of a command substitution, if
-    it can be known without executing it.
+    it can be known without executing it. expressions: counts the texts that were parsed as arithmetic.
     """
 
-    def __init__(self, source: bytes, substitute: Callable[[SyntaxNode, World], Expansion | None]) -> None:
+    def __init__(
+        self,
+        source: bytes,
+        substitute: Callable[[SyntaxNode, World], Expansion | None],
+        expressions: Iterator[int],
+    ) -> None:
         self._source = source
         self._substitute = substitute
+        self._expressions = expressions
         self._depth = 0
 
     def raw(self, node: SyntaxNode) -> str:
@@ -71,8 +81,9 @@ class Expander:
     def fields(self, word: SyntaxNode, world: World) -> Fields:
         """The words that a word becomes: none, one or several."""
         parts = word.children("Parts")
-        if len(parts) == 1 and parts[0].kind == "Lit" and "{" in parts[0].text():
-            texts = (_unescaped(text, quoted=False) for text in expand_braces(parts[0].text()))
+        literal = "".join(part.text() if part.kind == "Lit" else "$" for part in parts)
+        if "{" in literal and all(part.kind == "Lit" for part in parts):
+            texts = (_unescaped(text, quoted=False) for text in expand_braces(literal))
             return tuple(ScriptValue(text=text, where=word.location) for text in texts)
         fields: list[ScriptValue] = []
         current: Expansion | None = None
@@ -108,8 +119,14 @@ class Expander:
         if node is None:
             raise UnknownNumberError("an expression that is not understood")
         arithmetic = Arithmetic(
-            lambda word: self._number_of(self.text(word, world), world),
-            lambda name, number: world.assign(name, Expansion(text=str(number)), node.location),
+            lambda word: self.number_in(self.text(word, world), world),
+            lambda name, number: world.assign(
+                name,
+                Expansion(text=f"${{{name}}}", unknown=name)
+                if number is None
+                else Expansion(text=str(number)),
+                node.location,
+            ),
         )
         return arithmetic.value(node)
 
@@ -150,7 +167,8 @@ class Expander:
             pieces.append((value.text if pieces else value.text[skip:], quoted))
         return parse_glob(pieces), ""
 
-    def _number_of(self, value: Expansion, world: World, depth: int = 0) -> int:
+    def number_in(self, value: Expansion, world: World, depth: int = 0) -> int:
+        """The number in a text, which can be the name of a variable or an expression; UnknownNumberError."""
         text = value.text.strip()
         if value.unknown or depth > MAX_NESTING:
             raise UnknownNumberError(value.unknown or "a variable that refers to itself")
@@ -162,8 +180,17 @@ class Expander:
             found = world.text(text)
             if found is None:
                 raise UnknownNumberError(text)
-            return self._number_of(found, world, depth + 1)
-        raise UnknownNumberError(text)
+            return self.number_in(found, world, depth + 1)
+        if next(self._expressions) >= MAX_EXPRESSIONS:
+            raise UnknownNumberError(text)
+        try:
+            tree = parse_bash(f"(({text}))", "")
+        except InputError as error:
+            raise UnknownNumberError(text) from error
+        command = next(iter(tree.children("Stmts"))).child("Cmd")
+        if command is None or command.kind != "ArithmCmd":
+            raise UnknownNumberError(text)
+        return self.number(command.child("X"), world)
 
     def _part_text(self, part: SyntaxNode, world: World, *, quoted: bool = False) -> Expansion:
         match part.kind:
@@ -182,6 +209,9 @@ class Expander:
             case "ParamExp":
                 found = self._parameter(part, world)
                 return found if isinstance(found, Expansion) else joined(found, " ")
+            case "ProcSubst":
+                # Its value is the name of a pipe; the command may start a program.
+                self._substitute(part, world)
             case "CmdSubst":
                 return self._substitute(part, world) or self._unknown(part)
         return self._unknown(part)
@@ -205,10 +235,12 @@ class Expander:
             return None
         found = self._parameter(part, world) if part.kind == "ParamExp" else self._part_text(part, world)
         if isinstance(found, Expansion):
-            return self._split(found, whole=part.kind != "ArithmExp")
-        return [piece for element in found for piece in self._split(element, whole=True)]
+            return self._split(found, world.separators, whole=part.kind != "ArithmExp")
+        return [piece for element in found for piece in self._split(element, world.separators, whole=True)]
 
-    def _split(self, value: Expansion, *, whole: bool) -> list[Expansion | None]:
+    def _split(self, value: Expansion, separators: str, *, whole: bool) -> list[Expansion | None]:
+        if separators != DEFAULT_IFS and not value.unknown:
+            return [replace(value, text=text) for text in split_fields(value.text, separators)]
         words = _WORD.findall(value.text) if value.unknown else value.text.split()
         if value.unknown and (len(words) < 2 or not whole):
             return [replace(value, whole=whole and bool(_ALONE.fullmatch(value.text)))]
@@ -237,7 +269,7 @@ class Expander:
         name = name_node.text() if name_node is not None else ""
         if node.flag("Excl"):
             pointed = world.text(name)
-            variable = world.variables.get(name)
+            variable = world.variable(name)
             if _is_every_element(node) and variable is not None:
                 return self._keys(variable)
             if pointed is None or pointed.unknown or node.child("Index") is not None:
@@ -263,7 +295,7 @@ class Expander:
         index = node.child("Index")
         if index is None:
             return world.text(name)
-        variable = world.variables.get(name)
+        variable = world.variable(name)
         if variable is None:
             return world.text(name) if name == "BASH_SOURCE" else None
         return variable.element(self._index(index, variable, world)) or Expansion(text="")
@@ -290,7 +322,7 @@ class Expander:
             # The script's own arguments: as it stands, it gets none.
             elements = world.arguments or ()
         else:
-            variable = world.variables.get(name)
+            variable = world.variable(name)
             if variable is not None and isinstance(variable.value, Expansion) and variable.value.unknown:
                 return self._unknown(node, variable.value.unknown)
             elements = variable.elements if variable is not None else ()
@@ -315,7 +347,7 @@ class Expander:
             return tuple(placed(one, node.location) for one in changed)
         if node.child("Repl") is not None:
             return tuple(placed(self._cut(node, element, world), element.where) for element in elements)
-        return joined(elements, " ") if _quoted_star(node, name) else elements
+        return joined(elements, world.separators[:1]) if _quoted_star(node, name) else elements
 
     def _operation(
         self, node: SyntaxNode, operation: SyntaxNode, name: str, value: Expansion | None, world: World

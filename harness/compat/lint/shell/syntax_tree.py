@@ -21,9 +21,11 @@ from harness.serialisation import JsonValue
 
 # verl's longest script has 14 KB. The tree of a script is up to 500 times as large as the script.
 MAX_SCRIPT_BYTES = 64 << 10
-PARSE_TIMEOUT_S = 2.0
+PARSE_TIMEOUT_S = 1.5
 # Go's memory limit is soft; the limit of the script's size bounds the memory.
 _MESSAGE = re.compile(r"(?:<standard input>:)?(?P<line>\d+):(?P<column>\d+):(?P<why>[^\n]*)")
+# A key of an associative array with a point, which shfmt takes for arithmetic: `[trainer.nnodes]=2`.
+_KEYED_ELEMENT = re.compile(rb"(?P<start>[\w(\s])\[(?P<key>[A-Za-z_][\w/@-]*\.[\w./@-]*)\](?=\+?=|\})")
 _ENVIRONMENT = {"GOMEMLIMIT": "200MiB", "GOMAXPROCS": "1"}
 
 
@@ -113,26 +115,58 @@ def parse_bash(text: str, file: str, place: Location | None = None) -> SyntaxNod
             fix="pass the script that contains the `python -m verl...` command",
         )
     try:
-        done = subprocess.run(
-            [_shfmt(), "-ln", "bash", "--to-json"],
-            input=data,
-            capture_output=True,
-            timeout=PARSE_TIMEOUT_S,
-            env={**os.environ, **_ENVIRONMENT},
-            check=False,
-        )
-        if done.returncode:
-            message = _MESSAGE.match(done.stderr.decode("utf-8", "replace"))
-            if message is None:
-                # shfmt itself failed: it has no more memory.
-                raise MemoryError
-            raise _syntax_error(message, file)
-        tree = json.loads(done.stdout)
+        tree = _parsed(data, file)
+        ends = _continued_comments(tree)
+        if ends:
+            changed = bytearray(data)
+            for end in ends:
+                changed[end] = ord(" ")
+            tree = _parsed(bytes(changed), file)
     except (subprocess.TimeoutExpired, RecursionError, MemoryError) as error:
         raise InputError(
             "this script cannot be parsed", where=Location(file), why="it is nested too deeply or too large"
         ) from error
     return SyntaxNode(tree, file, place)
+
+
+def _parsed(data: bytes, file: str) -> dict[str, JsonValue]:
+    """shfmt's tree; InputError if it refuses the script."""
+    done = subprocess.run(
+        [_shfmt(), "-ln", "bash", "--to-json"],
+        input=data,
+        capture_output=True,
+        timeout=PARSE_TIMEOUT_S,
+        env={**os.environ, **_ENVIRONMENT},
+        check=False,
+    )
+    if not done.returncode:
+        tree: dict[str, JsonValue] = json.loads(done.stdout)
+        return tree
+    message = _MESSAGE.match(done.stderr.decode("utf-8", "replace"))
+    if message is None:
+        # shfmt itself failed: it has no more memory.
+        raise MemoryError
+    keyed = _KEYED_ELEMENT.sub(rb'\g<start>["\g<key>"]', data)
+    if "zsh feature" in message["why"] and keyed != data:
+        return _parsed(keyed, file)
+    raise _syntax_error(message, file)
+
+
+def _continued_comments(tree: JsonValue) -> list[int]:
+    """The offsets of backslashes at the end of comments: for shfmt the command goes on, for bash it ends."""
+    found: list[int] = []
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, list):
+            waiting += node
+        elif isinstance(node, dict):
+            waiting += [one for one in node.values() if isinstance(one, (dict, list))]
+            text, end = node.get("Text"), node.get("Hash")
+            start = end.get("Offset") if isinstance(end, dict) else None
+            if isinstance(text, str) and isinstance(start, int) and re.search(r"\\\r?\n\Z", text):
+                found.append(start + len(text[: text.rindex("\\")].encode()) + 1)
+    return found
 
 
 def _syntax_error(message: re.Match[str], file: str) -> InputError:

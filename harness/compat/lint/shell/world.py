@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.compat.lint.shell.syntax_tree import SyntaxNode
@@ -13,6 +13,7 @@ from harness.compat.lint.shell.values import (
     VariableValue,
     unknown_variable,
 )
+from harness.compat.lint.shell.word_splitting import DEFAULT_IFS
 from harness.errors import Location
 
 
@@ -22,7 +23,11 @@ class World:
 
     script: path of the script, the value of `$0`. arguments: None for those of the script itself, which are
     given from outside. hidden: the variables that the local ones of a function hide (None: there was none);
-    it is None outside of functions. ended: `exit` was executed. returned: `return` was.
+    it is None outside of functions. ended: `exit` was executed. returned: `return` was. left_loops: how many
+    loops `break` leaves; continued: the last of them goes on with its next item, after `continue`.
+    references: variables that are names of others (`declare -n`). integers: those of `declare -i`.
+    input: what is left of the standard input, None if it is not known. output: what was printed, None if
+    nobody reads it. files: the texts of files that the script writes.
     """
 
     script: str
@@ -32,6 +37,13 @@ class World:
     hidden: dict[str, Variable | None] | None = None
     ended: bool = False
     returned: bool = False
+    left_loops: int = 0
+    continued: bool = False
+    references: dict[str, str] = field(default_factory=dict)
+    integers: frozenset[str] = frozenset()
+    input: Expansion | None = None
+    output: Expansion | None = None
+    files: dict[str, Expansion] = field(default_factory=dict)
 
     def copy(self) -> World:
         """A world that can change on its own."""
@@ -39,22 +51,63 @@ class World:
             self,
             variables=dict(self.variables),
             functions=dict(self.functions),
+            references=dict(self.references),
+            files=dict(self.files),
             hidden=None if self.hidden is None else dict(self.hidden),
         )
 
     @property
     def running(self) -> bool:
         """Whether the next command is executed."""
-        return not (self.ended or self.returned)
+        return not (self.ended or self.returned or self.left_loops)
+
+    def variable(self, name: str) -> Variable | None:
+        """A variable, also by the name of a reference to it; None if the script does not set it."""
+        return self.variables.get(self._resolved(name))
+
+    def _resolved(self, name: str) -> str:
+        for _ in self.references:
+            name = self.references.get(name, name)
+        return name
+
+    def remove_element(self, name: str, index: str) -> None:
+        """`unset NAME[INDEX]`; an array whose index is not a number of its elements is not known after it."""
+        variable = self.variable(name)
+        if variable is None or isinstance(variable.value, Expansion):
+            return
+        if isinstance(variable.value, Mapping):
+            self.assign(
+                name, {key: one for key, one in variable.value.items() if key != index}, variable.where
+            )
+            return
+        elements = list(variable.value)
+        if index.lstrip("-").isdigit() and -len(elements) <= int(index) < len(elements):
+            elements.pop(int(index))
+            self.assign(name, tuple(elements), variable.where)
+        elif not index.isdigit():
+            self.assign(name, Expansion(text=f"${{{name}[@]}}", unknown=f"{name}[{index}]"), variable.where)
+
+    @property
+    def separators(self) -> str:
+        """The characters at which words are split, `$IFS`; those of a new shell if they are not known."""
+        variable = self.variable("IFS")
+        return DEFAULT_IFS if variable is None or variable.text.unknown else variable.text.text
+
+    def write(self, text: Expansion) -> None:
+        """Print a text to the standard output."""
+        if self.output is not None:
+            self.output = self.output + text
 
     def assign(self, name: str, value: VariableValue, where: Location) -> None:
         """Set a variable; it stays exported if it was."""
+        name = self._resolved(name)
         before = self.variables.get(name)
         exported = before is not None and before.exported
         self.variables[name] = Variable(value=value, where=where, exported=exported)
 
     def export(self, name: str, *, exported: bool = True) -> None:
         """Mark a variable as exported; one without a value is given from outside and has none to show."""
+        name = self._resolved(name)
         before = self.variables.get(name)
         if before is not None:
             self.variables[name] = replace(before, exported=exported)
@@ -82,7 +135,7 @@ class World:
             if self.arguments is None:
                 return None
             return Expansion(text=str(len(self.arguments)))
-        variable = self.variables.get(name)
+        variable = self.variable(name)
         return variable.text if variable else None
 
     def _argument(self, index: int) -> Expansion | None:
@@ -117,6 +170,9 @@ def merged(worlds: Sequence[World]) -> World:
         )
     for world in worlds[1:]:
         first.functions |= world.functions
+        first.input = first.input if first.input == world.input else None
+        if first.output != world.output:
+            first.output = Expansion(text="$(...)", unknown="output that depends on conditions")
         if first.hidden is not None:
             first.hidden = {**(world.hidden or {}), **first.hidden}
         if world.arguments != first.arguments:
