@@ -228,7 +228,7 @@ def _fits(pattern: re.Pattern[str], word: str) -> bool:
     """
     if UNKNOWN_VALUE in word:
         return pattern.pattern.startswith(re.escape(word.partition("=")[0]))
-    return bool(pattern.fullmatch(word) or pattern.fullmatch(CHECKOUT.sub("", word)))
+    return any(pattern.fullmatch(one) for one in (word, CHECKOUT.sub("", word), CHECKOUT.sub("./", word)))
 
 
 def _overrides(words: Sequence[str]) -> Iterator[str]:

@@ -40,6 +40,8 @@ MAX_COMPOSITIONS = 60
 UNKNOWN_VALUE = "value_of_the_run_"
 _NO_NAME = re.compile(r"\W+")
 _SEARCH_PATH = re.compile(r"(?P<scheme>file|pkg)://(?P<path>[\w./-]+)")
+# An entry of the list `searchpath` without a scheme: a folder relative to where verl is started.
+_SEARCHED_FOLDER = re.compile(r"(?P<start>\s*-\s+)(?P<path>[\w.-]+(?:/[\w.-]+)+)\s*")
 _GROUP = re.compile(r"\w+")
 _CLASS_NAME = re.compile(r"\b[A-Z]\w*")
 _KEY = re.compile(r"'([^']+)'")
@@ -185,6 +187,12 @@ class VerlConfiguration:
             refused.append(guilty)
             taken.remove(guilty.override)
             values, problem = trial.compose(taken)
+        choices = [
+            one for one in refused if _is_choice(one.override.text) and "Could not find" in one.message
+        ]
+        if choices and len(choices) < len(refused):
+            # Keys that the missing choice has are refused because of it.
+            return Composition(values={}, refused=tuple(choices))
         incomplete = any(_key(one.text) == "hydra.searchpath" for one in taken)
         return Composition(values=values, refused=tuple(refused), problem=problem, incomplete=incomplete)
 
@@ -323,6 +331,7 @@ class VerlConfiguration:
             lambda found: f"file://{folder}/{_as_folder(found)}",
             data.decode("utf-8", "replace"),
         )
+        text = _with_searched_folders(text, folder)
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, "utf-8")
@@ -399,16 +408,31 @@ class _Trial:
 
 
 def _guilty(trial: _Trial, taken: Sequence[ScriptValue], problem: str) -> RefusedOverride | None:
-    """The override that the message names, or the first that Hydra refuses alone."""
-    named = _KEY.search(problem)
+    """The override that the message names, or the one that ends the shortest refused part of them."""
+    named = set(_KEY.findall(problem))
     for override in reversed(taken):
-        if named and named[1].split("=")[0].lstrip("+~") == _key(override.text):
+        key, _, value = override.text.lstrip("+~").partition("=")
+        choice = f"{key.partition('@')[0]}/{value}"
+        if choice in named or any(one.split("=")[0].lstrip("+~") == key for one in named):
             return RefusedOverride(override=override, key=_key(override.text), message=problem)
-    for override in taken:
-        _, alone = trial.compose([override])
-        if alone:
-            return RefusedOverride(override=override, key=_key(override.text), message=alone)
-    return None
+    # Hydra applies choices of groups before all other overrides.
+    ordered = sorted(taken, key=lambda one: not _is_choice(one.text))
+    if trial.compose([])[1]:
+        return None
+    good, bad, message = 0, len(ordered), problem
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        _, refused = trial.compose(ordered[:middle])
+        good, bad, message = (good, middle, refused) if refused else (middle, bad, message)
+    if not ordered:
+        return None
+    return RefusedOverride(override=ordered[bad - 1], key=_key(ordered[bad - 1].text), message=message)
+
+
+def _is_choice(override: str) -> bool:
+    """Whether an override can choose a file of a configuration group."""
+    key = override.partition("=")[0].lstrip("+~")
+    return "." not in key or "@" in key or "/" in key
 
 
 def _parsed(
@@ -441,6 +465,16 @@ def _text(override: ScriptValue) -> str:
 
 def _key(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
+
+
+def _with_searched_folders(text: str, folder: Path) -> str:
+    lines, is_list = [], False
+    for line in text.split("\n"):
+        found = _SEARCHED_FOLDER.fullmatch(line) if is_list else None
+        lines.append(f"{found['start']}file://{folder}/{found['path']}" if found else line)
+        stripped = line.strip()
+        is_list = stripped == "searchpath:" or (is_list and (not stripped or stripped[0] in "-#"))
+    return "\n".join(lines)
 
 
 def _as_folder(found: re.Match[str]) -> str:

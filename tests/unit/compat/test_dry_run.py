@@ -297,7 +297,7 @@ def main(config):
     ("changed", "message"),
     [
         ({}, ""),
-        ({"sp": 3}, "mesh"),
+        ({"sp": 3}, "in the processes that mesh (2, 3) leaves out of 8"),
         ({"sp": 16}, "mesh"),
         ({"strategy": "fdsp"}, "no engine fdsp"),
         ({"tp": 3}, "world size (8) is not divisible"),

@@ -73,6 +73,18 @@ hydra:
 defaults: [ppo_trainer, _self_]
 staleness: 1
 """,
+    "recipe/queue/main.py": MAIN.format(name="queue_trainer"),
+    "recipe/queue/config/queue_trainer.yaml": """\
+hydra:
+  searchpath:
+    # relative to the folder in which verl is started
+    - verl/trainer/config
+
+defaults:
+  - ppo_trainer
+  - _self_
+gen_batch_size: 4
+""",
     "verl/trainer/ppo/core_algos.py": """\
 class AdvantageEstimator(str, Enum):
     GAE = "gae"
@@ -400,3 +412,31 @@ def test_names_that_a_function_compares_and_types_of_settings_without_default(
 ) -> None:
     findings = lint(configuration, f"actor_rollout_ref.actor.{override}").findings
     assert {one.rule for one in findings if one.rule in ("REGISTRY", "CONFIG-TYPE")} == rules
+
+
+def test_a_folder_without_a_scheme_is_searched_where_verl_is_started(
+    configuration: VerlConfiguration,
+) -> None:
+    arguments = "trainer.nnodes=2 gen_batch_size=8"
+    assert found(configuration, arguments, "recipe.queue.main") == {}
+    assert "CONFIG-KEY" in found(configuration, f"{arguments} trainer.nodes=1", "recipe.queue.main")
+
+
+def test_a_choice_that_does_not_exist_is_found_behind_many_overrides(
+    configuration: VerlConfiguration,
+) -> None:
+    many = " ".join(f"+data.k{number}=1" for number in range(90))
+    keys = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2"
+    for choice in ("model_engine=megatronn", "actor@actor_rollout_ref.actor=vp_actor"):
+        findings = lint(configuration, f"{many} {keys} {choice}").findings
+        # Keys that another choice would have are refused because of this one.
+        [message] = [one.message for one in findings if one.rule.startswith("CONFIG-")]
+        assert choice in message
+
+
+def test_an_override_that_no_message_names_is_found(configuration: VerlConfiguration) -> None:
+    many = " ".join(f"+data.k{number}=1" for number in range(70))
+    findings = lint(
+        configuration, f"{many} data.train_files={{a:{{b:1}}}} ~data.k3=2 trainer.nnodes=3"
+    ).findings
+    assert [one.message for one in findings if one.rule.startswith("CONFIG-KEY")] != []

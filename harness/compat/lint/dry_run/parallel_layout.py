@@ -46,7 +46,10 @@ class Mesh:
 
 
 def device_mesh(call: LibraryCall, run: ProgramWalk) -> Value:
-    """`init_device_mesh`, which refuses a mesh that is larger than the group of processes."""
+    """`init_device_mesh`, which refuses a mesh that is larger than the group of processes.
+
+    With a smaller one, the processes outside of it stop when they ask for their rank in a dimension of it.
+    """
     shape, names = call.argument(1, "mesh_shape"), call.named.get("mesh_dim_names", ())
     sizes = [size for size in shape if isinstance(size, int)] if isinstance(shape, (list, tuple)) else []
     if not isinstance(shape, (list, tuple)) or len(sizes) != len(shape):
@@ -55,6 +58,9 @@ def device_mesh(call: LibraryCall, run: ProgramWalk) -> Value:
     if isinstance(world, int) and math.prod(sizes) > world:
         message = f"mesh {tuple(sizes)} should not be bigger than the {world} processes of the group"
         raise run.error("RuntimeError", message, call.node, call.scope)
+    if isinstance(world, int) and 0 < math.prod(sizes) < world:
+        message = f"list index out of range, in the processes that mesh {tuple(sizes)} leaves out of {world}"
+        raise run.error("IndexError", message, call.node, call.scope)
     named = names if isinstance(names, (list, tuple)) else ()
     return Mesh(sizes=tuple(sizes), names=tuple(str(name) for name in named))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from posixpath import normpath
 
 from harness.compat.lint.shell.expansion import Expander
 from harness.compat.lint.shell.outcomes import Outcomes
@@ -99,5 +100,5 @@ def changed_folder(statement: SyntaxNode, world: World, expander: Expander) -> E
         texts.append(expander.all_fields(call.children("Args"), world))
     before, after = ([word.text for word in words] for words in texts)
     if len(before) >= 2 and before[0] == "cd" and after[:1] == ["pwd"] and not texts[0][-1].unknown:
-        return Expansion(text=before[-1])
+        return Expansion(text=normpath(before[-1]))
     return None
