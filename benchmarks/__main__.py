@@ -43,6 +43,7 @@ BENCHMARKS = (
     "lint_agreement",
     "lint_mutations",
     "lint_speed",
+    "lint_bad_input",
     "package_names",
     "advise_tables",
     "static_checks",

@@ -7,6 +7,7 @@ values that Hydra gets. The repositories must be among the mirrors (NPU_MATRIX_M
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 from posixpath import normpath
 from typing import Any
 
-from benchmarks.figures import CannotRunError, Figure
+from benchmarks.figures import CannotRunError, Figure, user_cache
 from benchmarks.hydra_reference import Composed, HydraReference, hydra_reference
 from benchmarks.recorded_runs import RecordedRun, Sandbox, sandbox
 from harness.compat.lint.config_findings import compose_job
@@ -27,7 +28,10 @@ from harness.compat.lint.python_program import CONFIG_OPTIONS
 from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError
 from harness.sources.git.mirrors import find_clone, mirror_folders
+from harness.sources.packages.archive import open_archive
+from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.sources.tree import SYMLINK, OverlayTree, Tree, TreeFile, path_problem
+from harness.workspace.downloads import run_quietly
 
 REPOSITORIES = ("verl-project/verl", "volcengine/verl")
 RECIPES = "verl-project/verl-recipe"
@@ -263,7 +267,7 @@ def _check_out(tree: Tree, folder: Path) -> None:
 
 
 def checkouts() -> Iterator[tuple[str, Tree]]:
-    """Each tag of verl with its recipes, and the plugin's scripts; CannotRunError without verl."""
+    """Each tag of verl with its recipes, 0.9.1, and the plugin's scripts; CannotRunError without verl."""
     mirrors = mirror_folders()
     clones = [clone for name in REPOSITORIES if (clone := find_clone(mirrors, name)) is not None]
     verl = next((clone for clone in clones if clone.has_tag("v0.9.0")), None)
@@ -277,6 +281,10 @@ def checkouts() -> Iterator[tuple[str, Tree]]:
         if commit and recipes is not None:
             tree = with_files(tree, recipes.tree(commit), "", "recipe/")
         yield f"verl {tag}", tree
+    # The release has no scripts and no tag: the files of its wheel, with the scripts of the release before.
+    wheel, _archive = ReleaseFetcher(cache=user_cache(), command=run_quietly).archive("verl", "0.9.1")
+    scripts_before = with_files(open_archive(wheel), verl.tree("v0.9.0"), "examples/", "examples/")
+    yield "verl 0.9.1, scripts of v0.9.0", scripts_before
     if plugin is not None:
         files = plugin.tree(PLUGIN_COMMIT)
         yield (
@@ -293,15 +301,33 @@ def with_files(tree: Tree, other: Tree, start: str, place: str) -> Tree:
 
 
 def figures() -> Iterator[Figure]:
+    every: list[ScriptAgreement] = []
     for name, tree in checkouts():
         scripts = PLUGIN_PLACE if name.startswith("verl_npu") else SCRIPTS
         found = list(compare_checkout(tree, scripts))
+        every += found
+        runs = [one for one in found if one.runs]
         composed = sum(one.composed for one in found)
-        wrong = sum(len(one.disagreements) for one in found)
-        unread = sum(bool(one.unread) for one in found)
-        yield Figure(claim=f"{name}: of {len(found)} scripts, those not read", measured=unread, limit=0)
+        wrong = [problem for one in found for problem in one.disagreements]
+        for one in found:
+            for problem in [*one.disagreements, *filter(None, [one.unread])]:
+                logging.getLogger(__name__).warning("%s %s: %s", name, one.script, problem)
         yield Figure(
-            claim=f"{name}: of {composed} configurations, those that Hydra composes otherwise",
-            measured=wrong,
+            claim=f"{name}: of {len(found)} scripts ({len(runs)} start Python), those not read",
+            measured=sum(bool(one.unread) for one in found),
             limit=0,
         )
+        yield Figure(
+            claim=f"{name}: of {composed} configurations ({sum(one.refused for one in found)} refused), "
+            "those that Hydra composes otherwise",
+            measured=len(wrong),
+            limit=0,
+        )
+    read = sum(not one.unread for one in every)
+    yield Figure(
+        claim=f"of {len(every)} scripts of all checkouts, those read",
+        measured=100 * read / max(1, len(every)),
+        unit="%",
+        limit=99,
+        is_lower_limit=True,
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, dropwhile
 from pathlib import Path
 
 from harness.compat.lint.lint_measurements import ScriptNote
@@ -40,6 +40,7 @@ MAX_STEPS = 5_000
 MAX_NESTING = 25
 #: Scripts, and strings that are scripts: each is parsed by a process.
 MAX_PARSED = 50
+MAX_PARSED_CHARACTERS = 256 << 10
 MAX_COMMANDS = 500
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -82,7 +83,7 @@ class Evaluator:
         self.path, self._folder = path, folder
         self._steps = 0
         self._nesting = 0
-        self._parsed = 0
+        self._parsed = self._parsed_characters = 0
         self._substitutions = 0
         self._where = Location(path, 1)
         self._expressions = count()
@@ -117,8 +118,9 @@ class Evaluator:
             self._note(where, f"the command in {text.text} is not read", unread=True)
             return [(world, Truth.OPEN)]
         self._parsed += 1
-        if self._parsed > MAX_PARSED:
-            raise TooLargeError(f"it runs more than {MAX_PARSED} other scripts and strings")
+        self._parsed_characters += len(text.text)
+        if self._parsed > MAX_PARSED or self._parsed_characters > MAX_PARSED_CHARACTERS:
+            raise TooLargeError("the scripts and strings that it runs are too many or too large")
         try:
             tree = parse_bash(text.text, self.path, where)
         except InputError as error:
@@ -501,7 +503,8 @@ class Evaluator:
         return outcomes
 
     def _eval(self, arguments: list[ScriptValue], world: World, where: Location) -> Outcomes:
-        return self._nested(joined(arguments[1:], " "), world, where)
+        words = list(dropwhile(lambda word: word.text == "eval", arguments))
+        return self._nested(joined(words, " "), world, where)
 
     def _source(self, arguments: list[ScriptValue], world: World, where: Location) -> Outcomes:
         if len(arguments) < 2:
