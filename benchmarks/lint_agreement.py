@@ -177,12 +177,16 @@ def _other_values(truth: Any, found: Any, path: str = "") -> Iterator[str]:
             yield from _other_values(left, right, f"{path}.{index}")
         return
     if isinstance(truth, str) and isinstance(found, str):
-        truth, found = CHECKOUT.sub("", truth), normpath(found) if "/.." in found else found
+        truth, found = _plain_path(CHECKOUT.sub("", truth)), _plain_path(found)
     both_nan = (
         isinstance(truth, float) and isinstance(found, float) and math.isnan(truth) and math.isnan(found)
     )
     if truth != found and not both_nan:
         yield f"{path} is {found!r} for lint and {truth!r} for Hydra"
+
+
+def _plain_path(text: str) -> str:
+    return normpath(text) if "/.." in text or text.startswith("./") else text
 
 
 def _variables(script: LaunchScript) -> dict[str, str]:
