@@ -42,6 +42,7 @@ BENCHMARKS = (
     "known_releases",
     "lint_agreement",
     "lint_mutations",
+    "lint_precision",
     "lint_speed",
     "lint_bad_input",
     "package_names",

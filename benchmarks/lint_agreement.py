@@ -27,6 +27,7 @@ from harness.compat.lint.launch_script import LaunchScript, parse_script
 from harness.compat.lint.python_program import CONFIG_OPTIONS
 from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError
+from harness.sources.git.git_repository import Repository
 from harness.sources.git.mirrors import find_clone, mirror_folders
 from harness.sources.packages.archive import open_archive
 from harness.sources.packages.release_fetcher import ReleaseFetcher
@@ -80,7 +81,7 @@ def compare_checkout(tree: Tree, scripts: re.Pattern[str] = SCRIPTS) -> Iterator
     """Compare every script of a checkout of verl."""
     with tempfile.TemporaryDirectory(prefix="npu-matrix-checkout-") as name:
         checkout = Path(name) / "checkout"
-        _check_out(tree, checkout)
+        check_out(tree, checkout)
         Path(name).chmod(0o755)
         with (
             sandbox(checkout) as bash,
@@ -258,7 +259,8 @@ def _pattern(word: ScriptValue) -> re.Pattern[str]:
     return re.compile(".*".join(parts), re.DOTALL)
 
 
-def _check_out(tree: Tree, folder: Path) -> None:
+def check_out(tree: Tree, folder: Path) -> None:
+    """Write the scripts and configurations of a checkout to a folder."""
     for path in tree.paths():
         if not CHECKED_OUT.fullmatch(path) or path_problem(path) or tree.mode(path) == SYMLINK:
             continue
@@ -270,15 +272,20 @@ def _check_out(tree: Tree, folder: Path) -> None:
         made.chmod(0o777)  # scripts make folders for their logs
 
 
-def checkouts() -> Iterator[tuple[str, Tree]]:
-    """Each tag of verl with its recipes, 0.9.1, and the plugin's scripts; CannotRunError without verl."""
-    mirrors = mirror_folders()
-    clones = [clone for name in REPOSITORIES if (clone := find_clone(mirrors, name)) is not None]
+def verl_repository() -> Repository:
+    """The clone of verl; CannotRunError without one."""
+    clones = [clone for name in REPOSITORIES if (clone := find_clone(mirror_folders(), name)) is not None]
     verl = next((clone for clone in clones if clone.has_tag("v0.9.0")), None)
     if verl is None:
         raise CannotRunError(
             "no mirror has verl 0.9.0", "set NPU_MATRIX_MIRRORS to a folder with a clone of verl"
         )
+    return verl
+
+
+def checkouts() -> Iterator[tuple[str, Tree]]:
+    """Each tag of verl with its recipes, 0.9.1, and the plugin's scripts; CannotRunError without verl."""
+    mirrors, verl = mirror_folders(), verl_repository()
     recipes, plugin = find_clone(mirrors, RECIPES), find_clone(mirrors, PLUGIN)
     for tag, commit in TAGS.items():
         tree: Tree = verl.tree(tag)
