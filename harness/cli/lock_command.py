@@ -15,21 +15,18 @@ from harness.settings import Settings
 if TYPE_CHECKING:
     from harness.builds.lock.cell_lock import CellLock
 
-# Format -> the file it is written to with --output.
-FILES = {
-    "requirements": "requirements.txt",
-    "script": "install.sh",
-    "markdown": "CELL.md",
-    "conda": "environment.yml",
-    "dockerfile": "Dockerfile",
-    "json": "cell.lock.json",
-}
+# The keys of `FILE_NAMES` in harness/builds/export, which `--help` need not import.
+FORMATS = (
+    *("requirements", "script", "markdown", "conda", "dockerfile", "compose", "bake", "devcontainer"),
+    *("kubernetes", "json"),
+)
 
 
 @click.command(
     "lock",
     epilog="\b\nExamples:\n  npu-matrix lock verl-0-9-0 > requirements.txt\n"
     "  npu-matrix lock gspo-async --export dockerfile --output build/gspo-async\n"
+    "  npu-matrix lock gspo-async --export kubernetes --cards 8 --registry ascendhub --output build\n"
     "  npu-matrix lock gptoss-20b-grpo --ask-upstream --export script\n"
     "  npu-matrix --base-image my-registry/cann@sha256:DIGEST lock gspo-async --export dockerfile",
 )
@@ -38,13 +35,27 @@ FILES = {
     "--format",
     "--export",
     "shape",
-    type=click.Choice(tuple(FILES)),
+    type=click.Choice(FORMATS),
     default="requirements",
     show_default=True,
     help="The format of the export.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--base-digest", default="", help="Digest (sha256:...) of the base image, to pin it.")
+@click.option(
+    "--registry",
+    default="quay",
+    show_default=True,
+    help="Where the CANN image comes from: quay, dockerhub, ascendhub, or the name of an image without tag, "
+    "for example my-registry/ascend/cann.",
+)
+@click.option(
+    "--cards",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="NPUs that the container gets (compose, devcontainer, kubernetes).",
+)
 @click.option(
     "--ask-upstream",
     is_flag=True,
@@ -54,7 +65,7 @@ FILES = {
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write into this folder; for `dockerfile`, a complete build context.",
+    help="Write into this folder, with all files that the format needs, such as a build context.",
 )
 @click.pass_obj
 def command(
@@ -63,28 +74,25 @@ def command(
     shape: str,
     as_json: bool,
     base_digest: str,
+    registry: str,
+    cards: int,
     ask_upstream: bool,
     fetch: bool | None,
     output: Path | None,
 ) -> None:
     """Export CELL with every package version pinned, from the stored outcome of its check `resolve`."""
-    from harness.builds.export.lock_formats import EXPORTS, as_requirements, docker_context
+    from harness.builds.export.export_formats import export_files
+    from harness.builds.lock.lock_notices import lock_notices
     from harness.workspace.results.stored_lock import lock_of_cell
 
-    lock = lock_of_cell(with_fetch(settings, fetch), cell, base_digest)
+    lock = lock_of_cell(with_fetch(settings, fetch), cell, base_digest, registry)
     if ask_upstream:
         lock = _with_upstream_ids(lock)
-    for notice in lock.notices:
+    for notice in lock_notices(lock):
         click.echo(f"note: {notice}", err=True)
-    chosen = "json" if as_json else shape
-    if chosen == "dockerfile":
-        files = docker_context(lock, settings.root)
-    else:
-        files = {FILES[chosen]: EXPORTS[chosen](lock).encode()}
-        if chosen == "conda":
-            files["requirements.txt"] = as_requirements(lock).encode()
+    files = export_files(lock, "json" if as_json else shape, settings.root, cards)
     if output is None:
-        click.echo(files[FILES[chosen]].decode(), nl=False)
+        click.echo(next(iter(files.values())).decode(), nl=False)
         if len(files) > 1:
             click.echo(
                 "note: with --output DIR, the other files that this file needs are written too", err=True

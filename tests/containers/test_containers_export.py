@@ -11,7 +11,7 @@ from conftest import BASE, REPOSITORY, program
 from daemon import image_history
 
 from harness.builds.engines.docker_engine import DockerEngine
-from harness.builds.export.lock_formats import docker_context
+from harness.builds.export.docker_context import docker_context
 from harness.builds.lock.cell_lock import LockFacets, PatchFile, make_lock
 from harness.digest import digest_bytes
 from harness.matrix.model.environment_facets import PinsFacet, PlatformFacet

@@ -12,7 +12,8 @@ from harness.builds.cell.cann_variables import selected_toolkit
 from harness.builds.cell.commit_package import PURE_PYTHON_FOLDERS, CommitPackage, find_commit_package
 from harness.builds.cell.interpreter import fetch_interpreter, find_interpreter
 from harness.cell_program.built_environment import CellDevice, HostLack
-from harness.devices.host.inventory import cann_folders
+from harness.cell_program.cann_version import cann_folders
+from harness.devices.host.inventory import ASCEND
 from harness.matrix.model.environment_facets import PinsFacet, PlatformFacet
 from harness.sources.git.mirrors import MIRRORS, find_mirror, mirror_folders
 from harness.user_folders import exists
@@ -60,7 +61,8 @@ def require_host(device: CellDevice, target: PlatformFacet) -> None:
             remedy=f"Run it on a host with {target.arch}.",
         )
     if device.kind == "npu" and not selected_toolkit(os.environ):
-        found = next((script for folder in cann_folders(os.environ) if (script := _set_env(folder))), None)
+        scripts = map(_set_env, cann_folders(os.environ, ASCEND))
+        found = next(filter(None, scripts), None)
         raise HostLacksError(
             HostLack(kind="cann"),
             f"The variables of CANN are not set, though {found.parent} has it."

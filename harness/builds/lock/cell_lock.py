@@ -7,18 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.builds.lock.omitted_packages import omitted_packages
+from harness.builds.lock.base_image import SOC_VERSIONS, BaseImage, default_base_image
+from harness.builds.lock.omitted_packages import has_cuda_torch, omitted_packages
 from harness.errors import InputError
 from harness.matrix.model.environment_facets import PinsFacet, PlatformFacet
 from harness.measurements import read_shape
 from harness.serialisation import json_form
 from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_lock
 
-# The tag of a CANN image names version, chip, system and Python (cann-container-image of Ascend).
-CHIPS = {"a2": "910b", "a3": "a3", "a5": "950", "310p": "310p", "910": "910"}
-IMAGE_SYSTEM = "ubuntu22.04"
-# The SOC_VERSION for which vllm-ascend compiles its kernels (verl docker/ascend).
-SOC_VERSIONS = {"a2": "ascend910b1", "a3": "ascend910_9392"}
 # The layers of an image; those that change least often come first. A package belongs to the first layer whose
 # roots require it.
 LAYERS = (
@@ -42,6 +38,12 @@ WHEELS_BY = {
 # Programs that this build needs, as Debian packages. The setup.py of torch-npu fetches an archive with wget.
 TOOLS_OF = {"torch-npu": ("cmake", "g++", "make", "unzip", "wget")}
 PIP = "python3 -m pip install"
+# Packages whose builds on PyPI for x86_64 are for CUDA -> where their builds for the CPU are, as the
+# installation guide of vllm-ascend and verl's Dockerfiles install them on x86_64.
+TORCH_PACKAGES = ("torch", "torchvision", "torchaudio")
+CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+# setuptools-scm and the builds of kernels need the submodules, which a fetch of one commit leaves empty.
+SUBMODULES = "if [ -f .gitmodules ]; then git submodule update -q --init --recursive; fi"
 SAFE = re.compile(r"[A-Za-z0-9][\w.+:/@~-]*")
 
 
@@ -70,11 +72,17 @@ class LockedSource:
         """The environment variables of the build, as the prefix of a shell command."""
         return "".join(f"{name}={value} " for name, value in sorted(self.env.items()))
 
-    def installation(self, python: str) -> tuple[str, ...]:
-        """Commands that install the package with pip, run in its repository. python: the cell's version."""
+    def installation(self, python: str, *, isolated: bool) -> tuple[str, ...]:
+        """Commands that install the package with pip, run in its repository. python: the cell's version.
+
+        isolated: let pip fetch the build tools; otherwise they are installed already.
+        """
         build = self.wheel(python, PIP)
         if not build:
-            return (f"{self.settings}{PIP} --no-deps .",)
+            options = "--no-deps" if isolated else "--no-deps --no-build-isolation"
+            # Only the commit is fetched, without the tags from which setuptools-scm computes the version.
+            version = f"SETUPTOOLS_SCM_PRETEND_VERSION={self.version} "
+            return (SUBMODULES, f"{version}{self.settings}{PIP} {options} .")
         return (*build, f"{PIP} --no-deps {self.wheel_file}")
 
     def wheel(self, python: str, install: str) -> tuple[str, ...]:
@@ -109,7 +117,13 @@ class CellLock:
     not need, and why. unpinned_sources: packages from source whose requirements were not part of the
     resolution. overruled: packages from source that were resolved together with the pins -> those of their
     requirements that the pins contradict. not_installed: title and version -> repository of parts of the
-    stack that no export installs.
+    stack that no export installs. base_python: the Python in the base image, "" if that is not known.
+    image_notice: what a user must know about the base image. cpu_builds: packages that are installed from
+    CPU_TORCH_INDEX. package_env: package -> variables of its build. wheels: package with a configured
+    build -> its published wheel for this chip, which is
+    installed instead. incomplete: package whose source package lacks submodules -> their paths.
+    without_wheel: packages that have only a source package for this platform.
+    build_tools: what the builds need, installed before them. tooled: packages whose build needs nothing else.
     """
 
     cell: str
@@ -131,61 +145,25 @@ class CellLock:
     unpinned_sources: tuple[str, ...] = ()
     overruled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     not_installed: Mapping[str, str] = field(default_factory=dict)
+    base_python: str = ""
+    image_notice: str = ""
+    cpu_builds: tuple[str, ...] = ()
+    package_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    wheels: Mapping[str, str] = field(default_factory=dict)
+    incomplete: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    without_wheel: tuple[str, ...] = ()
+    build_tools: tuple[LockedPackage, ...] = ()
+    tooled: tuple[str, ...] = ()
 
     @property
     def base(self) -> str:
         """The base image as a build refers to it: by digest when that is known."""
-        return f"{_without_tag(self.image)}@{self.image_digest}" if self.image_digest else self.image
+        return f"{without_tag(self.image)}@{self.image_digest}" if self.image_digest else self.image
 
     @property
-    def notices(self) -> tuple[str, ...]:
-        """What this lock does not pin, and how to pin it."""
-        notices = []
-        if not self.image_digest:
-            notices.append(
-                f"The base image {self.image} is given by a tag, which can be moved to another image. "
-                f"Get its digest with `docker buildx imagetools inspect {self.image}`, then run "
-                f"`npu-matrix --base-image {_without_tag(self.image)}@sha256:DIGEST lock {self.cell}`."
-            )
-        for name, repository in self.not_installed.items():
-            notices.append(
-                f"{name} of {repository} belongs to this stack but is not installed by this export, because "
-                "it changes other packages in place. Of its changes, only the listed patches are applied."
-            )
-        without_tree = [f"{one.package} {one.commit}" for one in self.from_source if not one.tree]
-        if without_tree:
-            notices.append(
-                "The git tree of these commits or tags is not known, so their content is not verified: "
-                f"{', '.join(without_tree)}. Set NPU_MATRIX_MIRRORS to a folder of clones that have them, or "
-                f"run `npu-matrix lock {self.cell} --ask-upstream`, which fetches commits without files."
-            )
-        isolated = [one.package for one in self.from_source if one.package not in WHEELS_BY]
-        if isolated:
-            notices.append(
-                "These packages are built from source with build tools that are not pinned: "
-                f"{', '.join(isolated)}. pip fetches the newest ones for each build (build isolation)."
-            )
-        notices += [
-            f"{one.package} is compiled by a script of its repository, which needs "
-            f"{', '.join(TOOLS_OF[one.package])} and fetches submodules and an archive."
-            for one in self.from_source
-            if one.package in WHEELS_BY
-        ]
-        if self.unpinned_sources:
-            notices.append(
-                "The requirements of these packages from source are neither pinned nor installed: "
-                f"{', '.join(self.unpinned_sources)}. Their authors install them over the pins, "
-                "which no resolver accepts; `python3 -m pip check` reports what is missing. "
-                "`npu-matrix lock` pins them if NPU_MATRIX_MIRRORS is a folder of clones with their commits, "
-                "and if these commits state their requirements in a plain list or file."
-            )
-        for name, requirements in self.overruled.items():
-            if requirements:
-                notices.append(
-                    f"{name} requires other versions than the pins: {', '.join(requirements)}. The pins are "
-                    "kept; `python3 -m pip check` reports the conflicts."
-                )
-        return tuple(notices)
+    def python_minor(self) -> str:
+        """The cell's Python without its patch release, as `3.11`."""
+        return ".".join(self.python.split(".")[:2])
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -205,7 +183,27 @@ class CellLock:
         """pip's options for installing `packages` of one layer."""
         built = [package.name for package in packages if package.name in self.compiled]
         no_binary = f" --no-binary {','.join(built)}" if built else ""
-        return f"--no-deps --require-hashes{no_binary}"
+        made_here = {package.name for package in packages} & {*self.compiled, *self.without_wheel}
+        isolation = " --no-build-isolation" if made_here and not self.isolated(*made_here) else ""
+        return f"--no-deps --require-hashes{no_binary}{isolation}"
+
+    def isolated(self, *packages: str) -> bool:
+        """Whether pip must fetch the build tools of one of these packages."""
+        return not set(packages) <= set(self.tooled)
+
+    def build_env_of(self, package: str) -> Mapping[str, str]:
+        """The environment variables of the build of one package of the index."""
+        return self.package_env.get(package, {})
+
+    def with_sources(self, sources: Sequence[LockedSource]) -> CellLock:
+        """The lock in which these packages are built from repositories instead of source packages."""
+        names = {source.package for source in sources}
+        return replace(
+            self,
+            packages=tuple(package for package in self.packages if package.name not in names),
+            compiled=tuple(name for name in self.compiled if name not in names),
+            from_source=(*self.from_source, *sources),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,21 +232,31 @@ def make_lock(
     inconsistencies: Sequence[str] = (),
     image_digest: str = "",
     base_image: str = "",
+    registry: str = "",
     resolved_sources: Collection[str] | None = None,
+    wheels: Mapping[str, str] | None = None,
+    without_wheel: Collection[str] = (),
     not_installed: Mapping[str, str] | None = None,
 ) -> CellLock:
     """The lock of a cell.
 
     lock_text: artifact `lock.txt` of the check `resolve`. cell: id of the cell. inconsistencies: known
     contradictions in what the cell's source publishes. base_image: replaces the default base image.
-    resolved_sources: packages from source whose requirements are part of `lock_text`; None if that is not
-    known. InputError for a value that cannot be used in a build file.
+    registry: where that default is published (see `default_base_image`). wheels: package -> its published
+    wheel that fits the cell's chip and so need not be compiled. resolved_sources: packages from source whose
+    requirements are part of `lock_text`; None if that is not known. InputError for a value that cannot be
+    used in a build file.
     """
     pins, python = facets.pins, facets.platform.python
     packages = parse_lock(lock_text)
-    omitted = omitted_packages(packages, "sim") if axes.get("device") == "sim" else {}
-    image, digest = _reference(base_image or _image(axes, python))
+    kind = axes.get("device") or ("npu" if "soc" in axes else "")
+    omitted = omitted_packages(packages, kind)
+    base = _base_image(axes, python, base_image, registry)
+    image, digest = _reference(base.reference)
     sources = _sources(pins)
+    fitting = {
+        name: file for name, file in (wheels or {}).items() if name in map(normal_name, pins.build_env)
+    }
     known = {source.package for source in sources} if resolved_sources is None else resolved_sources
     return CellLock(
         cell=cell,
@@ -264,14 +272,34 @@ def make_lock(
         patches=tuple(
             replace(patch, file=_safe(patch.file), digest=_safe(patch.digest)) for patch in facets.patches
         ),
-        compiled=tuple(sorted(_safe(normal_name(name)) for name in pins.build_env)),
+        compiled=tuple(
+            sorted(
+                {_safe(normal_name(name)) for name in pins.build_env}
+                - {source.package for source in sources}
+                - fitting.keys()
+            )
+        ),
         build_env=_build_env(pins, axes),
         indexes=pins.indexes_of(package.name for package in packages),
         inconsistencies=tuple(inconsistencies),
         omitted=omitted,
         unpinned_sources=tuple(source.package for source in sources if source.package not in known),
         not_installed=dict(not_installed or {}),
+        base_python=base.python,
+        image_notice=base.notice,
+        cpu_builds=tuple(
+            package.name for package in packages if package.name in TORCH_PACKAGES and kind == "npu"
+        )
+        if has_cuda_torch(packages)
+        else (),
+        package_env={normal_name(name): _safe_env(values) for name, values in pins.build_env.items()},
+        wheels=fitting,
+        without_wheel=tuple(sorted(set(without_wheel) - set(omitted))),
     )
+
+
+def _base_image(axes: Mapping[str, str], python: str, name: str, registry: str) -> BaseImage:
+    return BaseImage(reference=name) if name else default_base_image(axes, python, registry)
 
 
 def _sources(pins: PinsFacet) -> tuple[LockedSource, ...]:
@@ -296,23 +324,13 @@ def _build_env(pins: PinsFacet, axes: Mapping[str, str]) -> dict[str, str]:
     return configured | ({"SOC_VERSION": SOC_VERSIONS[soc]} if soc in SOC_VERSIONS else {})
 
 
-def _image(axes: Mapping[str, str], python: str) -> str:
-    cann = axes.get("cann", "")
-    minor = ".".join(python.split(".")[:2])
-    chip = CHIPS.get(axes.get("soc", "").lower(), "")
-    if not cann or not chip or axes.get("device") == "sim":
-        # The simulated device needs no CANN, so any image with this Python is suitable.
-        return _safe(f"python:{minor}-slim")
-    return _safe(f"ascend/cann:{cann.lower()}-{chip}-{IMAGE_SYSTEM}-py{minor}")
-
-
 def _reference(text: str) -> tuple[str, str]:
     """`name:tag` and the digest of `name:tag@sha256:...`; "" for a missing part."""
     name, _, digest = _safe(text).partition("@")
     return name, _digest(digest)
 
 
-def _without_tag(image: str) -> str:
+def without_tag(image: str) -> str:
     """The image name without its tag. A registry may have a port, so only the last path component counts."""
     path, slash, last = image.rpartition("/")
     return f"{path}{slash}{last.partition(':')[0]}"

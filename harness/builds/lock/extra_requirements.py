@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,12 +42,12 @@ def add_extra_requirements(lock: CellLock, mirrors: Sequence[Path], environ: Map
     settings = index_environment(environ)
     lines = [line for lines in requirements.values() for line in lines]
     try:
-        resolved = _resolve(lock, _without_sources(lock, lines), settings.with_indexes(lock.indexes))
+        resolved = resolve_with_pins(lock, lines, settings.with_indexes(lock.indexes))
     except InfrastructureError:
         if not lock.indexes:
             raise
         # The index of a vendor may be unreachable and not be needed.
-        resolved = _resolve(lock, _without_sources(lock, lines), settings)
+        resolved = resolve_with_pins(lock, lines, settings)
     pinned = {package.name for package in lock.packages}
     own = tuple(sorted(requirements))
     added = [replace(one, via=(*one.via, *own)) for one in resolved if one.name not in pinned]
@@ -84,7 +84,7 @@ def _source_requirements(lock: CellLock, mirrors: Sequence[Path]) -> Iterator[tu
             for line in lines:
                 Requirement(line)
         except (InputError, InvalidRequirement):
-            # `CellLock.notices` reports these packages.
+            # `lock_notices` reports these packages.
             continue
         yield source.package, lines
 
@@ -106,11 +106,20 @@ def _pins(packages: Iterable[LockedPackage], lines: Iterable[str]) -> Iterator[s
         yield f"{package.name}{f'[{names}]' if names else ''}=={package.version}"
 
 
-def _resolve(lock: CellLock, lines: list[str], settings: IndexSettings) -> tuple[LockedPackage, ...]:
+def resolve_with_pins(
+    lock: CellLock, requirements: Sequence[str], settings: IndexSettings, *, free: Collection[str] = ()
+) -> tuple[LockedPackage, ...]:
+    """The packages that these requirements need, without packages from source; the pins stay as they are.
+
+    free: pinned packages that may have another version. InfrastructureError when no index can be reached or
+    the resolver fails.
+    """
+    lines = _without_sources(lock, requirements)
+    pinned = [package for package in lock.packages if package.name not in free]
     with temporary_folder() as folder:
         files = {
             "requirements.in": lines,
-            "overrides.txt": [*_pins(lock.packages, lines)],
+            "overrides.txt": [*_pins(pinned, lines)],
             "excluded.txt": [source.package for source in lock.from_source],
         }
         for file, content in files.items():

@@ -435,6 +435,7 @@ def _measured(
                 for name in requirement_names(request.requirements)
                 if name in archives.locked and name not in archives.unread
             ),
+            built_for={one.release.name: one.built_for for one in archives.metadata if one.built_for},
             attempts=state.attempts,
             seconds=round(seconds, 3),
         ),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.cell_program.cann_version import installed_version, version_in
+from harness.cell_program.cann_version import cann_folders, installed_version, version_in
 from harness.devices.cards.device_nodes import (
     MANAGER_NODES,
     CardPassthrough,
@@ -21,12 +21,9 @@ from harness.devices.host.npu_smi import NpuReport, parse_npu_smi
 from harness.devices.host.soc import soc_family
 from harness.devices.sim.runtime_build.compiler import COMPILER_NAMES
 from harness.errors import InfrastructureError
-from harness.user_folders import exists
 
 NPU_SMI_TIMEOUT_S = 20.0
 ASCEND = Path("/usr/local/Ascend")
-#: CANN 8.5 and later install to `cann`, earlier ones to `ascend-toolkit`.
-CANN_ROOTS = ("cann/latest", "cann", "ascend-toolkit/latest", "latest")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,13 +169,6 @@ def _number_by_nodes(report: NpuReport, nodes: Sequence[int]) -> NpuReport:
         return report
     chips = (replace(chip, index=node) for chip, node in zip(report.chips, nodes, strict=True))
     return replace(report, chips=tuple(chips))
-
-
-def cann_folders(environ: Mapping[str, str], ascend: Path = ASCEND) -> list[Path]:
-    """The folders of CANN that exist on this host: the ones that variables select, then the usual ones."""
-    homes = (environ.get(name) for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH"))
-    roots = [Path(home) for home in homes if home] + [ascend / part for part in CANN_ROOTS]
-    return list(filter(exists, roots))
 
 
 def _cann(view: HostView) -> str:

@@ -49,18 +49,22 @@ PUBLISHED_DRIVERS = (
 )
 
 
+def published_driver(cann: str) -> PublishedDriver | None:
+    """The oldest driver with which this CANN or an older one is published; None if that is not known."""
+    line = _release_line(cann)
+    published = [row for row in PUBLISHED_DRIVERS if line is not None and row.cann <= line]
+    return published[-1] if published else None
+
+
 def driver_misfit(cann: str, driver: str) -> str:
     """A sentence if the driver is older than the one with which `cann` is published, otherwise "".
 
     Versions that cannot be parsed count as compatible.
     """
-    cann_line, driver_line = _release_line(cann), _release_line(driver)
-    if cann_line is None or driver_line is None:
+    published, driver_line = published_driver(cann), _release_line(driver)
+    if published is None or driver_line is None or driver_line >= published.driver:
         return ""
-    published = [row for row in PUBLISHED_DRIVERS if row.cann <= cann_line]
-    if not published or driver_line >= published[-1].driver:
-        return ""
-    needed, source = ".".join(map(str, published[-1].driver)), published[-1].source
+    needed, source = ".".join(map(str, published.driver)), published.source
     return f"CANN {cann} is published with driver {needed} or newer, this host has {driver} ({source})"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.builds.export.lock_formats import EXPORTS, FILE_NAMES
+from harness.builds.export.export_formats import EXPORTS, FILE_NAMES
 from harness.builds.lock.cell_lock import LockFacets, make_lock
 from harness.errors import HarnessError
 from harness.ledger.store import Ledger
@@ -42,7 +42,7 @@ def exports_of(
             axes=cell.axes,
             inconsistencies=[f"{finding.what} ({finding.source})" for finding in cell.findings],
         )
-        return {file: EXPORTS[name](lock) for name, file in FILE_NAMES.items()}
+        return {FILE_NAMES[name]: export(lock) for name, export in EXPORTS.items()}
     except (HarnessError, OldMeasurementsError):
         # An older version may have stored the plan and the outcome, with other values and facets.
         return {}

@@ -109,6 +109,23 @@ class ReleaseFetcher:
             raise _unreachable(files[0].name, redact_text(str(error))) from error
         return path, files[0].archive(sha256)
 
+    def sdist(self, package: str, version: str) -> tuple[Path, ReleaseArchive] | None:
+        """The source package of a release as a whole, or None if the index has none.
+
+        ReleaseNotFoundError if the index does not have the release, InfrastructureError if it or the file
+        cannot be reached.
+        """
+        require_release_name(package, version)
+        files = self._index.files([f"{package}=={version}"])
+        file = next((one for one in files if not one.name.endswith(".whl")), None)
+        if file is None:
+            return None
+        try:
+            path, sha256 = self._whole(file, MAX_SDIST_BYTES)
+        except OSError as error:
+            raise _unreachable(file.name, redact_text(str(error))) from error
+        return path, file.archive(sha256)
+
     def sources(self, package: str, version: str) -> Sources:
         """The sources of a release as they would be installed.
 

@@ -94,7 +94,7 @@ class ResolveMeasured:
     unusable: why one of them is damaged or contradicts its own RECORD.
     indexes: additional indexes that were searched because the user's own ones lack a package.
     hidden: requirements that the lock violates because overrides replace them. attempts: how often uv ran.
-    read: packages of the stack whose archive was read.
+    read: packages of the stack whose archive was read. built_for: package -> the chip that its wheel states.
     """
 
     resolved: bool
@@ -114,6 +114,7 @@ class ResolveMeasured:
     refusals: tuple[str, ...] = ()
     unusable: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
+    built_for: Mapping[str, str] = field(default_factory=dict)
     attempts: int = 0
     seconds: float = 0.0
 

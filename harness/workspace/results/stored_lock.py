@@ -7,6 +7,8 @@ import os
 from harness.builds.lock.cell_lock import CellLock, LockFacets, make_lock
 from harness.builds.lock.commit_trees import add_tree_ids
 from harness.builds.lock.extra_requirements import add_extra_requirements
+from harness.builds.lock.published_wheels import fitting_wheels
+from harness.builds.lock.source_packages import PackageRepository, with_complete_sources
 from harness.errors import NothingSelectedError
 from harness.ledger.store import Ledger
 from harness.matrix.model.cell import Cell
@@ -15,8 +17,11 @@ from harness.outcome import Outcome, State, Status
 from harness.plan.keys.facets import facet_values
 from harness.settings import Settings
 from harness.sources.git.mirrors import mirror_folders
+from harness.sources.packages.lockfile import normal_name
+from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, ResolveMeasured
 from harness.verdict.verdict import judge_outcome
+from harness.workspace.downloads import run_quietly
 from harness.workspace.open_ledger import open_ledger
 from harness.workspace.planning.open_plan import PlanContext, facet_inputs, open_plan
 from harness.workspace.planning.plan_selection import find_cell
@@ -61,8 +66,11 @@ def _command(cell: Cell) -> str:
     return f"npu-matrix run --only {cell.id} --check resolve"
 
 
-def lock_of_cell(settings: Settings, name: str, base_digest: str) -> CellLock:
-    """The lock of a cell; NothingSelectedError when the cell has no stored resolution."""
+def lock_of_cell(settings: Settings, name: str, base_digest: str, registry: str = "") -> CellLock:
+    """The lock of a cell; NothingSelectedError when the cell has no stored resolution.
+
+    registry: where the base image is published, see `default_base_image`.
+    """
     with open_ledger(settings) as ledger:
         cell, context, outcome = _resolve_outcome(settings, ledger, name)
         ref = outcome.artifact("lock.txt")
@@ -78,6 +86,7 @@ def lock_of_cell(settings: Settings, name: str, base_digest: str) -> CellLock:
         text = ledger.artifacts.get(ref).read_text("utf-8")
     facets = facet_values(cell, FACETS, facet_inputs(settings, context.matrix))
     [facts] = context.plan.cells
+    resolved = RESOLVE_FORMAT.read(outcome.measurements)
     made = make_lock(
         LockFacets.read(facets),
         text,
@@ -87,11 +96,29 @@ def lock_of_cell(settings: Settings, name: str, base_digest: str) -> CellLock:
         inconsistencies=[f"{finding.what} ({finding.source})" for finding in facts.findings],
         image_digest=base_digest,
         base_image=settings["base_image"],
-        resolved_sources=RESOLVE_FORMAT.read(outcome.measurements).source_requirements,
+        registry=registry,
+        resolved_sources=resolved.source_requirements,
+        wheels=fitting_wheels(resolved, facts.axes.get("soc", "")),
+        without_wheel=resolved.from_sdist,
         not_installed=_not_installed(context.matrix, cell),
     )
     mirrors = mirror_folders()
-    return add_extra_requirements(add_tree_ids(made, mirrors), mirrors, os.environ)
+    releases = ReleaseFetcher(
+        cache=settings.cache, command=run_quietly, indexes=resolved.reachable(made.indexes)
+    )
+    repositories = _repositories(context.matrix, made)
+    complete = with_complete_sources(made, releases, repositories, mirrors, os.environ)
+    return add_extra_requirements(add_tree_ids(complete, mirrors), mirrors, os.environ)
+
+
+def _repositories(matrix: Matrix, lock: CellLock) -> dict[str, PackageRepository]:
+    """Package of the lock -> its repository and the tag of its version, where its axis states both."""
+    axes = {normal_name(axis.package): axis for axis in matrix.axes.values() if axis.package}
+    return {
+        package.name: PackageRepository(url=axis.repository, tag=axis.tag.format(version=package.version))
+        for package in lock.packages
+        if (axis := axes.get(package.name)) and axis.repository and axis.tag
+    }
 
 
 def _not_installed(matrix: Matrix, cell: Cell) -> dict[str, str]:

@@ -9,7 +9,7 @@ import pytest
 from git_command import git
 from test_image_layers import lock
 
-from harness.builds.export.lock_formats import EXPORTS
+from harness.builds.export.export_formats import EXPORTS
 from harness.builds.lock.cell_lock import LockedSource
 from harness.builds.lock.commit_trees import add_upstream_tree_ids
 

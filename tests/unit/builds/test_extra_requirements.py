@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from git_command import commit_all, git
 
-from harness.builds.export.lock_formats import EXPORTS
+from harness.builds.export.export_formats import EXPORTS
 from harness.builds.lock.cell_lock import CellLock, LockFacets, make_lock
 from harness.builds.lock.extra_requirements import add_extra_requirements, overruled_requirements
 from harness.errors import InfrastructureError

@@ -11,9 +11,11 @@ import pytest
 import yaml
 from git_command import commit_all, git
 
-from harness.builds.export.lock_formats import EXPORTS, docker_context
+from harness.builds.export.docker_context import docker_context
+from harness.builds.export.export_formats import EXPORTS
 from harness.builds.lock.cell_lock import CellLock, LockFacets, PatchFile, make_lock
 from harness.builds.lock.commit_trees import add_tree_ids
+from harness.builds.lock.lock_notices import lock_notices
 from harness.digest import digest_bytes
 from harness.errors import InputError
 from harness.matrix.model.environment_facets import PinnedSource, PinsFacet, PlatformFacet
@@ -120,11 +122,14 @@ def test_the_dockerfile_is_whole_and_nothing_breaks_out_of_a_comment(tmp_path: P
     context = docker_context(made, tmp_path)
     text = context["Dockerfile"].decode()
     lines = text.splitlines()
-    assert f"FROM ${{REGISTRY}}ascend/cann@sha256:{'ab' * 32} AS cell" in lines
-    assert "# ascend/cann:8.5.0-910b-ubuntu22.04-py3.11" in lines
+    assert f"FROM ${{REGISTRY}}quay.io/ascend/cann@sha256:{'ab' * 32} AS cell" in lines
+    assert "# quay.io/ascend/cann:8.5.0-910b-ubuntu22.04-py3.11" in lines
     assert not [line for line in lines if line.startswith("RUN evil")]
     assert set(context) == {
         "Dockerfile",
+        "cell.json",
+        "cann_version.py",
+        "cell_check.py",
         "layers/torch.txt",
         "layers/vllm-ascend.txt",
         "layers/training.txt",
@@ -136,18 +141,18 @@ def test_the_dockerfile_is_whole_and_nothing_breaks_out_of_a_comment(tmp_path: P
     assert text.count("--no-binary") == 1
     order = [text.index(f"COPY layers/{name}.txt") for name in ("torch", "vllm-ascend", "training", "verl")]
     assert order == sorted(order)
-    copied = [line.split()[1] for line in lines if line.startswith("COPY")]
+    copied = [word for line in lines if line.startswith("COPY") for word in line.split()[1:-1]]
     assert set(copied) == set(context) - {"Dockerfile"}
 
 
 def test_an_image_without_a_digest_is_said_with_how_to_pin_it(tmp_path: Path) -> None:
     made = lock(tmp_path)
-    pin = "npu-matrix --base-image ascend/cann@sha256:DIGEST lock verl-0-7-1-4f7be5e8e382"
-    assert pin in made.notices[0]
+    pin = "npu-matrix --base-image quay.io/ascend/cann@sha256:DIGEST lock verl-0-7-1-4f7be5e8e382"
+    assert pin in lock_notices(made)[0]
     for shape in ("requirements", "script", "conda"):
-        assert f"# not pinned: {made.notices[0]}" in EXPORTS[shape](made)
+        assert f"# not pinned: {lock_notices(made)[0]}" in EXPORTS[shape](made)
     assert pin in EXPORTS["markdown"](made)
-    assert f"# Not pinned: {made.notices[0]}" in docker_context(made, tmp_path)["Dockerfile"].decode()
+    assert f"# Not pinned: {lock_notices(made)[0]}" in docker_context(made, tmp_path)["Dockerfile"].decode()
 
 
 @pytest.mark.parametrize(
@@ -162,7 +167,7 @@ def test_another_base_image_by_digest_or_tag(tmp_path: Path, reference: str, ima
     made = lock(tmp_path, base_image=reference)
     assert made.image == image
     assert made.base == (base or f"my.example:5000/cann@sha256:{'a' * 64}")
-    assert any("given by a tag" in notice for notice in made.notices) == (base is not None)
+    assert any("given by a tag" in notice for notice in lock_notices(made)) == (base is not None)
     assert f"FROM ${{REGISTRY}}{made.base} AS cell" in docker_context(made, tmp_path)["Dockerfile"].decode()
 
 
@@ -210,8 +215,9 @@ def test_a_simulated_cell_installs_no_cuda_and_needs_no_cann(tmp_path: Path) -> 
     )
     assert "nvidia-cublas-cu12: a CUDA library" in EXPORTS["markdown"](made)
     real = make_lock(facets, CUDA_LOCK, cell="c", title="c", axes={**axes, "device": "npu"})
-    assert len(real.packages) == 2
-    assert real.image.startswith("ascend/cann:8.5.0-910b")
+    assert set(real.omitted) == {"nvidia-cublas-cu12"}
+    assert real.cpu_builds == ("torch",), "that of PyPI for x86_64 needs the CUDA libraries"
+    assert real.image.startswith("quay.io/ascend/cann:8.5.0-910b")
 
 
 def test_the_build_environment_reaches_only_layers_that_compile(tmp_path: Path) -> None:

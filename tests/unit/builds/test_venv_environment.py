@@ -366,7 +366,7 @@ def test_an_installed_cann_whose_variables_are_not_set_is_named(
     script = tmp_path / "cann" / "set_env.sh"
     script.parent.mkdir()
     script.touch()
-    monkeypatch.setattr(host_requirements, "cann_folders", lambda _environ: [script.parent])
+    monkeypatch.setattr(host_requirements, "cann_folders", lambda _environ, _ascend: [script.parent])
     cell.ctx.facets["device"] = {"kind": "npu"}
     _found, judgement = cell.fail()
     assert judgement.status is Status.NOT_RUN

@@ -222,6 +222,7 @@ READERS: dict[str, Probe | str] = {
     "serialisation.py:to_json": IN_MEMORY,
     "settings.py:_read_file": WRITTEN_BY_USERS,
     "sources/packages/index_lookup.py:files": SAME_TASK,
+    "builds/lock/source_packages.py:build_requirements": SHIPPED,
     "sources/packages/source_requirements.py:_of_project": SHIPPED,
     "sources/secrets/credential_text.py:_json_leaves": WRITTEN_BY_USERS,
     "sources/packages/uv_config.py:_read": HOST,

@@ -51,10 +51,7 @@ class Loops:
     def _for(self, node: SyntaxNode, loop: SyntaxNode, world: World) -> Outcomes:
         name_node = loop.child("Name")
         name = name_node.text() if name_node is not None else ""
-        if loop.child("InPos") is not None:
-            items = self._expander.all_fields(loop.children("Items"), world)
-        else:
-            items = list(world.arguments or ())
+        items = self._expander.all_fields(loop.children("Items"), world)
         left: Outcomes = []
         outcomes: Outcomes = [(world, Truth.YES)]
         for item in items[:MAX_ITERATIONS]:

@@ -1,0 +1,91 @@
+"""A lock as a bash script that installs into the active Python, with its patches and checks inside."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+
+from harness.builds.engines.cann_environment import SET_ENV
+from harness.builds.export.cell_expectations import CHECK, EXPECTATIONS, check_files
+from harness.builds.export.lock_formats import header
+from harness.builds.lock.cell_lock import PIP, CellLock, LockedSource, PatchFile
+from harness.builds.lock.layer_contents import LayerContent, fetch_commands, layer_contents, requirements_text
+
+TREE_OF_HEAD = "'HEAD^{tree}'"
+
+
+def as_script(lock: CellLock, patches: Mapping[str, bytes] | None = None) -> str:
+    """A bash script. Its arguments go to the check before the first installation, for example `--no-driver`.
+
+    patches: file of a patch -> its content, which becomes part of the script. Without it the script reads the
+    patches from the checkout in which it runs.
+    """
+    lines = ["#!/usr/bin/env bash", *header(lock), "set -euo pipefail", ""]
+    lines += [
+        SET_ENV,
+        'work="$(mktemp -d)"',
+        "trap 'rm -rf \"$work\"' EXIT",
+        "",
+        *(line for name, text in check_files(lock).items() for line in _file(name, text)),
+        *([_require_tools(lock.tools)] if lock.tools else []),
+        f'python3 "$work/{CHECK}" before "$work/{EXPECTATIONS}" "$@"',
+        "",
+    ]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(lock.build_env.items())]
+    if lock.build_tools:
+        lines += _file("build-tools.txt", requirements_text(lock.build_tools))
+        lines += [f'{PIP} --no-deps --require-hashes -r "$work/build-tools.txt"', ""]
+    for layer in layer_contents(lock):
+        lines += _layer(lock, layer)
+    if lock.patches:
+        lines.append('site="$(python3 -c \'import sysconfig; print(sysconfig.get_path("purelib"))\')"')
+    for number, patch in enumerate(lock.patches):
+        lines += _patch(number, patch, patches)
+    return "\n".join([*lines, f'python3 "$work/{CHECK}" after "$work/{EXPECTATIONS}"']) + "\n"
+
+
+def _layer(lock: CellLock, layer: LayerContent) -> Iterator[str]:
+    if layer.from_cpu_index:
+        yield f"{PIP} --no-deps --index-url {layer.cpu_index} {' '.join(layer.from_cpu_index)}"
+    if layer.packages:
+        yield from _file(f"{layer.name}.txt", requirements_text(layer.packages))
+        yield f'{PIP} {lock.options(layer.packages)} -r "$work/{layer.name}.txt"'
+        yield ""
+    for source in layer.sources:
+        yield from _source(lock, source)
+
+
+def _source(lock: CellLock, source: LockedSource) -> Iterator[str]:
+    folder = f'"$work/{source.package}"'
+    yield f"git init -q {folder}"
+    yield from fetch_commands(f"git -C {folder}", source.repository, source)
+    if source.tree:
+        yield f'test "$(git -C {folder} rev-parse {TREE_OF_HEAD})" = {source.tree}'
+    steps = source.installation(lock.python, isolated=lock.isolated(source.package))
+    yield f"(cd {folder} && {' && '.join(steps)})"
+    yield ""
+
+
+def _patch(number: int, patch: PatchFile, contents: Mapping[str, bytes] | None) -> Iterator[str]:
+    file = shlex.quote(patch.file)
+    if contents is not None:
+        file = f'"$work/{number}.patch"'
+        yield f"# {patch.id}"
+        yield f"base64 -d > {file} <<'PATCH'"
+        yield from textwrap.wrap(base64.b64encode(contents[patch.file]).decode(), 100)
+        yield "PATCH"
+    yield f'echo "{patch.digest}  "{file} | sha256sum -c -'
+    yield f'patch --batch --forward --fuzz=0 -p1 -d "$site" < {file}'
+
+
+def _file(name: str, text: str) -> list[str]:
+    """Lines that write a file into the temporary folder."""
+    return [f"cat > \"$work/{name}\" <<'END_OF_FILE'", text.rstrip("\n"), "END_OF_FILE"]
+
+
+def _require_tools(tools: Sequence[str]) -> str:
+    """A line of bash that ends the script if a program is missing."""
+    missing = 'echo "$tool is needed and not installed" >&2; exit 1;'
+    return f'for tool in {" ".join(tools)}; do command -v "$tool" >/dev/null || {{ {missing} }}; done'
