@@ -40,6 +40,7 @@ BENCHMARKS = (
     "trainer_references",
     "loss_judge",
     "known_releases",
+    "verl_losses",
     "lint_agreement",
     "lint_mutations",
     "lint_speed",

@@ -19,7 +19,7 @@ from harness.cell_program.self_test import judge_self_test, self_test_summary
 from harness.check import TaskContext
 from harness.errors import InfrastructureError
 from harness.evidence import evidence_of
-from harness.numerics.loss.loss_measurements import LossCaseOutcome, LossMeasured, LossStatus
+from harness.numerics.loss.loss_measurements import LOST, LossCaseOutcome, LossMeasured, LossStatus
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.package import IMPORT_ROOT
 from harness.serialisation import json_object
@@ -70,12 +70,15 @@ def _compare(
 
     facts = load_facts(results_file)
     # The release whose objective is expected: that of the cell, otherwise the installed one.
-    release = str(context.facets.get("verl_tree", {}).get("version") or facts.verl)
+    tree = context.facets.get("verl_tree", {})
+    release = str(tree.get("version") or facts.verl)
+    # A commit is known by its own source, not by the release that follows.
+    revision = f"{release}@{tree['commit']}" if tree.get("commit") else release
     references = context.workdir / "reference.npz"
-    _compute_references(context, battery, references, release)
+    _compute_references(context, battery, references, revision)
     reference = load_reference_facts(references)
     compared = compare(
-        cases, load_results(results_file), load_expected(references), release_objective(release)
+        cases, load_results(results_file), load_expected(references), release_objective(revision)
     )
     return Measured(
         measurements=LossMeasured(
@@ -136,7 +139,7 @@ def judge(measurements: LossMeasured | ProgramFailure, _params: Mapping[str, Any
     passed = sum(case.status is LossStatus.PASS for case in required)
     ill_posed = [case.name for case in required if case.status is LossStatus.ILL_POSED]
     unanswered = sorted({_question(name) for name in ill_posed} - _answered(required))
-    if passed == 0 or unanswered:
+    if unanswered:
         return _judge_unanswered(unanswered, len(ill_posed), passed)
     unsupported = len(required) - passed - len(ill_posed)
     not_offered = (
@@ -172,12 +175,6 @@ def _answered(required: Sequence[LossCaseOutcome]) -> set[str]:
 
 def _judge_unanswered(questions: Sequence[str], ill_posed: int, passed: int) -> Judgement:
     """Inconclusive: an ill-posed case is accepted only if another case of the same group passed."""
-    if not questions:
-        return Judgement(
-            status=Status.INCONCLUSIVE,
-            reasons=("No case was judged: this verl has none of the functions that the battery tests.",),
-            remedies=("Read the reasons of the cases in the measurements.",),
-        )
     named = ", ".join(questions[:MAX_REASONS])
     reason = (
         f"{ill_posed} of {passed + ill_posed} cases are ill-posed: the precision is too low for them. "
@@ -196,6 +193,8 @@ def _judge_failed(failed: Sequence[LossCaseOutcome], total: int, device: str) ->
     if len(failed) > MAX_REASONS:
         reasons.append(f"{len(failed) - MAX_REASONS} more are listed in the measurements.")
     remedies = [REMEDIES[case.name] for case in failed if case.name in REMEDIES]
+    if any(case.reasons[0].startswith(LOST) for case in failed):
+        remedies.append(LOST_REMEDY)
     kinds = ", ".join(sorted({case.kind for case in failed}))
     remedies.append(
         f"Evaluate the same battery with --device cpu. If {kinds} also fails there, verl's code is wrong; "
@@ -204,6 +203,10 @@ def _judge_failed(failed: Sequence[LossCaseOutcome], total: int, device: str) ->
     return Judgement(status=Status.FAIL, reasons=tuple(reasons), remedies=tuple(dict.fromkeys(remedies)))
 
 
+LOST_REMEDY = (
+    "The installed verl lacks a function, or an argument of a function, that this release has. Look for a "
+    "patch that removes, renames or replaces it, also in the modules that register it or import it by name."
+)
 REMEDIES = {
     "advantage/equal-rewards": "Equal rewards must give an advantage of 0. Here a rounding error of the mean "
     "is divided by epsilon. Apply a patch that handles groups without variance, or filter such groups.",

@@ -12,6 +12,7 @@ from harness.numerics.loss.expected_result import ExpectedResult
 from harness.numerics.loss.judge_case import LossVerdict, judge
 from harness.numerics.loss.loss_faults import LOSS_FAULTS, SELF_TEST_CASES, SEPARATOR
 from harness.numerics.loss.loss_measurements import (
+    LOST,
     ROBUSTNESS,
     LossCaseOutcome,
     LossFinding,
@@ -61,6 +62,8 @@ def compare(
             recorded = judge(released, result, intervals[case.name + ACTUAL])
             findings.objective(case, standard, recorded, differences)
             verdict = standard if standard.ok else recorded
+        if _is_lost(case, verdict, objective):
+            verdict = _lost(objective, verdict)
         findings.case(case, verdict)
         outcomes.append(_outcome(case, verdict))
     required = [outcome for outcome in outcomes if outcome.is_required]
@@ -106,6 +109,16 @@ def self_test(
             )
         )
     return tuple(report)
+
+
+def _is_lost(case: LossCase, verdict: LossVerdict, objective: ReleaseObjective) -> bool:
+    """Whether a case was not evaluated although this release has everything that it requires."""
+    return verdict.status is LossStatus.UNSUPPORTED and objective.capabilities.issuperset(case.requires)
+
+
+def _lost(objective: ReleaseObjective, verdict: LossVerdict) -> LossVerdict:
+    why = f"{LOST}verl {objective.version} as released computes this, the installed package does not"
+    return LossVerdict(status=LossStatus.FAIL, reasons=(why, *verdict.reasons))
 
 
 def _is_caught(verdict: LossVerdict) -> bool:

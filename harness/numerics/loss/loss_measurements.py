@@ -14,6 +14,8 @@ from harness.measurements import measurement_format
 
 REQUIRED = "required"
 ROBUSTNESS = "robustness"
+LOST = "lost: "
+"""How the reason of a case starts that the installed verl does not offer although its release has it."""
 
 
 class LossStatus(str, enum.Enum):

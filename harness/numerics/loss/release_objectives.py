@@ -1,32 +1,34 @@
-"""The objective that each verl release really computes, if it differs from the standard one.
+"""The functions that each verl release has, and the objective that it really computes, if it differs from the
+standard one.
 
-These differences were found by comparing the functions of the releases with the standard reference and
-confirmed in their sources (`verl/trainer/ppo/core_algos.py`, `agg_loss` and `compute_policy_loss_gspo`).
-Differences that show in the signature of a function are not listed here, because `verl_adapters` inspects the
-functions.
+The differences were found by comparing the functions of the releases with the standard reference. Which
+releases and commits have them, and which functions a release has, is read from verl's sources
+(`verl_losses_source`) and stored in `verl_losses.json`.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from harness.numerics.loss.cases.loss_case import LossCase, LossSettings
+from harness.numerics.loss.verl_losses_source import ReleasedLosses
+from harness.package import data_file
 
 ReleaseVersion = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveDifference:
-    """One difference of a range of releases from the standard objective.
+    """One difference from the standard objective.
 
-    last: the newest release that differs. applies: whether it concerns a case. changes: the settings that
-        describe it.
+    applies: whether it concerns a case. changes: the settings that describe it.
     """
 
     id: str
-    last: ReleaseVersion
     what: str
     source: str
     changes: LossSettings = field(default_factory=dict)
@@ -53,7 +55,6 @@ def _has_empty_row(case: LossCase) -> bool:
 DIFFERENCES = (
     ObjectiveDifference(
         id="gspo-ignores-loss-agg-mode",
-        last=(0, 9, 0),
         what="GSPO ignores loss_agg_mode and always computes seq-mean-token-mean",
         source="verl 0.6.0 to 0.9.0, core_algos.compute_policy_loss_gspo; honoured from 0.9.1",
         changes={"loss_agg_mode": "seq-mean-token-mean"},
@@ -61,7 +62,6 @@ DIFFERENCES = (
     ),
     ObjectiveDifference(
         id="sum-norm-without-sequences",
-        last=(0, 7, 0),
         what="seq-mean-token-sum-norm divides by the horizon only, not by sequences, without dp_size",
         source="verl up to 0.7.0, core_algos.agg_loss; changed in 0.7.1",
         changes={"sum_norm": "horizon", "dp_size": 1},
@@ -69,7 +69,6 @@ DIFFERENCES = (
     ),
     ObjectiveDifference(
         id="empty-sequences-counted",
-        last=(0, 6, 0),
         what="the mean over sequences includes sequences without valid tokens",
         source="verl up to 0.6.0, core_algos.agg_loss; excluded from 0.6.1",
         changes={"empty_rows": "counted"},
@@ -91,10 +90,14 @@ MISSING_CAPABILITIES = {
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseObjective:
-    """The objective of one release: the standard one with `differences`."""
+    """The objective of one release: the standard one with `differences`.
+
+    capabilities: what this release has. If the installed package lacks one of them, something removed it.
+    """
 
     version: str
     differences: tuple[ObjectiveDifference, ...]
+    capabilities: frozenset[str]
 
     def released_case(self, case: LossCase) -> tuple[LossCase, tuple[ObjectiveDifference, ...]]:
         """The case as this release computes it, and its differences; the same case if there are none."""
@@ -107,15 +110,51 @@ class ReleaseObjective:
 
 
 def release_objective(version: str) -> ReleaseObjective:
-    """The objective of a verl version. A version without a release number counts as the newest: the standard
-    objective."""
+    """The objective of a verl version, or of a commit: `0.7.0.dev0@COMMIT`.
+
+    A commit that is not in `verl_losses.json`, or a release that is newer than all in it, has everything that
+    both its neighbours have. The differences are those of the next release, or none, which is the standard
+    objective.
+    """
+    number, _, commit = version.partition("@")
+    known = known_losses()
+    released = known.get(commit) or _between(number, known)
+    differences = tuple(entry for entry in DIFFERENCES if entry.id in released.differences)
+    return ReleaseObjective(version=number, differences=differences, capabilities=released.capabilities)
+
+
+@cache
+def known_losses() -> Mapping[str, ReleasedLosses]:
+    """What is known of each release (by its number) and commit."""
+    stored = json.loads(data_file("numerics/loss/verl_losses.json").read_text(encoding="utf-8"))
+    return {
+        name: ReleasedLosses(
+            capabilities=frozenset(entry["capabilities"]), differences=frozenset(entry["differences"])
+        )
+        for name, entry in stored.items()
+    }
+
+
+def _between(version: str, known: Mapping[str, ReleasedLosses]) -> ReleasedLosses:
     parsed = parse_release(version)
-    applicable = () if parsed is None else tuple(entry for entry in DIFFERENCES if parsed <= entry.last)
-    return ReleaseObjective(version=version, differences=applicable)
+    releases = {number: losses for name, losses in known.items() if (number := parse_release(name))}
+    before = [
+        number
+        for number in releases
+        if parsed is None or number < parsed or (number == parsed and ".dev" not in version)
+    ]
+    after = [number for number in releases if parsed is not None and number >= parsed]
+    below = [releases[number] for number in sorted(before)[-1:]]
+    above = [releases[number] for number in sorted(after)[:1]]
+    offered = [losses.capabilities for losses in (*below, *above)]
+    return ReleasedLosses(
+        capabilities=frozenset.intersection(*offered) if below else frozenset(),
+        differences=above[0].differences if above else frozenset(),
+    )
 
 
 def parse_release(version: str) -> ReleaseVersion | None:
-    """`0.7.0.dev0` gives (0, 7, 0): a development version behaves like the release that follows. None without
-    a number."""
+    """`0.7.0.dev0` gives (0, 7, 0): a development version computes what the release that follows computes.
+    None without a number."""
     match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
     return tuple(int(part or 0) for part in match.groups()) if match else None

@@ -1,9 +1,10 @@
 """verl's loss functions as a candidate, for releases from 0.5.0 on and for commits between and after
 releases.
 
-The capabilities of a release are detected from its functions (names, signatures, a call on two numbers), not
-from its version number. The arithmetic has verl's contract: inputs in the io format, computation in fp32,
-gradients in the io format.
+The functions are those that the trainer calls (`trainer_functions`). `capabilities` says what the installed
+package offers, detected from its functions (names, signatures, a call on two numbers). Whether a release must
+offer it is known from its source (`release_objectives`). The arithmetic has verl's contract: inputs in the io
+format, computation in fp32, gradients in the io format.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from harness.digest import digest_file
 from harness.numerics.loss.candidate import CandidateResult, UnsupportedCaseError
 from harness.numerics.loss.cases.loss_case import LossCase
 from harness.numerics.loss.loss_measurements import SourceFile
+from harness.numerics.loss.trainer_functions import TrainerFunctions, advantage_step
 
 IO_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 
@@ -33,8 +35,7 @@ Tensors = Mapping[str, Any]
 class VerlCandidate:
     """Evaluates cases with the verl that can be imported here, on one device.
 
-    The attributes `core_algos` and `functional` are verl's modules. `capabilities` lists what the release
-    offers.
+    The attribute `core_algos` is verl's module. `capabilities` lists what the package offers.
     """
 
     def __init__(self, device: str) -> None:
@@ -47,7 +48,7 @@ class VerlCandidate:
         if kind == "npu":
             import_module("torch_npu")
         self.core_algos = import_module("verl.trainer.ppo.core_algos")
-        self.functional = import_module("verl.utils.torch_functional")
+        self.trainer = TrainerFunctions()
         self.rollout = _import_optional("verl.trainer.ppo.rollout_corr_helper")
         self.device = device
         self.version = version("verl")
@@ -83,7 +84,8 @@ class VerlCandidate:
         array = case.inputs[name]
         tensor = self.torch.from_numpy(np.ascontiguousarray(array))
         if name == "response_mask":
-            return tensor.to(self.torch.int64).to(self.device)
+            is_boolean = case.operation != "advantage" and self.trainer.converts_mask_to_bool
+            return tensor.to(self.torch.bool if is_boolean else self.torch.int64).to(self.device)
         if array.dtype.kind == "f":
             tensor = tensor.to(getattr(self.torch, IO_DTYPES[case.contract.io]))
         return tensor.to(self.device)
@@ -100,19 +102,19 @@ class VerlCandidate:
             "response_mask": tensors["response_mask"],
             "loss_agg_mode": case.settings["loss_agg_mode"],
         }
-        if "rollout_is_weights" in tensors:
-            arguments["rollout_is_weights"] = tensors["rollout_is_weights"]
-        name = f"compute_policy_loss_{mode}"
-        if hasattr(self.core_algos, name):
-            loss = getattr(self.core_algos, name)(**arguments, config=self._config(case))[0]
-        else:
-            loss = self.core_algos.compute_policy_loss(
+        if self.trainer.passes_rollout_weights:
+            arguments["rollout_is_weights"] = tensors.get("rollout_is_weights")
+        policy_loss = self.trainer.policy_loss(mode)
+        if "cliprange" in inspect.signature(policy_loss).parameters:
+            loss = policy_loss(
                 **arguments,
                 cliprange=case.settings["clip_ratio_low"],
                 cliprange_low=case.settings["clip_ratio_low"],
                 cliprange_high=case.settings["clip_ratio_high"],
                 clip_ratio_c=case.settings["clip_ratio_c"],
             )[0]
+        else:
+            loss = policy_loss(**arguments, config=self._config(case))[0]
         return loss * case.setting("scale", 1.0)
 
     def _config(self, case: LossCase) -> Any:
@@ -130,45 +132,66 @@ class VerlCandidate:
             "loss_agg_mode": settings["loss_agg_mode"],
             "global_batch_info": _global_batch(case),
         }
-        config = getattr(_import_optional("verl.workers.config"), "ActorConfig", None)
+        classes = _import_optional("verl.workers.config")
+        config = getattr(classes, "ActorConfig", None)
         if config is None:
             return SimpleNamespace(
                 **actor_settings, get=lambda name, default=None: actor_settings.get(name, default)
             )
+        # Some commits refuse the default, whose learning rate is not set.
+        actor_settings["optim"] = classes.OptimizerConfig(lr=1e-6)
         return config(
             **{name: value for name, value in actor_settings.items() if name in config.__dataclass_fields__}
         )
 
     def _aggregation(self, case: LossCase, tensors: Tensors) -> Any:
-        return self.core_algos.agg_loss(
-            tensors["losses"], tensors["response_mask"], case.settings["loss_agg_mode"], **_global_batch(case)
+        return self._aggregated(case, tensors["losses"], tensors["response_mask"])
+
+    def _aggregated(self, case: LossCase, losses: Any, mask: Any) -> Any:
+        return self.trainer.taken("agg_loss")(
+            loss_mat=losses,
+            loss_mask=mask,
+            loss_agg_mode=case.settings["loss_agg_mode"],
+            **_global_batch(case),
         )
 
     def _kl(self, case: LossCase, tensors: Tensors) -> Any:
-        divergence = self.core_algos.kl_penalty(
-            tensors["log_prob"], tensors["ref_log_prob"], case.settings["kl_penalty"]
+        divergence = self.trainer.taken("kl_penalty")(
+            logprob=tensors["log_prob"],
+            ref_logprob=tensors["ref_log_prob"],
+            kl_penalty=case.settings["kl_penalty"],
         )
-        return self.core_algos.agg_loss(divergence, tensors["response_mask"], case.settings["loss_agg_mode"])
+        return self._aggregated(case, divergence, tensors["response_mask"])
 
     def _advantage(self, case: LossCase, tensors: Tensors) -> Any:
         mask = tensors["response_mask"]
         last = (mask.sum(-1, keepdim=True) - 1).clamp(min=0)
         rewards = self.torch.zeros(mask.shape, dtype=self.torch.float32, device=self.device)
         rewards.scatter_(1, last, tensors["rewards"][:, None])
-        return self.core_algos.compute_grpo_outcome_advantage(
-            token_level_rewards=rewards,
-            response_mask=mask,
-            index=case.inputs["index"].astype(str).astype(object),
-            norm_adv_by_std_in_grpo=case.setting("norm_adv_by_std_in_grpo", True),
-        )[0]
+        data = import_module("verl").DataProto.from_single_dict(
+            {
+                "token_level_rewards": rewards,
+                "response_mask": mask,
+                "uid": case.inputs["index"].astype(str).astype(object),
+            }
+        )
+        compute: Any = advantage_step() or self.trainer.taken("compute_advantage")
+        arguments = {
+            "adv_estimator": self.core_algos.AdvantageEstimator.GRPO,
+            "norm_adv_by_std_in_grpo": case.setting("norm_adv_by_std_in_grpo", True),
+        }
+        if "batch_keys" in inspect.signature(compute).parameters:
+            # prompt, session and number of the output in its session
+            groups = case.inputs["index"]
+            arguments["batch_keys"] = [f"{group}_{row}_0" for row, group in enumerate(groups)]
+        return compute(data, **arguments).batch["advantages"]
 
     def _entropy(self, case: LossCase, tensors: Tensors) -> Any:
-        return self.core_algos.compute_entropy_loss(
-            tensors["logits"], tensors["response_mask"], case.settings["loss_agg_mode"]
-        )
+        entropy = self.trainer.taken("entropy_from_logits")(tensors["logits"])
+        return self._aggregated(case, entropy, tensors["response_mask"])
 
     def _logprob(self, _case: LossCase, tensors: Tensors) -> Any:
-        log_probs = self.functional.logprobs_from_logits(tensors["logits"], tensors["labels"])
+        log_probs = self.trainer.taken("logprobs_from_logits")(tensors["logits"], tensors["labels"])
         return (log_probs * tensors["weights"]).sum()
 
     def _weights(self, case: LossCase, tensors: Tensors) -> Any:
@@ -182,14 +205,15 @@ class VerlCandidate:
         )[0]
 
     def _capabilities(self) -> frozenset[str]:
-        core = self.core_algos
+        trainer = self.trainer
+        aggregate, divergence = trainer.taken("agg_loss"), trainer.taken("kl_penalty")
         offered = {
-            "vanilla": hasattr(core, "compute_policy_loss_vanilla") or hasattr(core, "compute_policy_loss"),
-            "gspo": hasattr(core, "compute_policy_loss_gspo"),
-            "rollout_is_weights": _has_parameter(core, "compute_policy_loss_vanilla", "rollout_is_weights"),
-            "global_denominators": _has_parameter(core, "agg_loss", "batch_num_tokens"),
-            "token-sum": self._accepts(lambda two: core.agg_loss(two, two, "token-sum")),
-            "kl:k3+": self._accepts(lambda two: core.kl_penalty(two, two, "k3+")),
+            "vanilla": trainer.offers_policy_loss("vanilla"),
+            "gspo": trainer.offers_policy_loss("gspo"),
+            "rollout_is_weights": trainer.passes_rollout_weights,
+            "global_denominators": "batch_num_tokens" in inspect.signature(aggregate).parameters,
+            "token-sum": self._accepts(lambda two: aggregate(two, two, "token-sum")),
+            "kl:k3+": self._accepts(lambda two: divergence(two, two, "k3+")),
             "weights": hasattr(self.rollout, "compute_rollout_correction_weights"),
             "weights:icepop": hasattr(self.rollout, "_parse_rollout_is_threshold"),
         }
@@ -206,11 +230,6 @@ class VerlCandidate:
 def _global_batch(case: LossCase) -> dict[str, str | float | bool]:
     names = ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor")
     return {name: case.settings[name] for name in names if name in case.settings}
-
-
-def _has_parameter(module: Any, function: str, parameter: str) -> bool:
-    found = getattr(module, function, None)
-    return found is not None and parameter in inspect.signature(found).parameters
 
 
 def _import_optional(module: str) -> Any:

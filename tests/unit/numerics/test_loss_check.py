@@ -17,7 +17,10 @@ from harness.numerics.checks import CHECKS
 from harness.numerics.loss.candidate import UnsupportedCaseError
 from harness.numerics.loss.loss_check import judge, run
 from harness.numerics.loss.loss_measurements import LOSS_FORMAT, LossStatus
+from harness.numerics.loss.release_objectives import release_objective
 from harness.outcome import Evidence, Status
+
+COUNTS_EMPTY_ROWS = "ccd7d934f91be98bb3732c78bd1870fa39c399ad"
 
 
 def test_a_right_loss_passes_with_everything_that_was_seen(context):
@@ -128,14 +131,16 @@ def test_a_cell_that_could_not_be_set_up_is_not_the_losses_fault(context, code):
         run(context)
 
 
-def test_what_a_release_does_not_offer_is_counted_not_failed(context):
-    class Old(PlainCandidate):
-        def __call__(self, case):
-            if "global_denominators" in case.requires:
-                raise UnsupportedCaseError("verl 0.6.1 has no global_denominators")
-            return super().__call__(case)
+class WithoutGlobalDenominators(PlainCandidate):
+    def __call__(self, case):
+        if "global_denominators" in case.requires:
+            raise UnsupportedCaseError("verl 0.6.1 has no global_denominators")
+        return super().__call__(case)
 
-    context.cell.candidate = Old()
+
+def test_what_a_release_never_had_is_counted_not_failed(context):
+    context.cell.candidate = WithoutGlobalDenominators()
+    context.facets["verl_tree"]["version"] = "0.6.1"
     measured = run(context)
     assert judge(measured.measurements, {}).status is Status.PASS
     assert measured.measurements.counts["unsupported"] > 0
@@ -143,12 +148,37 @@ def test_what_a_release_does_not_offer_is_counted_not_failed(context):
     assert "packed" in finding.what
 
 
-def test_a_candidate_that_offers_nothing_is_not_green(context):
+def test_what_a_release_has_and_the_installed_package_does_not_is_red(context):
+    context.cell.candidate = WithoutGlobalDenominators()
+    judgement = judge(run(context).measurements, {})
+    assert judgement.status is Status.FAIL
+    assert any("lost: verl 0.9.1 as released computes this" in reason for reason in judgement.reasons)
+    assert any("lacks a function" in remedy for remedy in judgement.remedies)
+
+
+def test_a_commit_is_judged_by_its_own_source_not_by_the_next_release(context):
+    """The commit divides by all rows, which its neighbours 0.6.1 and 0.7.0 do not."""
+
+    class CountsEmptyRows(changed(sequences=lambda _self, _original, mask: len(mask))):
+        def __call__(self, case):
+            return super().__call__(objective.released_case(case)[0])
+
+    name = f"0.7.0.dev0@{COUNTS_EMPTY_ROWS}"
+    objective = release_objective(name)
+    context.cell.candidate = CountsEmptyRows()
+    version, _, commit = name.partition("@")
+    context.facets["verl_tree"].update(version=version, commit=commit)
+    assert judge(run(context).measurements, {}).status is Status.PASS
+    del context.facets["verl_tree"]["commit"]
+    assert judge(run(context).measurements, {}).status is Status.FAIL
+
+
+def test_a_candidate_that_offers_nothing_is_red(context):
     def refuse(case):
         raise UnsupportedCaseError("nothing here")
 
     context.cell.candidate = refuse
-    assert judge(run(context).measurements, {}).status is Status.INCONCLUSIVE
+    assert judge(run(context).measurements, {}).status is Status.FAIL
 
 
 def with_ill_posed(measured, *prefixes):

@@ -5,6 +5,9 @@ import pytest
 from harness.numerics.loss.cases.loss_battery import battery
 from harness.numerics.loss.release_objectives import parse_release, release_objective
 
+COUNTS_EMPTY_ROWS = "ccd7d934f91be98bb3732c78bd1870fa39c399ad"
+"""A commit between 0.6.1 and 0.7.0 whose agg_loss counts sequences without tokens, as neither of them does."""
+
 CASES = {case.name: case for case in battery()}
 
 
@@ -26,7 +29,7 @@ def test_versions(version, expected):
 @pytest.mark.parametrize(
     ("version", "names"),
     [
-        ("0.5.0", {"gspo-ignores-loss-agg-mode", "sum-norm-without-sequences", "empty-sequences-counted"}),
+        ("0.5.0", {"sum-norm-without-sequences", "empty-sequences-counted"}),
         ("0.6.0", {"gspo-ignores-loss-agg-mode", "sum-norm-without-sequences", "empty-sequences-counted"}),
         ("0.6.1", {"gspo-ignores-loss-agg-mode", "sum-norm-without-sequences"}),
         ("0.7.0", {"gspo-ignores-loss-agg-mode", "sum-norm-without-sequences"}),
@@ -34,6 +37,9 @@ def test_versions(version, expected):
         ("0.9.0", {"gspo-ignores-loss-agg-mode"}),
         ("0.9.1", set()),
         ("main", set()),
+        ("0.7.0.dev0", {"gspo-ignores-loss-agg-mode", "sum-norm-without-sequences"}),
+        (f"0.7.0.dev0@{'f' * 40}", {"gspo-ignores-loss-agg-mode", "sum-norm-without-sequences"}),
+        (f"0.7.0.dev0@{COUNTS_EMPTY_ROWS}", {"gspo-ignores-loss-agg-mode", "empty-sequences-counted"}),
     ],
 )
 def test_what_each_release_does_differently(version, names):
@@ -52,3 +58,24 @@ def test_a_profile_changes_only_the_cases_it_concerns():
     norm, _ = profile.released_case(CASES["policy/gspo-near/seq-mean-token-sum-norm"])
     assert norm.settings["loss_agg_mode"] == "seq-mean-token-mean"
     assert "sum_norm" not in norm.settings
+
+
+@pytest.mark.parametrize(
+    ("version", "has", "lacks"),
+    [
+        ("0.5.0", "vanilla", "gspo"),
+        ("0.6.1", "gspo", "global_denominators"),
+        ("0.7.1", "global_denominators", "token-sum"),
+        ("0.9.1", "token-sum", ""),
+        # An unknown commit has what the release before and the release after it have.
+        ("0.7.0.dev0", "rollout_is_weights", "global_denominators"),
+        # A release that is not known yet has what the newest known one has.
+        ("0.99.0", "weights:icepop", ""),
+        ("main", "weights:icepop", ""),
+        ("0.4.0", "", "vanilla"),
+    ],
+)
+def test_what_each_release_has(version, has, lacks):
+    capabilities = release_objective(version).capabilities
+    assert not has or has in capabilities
+    assert lacks not in capabilities

@@ -1,0 +1,80 @@
+"use strict";
+// English and Chinese of all pages, before report.js. Pages are written in English; assets/words.js has the Chinese texts.
+// Names, versions and commands (translate="no", code) stay as they are; so does a text without a translation.
+const makeLanguage = (data) => {
+  const SKIPPED = "[translate=no], code, pre, kbd, script, style, svg, textarea, dialog, .prose, .loglines, #rows, #head, #pivot-box, #language";
+  const ATTRIBUTES = ["title", "aria-label", "placeholder"];
+  // {#} is a number, {} any text, which is translated too, {s} and {was} endings of a plural.
+  const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+  const expression = (english) => english.split(/(\{(?:#|s|was)?\})/).map((part) => ({ "{#}": "([0-9][0-9,]*)", "{}": "(.+?)", "{s}": "s?", "{was}": "(?:was|were)" })[part] ?? escaped(part)).join("");
+  const patterns = data.patterns.map(([english, chinese]) => [new RegExp(`^${expression(english)}$`, "s"), chinese]);
+  const known = new Map();
+  let chinese = false;
+
+  function translated(text) {
+    if (Object.hasOwn(data.words, text)) return data.words[text];
+    for (const [pattern, form] of patterns) {
+      const found = pattern.exec(text);
+      if (found) return form.replace(/\{(\d)\}/g, (_, place) => translated(found[place]) ?? found[place]);
+    }
+    // A paragraph by its sentences, an enumeration by its parts.
+    const sentences = text.split(/(?<=[.!?]) +(?=[A-Z0-9])/);
+    const said = sentences.length > 1 ? sentences.map(translated) : [];
+    if (said.some((part) => part !== null)) return said.map((part, i) => part ?? sentences[i]).join(" ");
+    const parts = text.split(", ").map((part, _, all) => (all.length > 1 ? translated(part) : null));
+    return parts.includes(null) ? null : parts.join("，");
+  }
+  function inChinese(text) {
+    const bare = text.trim().replace(/\s+/g, " ");
+    if (!bare) return text;
+    if (!known.has(bare)) known.set(bare, translated(bare) ?? translated(bare.replace(/[.,:]$/, "")) ?? bare);
+    const said = known.get(bare);
+    return said === bare ? text : text.match(/^\s*/)[0] + said + text.match(/\s*$/)[0];
+  }
+  const say = (text) => (chinese ? inChinese(text) : text);
+
+  // What a node said in English; a text that a script has set since then is new English.
+  const before = new WeakMap();
+  function turn(node, name, read, write) {
+    const seen = before.get(node) || before.set(node, new Map()).get(node);
+    const now = read();
+    if (seen.get(name)?.[1] !== now) seen.set(name, [now, now]);
+    const wanted = say(seen.get(name)[0]);
+    if (wanted !== now) write(wanted);
+    seen.get(name)[1] = wanted;
+  }
+  function apply(root = document.body) {
+    const walker = document.createTreeWalker(root, NodeFilter.SHOW_ELEMENT | NodeFilter.SHOW_TEXT, {
+      acceptNode: (node) => (node.nodeType === 1 && node.matches(SKIPPED) ? NodeFilter.FILTER_REJECT : NodeFilter.FILTER_ACCEPT),
+    });
+    for (let node = walker.currentNode; node; node = walker.nextNode()) {
+      if (node.nodeType === 3) turn(node, "text", () => node.nodeValue, (text) => { node.nodeValue = text; });
+      else for (const name of ATTRIBUTES) if (node.hasAttribute(name)) turn(node, name, () => node.getAttribute(name), (text) => node.setAttribute(name, text));
+    }
+    for (const node of root.querySelectorAll(".prose")) turn(node, "prose", () => whole(node), (text) => node.replaceChildren(...parts(text)));
+    for (const term of document.querySelectorAll(".term")) explain(term);
+  }
+  // A text with commands in it, which have backticks in the list of words; it is translated as one text.
+  const whole = (node) => [...node.childNodes].map((part) => (part.nodeName === "CODE" ? `\`${part.textContent}\`` : part.textContent)).join("");
+  const parts = (text) => text.split(/`([^`\n]+)`/).map((part, i) => {
+    if (i % 2 === 0) return part;
+    const code = document.createElement("code");
+    code.textContent = part;
+    return code;
+  });
+  // A word of the glossary: its meaning is one hover, one tap or one Tab away.
+  function explain(term) {
+    const found = data.glossary[term.dataset.term];
+    if (!found) return;
+    term.dataset.meaning = (chinese ? found[2] : found[0]).replaceAll("`", "");
+    term.tabIndex = 0;
+    term.setAttribute("role", "button");
+    term.setAttribute("aria-label", `${term.textContent}: ${term.dataset.meaning}`);
+  }
+  function set(code) {
+    chinese = code === "zh";
+    document.documentElement.lang = chinese ? "zh-CN" : "en";
+    apply();
+  }
+  return { say, set, apply, isChinese: () => chinese };
+};

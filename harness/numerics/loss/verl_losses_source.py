@@ -1,0 +1,135 @@
+"""Reads from verl's source, without importing it, which loss functions a release has and where the objective
+that they compute differs from the standard one.
+
+The result is stored in `verl_losses.json` for every release and for the commits of `matrix.yaml`.
+`python -m benchmarks.verl_losses` compares the file with the releases on the package index and writes it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+CORE_ALGOS = "verl/trainer/ppo/core_algos.py"
+ROLLOUT_CORRECTION = "verl/trainer/ppo/rollout_corr_helper.py"
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+ReadSource = Callable[[str], str | None]
+"""The text of a file of verl by its path in the repository; None if there is no such file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasedLosses:
+    """What the losses of one release are.
+
+    capabilities: names that `LossCase.requires` uses. differences: ids of `release_objectives.DIFFERENCES`.
+    """
+
+    capabilities: frozenset[str]
+    differences: frozenset[str]
+
+
+def read_losses(read: ReadSource) -> ReleasedLosses:
+    """The losses of the release whose files `read` returns. SyntaxError if a file cannot be parsed."""
+    functions = _functions(read(CORE_ALGOS) or "")
+    correction = _functions(read(ROLLOUT_CORRECTION) or "")
+    policies = dict(_registered(functions, "register_policy_loss"))
+    vanilla = policies.get("vanilla") or functions.get("compute_policy_loss")
+    gspo = policies.get("gspo")
+    aggregate = functions.get("agg_loss")
+    offered = {
+        "vanilla": vanilla is not None,
+        "gspo": gspo is not None,
+        "rollout_is_weights": "rollout_is_weights" in _parameters(vanilla),
+        "global_denominators": "batch_num_tokens" in _parameters(aggregate),
+        "token-sum": "token-sum" in _texts(aggregate),
+        "kl:k3+": _cuts_last_character(functions.get("kl_penalty"), "kl_penalty"),
+        "weights": "compute_rollout_correction_weights" in correction,
+        "weights:icepop": "_parse_rollout_is_threshold" in correction,
+    }
+    differs = {
+        "gspo-ignores-loss-agg-mode": gspo is not None and _fixes_mode(gspo),
+        "sum-norm-without-sequences": aggregate is not None and _sum_over_horizon(aggregate),
+        "empty-sequences-counted": aggregate is not None and not _compares_with_zero(aggregate),
+    }
+    return ReleasedLosses(
+        capabilities=frozenset(name for name, present in offered.items() if present),
+        differences=frozenset(name for name, present in differs.items() if present),
+    )
+
+
+def _functions(source: str) -> dict[str, Function]:
+    body = ast.parse(source).body
+    return {node.name: node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def _registered(functions: dict[str, Function], decorator: str) -> Iterator[tuple[str, Function]]:
+    for function in functions.values():
+        for call in function.decorator_list:
+            if isinstance(call, ast.Call) and _name(call.func) == decorator and call.args:
+                name = call.args[0]
+                if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                    yield name.value, function
+
+
+def _name(node: ast.expr) -> str:
+    return ast.unparse(node).rpartition(".")[2]
+
+
+def _parameters(function: Function | None) -> frozenset[str]:
+    if function is None:
+        return frozenset()
+    arguments = function.args
+    return frozenset(
+        argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    )
+
+
+def _texts(function: Function | None) -> frozenset[str]:
+    """The string constants of a function, without its docstring."""
+    if function is None:
+        return frozenset()
+    constants = (node for statement in function.body for node in ast.walk(statement))
+    return frozenset(
+        node.value
+        for node in constants
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value
+    )
+
+
+def _cuts_last_character(function: Function | None, name: str) -> bool:
+    """Whether the function removes a suffix of one character from the variable `name`: `name[:-1]`."""
+    return function is not None and any(
+        isinstance(node, ast.Subscript) and ast.unparse(node) == f"{name}[:-1]" for node in ast.walk(function)
+    )
+
+
+def _fixes_mode(policy: Function) -> bool:
+    """Whether a policy loss passes a constant to `agg_loss` instead of its own `loss_agg_mode`."""
+    return any(
+        keyword.arg == "loss_agg_mode" and isinstance(keyword.value, ast.Constant)
+        for call in ast.walk(policy)
+        if isinstance(call, ast.Call) and _name(call.func) == "agg_loss"
+        for keyword in call.keywords
+    )
+
+
+def _sum_over_horizon(aggregate: Function) -> bool:
+    """Whether sums of sequences are divided by the horizon without a number of sequences."""
+    horizons = {"loss_mask.shape[-1]", "loss_scale_factor"}
+    return any(
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Div)
+        and ast.unparse(node.left) == "torch.sum(seq_losses)"
+        and ast.unparse(node.right) in horizons
+        for node in ast.walk(aggregate)
+    )
+
+
+def _compares_with_zero(aggregate: Function) -> bool:
+    """Whether sequences without tokens are recognised, by comparing their lengths with zero."""
+    return any(
+        isinstance(node, ast.Compare) and ast.unparse(node).endswith(" > 0") for node in ast.walk(aggregate)
+    )
