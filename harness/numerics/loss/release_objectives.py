@@ -123,6 +123,12 @@ def release_objective(version: str) -> ReleaseObjective:
     return ReleaseObjective(version=number, differences=differences, capabilities=released.capabilities)
 
 
+def newest_release(difference: str) -> str:
+    """The newest release with a difference, "" if none has it."""
+    found = [name for name, losses in known_losses().items() if difference in losses.differences]
+    return max((name for name in found if parse_release(name)), key=parse_release, default="")  # type: ignore[arg-type]
+
+
 @cache
 def known_losses() -> Mapping[str, ReleasedLosses]:
     """What is known of each release (by its number) and commit."""

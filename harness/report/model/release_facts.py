@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.numerics.loss.loss_measurements import LossFinding, LossMeasured
-from harness.numerics.loss.release_objectives import DIFFERENCES, MISSING_CAPABILITIES, parse_release
+from harness.numerics.loss.release_objectives import (
+    DIFFERENCES,
+    MISSING_CAPABILITIES,
+    newest_release,
+    parse_release,
+)
 
 SIGNATURES = "signatures of the installed package"
 CAPABILITY = "no-"
@@ -37,10 +42,10 @@ def objective_changes(measured: Sequence[LossMeasured]) -> list[ObjectiveChange]
         ObjectiveChange(
             id=difference.id,
             what=difference.what,
-            until=f"up to {'.'.join(map(str, difference.last))}",
+            until=f"up to {newest_release(difference.id)}",
             source=difference.source,
             measured=tuple(
-                _difference(difference.id, difference.last, column, by_id)
+                _difference(difference.id, column, by_id)
                 for column, by_id in zip(measured, findings, strict=True)
             ),
         )
@@ -71,13 +76,11 @@ def objective_changes(measured: Sequence[LossMeasured]) -> list[ObjectiveChange]
     return changes
 
 
-def _difference(
-    name: str, last: tuple[int, ...], measured: LossMeasured, found: Mapping[str, LossFinding]
-) -> tuple[str, str]:
+def _difference(name: str, measured: LossMeasured, found: Mapping[str, LossFinding]) -> tuple[str, str]:
     if name in found:
         return _seen(found[name])
-    release = parse_release(measured.verl)
-    if release is None or release > last:
+    release, last = parse_release(measured.verl), parse_release(newest_release(name))
+    if release is None or last is None or release > last:
         return "standard", "standard"
     return "not seen", "unknown"
 
