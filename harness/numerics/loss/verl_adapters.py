@@ -94,7 +94,7 @@ class VerlCandidate:
         return tensor.to(self.torch.float32) if tensor.dtype.is_floating_point else tensor
 
     def _policy(self, case: LossCase, tensors: Tensors) -> Any:
-        mode = case.settings["loss_mode"]
+        mode = str(case.settings["loss_mode"])
         arguments = {
             "old_log_prob": tensors["old_log_prob"],
             "log_prob": tensors["log_prob"],
