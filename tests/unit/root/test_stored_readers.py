@@ -197,6 +197,7 @@ READERS: dict[str, Probe | str] = {
     "numerics/actor/actor_check.py:_run_path": SAME_TASK,
     "numerics/calibration/calibration_check.py:_constants": SAME_TASK,
     "numerics/loss/cases/loss_case.py:read_npz": Probe(write_arrays, read_arrays),
+    "numerics/loss/release_objectives.py:known_losses": SHIPPED,
     "numerics/twin/twin_check.py:run": SAME_TASK,
     "numerics/twin/twin_program.py:main": PROCESS,
     "numerics/twin/twin_program.py:work": PROCESS,
