@@ -26,7 +26,8 @@ FORMATS = (
     "lock",
     epilog="\b\nExamples:\n  npu-matrix lock verl-0-9-0 > requirements.txt\n"
     "  npu-matrix lock gspo-async --export dockerfile --output build/gspo-async\n"
-    "  npu-matrix lock gspo-async --export kubernetes --cards 8 --registry ascendhub --output build\n"
+    "  npu-matrix lock gspo-async --export kubernetes --cards 8 --image my-registry/cell:1 --output build\n"
+    "  npu-matrix lock gspo-async --export compose --ascend-runtime --registry ascendhub --output build\n"
     "  npu-matrix lock gptoss-20b-grpo --ask-upstream --export script\n"
     "  npu-matrix --base-image my-registry/cann@sha256:DIGEST lock gspo-async --export dockerfile",
 )
@@ -57,6 +58,27 @@ FORMATS = (
     help="NPUs that the container gets (compose, devcontainer, kubernetes).",
 )
 @click.option(
+    "--image",
+    default="",
+    help="Name of the image that compose, bake and kubernetes use. Default: npu-matrix/CELL:latest.",
+)
+@click.option(
+    "--ascend-runtime",
+    is_flag=True,
+    help="The hosts have Ascend Docker Runtime, which adds devices and driver to containers.",
+)
+@click.option(
+    "--npu-resource",
+    default="",
+    help="Name of the NPUs in Kubernetes. Default: that of Ascend's device plugin, for example "
+    "huawei.com/Ascend910; other device plugins use other names.",
+)
+@click.option(
+    "--no-buildkit",
+    is_flag=True,
+    help="Write a Dockerfile for builders without BuildKit, which cannot mount pip's configuration.",
+)
+@click.option(
     "--ask-upstream",
     is_flag=True,
     help="Ask the upstream repositories for the trees and full hashes of commits that no local mirror has.",
@@ -76,21 +98,33 @@ def command(
     base_digest: str,
     registry: str,
     cards: int,
+    image: str,
+    ascend_runtime: bool,
+    npu_resource: str,
+    no_buildkit: bool,
     ask_upstream: bool,
     fetch: bool | None,
     output: Path | None,
 ) -> None:
     """Export CELL with every package version pinned, from the stored outcome of its check `resolve`."""
+    from harness.builds.export.container_files import ContainerOptions
     from harness.builds.export.export_formats import export_files
     from harness.builds.lock.lock_notices import lock_notices
     from harness.workspace.results.stored_lock import lock_of_cell
 
+    options = ContainerOptions(
+        cards=cards,
+        image=image,
+        ascend_runtime=ascend_runtime,
+        npu_resource=npu_resource,
+        buildkit=not no_buildkit,
+    )
     lock = lock_of_cell(with_fetch(settings, fetch), cell, base_digest, registry)
     if ask_upstream:
         lock = _with_upstream_ids(lock)
     for notice in lock_notices(lock):
         click.echo(f"note: {notice}", err=True)
-    files = export_files(lock, "json" if as_json else shape, settings.root, cards)
+    files = export_files(lock, "json" if as_json else shape, settings.root, options)
     if output is None:
         click.echo(next(iter(files.values())).decode(), nl=False)
         if len(files) > 1:

@@ -106,7 +106,7 @@ def environment_spec(ctx: TaskContext) -> EnvironmentSpec:
     lock = ctx.artifact("resolve", "lock.txt")
     patched, manifest = _patched_input(ctx)
     locked = parse_lock(lock.read_text("utf-8"))
-    omitted = omitted_packages(locked, device.kind, with_cuda_torch=True)
+    omitted = omitted_packages(locked, device.kind)
     packages = tuple(package for package in locked if package.name not in omitted)
     build_env = {normal_name(name): values for name, values in pins.build_env.items()}
     return EnvironmentSpec(

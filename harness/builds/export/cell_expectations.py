@@ -21,14 +21,9 @@ def check_files(lock: CellLock) -> dict[str, str]:
     }
 
 
-def runs_on_npu(lock: CellLock) -> bool:
-    """Whether the cell needs CANN and a driver, not only their simulation."""
-    return lock.axes.get("device", "npu") == "npu" and "soc" in lock.axes
-
-
 def _expectations(lock: CellLock) -> str:
     """The content of `cell.json`: versions of the machine's parts, and the packages to be installed."""
-    on_npu = runs_on_npu(lock)
+    on_npu = lock.on_npu
     cann = lock.axes.get("cann", "") if on_npu else ""
     driver = published_driver(cann)
     packages = {package.name: package.version for package in lock.packages}

@@ -1,58 +1,109 @@
 """Files that run the image of an exported Dockerfile: compose, bake, dev container and Kubernetes Job.
 
-The devices and folders of the host are those that the README of Ascend/cann-container-image mounts.
+Without Ascend Docker Runtime, a container gets the devices and files of the host that the README of
+Ascend/cann-container-image names; with it, the runtime adds them for ASCEND_VISIBLE_DEVICES ("Usage on the
+Docker Client" in its documentation).
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
-from harness.builds.export.cell_expectations import CHECK, EXPECTATIONS, runs_on_npu
+from harness.builds.engines.cann_environment import SET_ENV
+from harness.builds.export.cell_expectations import CHECK, EXPECTATIONS
 from harness.builds.export.lock_formats import header
 from harness.builds.lock.cell_lock import CellLock
+from harness.errors import InputError
 
 #: Device nodes that every card needs, in addition to its own /dev/davinciN.
 DEVICES = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
-#: Files of the driver on the host, mounted read-only.
-DRIVER_FILES = (
-    "/usr/local/dcmi",
-    "/usr/local/bin/npu-smi",
-    "/usr/local/Ascend/driver/lib64",
-    "/usr/local/Ascend/driver/version.info",
-    "/etc/ascend_install.info",
-)
-#: SoC family -> the resource of Ascend's device plugin for Kubernetes (MindCluster).
-RESOURCES = {"310p": "huawei.com/Ascend310P"}
+#: Files and folders of the driver on the host, mounted read-only -> the type of a Kubernetes `hostPath`.
+DRIVER_FILES = {
+    "/usr/local/dcmi": "Directory",
+    "/usr/local/bin/npu-smi": "File",
+    "/usr/local/Ascend/driver/lib64": "Directory",
+    "/usr/local/Ascend/driver/version.info": "File",
+    "/etc/ascend_install.info": "File",
+}
+#: SoC family -> the resource of Ascend's device plugin for Kubernetes. Sources: MindCluster, "public network
+#: addresses" (Ascend910, Ascend310P) and its component ascend-device-plugin; MindIE's deployer for 950.
+RESOURCES = {"310p": "huawei.com/Ascend310P", "a5": "huawei.com/npu"}
 DEFAULT_RESOURCE = "huawei.com/Ascend910"
 #: Architecture -> its name in images and Kubernetes.
 PLATFORMS = {"aarch64": "arm64", "x86_64": "amd64"}
 # HCCL and data loaders exchange data in shared memory; the default of containers is 64 MiB.
 SHARED_MEMORY = "16g"
 CHECK_FILE, CELL_FILE = f"/cell/{CHECK}", f"/cell/{EXPECTATIONS}"
+_IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]*", re.IGNORECASE)
+_RESOURCE = re.compile(r"[a-z0-9][a-z0-9.-]*/[a-z0-9][a-z0-9._-]{0,62}", re.IGNORECASE)
 
 
-def as_compose(lock: CellLock, cards: int) -> str:
-    """A compose file that builds the image and checks device and packages in it. cards: cards of the host."""
+@dataclass(frozen=True, kw_only=True)
+class ContainerOptions:
+    """How the image is built and run.
+
+    cards: NPUs that the container gets. image: name of the built image, "" for the default.
+    ascend_runtime: the host has Ascend Docker Runtime. npu_resource: name of the NPUs in Kubernetes, "" for
+    that of Ascend's device plugin. buildkit: the builder can mount secrets. InputError for an invalid name.
+    """
+
+    cards: int = 1
+    image: str = ""
+    ascend_runtime: bool = False
+    npu_resource: str = ""
+    buildkit: bool = True
+
+    def __post_init__(self) -> None:
+        if self.image and not _IMAGE.fullmatch(self.image):
+            raise InputError(f"{self.image!r} is not the name of an image", fix="write registry/name:tag")
+        if self.npu_resource and not _RESOURCE.fullmatch(self.npu_resource):
+            raise InputError(
+                f"{self.npu_resource!r} is not the name of a Kubernetes resource",
+                fix="look it up with `kubectl describe node`; it is written like huawei.com/Ascend910",
+            )
+
+    def image_of(self, lock: CellLock) -> str:
+        """The name under which these files build and run the image."""
+        return self.image or f"npu-matrix/{lock.cell}:latest"
+
+    @property
+    def visible(self) -> str:
+        """The value of ASCEND_VISIBLE_DEVICES."""
+        return ",".join(map(str, range(self.cards)))
+
+    @property
+    def devices(self) -> list[str]:
+        """The device nodes of the host."""
+        return [*(f"/dev/davinci{number}" for number in range(self.cards)), *DEVICES]
+
+
+def as_compose(lock: CellLock, options: ContainerOptions) -> str:
+    """A compose file that builds the image and checks device and packages in it."""
     service: dict[str, Any] = {
-        "image": image_name(lock),
+        "image": options.image_of(lock),
         "platform": platform_of(lock),
-        "build": {"context": ".", "secrets": ["pip.conf"]},
+        "build": {"context": ".", "secrets": ["pip.conf"]} if options.buildkit else {"context": "."},
         "shm_size": SHARED_MEMORY,
         "command": _check_command(lock),
     }
-    if runs_on_npu(lock):
-        service["devices"] = [*_cards(cards), *DEVICES]
+    if lock.on_npu and options.ascend_runtime:
+        service["runtime"] = "ascend"
+        service["environment"] = {"ASCEND_VISIBLE_DEVICES": options.visible}
+    elif lock.on_npu:
+        service["devices"] = options.devices
         service["volumes"] = [f"{path}:{path}:ro" for path in DRIVER_FILES]
     # Without this variable an empty configuration is passed to the build.
-    secrets = {"pip.conf": {"file": "${PIP_CONF:-/dev/null}"}}
-    return _yaml(lock, {"name": _short_name(lock), "services": {"cell": service}, "secrets": secrets})
+    secrets = {"secrets": {"pip.conf": {"file": "${PIP_CONF:-/dev/null}"}}} if options.buildkit else {}
+    return _yaml(lock, {"name": _short_name(lock), "services": {"cell": service}, **secrets})
 
 
-def as_bake(lock: CellLock) -> str:
+def as_bake(lock: CellLock, options: ContainerOptions) -> str:
     """A file for `docker buildx bake`: one target, with the variable TAG for the image's name."""
     target = {
         "context": ".",
@@ -64,19 +115,21 @@ def as_bake(lock: CellLock) -> str:
     }
     return _json(
         {
-            "variable": {"TAG": {"default": image_name(lock)}, "REGISTRY": {"default": ""}},
+            "variable": {"TAG": {"default": options.image_of(lock)}, "REGISTRY": {"default": ""}},
             "group": {"default": {"targets": ["cell"]}},
             "target": {"cell": target},
         }
     )
 
 
-def as_devcontainer(lock: CellLock, cards: int) -> str:
+def as_devcontainer(lock: CellLock, options: ContainerOptions) -> str:
     """A `devcontainer.json` in the folder `.devcontainer` of a build context."""
     arguments = ["--platform", platform_of(lock), "--shm-size", SHARED_MEMORY]
     mounts: list[str] = []
-    if runs_on_npu(lock):
-        arguments += [f"--device={device}" for device in (*_cards(cards), *DEVICES)]
+    if lock.on_npu and options.ascend_runtime:
+        arguments += ["--runtime", "ascend", "--env", f"ASCEND_VISIBLE_DEVICES={options.visible}"]
+    elif lock.on_npu:
+        arguments += [f"--device={device}" for device in options.devices]
         mounts = [f"source={path},target={path},type=bind,readonly" for path in DRIVER_FILES]
     return _json(
         {
@@ -85,28 +138,31 @@ def as_devcontainer(lock: CellLock, cards: int) -> str:
             "runArgs": arguments,
             "mounts": mounts,
             "containerEnv": {"TORCH_DEVICE_BACKEND_AUTOLOAD": "1"},
-            "postCreateCommand": " ".join(_check_command(lock)),
+            # Dev containers replace the entry point of the image, which sets up CANN.
+            "postCreateCommand": ["bash", "-c", f"{SET_ENV}; {' '.join(_check_command(lock))}"],
         }
     )
 
 
-def as_kubernetes(lock: CellLock, cards: int) -> str:
+def as_kubernetes(lock: CellLock, options: ContainerOptions) -> str:
     """A Kubernetes Job that checks device and packages; replace its command to train."""
     container: dict[str, Any] = {
         "name": "cell",
-        "image": image_name(lock),
+        "image": options.image_of(lock),
+        "imagePullPolicy": "IfNotPresent",
         "args": _check_command(lock),
         "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],  # noqa: S108 - in the container
     }
     volumes: list[dict[str, Any]] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
-    if runs_on_npu(lock):
-        resource = {RESOURCES.get(lock.axes.get("soc", "").lower(), DEFAULT_RESOURCE): cards}
+    if lock.on_npu:
+        default = RESOURCES.get(lock.axes.get("soc", "").lower(), DEFAULT_RESOURCE)
+        resource = {options.npu_resource or default: options.cards}
         container["resources"] = {"requests": resource, "limits": dict(resource)}
-        for number, path in enumerate(DRIVER_FILES):
-            container["volumeMounts"].append(
-                {"name": f"driver-{number}", "mountPath": path, "readOnly": True}
-            )
-            volumes.append({"name": f"driver-{number}", "hostPath": {"path": path}})
+        # The device plugin names the devices to Ascend Docker Runtime, which adds them and the driver.
+        for number, (path, kind) in enumerate({} if options.ascend_runtime else DRIVER_FILES.items()):
+            mount = {"name": f"driver-{number}", "mountPath": path, "readOnly": True}
+            container["volumeMounts"].append(mount)
+            volumes.append({"name": f"driver-{number}", "hostPath": {"path": path, "type": kind}})
     pod = {
         "restartPolicy": "Never",
         "nodeSelector": {"kubernetes.io/arch": PLATFORMS.get(lock.arch, lock.arch)},
@@ -123,11 +179,6 @@ def as_kubernetes(lock: CellLock, cards: int) -> str:
     return _yaml(lock, job)
 
 
-def image_name(lock: CellLock) -> str:
-    """The name under which these files build and run the image."""
-    return f"npu-matrix/{lock.cell}:latest"
-
-
 def platform_of(lock: CellLock) -> str:
     """The cell's platform as images name it, for example `linux/arm64`."""
     return f"linux/{PLATFORMS.get(lock.arch, lock.arch)}"
@@ -138,12 +189,8 @@ def _short_name(lock: CellLock) -> str:
     return lock.cell[:63].rstrip("-")
 
 
-def _cards(cards: int) -> list[str]:
-    return [f"/dev/davinci{number}" for number in range(cards)]
-
-
 def _check_command(lock: CellLock) -> list[str]:
-    return ["python3", CHECK_FILE, "device" if runs_on_npu(lock) else "after", CELL_FILE]
+    return ["python3", CHECK_FILE, "device" if lock.on_npu else "after", CELL_FILE]
 
 
 def _yaml(lock: CellLock, content: Mapping[str, Any]) -> str:

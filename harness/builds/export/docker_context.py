@@ -10,27 +10,33 @@ from harness.builds.engines.cann_environment import SET_ENV
 from harness.builds.export.cell_expectations import check_files
 from harness.builds.export.lock_formats import one_line
 from harness.builds.lock.cell_lock import CellLock
-from harness.builds.lock.layer_contents import fetch_commands, layer_contents, requirements_text
+from harness.builds.lock.layer_contents import fetch_commands, layer_contents, pip_requirements
 from harness.builds.lock.lock_notices import lock_notices
 from harness.errors import InputError, Location
 from harness.package import shipped_file
 from harness.sources.git.branch_patches import read_patch_content
 
 TEMPLATE = "docker/cell.Dockerfile.j2"
+# Options of RUN: pip's configuration, which may have credentials, and a certificate. No layer contains them.
+SECRETS = (
+    "--mount=type=secret,id=pip.conf,target=/etc/pip.conf,required=false "
+    "--mount=type=secret,id=ca.pem,required=false "
+)
 
 
-def docker_context(lock: CellLock, root: Path) -> dict[str, bytes]:
+def docker_context(lock: CellLock, root: Path, *, buildkit: bool = True) -> dict[str, bytes]:
     """The files of a build context: the Dockerfile, one requirements file for each layer, the patches.
 
-    root: the checkout with the patches. InputError if a patch there is not the locked one.
+    root: the checkout with the patches. buildkit: whether the builder can mount pip's configuration as a
+    secret. InputError if a patch there is not the locked one.
     """
     checks = check_files(lock)
-    texts = {"Dockerfile": _dockerfile(lock, tuple(checks)), **checks}
+    texts = {"Dockerfile": _dockerfile(lock, tuple(checks), buildkit=buildkit), **checks}
     if lock.build_tools:
-        texts["layers/build-tools.txt"] = requirements_text(lock.build_tools)
+        texts["layers/build-tools.txt"] = pip_requirements(lock, lock.build_tools)
     for layer in layer_contents(lock):
         if layer.packages:
-            texts[f"layers/{layer.name}.txt"] = requirements_text(layer.packages)
+            texts[f"layers/{layer.name}.txt"] = pip_requirements(lock, layer.packages)
     return {name: text.encode() for name, text in texts.items()} | patch_contents(lock, root)
 
 
@@ -52,7 +58,7 @@ def patch_contents(lock: CellLock, root: Path) -> dict[str, bytes]:
     return files
 
 
-def _dockerfile(lock: CellLock, check_files: Sequence[str]) -> str:
+def _dockerfile(lock: CellLock, check_files: Sequence[str], *, buildkit: bool) -> str:
     # The import takes 0.2 s, and the report imports this module.
     import jinja2
 
@@ -73,6 +79,7 @@ def _dockerfile(lock: CellLock, check_files: Sequence[str]) -> str:
         layers=layer_contents(lock),
         fetch=fetch_commands,
         check_files=check_files,
+        secrets=SECRETS if buildkit else "",
         set_env=f"{SET_ENV};",
         uv=version("uv"),
     )

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from harness.builds.export.container_files import as_bake, as_compose, as_devcontainer, as_kubernetes
+from harness.builds.export.container_files import (
+    ContainerOptions,
+    as_bake,
+    as_compose,
+    as_devcontainer,
+    as_kubernetes,
+)
 from harness.builds.export.docker_context import docker_context, patch_contents
 from harness.builds.export.install_script import as_script
 from harness.builds.export.lock_formats import as_conda, as_json, as_markdown, as_requirements
@@ -18,6 +24,13 @@ EXPORTS: Mapping[str, Callable[[CellLock], str]] = {
     "markdown": as_markdown,
     "conda": as_conda,
     "json": as_json,
+}
+#: Formats that run the image of a build context, which is written with them.
+CONTAINER_FILES: Mapping[str, Callable[[CellLock, ContainerOptions], str]] = {
+    "compose": as_compose,
+    "bake": as_bake,
+    "devcontainer": as_devcontainer,
+    "kubernetes": as_kubernetes,
 }
 #: Format -> its main file.
 FILE_NAMES: Mapping[str, str] = {
@@ -34,33 +47,17 @@ FILE_NAMES: Mapping[str, str] = {
 }
 
 
-def export_files(lock: CellLock, shape: str, root: Path, cards: int) -> dict[str, bytes]:
+def export_files(lock: CellLock, shape: str, root: Path, options: ContainerOptions) -> dict[str, bytes]:
     """File name -> content of one format, with the main file first and the files that it needs.
 
-    root: the checkout with the patches. cards: NPUs of the host that the container gets.
-    InputError if a patch is not the locked one.
+    root: the checkout with the patches. InputError if a patch is not the locked one.
     """
-    if shape == "script":
-        texts = {"install.sh": as_script(lock, patch_contents(lock, root))}
-    elif shape == "conda":
-        texts = {
-            "environment.yml": as_conda(lock),
-            "install.sh": as_script(lock, patch_contents(lock, root)),
-            "requirements.txt": as_requirements(lock),
-        }
-    elif shape in EXPORTS:
-        texts = {FILE_NAMES[shape]: EXPORTS[shape](lock)}
-    else:
-        texts = _container_file(lock, shape, cards)
-        return {name: text.encode() for name, text in texts.items()} | docker_context(lock, root)
+    if shape in CONTAINER_FILES:
+        main = {FILE_NAMES[shape]: CONTAINER_FILES[shape](lock, options).encode()}
+        return main | docker_context(lock, root, buildkit=options.buildkit)
+    if shape == "dockerfile":
+        return docker_context(lock, root, buildkit=options.buildkit)
+    texts = {FILE_NAMES[shape]: EXPORTS[shape](lock)}
+    if shape in {"script", "conda"}:
+        texts["install.sh"] = as_script(lock, patch_contents(lock, root))
     return {name: text.encode() for name, text in texts.items()}
-
-
-def _container_file(lock: CellLock, shape: str, cards: int) -> dict[str, str]:
-    makers: Mapping[str, Callable[[], str]] = {
-        "compose": lambda: as_compose(lock, cards),
-        "bake": lambda: as_bake(lock),
-        "devcontainer": lambda: as_devcontainer(lock, cards),
-        "kubernetes": lambda: as_kubernetes(lock, cards),
-    }
-    return {FILE_NAMES[shape]: makers[shape]()} if shape in makers else {}

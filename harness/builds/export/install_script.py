@@ -11,7 +11,7 @@ from harness.builds.engines.cann_environment import SET_ENV
 from harness.builds.export.cell_expectations import CHECK, EXPECTATIONS, check_files
 from harness.builds.export.lock_formats import header
 from harness.builds.lock.cell_lock import PIP, CellLock, LockedSource, PatchFile
-from harness.builds.lock.layer_contents import LayerContent, fetch_commands, layer_contents, requirements_text
+from harness.builds.lock.layer_contents import LayerContent, fetch_commands, layer_contents, pip_requirements
 
 TREE_OF_HEAD = "'HEAD^{tree}'"
 
@@ -35,7 +35,7 @@ def as_script(lock: CellLock, patches: Mapping[str, bytes] | None = None) -> str
     ]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(lock.build_env.items())]
     if lock.build_tools:
-        lines += _file("build-tools.txt", requirements_text(lock.build_tools))
+        lines += _file("build-tools.txt", pip_requirements(lock, lock.build_tools))
         lines += [f'{PIP} --no-deps --require-hashes -r "$work/build-tools.txt"', ""]
     for layer in layer_contents(lock):
         lines += _layer(lock, layer)
@@ -47,10 +47,8 @@ def as_script(lock: CellLock, patches: Mapping[str, bytes] | None = None) -> str
 
 
 def _layer(lock: CellLock, layer: LayerContent) -> Iterator[str]:
-    if layer.from_cpu_index:
-        yield f"{PIP} --no-deps --index-url {layer.cpu_index} {' '.join(layer.from_cpu_index)}"
     if layer.packages:
-        yield from _file(f"{layer.name}.txt", requirements_text(layer.packages))
+        yield from _file(f"{layer.name}.txt", pip_requirements(lock, layer.packages))
         yield f'{PIP} {lock.options(layer.packages)} -r "$work/{layer.name}.txt"'
         yield ""
     for source in layer.sources:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from harness.builds.lock.cell_lock import CPU_TORCH_INDEX, CellLock
-from harness.builds.lock.layer_contents import cpu_requirements, requirements_text
+from harness.builds.lock.cell_lock import CellLock
+from harness.builds.lock.layer_contents import pip_requirements
 from harness.builds.lock.lock_notices import lock_notices
 from harness.serialisation import as_object, dumps
 
@@ -24,10 +24,7 @@ def as_requirements(lock: CellLock) -> str:
         for s in lock.from_source
     ]
     lines += [f"# patched: {patch.file} sha256:{patch.digest}" for patch in lock.patches]
-    if lock.cpu_builds:
-        lines.append(f"# with --index-url {CPU_TORCH_INDEX}: {' '.join(cpu_requirements(lock))}")
-    packages = tuple(package for package in lock.packages if package.name not in lock.cpu_builds)
-    return "\n".join(lines) + "\n" + requirements_text(packages)
+    return "\n".join(lines) + "\n" + pip_requirements(lock, lock.packages)
 
 
 def as_markdown(lock: CellLock) -> str:
@@ -60,7 +57,7 @@ def as_markdown(lock: CellLock) -> str:
         lines += ["", "Locked, but not installed on this device:", ""]
         lines += [f"- {_table_text(name)}: {_table_text(why)}" for name, why in lock.omitted.items()]
     if lock_notices(lock):
-        lines += ["", "Not pinned:", ""]
+        lines += ["", "Notes:", ""]
         lines += [f"- {_table_text(text)}" for text in lock_notices(lock)]
     pinned = f"{len(lock.packages)} packages are pinned with digests; `npu-matrix lock` exports them."
     return "\n".join([*lines, "", pinned]) + "\n"
@@ -103,7 +100,7 @@ def header(lock: CellLock) -> list[str]:
     lines += [f"# base image {lock.image} ({lock.image_digest or NO_DIGEST})"]
     lines += [f"# known inconsistency: {one_line(text)}" for text in lock.inconsistencies]
     lines += [f"# not installed on this device: {name}: {why}" for name, why in lock.omitted.items()]
-    return [*lines, *(f"# not pinned: {one_line(text)}" for text in lock_notices(lock))]
+    return [*lines, *(f"# note: {one_line(text)}" for text in lock_notices(lock))]
 
 
 def one_line(text: Any) -> str:

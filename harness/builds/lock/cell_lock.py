@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,10 +38,6 @@ WHEELS_BY = {
 # Programs that this build needs, as Debian packages. The setup.py of torch-npu fetches an archive with wget.
 TOOLS_OF = {"torch-npu": ("cmake", "g++", "make", "unzip", "wget")}
 PIP = "python3 -m pip install"
-# Packages whose builds on PyPI for x86_64 are for CUDA -> where their builds for the CPU are, as the
-# installation guide of vllm-ascend and verl's Dockerfiles install them on x86_64.
-TORCH_PACKAGES = ("torch", "torchvision", "torchaudio")
-CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 # setuptools-scm and the builds of kernels need the submodules, which a fetch of one commit leaves empty.
 SUBMODULES = "if [ -f .gitmodules ]; then git submodule update -q --init --recursive; fi"
 SAFE = re.compile(r"[A-Za-z0-9][\w.+:/@~-]*")
@@ -118,12 +114,12 @@ class CellLock:
     resolution. overruled: packages from source that were resolved together with the pins -> those of their
     requirements that the pins contradict. not_installed: title and version -> repository of parts of the
     stack that no export installs. base_python: the Python in the base image, "" if that is not known.
-    image_notice: what a user must know about the base image. cpu_builds: packages that are installed from
-    CPU_TORCH_INDEX. package_env: package -> variables of its build. wheels: package with a configured
-    build -> its published wheel for this chip, which is
-    installed instead. incomplete: package whose source package lacks submodules -> their paths.
-    without_wheel: packages that have only a source package for this platform.
-    build_tools: what the builds need, installed before them. tooled: packages whose build needs nothing else.
+    image_notice: what a user must know about the base image. package_index: package -> indexes that have it
+    and that pip does not search by default. package_env: package -> variables of its build. wheels: package
+    with a configured build -> its published wheel for this chip, which is installed instead. incomplete:
+    package whose source package lacks submodules -> their paths. without_wheel: packages that have only a
+    source package for this platform. build_tools: what the builds need, installed before them. tooled:
+    packages whose build needs nothing else.
     """
 
     cell: str
@@ -139,7 +135,6 @@ class CellLock:
     patches: tuple[PatchFile, ...]
     build_env: Mapping[str, str]
     compiled: tuple[str, ...]
-    indexes: tuple[str, ...]
     inconsistencies: tuple[str, ...]
     omitted: Mapping[str, str] = field(default_factory=dict)
     unpinned_sources: tuple[str, ...] = ()
@@ -147,7 +142,7 @@ class CellLock:
     not_installed: Mapping[str, str] = field(default_factory=dict)
     base_python: str = ""
     image_notice: str = ""
-    cpu_builds: tuple[str, ...] = ()
+    package_index: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     package_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     wheels: Mapping[str, str] = field(default_factory=dict)
     incomplete: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -159,6 +154,26 @@ class CellLock:
     def base(self) -> str:
         """The base image as a build refers to it: by digest when that is known."""
         return f"{without_tag(self.image)}@{self.image_digest}" if self.image_digest else self.image
+
+    @property
+    def on_npu(self) -> bool:
+        """Whether the cell needs CANN and a driver, not their simulation."""
+        return self.axes.get("device", "npu") == "npu" and "soc" in self.axes
+
+    @property
+    def has_cuda_torch(self) -> bool:
+        """Whether the cell is for an NPU and its torch needs CUDA libraries."""
+        return self.on_npu and has_cuda_torch(self.packages)
+
+    @property
+    def indexes(self) -> tuple[str, ...]:
+        """The indexes of `package_index`, each once."""
+        return self.indexes_of(self.packages)
+
+    def indexes_of(self, packages: Iterable[LockedPackage]) -> tuple[str, ...]:
+        """The additional indexes that these packages come from, each once."""
+        urls = (url for package in packages for url in self.package_index.get(package.name, ()))
+        return tuple(dict.fromkeys(urls))
 
     @property
     def python_minor(self) -> str:
@@ -236,6 +251,7 @@ def make_lock(
     resolved_sources: Collection[str] | None = None,
     wheels: Mapping[str, str] | None = None,
     without_wheel: Collection[str] = (),
+    searched: Collection[str] | None = None,
     not_installed: Mapping[str, str] | None = None,
 ) -> CellLock:
     """The lock of a cell.
@@ -244,7 +260,8 @@ def make_lock(
     contradictions in what the cell's source publishes. base_image: replaces the default base image.
     registry: where that default is published (see `default_base_image`). wheels: package -> its published
     wheel that fits the cell's chip and so need not be compiled. resolved_sources: packages from source whose
-    requirements are part of `lock_text`; None if that is not known. InputError for a value that cannot be
+    requirements are part of `lock_text`; None if that is not known. searched: indexes besides the usual ones,
+    without which the resolution found no packages; None if not known. InputError for a value that cannot be
     used in a build file.
     """
     pins, python = facets.pins, facets.platform.python
@@ -280,18 +297,16 @@ def make_lock(
             )
         ),
         build_env=_build_env(pins, axes),
-        indexes=pins.indexes_of(package.name for package in packages),
         inconsistencies=tuple(inconsistencies),
         omitted=omitted,
         unpinned_sources=tuple(source.package for source in sources if source.package not in known),
         not_installed=dict(not_installed or {}),
         base_python=base.python,
         image_notice=base.notice,
-        cpu_builds=tuple(
-            package.name for package in packages if package.name in TORCH_PACKAGES and kind == "npu"
-        )
-        if has_cuda_torch(packages)
-        else (),
+        package_index={
+            name: tuple(url for url in urls if searched is None or url in searched)
+            for name, urls in pins.index.items()
+        },
         package_env={normal_name(name): _safe_env(values) for name, values in pins.build_env.items()},
         wheels=fitting,
         without_wheel=tuple(sorted(set(without_wheel) - set(omitted))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.builds.lock.cell_lock import CPU_TORCH_INDEX, LAYERS, CellLock, LockedSource
+from harness.builds.lock.cell_lock import LAYERS, CellLock, LockedSource
 from harness.sources.packages.lockfile import LockedPackage
 
 
@@ -13,22 +13,17 @@ class LayerContent:
     """What a layer installs: locked packages, then packages that are built from repositories.
 
     compiled: packages of the index that are built here, because their build is configured for the device.
-    from_cpu_index: requirements that are installed from `cpu_index` before the others, without digests.
     """
 
     name: str
     packages: tuple[LockedPackage, ...]
     sources: tuple[LockedSource, ...]
     compiled: tuple[str, ...]
-    from_cpu_index: tuple[str, ...] = ()
-    cpu_index: str = CPU_TORCH_INDEX
 
 
 def layer_contents(lock: CellLock) -> tuple[LayerContent, ...]:
     """The layers of a lock in the order of installation, without empty ones."""
-    in_layers = dict(lock.layers())
-    cpu = set(lock.cpu_builds)
-    packages = {name: tuple(one for one in all_ if one.name not in cpu) for name, all_ in in_layers.items()}
+    packages = dict(lock.layers())
     used = set(packages) | {_layer_of(source) for source in lock.from_source}
     return tuple(
         LayerContent(
@@ -36,7 +31,6 @@ def layer_contents(lock: CellLock) -> tuple[LayerContent, ...]:
             packages=packages.get(name, ()),
             sources=tuple(source for source in lock.from_source if _layer_of(source) == name),
             compiled=tuple(sorted(p.name for p in packages.get(name, ()) if p.name in lock.compiled)),
-            from_cpu_index=cpu_requirements(lock, in_layers.get(name, ())),
         )
         for name, _roots in LAYERS
         if name in used
@@ -47,14 +41,14 @@ def _layer_of(source: LockedSource) -> str:
     return source.package if source.package in {"vllm", "vllm-ascend", "verl"} else "training"
 
 
-def cpu_requirements(lock: CellLock, packages: tuple[LockedPackage, ...] | None = None) -> tuple[str, ...]:
-    """The requirements that CPU_TORCH_INDEX provides, of these packages or all of the lock."""
-    chosen = lock.packages if packages is None else packages
-    return tuple(f"{one.name}=={one.version}+cpu" for one in chosen if one.name in lock.cpu_builds)
+def pip_requirements(lock: CellLock, packages: tuple[LockedPackage, ...]) -> str:
+    """A requirements file of these packages for pip, with the additional indexes that have them."""
+    indexes = "".join(f"--extra-index-url {url}\n" for url in lock.indexes_of(packages))
+    return indexes + requirements_text(packages)
 
 
 def requirements_text(packages: tuple[LockedPackage, ...]) -> str:
-    """A requirements file of these packages with their digests."""
+    """The lines of a requirements file for these packages, with their digests."""
     entries = []
     for package in packages:
         hashes = "".join(f" \\\n    --hash={digest}" for digest in package.hashes)

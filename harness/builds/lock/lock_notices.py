@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.builds.lock.cell_lock import CPU_TORCH_INDEX, TOOLS_OF, WHEELS_BY, CellLock, without_tag
+from harness.builds.lock.cell_lock import TOOLS_OF, WHEELS_BY, CellLock, without_tag
+from harness.builds.lock.cpu_torch import CPU_INDEX
 
 
 def lock_notices(lock: CellLock) -> tuple[str, ...]:
@@ -29,10 +30,11 @@ def _of_packages(lock: CellLock) -> Iterator[str]:
             f"{name} of {repository} belongs to this stack but is not installed by this export, because "
             "it changes other packages in place. Of its changes, only the listed patches are applied."
         )
-    if lock.cpu_builds:
+    if lock.has_cuda_torch:
         yield (
-            f"The builds of {', '.join(lock.cpu_builds)} on PyPI for {lock.arch} are for CUDA. Their builds "
-            f"for the CPU are installed from {CPU_TORCH_INDEX} by version, without a digest."
+            "torch is a build for CUDA, which does not load without gigabytes of CUDA libraries. NPUs use "
+            f"none of them. Make the lock where {CPU_INDEX}, or a mirror of it in pip's settings, can be "
+            "reached: it then has the builds for the CPU."
         )
     for name, paths in lock.incomplete.items():
         yield (

@@ -11,9 +11,9 @@ _OF_CUDA_VLLM = re.compile(
     r"flashinfer-(python|cubin|jit-cache)|xformers|quack-kernels|humming-kernels|tilelang|tokenspeed-mla|cuda-tile"
 )
 _ONLY_CUDA_VLLM = "required only by the CUDA wheel of vLLM (requirements/cuda.txt)"
+# nvidia-ml-py stays: it is a small Python module that reports that there is no driver.
 _ROOTS = {
     "sim": (
-        # nvidia-ml-py stays: it is a small Python module that reports that there is no driver.
         (
             re.compile(r"nvidia-(?!ml-py$).*|cupy-cuda\d+x"),
             "a CUDA library: torch loads with stub libraries, and nothing calls it on the simulated device",
@@ -26,7 +26,7 @@ _ROOTS = {
     ),
     "npu": (
         (
-            re.compile(r"nvidia-.*|cupy-cuda\d+x|cuda-(toolkit|bindings|pathfinder|python|core)"),
+            re.compile(r"nvidia-(?!ml-py$).*|cupy-cuda\d+x|cuda-(toolkit|bindings|pathfinder|python|core)"),
             "a library for NVIDIA GPUs, which nothing loads on an NPU",
         ),
         (_OF_CUDA_VLLM, _ONLY_CUDA_VLLM),
@@ -46,14 +46,14 @@ def has_cuda_torch(packages: Sequence[LockedPackage]) -> bool:
 
 
 def omitted_packages(
-    packages: Sequence[LockedPackage], kind: str, *, with_cuda_torch: bool = False
+    packages: Sequence[LockedPackage], kind: str, *, cuda_torch: bool = True
 ) -> dict[str, str]:
     """Name of a locked package -> why it is not installed on a device of this kind (`sim`, `npu`, `cpu`).
 
-    Packages that only omitted packages require are omitted too. with_cuda_torch: keep what a torch for CUDA
-    needs to be loaded on an NPU host.
+    Packages that only omitted packages require are omitted too. cuda_torch: keep what torch requires on an
+    NPU host, because a build for CUDA does not load without it.
     """
-    kept = _required_by_torch(packages) if with_cuda_torch and kind == "npu" else set()
+    kept = _required_by_torch(packages) if cuda_torch and kind == "npu" else set()
     omitted = {
         package.name: reason
         for package in packages

@@ -130,7 +130,7 @@ def _with_build_tools(lock: CellLock, trees: Mapping[str, Tree], settings: Index
         # Only the layer of torch is there before every build.
         below = {package.name for name, packages in lock.layers() if name == "torch" for package in packages}
         sources = {one.package for one in lock.from_source}
-        elsewhere = {*lock.omitted, *lock.cpu_builds, *sources, *(below - {"setuptools"})}
+        elsewhere = {*lock.omitted, *sources, *(below - {"setuptools"})}
         tools = tuple(package for package in resolved if package.name not in elsewhere)
         return replace(lock, build_tools=tools, tooled=tuple(sorted(needed)))
     return lock

@@ -6,6 +6,7 @@ import os
 
 from harness.builds.lock.cell_lock import CellLock, LockFacets, make_lock
 from harness.builds.lock.commit_trees import add_tree_ids
+from harness.builds.lock.cpu_torch import with_cpu_torch
 from harness.builds.lock.extra_requirements import add_extra_requirements
 from harness.builds.lock.published_wheels import fitting_wheels
 from harness.builds.lock.source_packages import PackageRepository, with_complete_sources
@@ -98,6 +99,7 @@ def lock_of_cell(settings: Settings, name: str, base_digest: str, registry: str 
         base_image=settings["base_image"],
         registry=registry,
         resolved_sources=resolved.source_requirements,
+        searched=resolved.indexes,
         wheels=fitting_wheels(resolved, facts.axes.get("soc", "")),
         without_wheel=resolved.from_sdist,
         not_installed=_not_installed(context.matrix, cell),
@@ -108,7 +110,8 @@ def lock_of_cell(settings: Settings, name: str, base_digest: str, registry: str 
     )
     repositories = _repositories(context.matrix, made)
     complete = with_complete_sources(made, releases, repositories, mirrors, os.environ)
-    return add_extra_requirements(add_tree_ids(complete, mirrors), mirrors, os.environ)
+    pinned = add_extra_requirements(add_tree_ids(complete, mirrors), mirrors, os.environ)
+    return with_cpu_torch(pinned, os.environ)
 
 
 def _repositories(matrix: Matrix, lock: CellLock) -> dict[str, PackageRepository]:

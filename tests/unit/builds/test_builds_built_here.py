@@ -143,12 +143,9 @@ def test_the_simulated_device_does_without_cuda_and_what_only_that_wants() -> No
         "tabulate",
         "triton-ascend",
     }
-    assert set(omitted_packages.omitted_packages(LOCK, "npu")) == {
-        "flashinfer-python",
-        "nvidia-cublas-cu12",
-        "nvidia-ml-py",
-        "tabulate",
-    }
+    for_torch_without_cuda = {"flashinfer-python", "nvidia-cublas-cu12", "tabulate"}
+    assert set(omitted_packages.omitted_packages(LOCK, "npu", cuda_torch=False)) == for_torch_without_cuda
+    assert set(omitted_packages.omitted_packages(LOCK, "npu")) == {"flashinfer-python", "tabulate"}
     assert omitted_packages.omitted_packages(LOCK, "cpu") == {}
 
 

@@ -170,7 +170,7 @@ def test_an_index_of_a_vendor_that_is_out_of_reach_is_left_out(
 ) -> None:
     environ = {**os.environ, "PIP_INDEX_URL": empty_index, "UV_HTTP_RETRIES": "0"}
     del environ["PIP_NO_INDEX"]
-    far = replace(lock(), indexes=("http://127.0.0.1:9/simple",))
+    far = replace(lock(), package_index={"torch": ("http://127.0.0.1:9/simple",)})
     assert add_extra_requirements(far, [mirrors], environ).unpinned_sources == ("vllm-ascend",)
     with pytest.raises(InfrastructureError, match=r"127\.0\.0\.1:9"):
         add_extra_requirements(lock(), [mirrors], {**environ, "PIP_INDEX_URL": "http://127.0.0.1:9/simple"})

@@ -55,7 +55,6 @@ def lock(verl: str = "0.9.1", transformers: str = "4.57.3", torch: str = "2.9.0"
         patches=(),
         build_env={},
         compiled=(),
-        indexes=(),
         inconsistencies=(),
     )
     return replace(made, **changes)
