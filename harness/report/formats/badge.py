@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from markupsafe import escape
@@ -14,7 +15,6 @@ from markupsafe import escape
 from harness.outcome import Evidence
 from harness.report.model.marks import EVIDENCE, RAN, Mark
 from harness.report.model.report_model import ReportModel
-from harness.report.model.stack_counts import marks_by_stack
 from harness.report.model.visible_text import clip, file_name, visible
 
 HEIGHT = 20
@@ -48,7 +48,7 @@ def badges(model: ReportModel) -> dict[str, Badge]:
 def _stack_badges(model: ReportModel) -> dict[str, Badge]:
     """A badge for each stack and kind of evidence with which one of its checks ran."""
     found = {}
-    for stack, counts in marks_by_stack(model, MOST_STACKS).items():
+    for stack, counts in islice(model.by_stack.items(), MOST_STACKS):
         waiting = sum(count for (mark, _evidence), count in counts.items() if mark not in RAN)
         rest = f", {waiting} not run" if waiting else ""
         for evidence, style in EVIDENCE.items():

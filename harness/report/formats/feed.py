@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from typing import NamedTuple
@@ -14,9 +14,8 @@ from markupsafe import escape
 
 from harness.outcome import Status
 from harness.report.model.changes import RunChangeKind
-from harness.report.model.report_inputs import ReportResult
 from harness.report.model.report_model import ReportModel, ReportRow
-from harness.report.model.streak import RAN_BEFORE
+from harness.report.model.streak import RAN_BEFORE, CondensedHistory
 from harness.report.model.visible_text import clip, iso, visible
 
 MAX_ENTRIES = 50
@@ -52,7 +51,7 @@ def row_events(row: ReportRow, run_id: str, now: float) -> list[FeedItem]:
             reason=result.reason if run == run_id else "",
         )
         for result in row.results.values()
-        for run, when, turn in _turns(result, run_id, now)
+        for run, when, turn in _turns(result.past, result.verdict.status, run_id, now)
     ]
 
 
@@ -88,16 +87,19 @@ def _profile(model: ReportModel) -> str:
     return f" in profile {_text(model.inputs.run.profile, 60)}" if model.inputs.run.profile else ""
 
 
-def _turns(result: ReportResult, run_id: str, now: float) -> Iterator[tuple[str, float, RunChangeKind]]:
-    """Run, time and kind of every change in the history of a check."""
+@lru_cache(maxsize=16_384)
+def _turns(
+    past: CondensedHistory, status: Status, run_id: str, now: float
+) -> tuple[tuple[str, float, RunChangeKind], ...]:
+    """Run, time and kind of every change in the history of a check with this status; many share them."""
+    found = []
     last_status, fresh = None, False
-    for stretch in result.past.stretches:
+    for stretch in past.stretches:
         turn, last_status, fresh = _turned(stretch.status, last_status, fresh)
         if turn:
-            yield stretch.first_run, stretch.first, turn
-    turn, _, _ = _turned(result.verdict.status, last_status, fresh)
-    if turn:
-        yield run_id, now, turn
+            found.append((stretch.first_run, stretch.first, turn))
+    turn, _, _ = _turned(status, last_status, fresh)
+    return (*found, (run_id, now, turn)) if turn else tuple(found)
 
 
 def _turned(

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 from harness.ledger.plan_record import CellFinding
@@ -25,7 +26,7 @@ from harness.report.model.report_inputs import (
     RunFacts,
 )
 from harness.report.model.report_model import Attention, ReportModel, ReportRow
-from harness.report.model.streak import Streak, Stretch
+from harness.report.model.streak import CondensedHistory, Streak, Stretch
 from harness.report.model.turning_points import Turn
 from harness.report.model.unanswered import Unanswered
 from harness.report.model.visible_text import as_bytes
@@ -34,6 +35,8 @@ from harness.verdict.verdict import Standing
 
 SCHEMA_NAME: Final = "npu-matrix.report"
 SCHEMA_VERSION: Final = 1
+#: What the JSON of a result contains if its history is empty.
+_NO_HISTORY = b',"history":[],"turns":'
 STANDINGS = {
     Standing.AS_EXPECTED: "",
     Standing.KNOWN: "known",
@@ -274,7 +277,7 @@ def _report(model: ReportModel) -> Report:
 def cell_line(model: ReportModel, row: ReportRow) -> bytes:
     """A cell and its results as one line of JSON."""
     cell = row.cell
-    return json_line(
+    head = json_line(
         CellItem(
             id=cell.id,
             title=cell.title,
@@ -289,9 +292,23 @@ def cell_line(model: ReportModel, row: ReportRow) -> bytes:
             page=f"cells/{row.slug}.html",
             worst=row.worst,
             published=row.published,
-            results=tuple(_result(model, result) for result in row.results.values()),
+            results=(),
         )
     )
+    results = b",".join(_result_line(model, result) for result in row.results.values())
+    return b"%b%b]}" % (head.removesuffix(b"]}"), results)
+
+
+def _result_line(model: ReportModel, result: ReportResult) -> bytes:
+    """A result as JSON. Its history, which many results share, is put in as text."""
+    # No text contains a bare quote, and nothing after the history of a result has such members.
+    before, _, after = json_line(_result(model, result)).rpartition(_NO_HISTORY)
+    return b'%b,"history":%b,"turns":%b' % (before, _history_line(result.past), after)
+
+
+@lru_cache(maxsize=16_384)
+def _history_line(past: CondensedHistory) -> bytes:
+    return json_line(past.stretches)
 
 
 def _result(model: ReportModel, result: ReportResult) -> ResultItem:
@@ -337,7 +354,7 @@ def _result(model: ReportModel, result: ReportResult) -> ResultItem:
         mark=result.mark,
         change=result.change,
         streak=model.streak(result),
-        history=result.past.stretches,
+        history=(),
         turns=result.turns,
         hardware=result.hardware,
         missing=result.missing,

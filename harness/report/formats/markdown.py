@@ -64,7 +64,7 @@ def _unlisted(model: ReportModel) -> list[str]:
         f"- {escape(row.cell.title or row.cell.id)}: {escape(reason.removeprefix(UNLISTED))}"
         for row in model.rows
         for result in row.results.values()
-        if result.verdict.status is Status.PASS
+        if result.verdict.reasons and result.verdict.status is Status.PASS
         for reason in unlisted_reasons(result.verdict.reasons)
     ]
     if not found:

@@ -7,12 +7,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from harness.outcome import Evidence, Tier
 from harness.report.model.known_failures import NOBODY
 from harness.report.model.marks import RAN, Mark
 from harness.report.model.report_model import ReportModel
-from harness.report.model.stack_counts import marks_by_stack
 from harness.report.model.turn_groups import hardware_lines
 from harness.report.model.visible_text import clip, visible
 
@@ -118,7 +118,7 @@ def _by_tier(model: ReportModel) -> list[tuple[Labels, float]]:
 
 def _by_stack(model: ReportModel) -> list[tuple[Labels, float]]:
     found: list[tuple[Labels, float]] = []
-    for stack, counts in marks_by_stack(model, MOST_STACKS).items():
+    for stack, counts in islice(model.by_stack.items(), MOST_STACKS):
         found += [
             (
                 {"stack": stack, "verdict": mark.value, "evidence": evidence.value if evidence else "none"},

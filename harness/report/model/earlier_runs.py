@@ -35,7 +35,8 @@ from harness.report.model.judged_outcomes import (
 from harness.report.model.marks import mark_of
 from harness.report.model.report_inputs import ComparisonRun, RememberedRun
 from harness.report.model.run_order import machine_name, order_by_time
-from harness.report.model.streak import EarlierVerdict, HistoryEntry
+from harness.report.model.runs_before import HISTORY_LENGTH, dispositions_of, revision_of, runs_before
+from harness.report.model.streak import EarlierVerdict, History, HistoryEntry
 from harness.report.model.turning_points import (
     BAD,
     ChangedPart,
@@ -51,9 +52,6 @@ from harness.verdict.verdict import (
     Verdict,
 )
 
-HISTORY_LENGTH = 50
-#: How many runs are searched for the predecessors of a run that is not among the last ones.
-FURTHER_BACK = 500
 MAX_CAUSES = 12
 DAY_S = 86400.0
 _DIGEST = re.compile(r"\b[0-9a-f]{32,64}\b")
@@ -81,13 +79,17 @@ class EarlierRuns:
         self._checks: dict[str, Check] = {task.check.name: task.check for task in plan.tasks.values()}
         self._judged: dict[str, tuple[JudgedOutcome, ...]] = {}
         self._tasks: dict[str, Mapping[str, TaskRecord]] = {}
+        self._made: dict[tuple[object, ...], HistoryEntry] = {}
+        #: The run that is left out and ids of entries, all of which are kept -> the history with these
+        #: entries, and the last of them on hardware.
+        self._histories: dict[tuple[str, tuple[int, ...]], tuple[History, HistoryEntry | None]] = {}
         self._on_hardware: dict[Pair, HistoryEntry] = {}
         self._differences: dict[tuple[str, str], KeyDifference | None] = {}
         self._run_id = run_id
         this_run = ledger.run(run_id)
         now = time.time() if now is None else now
         self._started = this_run.started if this_run else now
-        in_ledger = _runs_before(ledger, run_id, HISTORY_LENGTH * len(plan.entries))
+        in_ledger = runs_before(ledger, run_id, HISTORY_LENGTH * len(plan.entries))
         self._times = order_by_time(in_ledger[::-1], now)
         by_id = {run.run_id: run for run in in_ledger}
         self._runs = tuple(by_id[name] for name in self._times)[::-1]
@@ -95,7 +97,7 @@ class EarlierRuns:
         # Without a limit if the run is not in the ledger.
         self._end = self._ends.get(run_id, sys.maxsize)
         self._entries = [run.plan.entries_by_name for run in self._runs]
-        self._without_outcome = [_dispositions(ledger, run) for run in self._runs]
+        self._without_outcome = [dispositions_of(ledger, run) for run in self._runs]
         self._expected = [expected_failures(run) for run in self._runs]
 
     @property
@@ -117,11 +119,14 @@ class EarlierRuns:
                 return run.run_id
         return None
 
-    def history(self, entry: PlanEntry, expected: ExpectedFailure | None = None) -> tuple[HistoryEntry, ...]:
+    def history(
+        self, entry: PlanEntry, expected: ExpectedFailure | None = None, *, other_than: str = ""
+    ) -> History:
         """The verdicts of earlier runs on one check of one cell, oldest first, at most `HISTORY_LENGTH`.
 
         Runs of one machine are in the order of the ledger, because clocks can be set back, and those of
-        several machines in the order of time. expected: the expectation of today.
+        several machines in the order of time. Equal histories are one object. expected: the expectation of
+        today. other_than: the id of a run that is left out.
         """
         pair = (entry.cell_id, entry.check)
         found: list[tuple[float, HistoryEntry]] = [
@@ -135,11 +140,24 @@ class EarlierRuns:
             if judged.run_id not in self._ends and judged.position <= self._end
         ]
         # Runs at the same time keep their order.
-        history = [past for _time, past in sorted(found, key=itemgetter(0))]
-        on_hardware = [past for past in history if _was_on_hardware(past.verdict)]
+        entries = [past for _time, past in sorted(found, key=itemgetter(0))]
+        history, on_hardware = self._shared(entries, other_than)
         if on_hardware:
-            self._on_hardware[pair] = on_hardware[-1]
-        return tuple(history[-HISTORY_LENGTH:])
+            self._on_hardware[pair] = on_hardware
+        return history
+
+    def _shared(
+        self, entries: Sequence[HistoryEntry], other_than: str
+    ) -> tuple[History, HistoryEntry | None]:
+        """The one history with these entries, and the last of them that ran on hardware."""
+        same = (other_than, tuple(map(id, entries)))
+        known = self._histories.get(same)
+        if known is None:
+            on_hardware = (past for past in reversed(entries) if _was_on_hardware(past.verdict))
+            last = entries[-HISTORY_LENGTH:]
+            shown = History(past for past in last if not other_than or past.run_id != other_than)
+            known = self._histories[same] = (shown, next(on_hardware, None))
+        return known
 
     def last_on_hardware(self, entry: PlanEntry, now: Verdict) -> HardwareRun | None:
         """When hardware last ran a check of a cell, also with other inputs; after `history` of the entry."""
@@ -275,7 +293,7 @@ class EarlierRuns:
         run = next((run for run in self._runs if run.run_id == run_id), None) or self._ledger.run(run_id)
         if run is None:
             return None
-        without_outcome = _dispositions(self._ledger, run)
+        without_outcome = dispositions_of(self._ledger, run)
         entries = run.plan.entries_by_name
         expected = expected_failures(run)
         verdicts = {
@@ -332,8 +350,22 @@ class EarlierRuns:
         without_outcome: EarlierVerdict | None,
         expected: ExpectedFailure | None,
     ) -> HistoryEntry:
-        run = self._runs[index]
-        verdict, judged = self._verdict(run, entry, without_outcome, self._expected[index])
+        run, then = self._runs[index], self._expected[index]
+        foreseen = then.get((entry.cell_id, entry.check)) if then else None
+        same = (index, entry.key, entry.check, entry.skip, without_outcome, foreseen, expected)
+        if same not in self._made:
+            self._made[same] = self._new_entry(run, entry, without_outcome, expected, then)
+        return self._made[same]
+
+    def _new_entry(
+        self,
+        run: RunRecord,
+        entry: PlanEntry,
+        without_outcome: EarlierVerdict | None,
+        expected: ExpectedFailure | None,
+        expected_then: Mapping[Pair, ExpectedFailure] | None,
+    ) -> HistoryEntry:
+        verdict, judged = self._verdict(run, entry, without_outcome, expected_then)
         return HistoryEntry(
             time=run.started,
             run_id=run.run_id,
@@ -426,42 +458,3 @@ def _changed_part(change: KeyChange) -> ChangedPart:
     if not change.part.startswith("facets."):
         return ChangedPart.CODE
     return ChangedPart.PATCHES if change.part.startswith("facets.patches") else ChangedPart.MATRIX
-
-
-def revision_of(run: RunRecord) -> str:
-    """The commit of the checkout of a run, with a `+` if files differed from it; "" if not recorded."""
-    return str(run.host.get("revision", ""))
-
-
-def _runs_before(ledger: Ledger, run_id: str, entries: int) -> tuple[RunRecord, ...]:
-    """The runs before `run_id`, newest first; if there is no such run, the last runs.
-
-    entries: if the last `HISTORY_LENGTH` runs planned fewer, because they are runs of parts of the matrix on
-    several machines, further runs are added until all planned so many.
-    """
-    runs = ledger.runs(HISTORY_LENGTH + 1)
-    indices = {run.run_id: index for index, run in enumerate(runs)}
-    known = run_id in indices or ledger.run(run_id) is None
-    before = runs[indices.get(run_id, -1) + 1 :][:HISTORY_LENGTH] if known else ()
-    if known and (len(runs) <= HISTORY_LENGTH or _planned(before) >= entries):
-        return before
-    further = ledger.runs(FURTHER_BACK)
-    order = {name: index for index, name in enumerate(ledger.run_ends())}
-    end = order[run_id] if run_id in order else len(order)
-    found: list[RunRecord] = []
-    for run in (run for run in further if order[run.run_id] < end):
-        if len(found) >= HISTORY_LENGTH and _planned(found) >= entries:
-            break
-        found.append(run)
-    return tuple(found)
-
-
-def _planned(runs: Sequence[RunRecord]) -> int:
-    return sum(len(run.plan.entries) for run in runs)
-
-
-def _dispositions(ledger: Ledger, run: RunRecord) -> dict[Pair, EarlierVerdict]:
-    return {
-        (unrun.cell_id, unrun.check): EarlierVerdict(status=unrun.status, reason=unrun.reason, key=unrun.key)
-        for unrun in ledger.dispositions(run.run_id)
-    }

@@ -10,6 +10,7 @@ from harness.report.model.marks import Mark
 
 FAILING = (Mark.FAIL, Mark.KNOWN_FAIL)
 PASSING = (Mark.PASS, Mark.UNEXPECTED_PASS)
+_DECIDED = frozenset(FAILING + PASSING)
 MIN_FAILING = 2
 MIN_PASSING = 1
 MAX_ALSO = 3
@@ -44,7 +45,7 @@ def find_patterns(rows: Sequence[tuple[Mapping[str, str], Mapping[str, Mark]]]) 
     """
     found = []
     for check in dict.fromkeys(name for _, marks in rows for name in marks):
-        ran = [(axes, marks[check]) for axes, marks in rows if marks.get(check) in FAILING + PASSING]
+        ran = [(axes, marks[check]) for axes, marks in rows if marks.get(check) in _DECIDED]
         failing = sum(mark in FAILING for _, mark in ran)
         if failing < MIN_FAILING or len(ran) - failing < MIN_PASSING:
             continue

@@ -182,9 +182,7 @@ def _result(
     task = plan.tasks.get(entry.key)
     outcome = verdict.outcome
     this_run = run.run_id or (outcome.run_id if outcome else "")
-    history = tuple(
-        one for one in past.history(entry, verdict.expected) if one.run_id != this_run or not this_run
-    )
+    history = past.history(entry, verdict.expected, other_than=this_run)
     log = _path(ledger.artifacts, outcome.log) if outcome and outcome.log else None
     diagnosis = diagnosed(verdict, log)
     causes, cures = in_short(diagnosis) if diagnosis and diagnosis.known else ((), ())

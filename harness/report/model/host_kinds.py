@@ -163,8 +163,13 @@ def _host_kind(soc: str, cann: str, *, simulated: bool, rows: Sequence[ReportRow
     )
 
 
-def _age(row: ReportRow) -> list[list[tuple[int, int, str]]]:
-    return [_release(row.cell.axes.get(axis, "")) for axis in AGE_AXES]
+def _age(row: ReportRow) -> tuple[list[tuple[int, int, str]], ...]:
+    return _age_of(tuple(row.cell.axes.get(axis, "") for axis in AGE_AXES))
+
+
+@lru_cache(maxsize=16_384)
+def _age_of(versions: tuple[str, ...]) -> tuple[list[tuple[int, int, str]], ...]:
+    return tuple(map(_release, versions))
 
 
 @lru_cache(maxsize=4_096)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.outcome import Status
@@ -36,12 +36,22 @@ class OwnedFailure:
     changed_by: tuple[str, ...] = ()
 
 
-def failures_by_owner(inputs: ReportInputs) -> Mapping[str, Sequence[OwnedFailure]]:
-    """Owner -> failures; those without an owner come first, the others by name."""
+def has_or_needs_owner(result: ReportResult) -> bool:
+    """Whether an expectation covers the result, or its failure needs an owner."""
+    return result.verdict.expected is not None or result.mark in NEED_OWNER
+
+
+def failures_by_owner(
+    inputs: ReportInputs, results: Iterable[ReportResult] | None = None
+) -> Mapping[str, Sequence[OwnedFailure]]:
+    """Owner -> failures; those without an owner come first, the others by name.
+
+    results: those that have an owner or need one, by default all.
+    """
     covered: dict[str, list[ReportResult]] = defaultdict(list)
     open_failures: dict[tuple[str, str], list[ReportResult]] = defaultdict(list)
     known = {one.id: one for one in inputs.known}
-    for result in inputs.results:
+    for result in inputs.results if results is None else results:
         expected = result.verdict.expected
         if expected is not None and result.mark in {Mark.KNOWN_FAIL, Mark.UNEXPECTED_PASS, Mark.ERROR}:
             covered[expected.id].append(result)

@@ -69,7 +69,9 @@ def _lock_of(outcome: Outcome, others: Mapping[str, ReportResult]) -> str:
     if LOCK in outcome.inputs:
         return outcome.inputs[LOCK]
     environment = _outcome_of(ENVIRONMENT, others)
-    if environment is None or environment.content_digest != outcome.inputs.get(ENVIRONMENT):
+    if environment is None or ENVIRONMENT not in outcome.inputs:
+        return ""
+    if environment.content_digest != outcome.inputs[ENVIRONMENT]:
         return ""
     return environment.inputs.get(LOCK, "")
 

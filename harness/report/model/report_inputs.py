@@ -16,9 +16,8 @@ from harness.report.model.marks import RAN, Mark, mark_of
 from harness.report.model.streak import (
     CondensedHistory,
     EarlierVerdict,
-    HistoryEntry,
+    History,
     change_of,
-    condensed_history,
 )
 from harness.report.model.turning_points import Turn
 from harness.report.model.typed_measurements import typed_measurements
@@ -154,7 +153,7 @@ class ReportResult:
     reproduce: str = ""
     log: Path | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
-    history: tuple[HistoryEntry, ...] = ()
+    history: History = field(default_factory=History)
     turns: tuple[Turn, ...] = ()
     hardware: HardwareRun | None = None
     diagnosis: DiagnosisCard | None = None
@@ -205,10 +204,10 @@ class ReportResult:
         """Compared with the last run that had an outcome: `broken`, `fixed`, `lost` or ""."""
         return change_of(self.history, self.mark)
 
-    @cached_property
+    @property
     def past(self) -> CondensedHistory:
         """The history, oldest first, with equal verdicts in a row combined."""
-        return condensed_history(self.history)
+        return self.history.condensed
 
 
 @dataclass(frozen=True, kw_only=True)

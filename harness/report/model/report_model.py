@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from harness.ledger.plan_record import CellFacts, PlanEntry
 from harness.outcome import Evidence, Status, Tier
 from harness.report.model.changes import RunChange, RunChangeKind, compare
-from harness.report.model.failure_patterns import FailurePattern, find_patterns
+from harness.report.model.failure_patterns import FAILING, FailurePattern, find_patterns
 from harness.report.model.headline import headline, proof
-from harness.report.model.known_failures import OwnedFailure, failures_by_owner
+from harness.report.model.known_failures import OwnedFailure, failures_by_owner, has_or_needs_owner
 from harness.report.model.marks import EVIDENCE, NEEDS_ATTENTION, RAN, SEVERITY, STYLES, Mark, worst
 from harness.report.model.report_inputs import (
     CheckColumn,
@@ -22,13 +21,11 @@ from harness.report.model.report_inputs import (
     ReportInputs,
     ReportResult,
 )
-from harness.report.model.streak import BROKEN, EarlierVerdict, Streak, streak_of
-from harness.report.model.unanswered import Unanswered, find_unanswered
+from harness.report.model.streak import BROKEN, EarlierVerdict, Streak
+from harness.report.model.typed_measurements import measures
+from harness.report.model.unanswered import OpenCheck, Unanswered, find_unanswered, open_checks
 from harness.report.model.visible_text import file_name
 from harness.verdict.verdict import Standing, Verdict
-
-if TYPE_CHECKING:
-    pass
 
 PRINCIPAL_AXES = (
     "verl",
@@ -68,6 +65,36 @@ class ReportRow:
         return Counter(
             (result.entry.tier, result.mark, result.verdict.evidence) for result in self.results.values()
         )
+
+    @cached_property
+    def marks(self) -> Mapping[str, Mark]:
+        """Check -> how its verdict is shown."""
+        return {name: result.mark for name, result in self.results.items()}
+
+    @cached_property
+    def urgent(self) -> tuple[ReportResult, ...]:
+        """The results that a person should look at."""
+        return tuple(result for result in self.results.values() if result.mark in NEEDS_ATTENTION)
+
+    @cached_property
+    def failing(self) -> tuple[ReportResult, ...]:
+        """The results of checks that fail, expected or not."""
+        return tuple(result for result in self.results.values() if result.mark in FAILING)
+
+    @cached_property
+    def accountable(self) -> tuple[ReportResult, ...]:
+        """The results that have an owner or need one."""
+        return tuple(filter(has_or_needs_owner, self.results.values()))
+
+    @cached_property
+    def open(self) -> tuple[OpenCheck, ...]:
+        """The checks that have no verdict."""
+        return open_checks(self.results.values())
+
+    @cached_property
+    def missing(self) -> tuple[str, ...]:
+        """The planned checks without a result."""
+        return tuple(name for name, result in self.results.items() if result.missing)
 
     @cached_property
     def turned(self) -> tuple[ReportResult, ...]:
@@ -150,17 +177,28 @@ class ReportModel:
         """All columns, in order."""
         return tuple(check for tier in self.tiers for check in tier.checks)
 
-    @cached_property
-    def measured(self) -> tuple[tuple[ReportRow, ReportResult], ...]:
-        """Every result that has measurements, with its row."""
-        return tuple(
-            (row, result) for row in self.rows for result in row.results.values() if result.measurements
-        )
+    def measured(self, *shapes: type) -> Iterator[tuple[ReportRow, ReportResult]]:
+        """Every result with measurements of a check that can have them in one of these classes."""
+        names = [check.name for check in self.checks if measures(check.name, *shapes)]
+        found = ((row, row.results[name]) for row in self.rows for name in names if name in row.results)
+        return ((row, result) for row, result in found if result.measurements)
 
     @cached_property
     def owners(self) -> Mapping[str, Sequence[OwnedFailure]]:
         """Owner -> failures; those without an owner come first, the others by name."""
-        return failures_by_owner(self.inputs)
+        results = [result for row in self.rows for result in row.accountable]
+        return failures_by_owner(self.inputs, [*results, *self.strangers])
+
+    @cached_property
+    def by_stack(self) -> Mapping[str, Counter[tuple[Mark, Evidence | None]]]:
+        """How many checks of each stack have which verdict, on which evidence; None if they did not run."""
+        counts: dict[str, Counter[tuple[Mark, Evidence | None]]] = defaultdict(Counter)
+        for row in self.rows:
+            if row.cell.stack:
+                found = counts[row.cell.stack]
+                for (_tier, mark, evidence), count in row.kinds.items():
+                    found[mark, evidence if mark in RAN else None] += count
+        return dict(counts)
 
     @cached_property
     def all_axes(self) -> tuple[str, ...]:
@@ -174,8 +212,7 @@ class ReportModel:
 
     def streak(self, result: ReportResult) -> Streak | None:
         """Since which run the verdict is the same; None without an outcome or without a history."""
-        return streak_of(
-            result.history,
+        return result.history.streak(
             result.verdict.status,
             this_run=self.inputs.run.run_id,
             now=self.inputs.run.started or self.inputs.generated,
@@ -202,22 +239,24 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
     before: the model of earlier inputs. Its rows are reused if their cell and results are the same objects.
     """
     cell_ids = {cell.id for cell in inputs.cells}
+    changed = _changed_cells(before.inputs, inputs) if before else None
     by_cell: dict[str, dict[str, ReportResult]] = defaultdict(dict)
     for result in inputs.results:
-        if result.cell_id in cell_ids:
-            by_cell[result.cell_id][result.check] = result
+        cell_id = result.entry.cell_id
+        if cell_id in cell_ids and (changed is None or cell_id in changed):
+            by_cell[cell_id][result.entry.check] = result
     published: dict[str, list[PublishedStatement]] = defaultdict(list)
     for fact in inputs.published:
         published[fact.cell_id].append(fact)
     tiers = _columns(inputs)
     older = {row.cell.id: row for row in before.rows} if before else {}
     rows = tuple(
-        unchanged
-        if (unchanged := _unchanged(older.get(cell.id), cell, by_cell[cell.id]))
+        older[cell.id]
+        if changed is not None and cell.id not in changed
         else _row(cell, by_cell[cell.id], tuple(published[cell.id]), tiers, inputs)
         for cell in inputs.cells
     )
-    results = [result for row in rows for result in row.results.values()]
+    urgent = [result for row in rows for result in row.urgent]
     both: Counter[tuple[Tier, Mark, Evidence | None]] = Counter()
     for row in rows:
         both.update(row.kinds)
@@ -228,7 +267,7 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         if evidence and mark in RAN:
             by_evidence[evidence][mark] += count
     passed = {evidence: marks[Mark.PASS] for evidence, marks in by_evidence.items()}
-    missing = tuple((result.cell_id, result.check) for result in results if result.missing)
+    missing = tuple((row.cell.id, name) for row in rows for name in row.missing)
     return ReportModel(
         inputs=inputs,
         tiers=tiers,
@@ -236,34 +275,36 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         axes=_principal_axes(inputs.cells),
         counts={mark: counts[mark] for mark in Mark},
         by_evidence=by_evidence,
-        planned=len(results),
+        planned=sum(len(row.results) for row in rows),
         missing=missing,
-        attention=_attention(results),
-        patterns=find_patterns(
-            [(row.cell.axes, {name: result.mark for name, result in row.results.items()}) for row in rows]
-        ),
-        headline=headline(
-            counts, missing, sum(_is_known(result) for result in results), inputs.run.selection
-        ),
+        attention=_attention(urgent),
+        patterns=find_patterns([(row.cell.axes, row.marks) for row in rows]),
+        headline=headline(counts, missing, sum(_is_known(result) for result in urgent), inputs.run.selection),
         proof=proof(counts, passed),
-        unanswered=find_unanswered(results),
+        unanswered=find_unanswered(one for row in rows for one in row.open),
         strangers=tuple(result for result in inputs.results if result.cell_id not in cell_ids),
-        changes=_changes(inputs.earlier, results),
+        changes=_changes(inputs.earlier, rows),
     )
 
 
-def _unchanged(row: ReportRow | None, cell: CellFacts, found: Mapping[str, ReportResult]) -> ReportRow | None:
-    """`row` if it was made from these same objects, otherwise None."""
-    if row is None or row.cell is not cell:
+def _changed_cells(before: ReportInputs, now: ReportInputs) -> set[str] | None:
+    """The cells that differ, or have results that are other objects; None if they cannot be compared."""
+    if len(before.cells) != len(now.cells) or len(before.results) != len(now.results):
         return None
-    same = all(
-        name not in found if result.missing else result is found.get(name)
-        for name, result in row.results.items()
-    )
-    return row if same and found.keys() <= row.results.keys() else None
+    if (before.checks, before.published) != (now.checks, now.published):
+        return None
+    cells = zip(before.cells, now.cells, strict=True)
+    results = zip(before.results, now.results, strict=True)
+    different = [pair for pair in results if pair[0] is not pair[1]]
+    return {
+        *(new.id for old, new in cells if old is not new),
+        *(one.entry.cell_id for pair in different for one in pair),
+        *(id_ for id_ in now.planned if before.planned.get(id_) != now.planned[id_]),
+        *(id_ for id_ in now.exports if before.exports.get(id_) != now.exports[id_]),
+    }
 
 
-def _changes(earlier: ComparisonRun | None, results: Sequence[ReportResult]) -> tuple[RunChange, ...]:
+def _changes(earlier: ComparisonRun | None, rows: Sequence[ReportRow]) -> tuple[RunChange, ...]:
     if earlier is None:
         return ()
     now = {
@@ -274,7 +315,8 @@ def _changes(earlier: ComparisonRun | None, results: Sequence[ReportResult]) -> 
             key=result.entry.key,
             standing=result.verdict.standing,
         )
-        for result in results
+        for row in rows
+        for result in row.results.values()
     }
     return compare(earlier.verdicts, now, earlier.causes)
 

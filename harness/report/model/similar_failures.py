@@ -51,11 +51,10 @@ class SimilarFailures:
         self._passing: dict[str, list[ReportRow]] = defaultdict(list)
         small = len(model.rows) <= MAX_CELLS
         for row in model.rows:
-            for check, result in row.results.items():
-                if result.mark in FAILING:
-                    self._alike[check, result.reason].append(row)
-                elif small and result.mark in PASSING:
-                    self._passing[check].append(row)
+            for result in row.failing:
+                self._alike[result.check, result.reason].append(row)
+            for check in (name for name, mark in row.marks.items() if small and mark in PASSING):
+                self._passing[check].append(row)
 
     def siblings_of(self, row: ReportRow, result: ReportResult) -> Siblings | None:
         """The context of a failure; None when the check did not fail or no other cell is related."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby, pairwise
 from operator import itemgetter
 
@@ -224,6 +224,30 @@ def change_of(earlier: Sequence[HistoryEntry], now: Mark) -> str:
     if before in {Status.FAIL, Status.INCONCLUSIVE} and now in {Mark.PASS, Mark.UNEXPECTED_PASS}:
         return FIXED
     return ""
+
+
+class History(tuple[HistoryEntry, ...]):
+    """The verdicts of earlier runs on one check of one cell, oldest first.
+
+    Many checks of a large report have the same history. They share one object, and with it all that is
+    computed here.
+    """
+
+    @cached_property
+    def condensed(self) -> CondensedHistory:
+        """The history with equal verdicts in a row combined."""
+        return condensed_history(self)
+
+    @cached_property
+    def _streaks(self) -> dict[tuple[Status, str, float], Streak | None]:
+        return {}
+
+    def streak(self, status: Status, *, this_run: str, now: float) -> Streak | None:
+        """`streak_of` this history."""
+        asked = (status, this_run, now)
+        if asked not in self._streaks:
+            self._streaks[asked] = streak_of(self, status, this_run=this_run, now=now)
+        return self._streaks[asked]
 
 
 def streak_of(earlier: Sequence[HistoryEntry], status: Status, *, this_run: str, now: float) -> Streak | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from harness.report.model.marks import Mark
 from harness.report.model.report_inputs import ReportResult
@@ -34,22 +35,40 @@ class Unanswered:
         return f"{self.results}: {self.reason}{more}"
 
 
-def find_unanswered(results: Sequence[ReportResult]) -> tuple[Unanswered, ...]:
+class OpenCheck(NamedTuple):
+    """A check without a verdict: its name, why, and how to get a verdict."""
+
+    check: str
+    reason: str
+    remedy: str
+
+
+def open_checks(results: Iterable[ReportResult]) -> tuple[OpenCheck, ...]:
+    """The checks without a verdict among these results."""
+    return tuple(
+        OpenCheck(result.check, result.reason, result.remedy)
+        for result in results
+        if result.mark in WITHOUT_VERDICT
+    )
+
+
+def find_unanswered(found: Iterable[OpenCheck]) -> tuple[Unanswered, ...]:
     """The checks without a verdict by remedy, or by reason without a remedy; the most frequent first."""
-    groups: dict[str, list[ReportResult]] = defaultdict(list)
-    for result in results:
-        if result.mark in WITHOUT_VERDICT:
-            groups[result.remedy or result.reason].append(result)
-    found = [_unanswered(group) for group in groups.values()]
-    return tuple(sorted(found, key=lambda one: (-one.results, one.reason)))
+    groups: dict[str, Counter[OpenCheck]] = defaultdict(Counter)
+    # A large matrix has the same few checks, reasons and remedies many thousand times.
+    for one, count in Counter(found).items():
+        groups[one.remedy or one.reason][one] = count
+    return tuple(sorted(map(_unanswered, groups.values()), key=lambda one: (-one.results, one.reason)))
 
 
-def _unanswered(group: Sequence[ReportResult]) -> Unanswered:
-    reasons = [result.reason or "no reason is recorded" for result in group]
+def _unanswered(group: Counter[OpenCheck]) -> Unanswered:
+    reasons: Counter[str] = Counter()
+    for one, count in group.items():
+        reasons[one.reason or "no reason is recorded"] += count
     return Unanswered(
-        results=len(group),
-        reason=max(dict.fromkeys(reasons), key=reasons.count),
-        others=len(set(reasons)) - 1,
-        remedy=group[0].remedy,
-        checks=tuple(dict.fromkeys(result.check for result in group)),
+        results=group.total(),
+        reason=max(reasons, key=reasons.__getitem__),
+        others=len(reasons) - 1,
+        remedy=next(iter(group)).remedy,
+        checks=tuple(dict.fromkeys(one.check for one in group)),
     )

@@ -14,7 +14,6 @@ from harness.convergence.trainer.trainer_measurements import TrainerMeasurements
 from harness.report.model.report_inputs import ReportResult
 from harness.report.model.report_model import ReportModel
 from harness.report.model.trend import as_float
-from harness.report.model.typed_measurements import measures
 from harness.report.model.visible_text import clip, duration, number
 from harness.report.pages.figures import training_charts
 from harness.report.pages.measurement_blocks import Block, Chart, floats
@@ -68,9 +67,8 @@ def convergence_page(model: ReportModel, writer: PageWriter) -> str:
 
 def _sections(model: ReportModel) -> Iterator[TrainingSection]:
     seen: set[str] = set()
-    for row, result in model.measured:
-        key, outcome = result.entry.key, result.verdict.outcome
-        measured = result.typed if measures(result.check, SmokeMeasurements, TrainerMeasurements) else None
+    for row, result in model.measured(SmokeMeasurements, TrainerMeasurements):
+        key, outcome, measured = result.entry.key, result.verdict.outcome, result.typed
         if not isinstance(measured, (SmokeMeasurements, TrainerMeasurements)) or key in seen:
             continue
         charts = tuple(training_charts(measured))

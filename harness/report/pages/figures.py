@@ -18,7 +18,7 @@ from harness.measurements import VERSION_FIELD
 from harness.numerics.loss.loss_measurements import LossMeasured, LossStatus
 from harness.patchstack.apply.patch_verdict import HunkPlace, MeasuredPatch
 from harness.patchstack.patch_measurements import PatchesMeasured
-from harness.report.model.typed_measurements import typed_measurements
+from harness.report.model.typed_measurements import measures, typed_measurements
 from harness.report.pages.measurement_blocks import (
     Block,
     Chart,
@@ -32,11 +32,14 @@ from harness.report.pages.measurement_blocks import (
 )
 from harness.serialisation import JsonValue, json_object
 
+#: The measurements that have blocks of their own.
+WITH_OWN_BLOCKS = (PatchesMeasured, LossMeasured, LintMeasured, SmokeMeasurements, TrainerMeasurements)
+
 
 def figures(measurements: Mapping[str, JsonValue], check: str = "") -> tuple[Block, ...]:
     """The blocks for the measurements of `check`; those that decide the verdict come first."""
     others = {name: value for name, value in measurements.items() if name != VERSION_FIELD}
-    typed = typed_measurements(check, measurements)
+    typed = typed_measurements(check, measurements) if measures(check, *WITH_OWN_BLOCKS) else None
     found: list[Block] = []
     if isinstance(typed, PatchesMeasured) and typed.verdicts:
         found += _patches(typed.verdicts)

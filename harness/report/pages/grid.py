@@ -29,9 +29,8 @@ def grid_axes(model: ReportModel) -> tuple[str, ...]:
 
 def shortened(model: ReportModel) -> dict[str, str]:
     """Version -> how the grid shows it, for versions with long commits."""
-    return short_versions(
-        {visible(clip(value, 60)) for row in model.rows for value in row.cell.axes.values()}
-    )
+    versions = {value for row in model.rows for value in row.cell.axes.values()}
+    return short_versions({visible(clip(value, 60)) for value in versions})
 
 
 class GridRow(NamedTuple):

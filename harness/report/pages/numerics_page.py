@@ -14,7 +14,6 @@ from harness.report.model.release_facts import objective_changes
 from harness.report.model.report_inputs import ReportResult
 from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.trend import trends
-from harness.report.model.typed_measurements import measures
 from harness.report.pages.measurement_blocks import Chart, ChartLine
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment
 
@@ -84,9 +83,8 @@ def numerics_page(model: ReportModel, writer: PageWriter) -> str:
     """The page as HTML."""
     measured = [
         (row, result, typed)
-        for row, result in model.measured
-        if measures(result.check, LossMeasured, ActorMeasured, TwinMeasured)
-        and (typed := result.typed) is not None
+        for row, result in model.measured(LossMeasured, ActorMeasured, TwinMeasured)
+        if (typed := result.typed) is not None
     ]
     losses, more_losses = _columns(measured, LossMeasured)
     actors, more_actors = _columns(measured, ActorMeasured)

@@ -14,7 +14,6 @@ from harness.report.model.patch_facts import ENDED, PatchFacts
 from harness.report.model.report_inputs import ReportResult
 from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.model.survival_facts import heat_map, turning_points
-from harness.report.model.typed_measurements import measures
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment
 
 MAX_ROWS = 500
@@ -56,7 +55,9 @@ class PatchRow:
 
 def patches_page(model: ReportModel, writer: PageWriter) -> str:
     """The page as HTML."""
-    rows = [row for cell, result in model.measured if (row := _row(cell, result)) is not None]
+    rows = [
+        row for cell, result in model.measured(PatchesMeasured) if (row := _row(cell, result)) is not None
+    ]
     names = list(dict.fromkeys(name for row in rows for name in row.tiles))
     survival = model.inputs.survival
     return (
@@ -92,7 +93,7 @@ def _rebases(facts: PatchFacts) -> tuple[str, ...]:
 
 def _row(cell: ReportRow, result: ReportResult) -> PatchRow | None:
     """The patches in a result; None if it is of another check, or the cell has no patches."""
-    measured = result.typed if measures(result.check, PatchesMeasured) else None
+    measured = result.typed
     if not isinstance(measured, PatchesMeasured):
         return None
     known = {patch.patch: _tile(patch) for patch in measured.verdicts}

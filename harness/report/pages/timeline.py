@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from harness.outcome import Evidence, Status
 from harness.report.model.marks import EVIDENCE, RAN, STYLES, Mark
@@ -35,6 +35,7 @@ def timeline_svg(result: ReportResult) -> Markup:
 @lru_cache(maxsize=16_384)
 def _drawn(past: CondensedHistory, mark: Mark, evidence: Evidence | None, now: int | None) -> Markup:
     """The strip as SVG. now: the index of the current run if one of its inputs changed, otherwise None."""
+    # Formatting strings is several times faster than formatting Markup; only words need escapes.
     parts, left = [], 0
     bars = _bars(past.stretches, mark, evidence)
     changed = past.turned if now is None else (*past.turned, now)
@@ -42,14 +43,14 @@ def _drawn(past: CondensedHistory, mark: Mark, evidence: Evidence | None, now: i
         parts.append(_drawn_bar(bar, left))
         left += bar.runs * STEP
     parts += [
-        Markup('<path class="tick" d="M{} {}v5"><title>an input changed</title></path>').format(
-            index * STEP - 1, BAR + 1
-        )
+        f'<path class="tick" d="M{index * STEP - 1} {BAR + 1}v5"><title>an input changed</title></path>'
         for index in changed
     ]
-    return Markup(
-        '<svg class="timeline" width="{}" height="{}" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
-    ).format(left, HEIGHT, left, HEIGHT, _aloud(bars, len(changed)), Markup().join(parts))
+    aloud = escape(_aloud(bars, len(changed)))
+    return Markup(  # noqa: S704 - words are escaped, all else are numbers and names of this program
+        f'<svg class="timeline" width="{left}" height="{HEIGHT}" viewBox="0 0 {left} {HEIGHT}" role="img" '
+        f'aria-label="{aloud}">{"".join(parts)}</svg>'
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +89,15 @@ def _bars(before: tuple[Stretch, ...], mark: Mark, evidence: Evidence | None) ->
     return [*found[:-1], replace(found[-1], last=NOW_RUN, runs=found[-1].runs + 1)] if same else [*found, now]
 
 
-def _drawn_bar(bar: _Bar, left: int) -> Markup:
+def _drawn_bar(bar: _Bar, left: int) -> str:
     kind = bar.mark.value
     frame = bar.evidence.value if bar.evidence else "none"
     width = bar.runs * STEP - 2
-    return Markup(
-        '<g class="m-{} e-{}"><title>{}</title><rect x="{}.5" y=".5" width="{}" height="{}" rx="4"/>'
-        '<use href="#g-{}" x="{}" y="3" width="{}" height="{}"/></g>'
-    ).format(kind, frame, _say(bar), left, width - 1, BAR - 1, kind, left + 2, GLYPH, GLYPH)
+    return (
+        f'<g class="m-{kind} e-{frame}"><title>{escape(_say(bar))}</title>'
+        f'<rect x="{left}.5" y=".5" width="{width - 1}" height="{BAR - 1}" rx="4"/>'
+        f'<use href="#g-{kind}" x="{left + 2}" y="3" width="{GLYPH}" height="{GLYPH}"/></g>'
+    )
 
 
 def _say(bar: _Bar) -> str:

@@ -23,12 +23,10 @@ from harness.report.model.report_model import ReportModel, ReportRow
 from harness.report.pages.cell_pages import CellPages
 from harness.report.pages.grid import GridRow, grid_row
 from harness.report.pages.page_templates import PageWriter
-from harness.report.publish.remembered_runs import RowHistory, row_history, run_ids
+from harness.report.publish.remembered_runs import RowHistories, RowHistory, run_ids
 
 PARALLEL_FROM = 2_000
 MAX_WORKERS = 8
-#: How many objects a worker creates before Python searches for garbage.
-GARBAGE = 100_000
 
 
 class RowTexts(NamedTuple):
@@ -59,7 +57,7 @@ class RowRenderer:
         self._checks = [check.name for check in model.checks]
         self._run_id = model.inputs.run.run_id
         self._now = model.inputs.run.started or model.inputs.generated
-        self._runs = {run_id: index for index, run_id in enumerate(run_ids(model))}
+        self._histories = RowHistories(run_ids(model))
 
     def render(self, row: ReportRow) -> RowTexts:
         """Write the page of a row; returns its texts."""
@@ -68,7 +66,7 @@ class RowRenderer:
             line=cell_line(self._model, row),
             sheet=row_lines(self._model, row),
             events=tuple(row_events(row, self._run_id, self._now)),
-            past=row_history(row, self._runs, len(self._runs)),
+            past=self._histories.of(row),
             grid=grid_row(row, self._checks, self._model.all_axes),
         )
 
@@ -100,8 +98,10 @@ class RowsInBackground:
             workers = min(os.cpu_count() or 1, MAX_WORKERS) if len(model.rows) >= PARALLEL_FROM else 1
         if workers > 1 and "fork" in multiprocessing.get_all_start_methods():
             context = multiprocessing.get_context("fork")
+            # Made here, so that the workers inherit the compiled templates.
+            renderer = RowRenderer(model, folder)
             self._pool = ProcessPoolExecutor(
-                workers, mp_context=context, initializer=_inherit, initargs=(model, folder)
+                workers, mp_context=context, initializer=_inherit, initargs=(model, renderer)
             )
             # More parts than workers, so that all workers end at about the same time.
             size = -(-len(model.rows) // (workers * 4))
@@ -136,12 +136,12 @@ class RowsInBackground:
 _inherited: list[tuple[ReportModel, RowRenderer]] = []
 
 
-def _inherit(model: ReportModel, folder: Path) -> None:
+def _inherit(model: ReportModel, renderer: RowRenderer) -> None:
     # Without this, searching the inherited objects for garbage took as long as rendering, and copied the
     # memory that the processes share.
     gc.freeze()
-    gc.set_threshold(GARBAGE)
-    _inherited.append((model, RowRenderer(model, folder)))
+    gc.disable()
+    _inherited.append((model, renderer))
 
 
 def _inherited_rows(first: int, last: int) -> RenderedRows:

@@ -15,7 +15,14 @@ from harness.report.model.report_inputs import ReportInputs, ReportResult
 from harness.report.model.report_model import ReportModel, ReportRow, build_model
 from harness.report.pages.html import render_overviews
 from harness.report.publish.cell_rows import render_rows
-from harness.report.publish.publish import live_prefix, real_folder, render_report, shared_files
+from harness.report.publish.publish import (
+    MARKER,
+    SHEET,
+    live_prefix,
+    real_folder,
+    render_report,
+    shared_files,
+)
 
 
 class LiveReport:
@@ -74,8 +81,11 @@ class LiveReport:
         return targets
 
     def _is_new(self, fresh: Path, name: str) -> bool:
-        """Whether a file differs from the one that the last update wrote. Pages of cells are always new."""
-        if name.startswith("cells/"):
+        """Whether a file differs from the one that the last update wrote.
+
+        Files with all results are always new, and so large that comparing them takes longer than writing.
+        """
+        if name.startswith("cells/") or name in {MARKER, SHEET}:
             return True
         digest = digest_bytes((fresh / name).read_bytes())
         known, self._written[name] = self._written.get(name), digest
@@ -102,8 +112,8 @@ def _with_known(known: Sequence[ReportResult], results: Sequence[ReportResult]) 
         for old, new in zip(known, results, strict=True)
         if old is not new
     ):
-        pairs = list(zip(known, results, strict=True))
-        return tuple(old if old is new or old == new else new for old, new in pairs)
+        pairs = zip(known, results, strict=True)
+        return tuple([old if old is new or old == new else new for old, new in pairs])
     shown = {(result.cell_id, result.check): result for result in known}
     found = ((shown.get((new.cell_id, new.check)), new) for new in results)
     return tuple(old if old is not None and old == new else new for old, new in found)

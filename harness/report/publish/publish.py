@@ -26,6 +26,7 @@ from harness.report.publish.cell_rows import RowsInBackground, RowTexts
 from harness.report.publish.remembered_runs import runs_script
 
 MARKER = "report.json"
+SHEET = "results.csv"
 # The schema is at the beginning of the file, which can be large.
 HEAD_BYTES = 200
 
@@ -131,7 +132,7 @@ def shared_files(model: ReportModel, rows: Sequence[RowTexts]) -> dict[str, byte
         "weekly.md": as_bytes(weekly_summary(model)),
         "metrics.txt": as_bytes(open_metrics(model)),
         "table.md": as_bytes(table(model) + "\n"),
-        "results.csv": results_csv(model, (row.sheet for row in rows)),
+        SHEET: results_csv(model, (row.sheet for row in rows)),
         "changes.atom": as_bytes(atom(model, (row.events for row in rows))),
         "data/grid.js": as_bytes(grid_script(model, (row.grid for row in rows))),
         "data/runs.js": as_bytes(runs_script(model, (row.past for row in rows))),

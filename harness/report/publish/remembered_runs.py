@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from harness.report.model.marks import STYLES
 from harness.report.model.report_model import ReportModel, ReportRow
+from harness.report.model.streak import History
 from harness.report.model.visible_text import clip, moment, visible
 from harness.report.pages.page_templates import anchor_of
 
@@ -29,18 +30,35 @@ class RowHistory(NamedTuple):
     verdicts: Mapping[str, str]
 
 
-def row_history(row: ReportRow, indices: dict[str, int], count: int) -> RowHistory:
-    """The history of a row. indices: run id -> index; the reported run is the last of `count` runs."""
-    found = {}
-    for check, result in row.results.items():
-        letters = [ABSENT] * count
-        for past in result.history:
-            index = indices.get(past.run_id)
-            if index is not None:
-                letters[index] = CODES[past.mark]
-        letters[-1] = CODES[result.mark]
-        found[check] = "".join(letters)
-    return RowHistory(name=visible(clip(row.cell.title or row.cell.id, 120)), page=row.slug, verdicts=found)
+class RowHistories:
+    """Makes the histories of rows. runs: the ids of all runs, the reported one last."""
+
+    def __init__(self, runs: Sequence[str]) -> None:
+        self._indices = {run_id: index for index, run_id in enumerate(runs)}
+        self._count = len(runs)
+        #: Id of a history -> the history, which keeps the id, and its letters.
+        self._letters: dict[int, tuple[History, str]] = {}
+
+    def of(self, row: ReportRow) -> RowHistory:
+        """The history of a row."""
+        found = {
+            check: self._before(result.history) + CODES[result.mark] for check, result in row.results.items()
+        }
+        return RowHistory(
+            name=visible(clip(row.cell.title or row.cell.id, 120)), page=row.slug, verdicts=found
+        )
+
+    def _before(self, history: History) -> str:
+        """The letters of all runs but the reported one."""
+        known = self._letters.get(id(history))
+        if known is None:
+            letters = [ABSENT] * self._count
+            for past in history:
+                index = self._indices.get(past.run_id)
+                if index is not None:
+                    letters[index] = CODES[past.mark]
+            known = self._letters[id(history)] = (history, "".join(letters[:-1]))
+        return known[1]
 
 
 def runs_script(model: ReportModel, by_row: Iterable[RowHistory]) -> str:

@@ -13,7 +13,6 @@ from harness.ledger.store import Ledger
 from harness.matrix.version_matrix import Matrix
 from harness.plan.tasks.check_registry import all_checks
 from harness.plan.tasks.task import Plan
-from harness.report.model.earlier_runs import revision_of
 from harness.report.model.gather import join_report_inputs, junit_cases, junit_suites
 from harness.report.model.patch_facts import PatchFacts, read_patch_facts
 from harness.report.model.report_inputs import (
@@ -24,6 +23,7 @@ from harness.report.model.report_inputs import (
     RunFacts,
 )
 from harness.report.model.report_model import build_model
+from harness.report.model.runs_before import revision_of
 from harness.report.model.survival_facts import SurvivalFacts, read_survival
 from harness.settings import Settings
 from harness.sources.issue_states import FILE_NAME, IssueState, issues_in, read_issue_states

@@ -14,9 +14,9 @@ from harness.outcome import Status
 from harness.plan.change.revision import resolve_revision
 from harness.plan.tasks.check_registry import all_checks
 from harness.plan.tasks.task import Plan, plan_of_record
-from harness.report.model.earlier_runs import revision_of
 from harness.report.model.gather import outcomes_of_run
 from harness.report.model.report_inputs import ReportInputs
+from harness.report.model.runs_before import revision_of
 from harness.run.scheduling.altered_outcomes import altered_outcomes
 from harness.run.scheduling.run_lock import lock_holder
 from harness.settings import Settings

@@ -8,7 +8,7 @@ import math
 import random
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -72,7 +72,7 @@ from harness.report.model.report_inputs import (
     ReportResult,
     RunFacts,
 )
-from harness.report.model.streak import EarlierVerdict, HistoryEntry
+from harness.report.model.streak import EarlierVerdict, History, HistoryEntry
 from harness.report.model.survival_facts import SurvivalFacts
 from harness.report.model.visible_text import as_bytes
 from harness.verdict.verdict import ExpectedFailure, Standing, Verdict
@@ -480,6 +480,7 @@ def result(
     started: float = NOW - 400,
     seconds: float = 12.5,
     artifacts: tuple[ArtifactRef, ...] = (),
+    history: Iterable[HistoryEntry] = (),
     **more: Any,
 ) -> ReportResult:
     """A result with what every executed task has."""
@@ -520,6 +521,7 @@ def result(
     return ReportResult(
         entry=PlanEntry(cell_id=cell, check=check, tier=tier, question=question, key=key),
         verdict=verdict,
+        history=history if isinstance(history, History) else History(history),
         **(facts | more),
     )
 
@@ -598,9 +600,9 @@ def night_of(days: int) -> str:
     return f"{time.strftime('%Y%m%d', time.gmtime(NOW - days * DAY))}-0200"
 
 
-def past(*statuses: Status, evidence: Evidence = Evidence.SIMULATED) -> tuple[HistoryEntry, ...]:
+def past(*statuses: Status, evidence: Evidence = Evidence.SIMULATED) -> History:
     """One run a night, the last one yesterday; a new key with the third run from the end."""
-    return tuple(
+    return History(
         HistoryEntry(
             time=NOW - days * DAY,
             run_id=night_of(days),
@@ -977,7 +979,7 @@ def many_inputs(cells: int, checks: int = 8, history: int = 0) -> ReportInputs:
     """
     draw = random.Random(11)
     pasts = random.Random(12)
-    nights = [past(*_night(pasts)) for _ in range(200)]
+    nights = [History(past(*_night(pasts))[:history]) for _ in range(200)]
     columns = (
         *CHECKS,
         *(CheckColumn(name=f"extra{i}", tier=Tier.CONVERGENCE) for i in range(checks - len(CHECKS))),
@@ -1019,7 +1021,7 @@ def many_inputs(cells: int, checks: int = 8, history: int = 0) -> ReportInputs:
                     measurements={"seconds": 1.5, "budget": draw.random()} if ran else {},
                     started=NOW - 500 if ran else 0.0,
                     seconds=3.5 if ran else 0.0,
-                    history=nights[pasts.randrange(len(nights))][:history] if history else (),
+                    history=nights[pasts.randrange(len(nights))] if history else History(),
                 )
             )
     return ReportInputs(
