@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="GLOB",
     shell_complete=complete_cells,
-    help="Cells to plan; a,b or repeated. Default: the profile.",
+    help="Cells or stacks to plan; a,b or repeated. Default: the profile.",
 )
 @click.option(
     "--check",

@@ -38,7 +38,7 @@ _WITHOUT_EFFECT = {
     multiple=True,
     metavar="GLOB",
     shell_complete=complete_cells,
-    help="Cells to run; a,b or repeated. Default: the profile.",
+    help="Cells or stacks to run; a,b or repeated. Default: the profile.",
 )
 @click.option(
     "--check",

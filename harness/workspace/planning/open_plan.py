@@ -35,8 +35,8 @@ from harness.settings import MATRIX_FILE, Settings
 from harness.verdict.verdict import ExpectedFailure
 from harness.workspace.planning.followed_branches import follow_branches
 from harness.workspace.planning.plan_selection import (
-    _matches,
     checks_left_out,
+    is_selected,
     select_cells,
     select_checks,
     selection_options,
@@ -104,7 +104,7 @@ def open_plan(
     matrix, moving = follow_branches(open_matrix(settings))
     cells = select_cells(settings, matrix, only, choose)
     selected = select_checks(checks)
-    unmatched = [glob for glob in split_names(only) if not any(_matches(cell.id, [glob]) for cell in cells)]
+    unmatched = [glob for glob in split_names(only) if not any(is_selected(cell, [glob]) for cell in cells)]
     host = host or inspect_this_host()
     code = code_of_checks(selected, package_root or PACKAGE_ROOT, settings.cache)
     plan = make_plan(

@@ -38,9 +38,9 @@ def select_cells(
     """The cells of the profile, or of `choose`, that match a glob; NothingSelectedError if there are none."""
     offered = choose(matrix) if choose else matrix.cells(settings["profile"]).cells
     globs = split_names(only)
-    cells = [cell for cell in offered if _matches(cell.id, globs)]
+    cells = [cell for cell in offered if not globs or is_selected(cell, globs)]
     if not cells:
-        raise _nothing_selected(matrix, settings["profile"], globs, [cell.id for cell in offered])
+        raise _nothing_selected(matrix, settings["profile"], globs, offered)
     return cells
 
 
@@ -75,11 +75,11 @@ def checks_left_out(settings: Settings, matrix: Matrix) -> dict[str, str]:
 
 
 def _nothing_selected(
-    matrix: Matrix, profile: str, only: Sequence[str], known: list[str]
+    matrix: Matrix, profile: str, only: Sequence[str], offered: Sequence[Cell]
 ) -> NothingSelectedError:
     """The error for an empty selection: a glob has no match, or rules exclude every cell."""
     if only:
-        near = unknown_name("cell", only[0], known).problems[0]
+        near = unknown_name("cell", only[0], _names(offered)).problems[0]
         return NothingSelectedError(near.what, fix=near.fix)
     rules = [
         rule for part in matrix.profiles[profile].select for rule in explain_empty_selection(matrix, part)
@@ -110,9 +110,7 @@ def find_cell(matrix: Matrix, profile: str, name: str) -> Cell:
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        raise unknown_name(
-            "cell", name, [word for cell in matrix.all_cells for word in {cell.id, cell.stack} if word]
-        )
+        raise unknown_name("cell", name, _names(matrix.all_cells))
     raise InputError(
         f"{len(matches)} cells begin with {name!r}",
         fix=f"one of: {', '.join(cell.id for cell in matches)}",
@@ -135,5 +133,10 @@ def split_names(words: Sequence[str]) -> list[str]:
     return parts
 
 
-def _matches(cell_id: str, patterns: Sequence[str]) -> bool:
-    return not patterns or any(fnmatch.fnmatchcase(cell_id, pattern) for pattern in patterns)
+def is_selected(cell: Cell, globs: Sequence[str]) -> bool:
+    """Whether a glob matches the id of the cell or the name of its stack."""
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs for name in _names([cell]))
+
+
+def _names(cells: Sequence[Cell]) -> list[str]:
+    return [word for cell in cells for word in (cell.id, cell.stack) if word]

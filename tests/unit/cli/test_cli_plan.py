@@ -107,6 +107,16 @@ def test_several_globs_and_checks_are_named_with_commas_and_one_that_matches_not
     assert "no cell matches 'verl-0-9-9*'" in err
 
 
+def test_a_stack_is_selected_by_its_name(command):
+    code, out, _ = command("plan", "--only", "gspo-async,verl-0-[78]-?", "--check", "patches", "--json")
+    assert code == 0
+    stacks = {cell["stack"] for cell in json.loads(out)["cells"]}
+    assert stacks == {"gspo-async", "verl-0-7-0", "verl-0-7-1", "verl-0-8-0"}
+    code, _, err = command("plan", "--only", "gspo-asinc")
+    assert code == 3
+    assert "nearest: gspo-async" in err
+
+
 @pytest.mark.parametrize("option", ["--only", "--check", "--changed-since"])
 def test_an_empty_variable_of_a_script_selects_nothing_rather_than_everything(command, option):
     code, _, err = command("plan", option, "")

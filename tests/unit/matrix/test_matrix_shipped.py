@@ -39,6 +39,8 @@ ROWS = {
     "gspo-qwen3-30b-a3b": {"cann": "8.2.RC2", "vllm_ascend": "0.10.0rc1", "mbridge": "0.13.1"},
     "gspo-async": {"cann": "8.3.RC1", "transformers": "4.57.3", "verl": "0.7.0.dev0@5a2e0b1c"},
     "gspo-engine-worker": {"cann": "8.3.RC1", "vllm": "0.11.0", "verl": "0.7.0.dev0@5a2e0b1c"},
+    "verl-0-6-1": {"verl": "0.6.1", "cann": "8.2.RC1", "torch_npu": "2.5.1", "vllm_ascend": "0.9.1"},
+    "verl-0-7-0": {"verl": "0.7.0", "cann": "8.3.RC1", "torch_npu": "2.7.1", "vllm_ascend": "0.11.0rc1"},
     "verl-0-7-1": {"verl": "0.7.1", "cann": "8.5.0", "torch_npu": "2.8.0"},
     "verl-0-8-0": {"verl": "0.8.0", "cann": "9.0.0", "torch_npu": "2.9.0.post2", "vllm_ascend": "0.18.0"},
     "verl-0-9-0": {"verl": "0.9.0", "cann": "9.0.0", "torch_npu": "2.10.0.post2"},
@@ -54,6 +56,19 @@ def test_each_row_is_planned_as_its_authors_state_it(name: str) -> None:
     assert cell.recipe in MATRIX.recipes
     assert cell.source
     assert cell.device == "npu"
+
+
+def test_each_release_of_verl_whose_guide_names_cann_8_2_or_later_is_a_stack() -> None:
+    guides = MATRIX.published["verl-quickstart"]
+    rows = [dict(zip(guides.columns, row, strict=True)) for row in guides.rows]
+    wanted = {
+        (row["verl"], row["cann"])
+        for row in rows
+        if row["verl"] != "main" and not str(row["cann"]).startswith("8.1")
+    }
+    stacks = {(stack.axes.get("verl"), stack.axes["cann"]) for stack in MATRIX.stacks.values()}
+    assert len(wanted) >= 5
+    assert wanted - stacks == set()
 
 
 def test_the_default_profile_starts_with_the_two_simulated_cells() -> None:
