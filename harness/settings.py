@@ -27,6 +27,8 @@ MEMORY_VARIABLE = "NPU_MATRIX_CELL_MEMORY"
 RUNNER_VARIABLE = "NPU_MATRIX_RUNNER"
 #: The variable with the folder of the cache in which upstream repositories are.
 FETCHED_VARIABLE = "NPU_MATRIX_FETCHED_MIRRORS"
+#: The variable with the git repository that contains the checkout.
+CHECKOUT_VARIABLE = "NPU_MATRIX_CHECKOUT"
 SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -237,10 +239,14 @@ class Settings:
 
     def exported(self) -> Mapping[str, str]:
         """The environment variables for checks and cells, for all exported settings that have a value."""
-        fetched = {}
+        found = {}
         with contextlib.suppress(InputError):
-            fetched = {FETCHED_VARIABLE: str(self.fetched_mirrors)}
-        return fetched | {
+            found = {FETCHED_VARIABLE: str(self.fetched_mirrors)}
+        if checkout := next(
+            (one for one in (self.root, *self.root.parents) if (one / ".git").exists()), None
+        ):
+            found[CHECKOUT_VARIABLE] = str(checkout)
+        return found | {
             f"{ENVIRONMENT_PREFIX}{option.name.upper()}": (
                 str(self.path(option.name)) if option.exported == "path" else self[option.name]
             )

@@ -37,7 +37,7 @@ ALLOWED = re.compile(
     r"|(HTTP|HTTPS|FTP|ALL|NO)_PROXY|(http|https|ftp|all|no)_proxy"
     r"|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|GIT_SSL_.*"
     r"|PIP_.*|HF_.*|CC|CXX|OMP_NUM_THREADS|ASCEND_.*"
-    r"|NPU_MATRIX_(CACHE|FETCH|FETCH_FILE|FETCHED_MIRRORS|LEASES|MIRRORS|NODES|RAY_ADDRESS|REFERENCES)"
+    r"|NPU_MATRIX_(CACHE|CHECKOUT|FETCH|FETCH_FILE|FETCHED_MIRRORS|LEASES|MIRRORS|NODES|RAY_ADDRESS|REFERENCES)"
 )
 # Of these, the variables that programs in a cell do not see: they install nothing and connect to no cluster.
 NOT_IN_CELLS = re.compile(r"PIP_.*|UV_.*|NPU_MATRIX_RAY_ADDRESS")

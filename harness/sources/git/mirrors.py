@@ -15,6 +15,9 @@ from harness.sources.git.git_repository import Repository
 #: An environment variable, because checks and the programs they start cannot read the settings.
 MIRRORS = "NPU_MATRIX_MIRRORS"
 
+#: The git repository that contains the checkout. A fork, or a plugin, has commits that its own stacks name.
+CHECKOUT = "NPU_MATRIX_CHECKOUT"
+
 #: The remedy if no mirror has a commit.
 COMMIT_REMEDY = (
     "Run `npu-matrix mirrors update`, or set "
@@ -28,9 +31,15 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def mirror_folders() -> tuple[Path, ...]:
-    """The folders of clones and bare mirrors: the user's own, if it is set, and that of the cache."""
+    """The folders of clones and mirrors: the user's own, if it is set, that of the cache, the checkout."""
     fetched = fetched_mirrors()
-    return (*own_mirror_folders(), *((fetched,) if fetched else ()))
+    return (*own_mirror_folders(), *((fetched,) if fetched else ()), *checkout_folders())
+
+
+def checkout_folders() -> tuple[Path, ...]:
+    """The git repository that contains the checkout, if there is one."""
+    folder = os.environ.get(CHECKOUT)
+    return (Path(folder),) if folder else ()
 
 
 def own_mirror_folders() -> tuple[Path, ...]:
@@ -99,7 +108,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 def mirrors_problem(mirrors: Sequence[Path]) -> str:
     """Why no commit can be found in these folders of mirrors, or ""."""
-    problems = [_problem_of(folder) for folder in mirrors]
+    problems = [_problem_of(folder) for folder in mirrors if folder not in checkout_folders()]
     return problems[0] if problems and all(problems) else ""
 
 

@@ -67,7 +67,7 @@ STORED = (
         reason="switches, device numbers and folders of CANN, torch and vLLM",
     ),
     StoredVariables(
-        names=r"NPU_MATRIX_(MATRIX|STATE|CACHE|REPORTS|PROFILE|JOBS|MIRRORS|FETCH|FETCH_FILE|FETCHED_MIRRORS|REFERENCES|LEASES|CELL_MEMORY"
+        names=r"NPU_MATRIX_(MATRIX|STATE|CACHE|CHECKOUT|REPORTS|PROFILE|JOBS|MIRRORS|FETCH|FETCH_FILE|FETCHED_MIRRORS|REFERENCES|LEASES|CELL_MEMORY"
         r"|CELL_SHM|ENGINE|WAIT|EXECUTOR|NODES|RUNNER|KEY|TASK|RUN|DEVICE_FACTS|EXPECTED)",
         storage=Storage.VALUE,
         reason="settings of this program that are names, numbers or folders",

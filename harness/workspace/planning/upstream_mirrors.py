@@ -15,7 +15,7 @@ from harness.patchstack.stacks.patch_stack import read_stack, upstreams
 from harness.settings import Settings
 from harness.sources.git.absent_objects import fetching_git
 from harness.sources.git.fetched_mirror import MirrorUpdate, Upstream, update_mirror
-from harness.sources.git.mirrors import find_mirror, own_mirror_folders
+from harness.sources.git.mirrors import checkout_folders, find_mirror, own_mirror_folders
 from harness.sources.git.remote_git import RemoteGit
 from harness.workspace.planning.open_plan import patch_sources
 
@@ -91,7 +91,7 @@ def needed_upstreams(matrix: Matrix, versions: Iterable[NamedVersion]) -> Needed
             continue
         ref = one.version.partition("@")[2]
         commit = ref if _ID.fullmatch(ref) else ""
-        if commit and (clone := find_mirror(own_mirror_folders(), commit)):
+        if commit and (clone := find_mirror((*own_mirror_folders(), *checkout_folders()), commit)):
             own.append(f"{one.axis} {one.version} is in the clone {clone.path}")
             continue
         commits, tags = needed.setdefault(axis.addresses, (set(), set()))

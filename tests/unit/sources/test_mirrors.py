@@ -6,8 +6,17 @@ from pathlib import Path
 
 import pygit2
 import pytest
+from git_command import git
+from git_server import make_repository
 
-from harness.sources.git.mirrors import find_clone, find_mirror, git_folders, mirrors_problem
+from harness.settings import load_settings
+from harness.sources.git.mirrors import (
+    find_clone,
+    find_mirror,
+    git_folders,
+    mirror_folders,
+    mirrors_problem,
+)
 
 
 @pytest.fixture
@@ -69,3 +78,21 @@ def test_a_folder_in_which_nothing_can_be_found_says_why(tmp_path: Path) -> None
     assert "has no git repository" in mirrors_problem([mirrors])
     (mirrors / "verl.git").symlink_to(tmp_path / "gone")
     assert "the link verl.git leads nowhere" in mirrors_problem([mirrors])
+
+
+def test_the_commits_of_the_checkout_are_found_in_itself_and_in_its_worktrees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork = tmp_path / "my fork"
+    commit = make_repository(fork, {"verl/core.py": "a = 1\n"})
+    git(fork, "worktree", "add", "-q", str(tmp_path / "tree"))
+    (fork / "npu").mkdir()
+    for folder in (fork, fork / "npu", tmp_path / "tree"):
+        for name, value in load_settings({}, {}, folder).exported().items():
+            monkeypatch.setenv(name, value)
+        found = find_mirror(mirror_folders(), commit)
+        assert found is not None
+        assert found.tree(commit).read("verl/core.py") == b"a = 1\n"
+    monkeypatch.setenv("NPU_MATRIX_MIRRORS", str(tmp_path / "absent"))
+    monkeypatch.delenv("NPU_MATRIX_FETCHED_MIRRORS")
+    assert "does not exist" in mirrors_problem(mirror_folders())
