@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import functools
 import math
 import os
 import pickle
@@ -18,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias, cast
 
+import omegaconf.base
+import omegaconf.grammar_parser
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository, IConfigRepository
@@ -27,7 +30,6 @@ from hydra._internal.core_plugins.structured_config_source import StructuredConf
 from hydra._internal.defaults_list import create_defaults_list
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.default_element import ResultDefault
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -49,6 +51,8 @@ MAX_VALUES = 50_000
 MAX_NESTING = 100
 #: How often the texts of a script can repeat one value by interpolation.
 MAX_REPETITIONS = 1_000
+#: Interpolations whose syntax trees are kept; verl's configurations have about 100.
+MAX_PARSED = 1_000
 _Key: TypeAlias = tuple[tuple[str, ...], str]
 #: What Hydra raises for configurations and overrides that it does not take; the last ones are not meant.
 _REFUSALS = (
@@ -80,6 +84,7 @@ class ConfigLoader:
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
         self._loaded: dict[_Key, ConfigResult | None] = {}
+        self._groups: dict[_Key, bool] = {}
         self._merged: dict[_Key, bytes] = {}
         self._parsed: dict[str, Override] = {}
 
@@ -105,11 +110,11 @@ class ConfigLoader:
         repetitions = math.prod(max(1, text.count("${")) for text in overrides)
         if repetitions > MAX_REPETITIONS:
             raise NotComposedError(f"interpolations that repeat values {repetitions:,} times")
-        with _HYDRA, _no_environment(), warnings.catch_warnings():
+        with _HYDRA, _no_environment(), _parsed_once(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             search_path = create_config_search_path(str(self._root / folder))
             loader = _Loader(search_path, self._merged, self._parsed)
-            loader.repository = _Repository(search_path, self._root, self._loaded)
+            loader.repository = _Repository(search_path, self._root, self._loaded, self._groups)
             try:
                 config = loader.load_configuration(name, list(overrides), run_mode=RunMode.RUN)
                 return _Values().of(config)
@@ -120,7 +125,7 @@ class ConfigLoader:
 
 
 class _Loader(ConfigLoaderImpl):
-    """Merges the files of equal lists of defaults once. What Hydra adds about the process is left out."""
+    """Merges the files of equal choices of groups once. What Hydra adds about the process is left out."""
 
     def __init__(
         self, search_path: ConfigSearchPath, merged: dict[_Key, bytes], parsed: Mapping[str, Override]
@@ -141,35 +146,40 @@ class _Loader(ConfigLoaderImpl):
         repository = CachingConfigRepository(self.repository)
         self._process_config_searchpath(config_name, parsed, repository)
         self.validate_sweep_overrides_legal(overrides=parsed, run_mode=run_mode, from_shell=from_shell)
-        defaults = create_defaults_list(
-            repo=repository,
-            config_name=config_name,
-            overrides_list=parsed,
-            prepend_hydra=True,
-            skip_missing=False,
-        )
-        config = self._compose_config_from_defaults_list(defaults=defaults.defaults, repo=repository)
-        OmegaConf.set_struct(config, value=True)
-        OmegaConf.set_readonly(config.hydra, value=False)
-        self._apply_overrides_to_config(defaults.config_overrides, config)
-        return config
-
-    def _compose_config_from_defaults_list(
-        self, defaults: list[ResultDefault], repo: IConfigRepository
-    ) -> DictConfig:
-        key = tuple(source.full_path() for source in repo.get_sources()), repr(defaults)
+        choices = [one for one in parsed if _is_choice(one, repository)]
+        sources = tuple(source.full_path() for source in repository.get_sources())
+        key = sources, "\n".join([config_name or "", *(one.input_line or "" for one in choices)])
         if key not in self._merged:
-            assert isinstance(repo, CachingConfigRepository)
-            for result in repo.cache.values():
-                if result is not None:
-                    # The files are shared by all compositions, and merging changes them.
-                    result.config = copy.deepcopy(result.config)
-            config = super()._compose_config_from_defaults_list(defaults=defaults, repo=repo)
-            self._merged[key] = pickle.dumps(config)
+            self._merged[key] = pickle.dumps(self._chosen(config_name, choices, repository))
         # These bytes never leave this process. Copying them is five times as fast as `copy.deepcopy`.
         config = pickle.loads(self._merged[key])  # noqa: S301
         assert isinstance(config, DictConfig)
+        OmegaConf.set_struct(config, value=True)
+        OmegaConf.set_readonly(config.hydra, value=False)
+        self._apply_overrides_to_config([one for one in parsed if one not in choices], config)
         return config
+
+    def _chosen(
+        self, config_name: str | None, choices: list[Override], repository: CachingConfigRepository
+    ) -> DictConfig:
+        """The merged files of a configuration and the choices of its groups."""
+        defaults = create_defaults_list(
+            repo=repository,
+            config_name=config_name,
+            overrides_list=choices,
+            prepend_hydra=True,
+            skip_missing=False,
+        )
+        for result in repository.cache.values():
+            if result is not None:
+                # The files are shared by all compositions, and merging changes them.
+                result.config = copy.deepcopy(result.config)
+        return self._compose_config_from_defaults_list(defaults=defaults.defaults, repo=repository)
+
+
+def _is_choice(override: Override, repository: IConfigRepository) -> bool:
+    """Whether Hydra takes an override as the choice of a file, and not as a value (`Overrides` in Hydra)."""
+    return not isinstance(override.value(), dict) and repository.group_exists(override.key_or_group)
 
 
 class _Repository(ConfigRepository):
@@ -180,8 +190,9 @@ class _Repository(ConfigRepository):
         search_path: ConfigSearchPath,
         root: Path,
         loaded: dict[_Key, ConfigResult | None],
+        groups: dict[_Key, bool],
     ) -> None:
-        self._root, self._loaded = root, loaded
+        self._root, self._loaded, self._groups = root, loaded, groups
         super().__init__(config_search_path=search_path)
 
     def __deepcopy__(self, memo: dict[int, object]) -> _Repository:
@@ -194,8 +205,14 @@ class _Repository(ConfigRepository):
             _source(one.provider or "", one.path or "", self._root) for one in config_search_path.get_path()
         ]
 
+    def group_exists(self, config_path: str) -> bool:
+        key = self._key(config_path)
+        if key not in self._groups:
+            self._groups[key] = super().group_exists(config_path)
+        return self._groups[key]
+
     def load_config(self, config_path: str) -> ConfigResult | None:
-        key = tuple(source.full_path() for source in self.sources), config_path
+        key = self._key(config_path)
         if key not in self._loaded:
             self._loaded[key] = super().load_config(config_path)
         known = self._loaded[key]
@@ -204,6 +221,9 @@ class _Repository(ConfigRepository):
         result = copy.copy(known)
         result.defaults_list = copy.deepcopy(known.defaults_list)
         return result
+
+    def _key(self, config_path: str) -> _Key:
+        return tuple(source.full_path() for source in self.sources), config_path
 
 
 def _source(provider: str, path: str, root: Path) -> ConfigSource:
@@ -308,6 +328,19 @@ def _no_environment() -> Iterator[None]:
         yield
     finally:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
+
+
+@contextmanager
+def _parsed_once() -> Iterator[None]:
+    """OmegaConf parses an interpolation whenever it resolves it, which takes most of the time."""
+    before, omegaconf.base.parse = omegaconf.base.parse, _parse
+    try:
+        yield
+    finally:
+        omegaconf.base.parse = before
+
+
+_parse = functools.lru_cache(MAX_PARSED)(omegaconf.grammar_parser.parse)
 
 
 def _environment_variable(name: str, *_default: str) -> str:

@@ -323,6 +323,29 @@ def test_workers_are_followed_with_the_size_of_their_pool(changed: Mapping[str, 
         assert {"cards", "nodes", "tp"} <= checks.failed[0].keys
 
 
+ACTORS = """\
+import ray
+class Worker:
+    def __init__(self, config, rank):
+        assert config.n % 3 == 0, f"no {config.n} of {rank}"
+kind = ray.remote(Worker)
+"""
+
+
+@pytest.mark.parametrize(
+    ("starts", "messages"),
+    [
+        ("a = [kind.options(name=str(i)).remote(c, 0) for i in range(4)]", ["no 8 of 0"]),
+        ("a = [kind.remote(c, i) for i in range(2)]", ["no 8 of 0", "no 8 of 1"]),
+        ("a = kind.remote(c, 0); c.n = 9; b = kind.remote(c, 0)", ["no 8 of 0"]),
+        ("a = kind.remote(c, 0); c.n = 10; b = kind.remote(c, 0)", ["no 8 of 0", "no 10 of 0"]),
+        ("a = kind.remote(c, True); b = kind.remote(c, 1)", ["no 8 of True", "no 8 of 1"]),
+    ],
+)
+def test_actors_that_get_the_same_are_followed_once(starts: str, messages: list[str]) -> None:
+    assert [error.message for error in follow(ACTORS + starts, CONFIG).failed] == messages
+
+
 ATOMS = [
     "c",
     "c.n",

@@ -147,6 +147,39 @@ def test_equal_defaults_are_merged_once_and_do_not_share_changes(root: Path) -> 
     assert plain == ConfigLoader(root).compose("", "main", [])
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("engine=tp", "trainer.nnodes=5"),
+        ("trainer.nnodes=5", "engine=tp", "engine.size=7"),
+        ("engine={size:4}",),
+        ("engine={size:4}", "engine=tp"),
+        ("~engine", "trainer.nnodes=5"),
+        ("~engine=dp", "+engine={size:9}"),
+        ("+engine@other=tp", "other.size=4"),
+        ("engine=absent",),
+        ("+engine=tp",),
+        ("~engine=tp",),
+        ("engine@trainer=tp",),
+    ],
+)
+def test_earlier_compositions_change_nothing(root: Path, overrides: tuple[str, ...]) -> None:
+    (root / "engine" / "tp.yaml").write_text("size: 3\n")
+    used = ConfigLoader(root)
+    for before in (("engine=tp",), ("engine=tp", "engine.size=5"), ("~engine",), overrides):
+        outcome(used, before)
+    assert outcome(used, overrides) == outcome(ConfigLoader(root), overrides)
+
+
+def outcome(loader: ConfigLoader, overrides: tuple[str, ...]) -> Mapping[str, ConfigValue] | str:
+    for override in overrides:
+        assert not loader.syntax_problem(override)
+    try:
+        return loader.compose("", "main", overrides)
+    except RefusedError as error:
+        return str(error)
+
+
 PARTS = [
     "a",
     "engine",

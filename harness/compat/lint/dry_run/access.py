@@ -10,6 +10,7 @@ from harness.compat.lint.dry_run.parallel_layout import Mesh
 from harness.compat.lint.dry_run.program_values import (
     MAX_SIZE,
     UNKNOWN,
+    Actor,
     Bound,
     Class,
     Config,
@@ -147,7 +148,7 @@ class Access:
             return holder.member(name)
         if isinstance(holder, WorkerGroup):
             return holder.member(name, self._run, node, scope)
-        if isinstance(holder, (Function, Bound, Partial, Native)):
+        if isinstance(holder, (Function, Bound, Partial, Native, Actor)):
             return remote(holder, name) if name in ("remote", "options") else UNKNOWN
         return self._run.builtins.method(holder, name)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.compat.lint.dry_run.jumps import ReturnJump
 from harness.compat.lint.dry_run.program_values import (
     UNKNOWN,
+    Actor,
     Bound,
     Class,
     FieldDefault,
@@ -22,6 +24,7 @@ from harness.compat.lint.dry_run.program_values import (
     Value,
     remote,
     sources_of,
+    written,
 )
 from harness.compat.lint.dry_run.worker_groups import replaced_function
 
@@ -41,6 +44,7 @@ class Calls:
     def __init__(self, run: ProgramWalk) -> None:
         self._run = run
         self._depth = 0
+        self._actors: dict[str, Value] = {}
 
     def call(self, node: ast.Call, scope: Scope) -> Value:
         """The value of a call expression."""
@@ -110,6 +114,8 @@ class Calls:
                 return self.function(callee, positional, named, node, scope, keys)
             case Class():
                 return self.construct(callee, positional, named, node, scope, keys)
+            case Actor():
+                return self._actor(callee.made, positional, named, node, scope, keys)
             case Partial():
                 every = [*callee.arguments, *positional]
                 shifted = _shifted(keys, len(callee.arguments))
@@ -227,6 +233,28 @@ class Calls:
             given = {**dict(zip(fields, positional, strict=False)), **named}
             self._fill_fields(instance, given, _by_name(keys, fields), node, scope)
         return instance
+
+    def _actor(
+        self,
+        kind: Class,
+        positional: list[Value],
+        named: Named,
+        node: ast.AST,
+        scope: Scope,
+        keys: ArgumentKeys,
+    ) -> Value:
+        """An object in another process. One that gets what an earlier one got passes the same checks."""
+        given = [kind, *positional, *named, *named.values()]
+        identity = repr([len(positional), self._run.journal.config_changes, *map(_identity, given)])
+        known = self._actors.get(identity)
+        if isinstance(known, _Made):
+            self._run.trace |= known.keys
+            return known.value
+        with self._run.traced() as read:
+            value = self.construct(kind, positional, named, node, scope, keys)
+        self._run.journal.touch(self._actors)
+        self._actors[identity] = _Made(value=value, keys=frozenset(read), given=given)
+        return value
 
     def _fill_fields(
         self,
@@ -357,7 +385,7 @@ class Calls:
         """A function or class after its decorators; those of other packages leave it as it is."""
         result: Value = defined
         for decorator in reversed(decorators):
-            name = ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
+            name = written(decorator.func if isinstance(decorator, ast.Call) else decorator)
             last = name.rpartition(".")[2]
             if isinstance(defined, Class) and last == "dataclass":
                 defined.is_dataclass = True
@@ -386,6 +414,21 @@ class Calls:
             known = value if not isinstance(value, Unknown) else number
             attributes: Named = {"name": name, "value": known}
             defined.scope.variables[name] = Instance(type=defined, attributes=attributes)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Made:
+    """An object, the configuration keys that making it read, and its arguments, which must not be freed."""
+
+    value: Value
+    keys: frozenset[str]
+    given: Sequence[Value]
+
+
+def _identity(value: Value) -> tuple[str, Value]:
+    """What two arguments have in common if they are the same for what is called."""
+    plain = value is None or isinstance(value, (str, int, float))
+    return type(value).__name__, value if plain else id(value)
 
 
 def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Sequence[ast.expr]:

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from harness.compat.lint.dry_run.program_values import Class, Function, Unknown, Value, sources_of
+from harness.compat.lint.dry_run.program_values import Class, Config, Function, Unknown, Value, sources_of
 
 Container = dict[str, Value] | list[Value] | set[Value]
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False, slots=True)
 class Written:
     """A container that a branch changed, with its content before and, once the branch ended, after it."""
 
@@ -30,6 +30,8 @@ class Journal:
 
     def __init__(self) -> None:
         self._branches: list[Changes] = []
+        #: How often a mapping of the configuration was changed.
+        self.config_changes = 0
 
     @property
     def is_open(self) -> bool:
@@ -38,6 +40,8 @@ class Journal:
 
     def touch(self, container: Container) -> None:
         """Say that a container is about to be changed."""
+        if isinstance(container, Config):
+            self.config_changes += 1
         if self._branches and id(container) not in self._branches[-1]:
             content = container.copy()
             self._branches[-1][id(container)] = Written(container=container, before=content, after=content)
@@ -91,8 +95,12 @@ def _merged(states: Sequence[Container], sources: frozenset[str]) -> Container:
     first = states[0]
     if isinstance(first, dict):
         dicts = [state for state in states if isinstance(state, dict)]
-        names = dict.fromkeys(name for state in dicts for name in state)
-        return {name: merged_value([state.get(name, _ABSENT) for state in dicts], sources) for name in names}
+        merged = dict(first)
+        for name in dict.fromkeys(name for state in dicts for name in state):
+            value = first.get(name, _ABSENT)
+            if any(state.get(name, _ABSENT) is not value for state in dicts):
+                merged[name] = merged_value([state.get(name, _ABSENT) for state in dicts], sources)
+        return merged
     if all(same(state, first) for state in states):
         return first
     return [Unknown(sources=sources, optional=True)] if isinstance(first, list) else set()

@@ -13,7 +13,7 @@ Value: TypeAlias = object
 MAX_SIZE = 100_000
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Unknown:
     """A value that is not known.
 
@@ -31,7 +31,7 @@ class Unknown:
 UNKNOWN = Unknown()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SourcePlace:
     """A line in a file of verl."""
 
@@ -44,6 +44,8 @@ class SourcePlace:
 
 class Scope:
     """Variables of a module, class body or function. keys: the configuration keys behind each value."""
+
+    __slots__ = ("global_names", "keys", "outer_names", "parent", "path", "variables")
 
     def __init__(self, parent: Scope | None, path: str) -> None:
         self.variables: dict[str, Value] = {}
@@ -70,7 +72,7 @@ class Scope:
         return None
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, slots=True)
 class Function:
     """A function or lambda of verl. owner: the class in whose body it is defined."""
 
@@ -106,9 +108,12 @@ def contains_own(node: ast.AST, kinds: tuple[type[ast.AST], ...]) -> bool:
     return known[kinds]
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, slots=True)
 class Class:
-    """A class of verl. bases: classes of verl, or unknown ones. fields: annotated names of its body."""
+    """A class of verl. bases: classes of verl, or unknown ones. fields: annotated names of its body.
+
+    order: the class and its bases that are known, in the order in which attributes are looked up.
+    """
 
     name: str
     path: str
@@ -116,15 +121,17 @@ class Class:
     scope: Scope
     is_dataclass: bool = False
     fields: dict[str, str] = field(default_factory=dict)
+    order: list[Class] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.order = self._order()
 
     @property
     def qualified(self) -> str:
         """The dotted name."""
         return f"{self.path.removesuffix('.py').replace('/', '.')}.{self.name}"
 
-    @property
-    def order(self) -> list[Class]:
-        """The class and its bases that are known, in the order in which attributes are looked up."""
+    def _order(self) -> list[Class]:
         found: list[Class] = [self]
         for base in self.bases:
             for one in base.order if isinstance(base, Class) else ():
@@ -176,7 +183,7 @@ HARMLESS_BASES = (
 )
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, slots=True)
 class Instance:
     """An object. keys: the configuration keys that each attribute rests on."""
 
@@ -185,7 +192,7 @@ class Instance:
     keys: dict[str, frozenset[str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
 class Bound:
     """A function that gets `receiver` as its first argument."""
 
@@ -193,7 +200,7 @@ class Bound:
     receiver: Value
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
 class Partial:
     """`functools.partial`."""
 
@@ -202,7 +209,7 @@ class Partial:
     named: Mapping[str, Value]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
 class Native:
     """A function that is computed here. compute gets positional and named arguments."""
 
@@ -210,7 +217,14 @@ class Native:
     compute: Callable[[list[Value], dict[str, Value]], Value]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
+class Actor:
+    """`C.remote` of Ray, which makes an object of the class in another process."""
+
+    made: Class
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
 class Super:
     """`super()`."""
 
@@ -218,7 +232,7 @@ class Super:
     after: Class
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Lazy:
     """An imported name whose module is read when the name is used; `name` "" is the module itself."""
 
@@ -226,7 +240,7 @@ class Lazy:
     name: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LibraryCall:
     """A call of a function of another package."""
 
@@ -242,7 +256,7 @@ class LibraryCall:
         return self.positional[position] if position < len(self.positional) else default
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
 class FieldDefault:
     """`dataclasses.field`. factory: makes the default value, or None."""
 
@@ -273,7 +287,7 @@ class ProgramError(Exception):
     guarded: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class OpenCheck:
     """A check of the program whose outcome depends on unknown values of the launch script."""
 
@@ -284,13 +298,24 @@ class OpenCheck:
 def remote(called: Value, name: str) -> Value:
     """`f.remote` calls `f` in another process; `f.options(...)` is `f` with settings for Ray."""
     if name == "remote":
-        return called
+        return Actor(made=called) if isinstance(called, Class) else called
     return Native(name=name, compute=lambda _given, _named: called)
 
 
 def sources_of(*values: Value) -> frozenset[str]:
     """The unknown values of the launch script on which these depend."""
     return frozenset().union(*(value.sources for value in values if isinstance(value, Unknown)))
+
+
+def written(node: ast.expr) -> str:
+    """The text of an expression, which is kept with its node."""
+    if _TEXT not in node.__dict__:
+        node.__dict__[_TEXT] = ast.unparse(node)
+    text: str = node.__dict__[_TEXT]
+    return text
+
+
+_TEXT = "_npu_matrix_text"
 
 
 def has_unknown(value: Value, depth: int = 0) -> bool:

@@ -65,10 +65,10 @@ class ProgramWalk:
         self.modules = Modules(self, paths, read_module)
         self.statements = Statements(self)
         self.branches = Branches(self)
-        self.expressions = Expressions(self)
         self.operations = Operations(self)
         self.access = Access(self)
         self.calls = Calls(self)
+        self.expressions = Expressions(self)
         self.builtins = Builtins(self)
         self.libraries = Libraries(self)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.compat.lint.dry_run.jumps import BreakJump, BudgetError, ContinueJump, ReturnJump
 from harness.compat.lint.dry_run.program_values import (
@@ -23,6 +23,7 @@ from harness.compat.lint.dry_run.program_values import (
     Value,
     contains_own,
     sources_of,
+    written,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +42,32 @@ class Statements:
     def __init__(self, run: ProgramWalk) -> None:
         self._run = run
         self._steps = 0
+        self._kinds: Mapping[type[ast.stmt], Callable[[Any, Scope], object]] = {
+            ast.Expr: lambda node, scope: run.expressions.value(node.value, scope),
+            ast.Assign: self._assignment,
+            ast.AnnAssign: self._assignment,
+            ast.AugAssign: self._augmented,
+            ast.If: lambda node, scope: self._if(node, scope, ()),
+            ast.For: self._for,
+            ast.AsyncFor: self._for,
+            ast.While: self._while,
+            ast.With: self._with,
+            ast.AsyncWith: self._with,
+            ast.Try: self._try,
+            ast.FunctionDef: self._function,
+            ast.AsyncFunctionDef: self._function,
+            ast.ClassDef: self._class,
+            ast.Import: run.modules.bind_import,
+            ast.ImportFrom: run.modules.bind_import_from,
+            ast.Global: lambda node, scope: scope.global_names.update(node.names),
+            ast.Nonlocal: lambda node, scope: scope.outer_names.update(node.names),
+            ast.Delete: self._delete,
+            ast.Assert: self._assert,
+            ast.Raise: self._raise,
+            ast.Return: self._return,
+            ast.Break: _break,
+            ast.Continue: _continue,
+        }
 
     def block(self, statements: Sequence[ast.stmt], scope: Scope) -> None:
         """Follow statements one after the other."""
@@ -58,61 +85,18 @@ class Statements:
             raise BudgetError
         before, self._run.trace = self._run.trace, set()
         try:
-            self._followed(node, scope)
+            follow = self._kinds.get(type(node))
+            if follow is not None:
+                follow(node, scope)
         finally:
             self._run.trace = before
 
-    def _followed(self, node: ast.stmt, scope: Scope) -> None:
-        match node:
-            case ast.Expr():
-                self._run.expressions.value(node.value, scope)
-            case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
-                self._assignment(node, scope)
-            case ast.If():
-                self._if(node, scope, ())
-            case ast.For() | ast.AsyncFor():
-                self._for(node, scope)
-            case ast.While():
-                self._while(node, scope)
-            case ast.With() | ast.AsyncWith():
-                self._with(node, scope)
-            case ast.Try():
-                self._try(node, scope)
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                self._definition(node, scope)
-            case ast.Import():
-                self._run.modules.bind_import(node, scope)
-            case ast.ImportFrom():
-                self._run.modules.bind_import_from(node, scope)
-            case ast.Global():
-                scope.global_names.update(node.names)
-            case ast.Nonlocal():
-                scope.outer_names.update(node.names)
-            case ast.Delete():
-                self._delete(node, scope)
-            case _:
-                self._leaving(node, scope)
+    def _return(self, node: ast.Return, scope: Scope) -> None:
+        with self._run.traced() as keys:
+            value = self._run.expressions.value(node.value, scope) if node.value is not None else None
+        raise ReturnJump(value, frozenset(keys))
 
-    def _leaving(self, node: ast.stmt, scope: Scope) -> None:
-        """Statements that leave a block, or do nothing."""
-        match node:
-            case ast.Assert():
-                self._assert(node, scope)
-            case ast.Raise():
-                self._raise(node, scope)
-            case ast.Return():
-                with self._run.traced() as keys:
-                    value = self._run.expressions.value(node.value, scope) if node.value is not None else None
-                raise ReturnJump(value, frozenset(keys))
-            case ast.Break():
-                raise BreakJump
-            case ast.Continue():
-                raise ContinueJump
-
-    def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, scope: Scope) -> None:
-        if isinstance(node, ast.ClassDef):
-            self._class(node, scope)
-            return
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
         self._run.journal.touch(scope.variables)
         scope.variables[node.name] = self._run.calls.define(node, scope)
 
@@ -125,20 +109,18 @@ class Statements:
         self.block(node.body, body)
         del body.variables["__class_body__"]
         defined.fields = {
-            one.target.id: ast.unparse(one.annotation)
+            one.target.id: written(one.annotation)
             for one in node.body
             if isinstance(one, ast.AnnAssign)
             and isinstance(one.target, ast.Name)
-            and "ClassVar" not in ast.unparse(one.annotation)
+            and "ClassVar" not in written(one.annotation)
         }
         self._run.calls.finish_class(defined)
         self._run.journal.touch(scope.variables)
         scope.variables[node.name] = self._run.calls.decorated(defined, node.decorator_list, scope)
 
-    def _assignment(self, node: ast.Assign | ast.AnnAssign | ast.AugAssign, scope: Scope) -> None:
-        if isinstance(node, ast.AugAssign):
-            self._augmented(node, scope)
-        elif node.value is not None:
+    def _assignment(self, node: ast.Assign | ast.AnnAssign, scope: Scope) -> None:
+        if node.value is not None:
             with self._run.traced() as keys:
                 value = self._run.expressions.value(node.value, scope)
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
@@ -208,8 +190,8 @@ class Statements:
         with self._run.traced() as keys:
             truth = self._run.expressions.truth(node.test, scope)
         if truth is False:
-            written = f"`{ast.unparse(node.test)}` does not hold"
-            message = self._run.expressions.shown(node.msg, scope) if node.msg is not None else written
+            broken = f"`{written(node.test)}` does not hold"
+            message = self._run.expressions.shown(node.msg, scope) if node.msg is not None else broken
             error = self._run.error("AssertionError", message, node, scope)
             error.keys, error.guarded = frozenset(keys), True
             self._fail(error)
@@ -220,10 +202,10 @@ class Statements:
     def _raise(self, node: ast.Raise, scope: Scope) -> None:
         kind, message = "Exception", ""
         if isinstance(node.exc, ast.Call):
-            kind = ast.unparse(node.exc.func)
+            kind = written(node.exc.func)
             message = " ".join(self._run.expressions.shown(one, scope) for one in node.exc.args)
         elif node.exc is not None:
-            kind = ast.unparse(node.exc)
+            kind = written(node.exc)
         raise self._run.error(kind, message, node, scope)
 
     def _for(self, node: ast.For | ast.AsyncFor, scope: Scope) -> None:
@@ -326,13 +308,21 @@ class Statements:
             self.block(node.orelse, scope)
 
 
+def _break(_node: ast.Break, _scope: Scope) -> None:
+    raise BreakJump
+
+
+def _continue(_node: ast.Continue, _scope: Scope) -> None:
+    raise ContinueJump
+
+
 def _catches(handler: ast.ExceptHandler, kind: str) -> bool:
     if handler.type is None:
         return True
     names = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     last = kind.rpartition(".")[2]
     return any(
-        ast.unparse(name).rpartition(".")[2] in (last, *_PARENTS.get(last, ()), "Exception", "BaseException")
+        written(name).rpartition(".")[2] in (last, *_PARENTS.get(last, ()), "Exception", "BaseException")
         for name in names
     )
 

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 Replacement = Callable[[list[Value], dict[str, Value]], Value]
 _RAY_BASE = "verl.single_controller.ray.base."
+#: The files of the functions below, which are few of those that a program calls.
+_REPLACED = (
+    "verl/single_controller/ray/base.py",
+    "verl/workers/rollout/utils.py",
+    "verl/utils/device.py",
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -70,6 +76,8 @@ def _in_group(run: ProgramWalk, group: WorkerGroup) -> Iterator[None]:
 def replaced_function(called: Function | Class, run: ProgramWalk) -> Replacement | None:
     """What stands in for a function or class of verl that only a cluster can run; None for others."""
     path = called.scope.path if isinstance(called, Function) else called.path
+    if path not in _REPLACED:
+        return None
     name = (
         called.name
         if isinstance(called, Class) or called.owner is None
