@@ -80,7 +80,7 @@ def runs_script(model: ReportModel, by_row: Iterable[RowHistory]) -> str:
             for run_id, started, revision in remembered
         ],
         "checks": [[visible(clip(check.name, 60)), anchor_of(check.name)] for check in model.checks],
-        "marks": {style.code: [mark.value, style.word] for mark, style in STYLES.items()},
+        "marks": {style.code: [mark.value, style.word, style.glyph] for mark, style in STYLES.items()},
         "verdicts": list(pool),
         "rows": rows,
     }

@@ -8,6 +8,8 @@ const makeGrid = (data, { $, make, memory, say }) => {
   const ABSENT = "-";
   const VIRTUAL_FROM = 150;
   const OVERSCAN = 6;
+  // When the rows just out of sight are drawn, after those in sight were seen.
+  const LATER_MS = 60;
   const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], PageUp: [-10, 0], PageDown: [10, 0] };
 
   // The tiers with the range of their checks, which are next to each other.
@@ -228,10 +230,10 @@ const makeGrid = (data, { $, make, memory, say }) => {
     const check = data.checks[item % data.checks.length];
     const head = make("a", { href: `${page(row)}#${check[2]}`, tabindex: "-1", translate: "no" }, make("b", {}, check[0]), make("small", {}, row[TITLE] || row[ID]));
     const cells = [...lettersOf(item)].map((letter, run) => {
-      const [mark, word] = past.marks[letter] || [];
-      // Few nodes: 50 runs of the rows in sight are thousands of cells.
+      const [mark, word, character] = past.marks[letter] || [];
+      // Few nodes: 50 runs of the rows in sight are thousands of cells, and drawings in them took most of the time.
       const cell = stamped(`run ${letter}`, () => (mark
-        ? make("td", { role: "gridcell", class: `run m-${mark}`, "aria-label": say(word) }, glyph(mark))
+        ? make("td", { role: "gridcell", class: `run m-${mark}`, "aria-label": say(word) }, character)
         : make("td", { role: "gridcell", class: "run void" }, "·")));
       if (mark) cell.title = `${past.runs[run][1]}: ${say(word)}`;
       return cell;
@@ -253,24 +255,31 @@ const makeGrid = (data, { $, make, memory, say }) => {
     return make("tr", { class: "pad", role: "presentation", "aria-hidden": "true" }, cell);
   }
   // Draws the rows in sight; all of them while there are few, so that the browser's own search finds everything.
+  let drawn = new Map();
+  let waiting = 0;
   function draw(force) {
     if (state.view.includes(",") || (state.view === "runs" && !past)) return;
     const count = state.items.length;
     const body = $("rows");
     let [from, to] = [0, count];
+    const beyond = force ? 1 : OVERSCAN;
     if (count > VIRTUAL_FROM) {
       const box = $("grid-box").getBoundingClientRect();
       const [top, bottom] = [Math.max(0, box.top), Math.min(innerHeight, box.bottom)];
       const above = top - body.getBoundingClientRect().top;
-      from = Math.min(Math.max(0, Math.floor(above / shape().height) - OVERSCAN), Math.max(0, count - OVERSCAN));
-      to = Math.min(count, from + Math.ceil(Math.max(bottom - top, 300) / shape().height) + 2 * OVERSCAN);
+      from = Math.min(Math.max(0, Math.floor(above / shape().height) - beyond), Math.max(0, count - OVERSCAN));
+      to = Math.min(count, from + Math.ceil(Math.max(bottom - top, 300) / shape().height) + 2 * beyond);
     }
-    if (!force && from === state.from && to === state.to) return;
+    if (!force && from >= state.from && to <= state.to) return;
+    clearTimeout(waiting);
+    if (force && count > VIRTUAL_FROM) waiting = setTimeout(() => draw(false), LATER_MS);
     $("grid").classList.toggle("virtual", count > VIRTUAL_FROM);
     const focused = body.contains(document.activeElement);
     [state.from, state.to] = [from, to];
-    const rows = [];
-    for (let index = from; index < to; index++) rows.push(shape().row(state.items[index], index));
+    const known = force ? new Map() : drawn;
+    drawn = new Map();
+    for (let index = from; index < to; index++) drawn.set(index, known.get(index) || shape().row(state.items[index], index));
+    const rows = [...drawn.values()];
     if (from > 0) rows.unshift(padding(from));
     if (to < count) rows.push(padding(count - to));
     if (!count) rows.push(make("tr", { role: "row" }, make("td", { role: "gridcell", class: "empty", colspan: String(shape().columns()) }, say(shape().none))));
