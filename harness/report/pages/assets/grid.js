@@ -256,13 +256,12 @@ const makeGrid = (data, { $, make, memory, say }) => {
   }
   // Draws the rows in sight; all of them while there are few, so that the browser's own search finds everything.
   let drawn = new Map();
-  let waiting = 0;
-  function draw(force) {
+  let rest = 0;
+  function draw(force, beyond = force ? 1 : OVERSCAN) {
     if (state.view.includes(",") || (state.view === "runs" && !past)) return;
     const count = state.items.length;
     const body = $("rows");
     let [from, to] = [0, count];
-    const beyond = force ? 1 : OVERSCAN;
     if (count > VIRTUAL_FROM) {
       const box = $("grid-box").getBoundingClientRect();
       const [top, bottom] = [Math.max(0, box.top), Math.min(innerHeight, box.bottom)];
@@ -271,8 +270,8 @@ const makeGrid = (data, { $, make, memory, say }) => {
       to = Math.min(count, from + Math.ceil(Math.max(bottom - top, 300) / shape().height) + 2 * beyond);
     }
     if (!force && from >= state.from && to <= state.to) return;
-    clearTimeout(waiting);
-    if (force && count > VIRTUAL_FROM) waiting = setTimeout(() => draw(false), LATER_MS);
+    clearTimeout(rest);
+    if (force && count > VIRTUAL_FROM) rest = setTimeout(() => draw(false), LATER_MS);
     $("grid").classList.toggle("virtual", count > VIRTUAL_FROM);
     const focused = body.contains(document.activeElement);
     [state.from, state.to] = [from, to];
@@ -286,7 +285,7 @@ const makeGrid = (data, { $, make, memory, say }) => {
     body.replaceChildren(...rows);
     if (count > VIRTUAL_FROM) {
       const sample = body.querySelector("tr[data-index]");
-      if (sample && Math.abs(sample.offsetHeight - shape().height) > 1) { shape().height = sample.offsetHeight; return draw(true); }
+      if (sample && Math.abs(sample.offsetHeight - shape().height) > 1) { shape().height = sample.offsetHeight; return draw(true, beyond); }
     }
     const stop = stopAt(...state.at) || body.querySelector("a");
     if (stop) { stop.tabIndex = 0; if (focused) stop.focus({ preventScroll: true }); }
@@ -309,7 +308,7 @@ const makeGrid = (data, { $, make, memory, say }) => {
       const down = index * shape().height;
       if (box.scrollHeight > box.clientHeight + 1) box.scrollTop = down - box.clientHeight / 2;
       else window.scrollTo(0, $("rows").getBoundingClientRect().top + scrollY + down - innerHeight / 2);
-      draw(true);
+      draw(true, OVERSCAN);
     }
     const stop = stopAt(index, column);
     if (!stop) return;
