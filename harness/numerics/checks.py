@@ -9,6 +9,8 @@ from harness.numerics.loss import loss_check
 from harness.numerics.loss.loss_measurements import LOSS_FORMAT
 from harness.numerics.twin import twin_check
 from harness.numerics.twin.twin_measurements import TWIN_FORMAT
+from harness.numerics.update import update_check
+from harness.numerics.update.update_measurements import UPDATE_FORMAT
 from harness.outcome import Tier
 
 FACETS = (
@@ -34,6 +36,19 @@ CHECKS = (
         needs=("environment",),
         device=True,
         timeout_s=loss_check.PROGRAM_TIMEOUT_S + loss_check.REFERENCE_TIMEOUT_S + 60.0,
+        expected_s=15.0,
+    ),
+    Check(
+        name="update",
+        tier=Tier.NUMERICS,
+        question="Is a whole update of verl correct by its definition, from rewards to parameters?",
+        facets=FACETS,
+        run=update_check.run,
+        judge=update_check.judge,
+        measurements=UPDATE_FORMAT,
+        needs=("environment",),
+        device=True,
+        timeout_s=2 * update_check.TIMEOUT_S + 60.0,
         expected_s=15.0,
     ),
     Check(

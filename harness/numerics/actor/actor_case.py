@@ -54,6 +54,7 @@ class UpdateSettings:
     # Far above the norms that occur: gradient clipping would hide an error that scales all gradients.
     grad_clip: float = 1e4
     lr: float = 5e-4
+    temperature: float = 1.0
 
 
 BATCH, PROMPT, RESPONSE = 8, 6, 10
@@ -81,6 +82,11 @@ class ActorCase:
     update: UpdateSettings = UpdateSettings()
     packed: bool = False
     compute: str = "float32"
+
+    @property
+    def dp_size(self) -> int:
+        """One process trains."""
+        return 1
 
     @property
     def attention(self) -> str:

@@ -14,10 +14,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 from harness.errors import NothingSelectedError
-from harness.numerics.actor.actor_case import PROMPT, RESPONSE, ActorCase
+from harness.numerics.actor.actor_case import PROMPT, RESPONSE, UpdateSettings
 
 LEGACY = "verl.workers.actor.dp_actor"
 ENGINE = "verl.workers.engine.fsdp.transformer_impl"
@@ -75,14 +75,35 @@ def _has(module: str) -> bool:
         return False
 
 
+class WorkerCase(Protocol):
+    """What the classes below read from a case. This process is one of the data-parallel ranks."""
+
+    @property
+    def update(self) -> UpdateSettings:
+        """The settings of the actor."""
+
+    @property
+    def packed(self) -> bool:
+        """Whether rows are passed without padding."""
+
+    @property
+    def compute(self) -> str:
+        """torch's name of the format in which the model computes."""
+
+    @property
+    def dp_size(self) -> int:
+        """Number of data-parallel ranks."""
+
+
 class LegacyActor:
     """`DataParallelPPOActor`: compute_log_prob and update_policy on a DataProto."""
 
     name = "DataParallelPPOActor"
 
-    def __init__(self, model: Any, optimizer: Any, case: ActorCase, _device: str) -> None:
+    def __init__(self, model: Any, optimizer: Any, case: WorkerCase, _device: str) -> None:
         config = import_module("verl.workers.config")
         self.micro = case.update.ppo_micro_batch_size_per_gpu
+        self.temperature = case.update.temperature
         actor_settings = {
             "strategy": "fsdp",
             "rollout_n": 1,
@@ -115,7 +136,7 @@ class LegacyActor:
         data = import_module("verl").DataProto.from_single_dict(_with_responses(tensors))
         data.meta_info = {
             "micro_batch_size": self.micro,
-            "temperature": 1.0,
+            "temperature": self.temperature,
             "use_dynamic_bsz": False,
             "multi_turn": False,
         }
@@ -128,7 +149,7 @@ class EngineActor:
 
     name = "FSDPEngineWithLMHead"
 
-    def __init__(self, model: Any, optimizer: Any, case: ActorCase, device: str) -> None:
+    def __init__(self, model: Any, optimizer: Any, case: WorkerCase, device: str) -> None:
         engine_module: Any = import_module(ENGINE)
         functional = import_module("verl.utils.torch_functional")
         config = import_module("verl.workers.config")
@@ -146,7 +167,9 @@ class EngineActor:
             model.register_forward_pre_hook(
                 lambda *_: import_module("torch").set_autocast_enabled(device, False)
             )
-        self.engine = _plain_engine(engine_module.FSDPEngineWithLMHead, packed=case.packed)
+        self.engine = _plain_engine(
+            engine_module.FSDPEngineWithLMHead, packed=case.packed, dp_size=case.dp_size
+        )
         settings = {
             "module": model,
             "optimizer": optimizer,
@@ -224,15 +247,15 @@ class EngineActor:
             use_remove_padding=self.case.packed,
             use_dynamic_bsz=False,
             micro_batch_size_per_gpu=self.case.update.ppo_micro_batch_size_per_gpu,
-            temperature=1.0,
+            temperature=self.case.update.temperature,
             calculate_entropy=True,
-            global_batch_size=size,
+            global_batch_size=size * self.case.dp_size,
             pad_token_id=0,
         )
         return data
 
 
-def _update_settings(case: ActorCase, *omitted: str) -> dict[str, object]:
+def _update_settings(case: WorkerCase, *omitted: str) -> dict[str, object]:
     return {name: value for name, value in asdict(case.update).items() if name not in omitted}
 
 
@@ -243,7 +266,7 @@ def _supported_config(config: Any, actor_settings: Mapping[str, object]) -> Any:
     )
 
 
-def _plain_engine(engine: type[Any], *, packed: bool) -> Any:
+def _plain_engine(engine: type[Any], *, packed: bool, dp_size: int) -> Any:
     """An engine around a module without a wrapper: its methods are verl's, but its set-up is not run."""
 
     class Plain(engine):  # type: ignore[misc]
@@ -265,8 +288,8 @@ def _plain_engine(engine: type[Any], *, packed: bool) -> Any:
             return None
 
         def get_data_parallel_size(self) -> int:
-            """One process."""
-            return 1
+            """The number of ranks of the case, although this process is the only one."""
+            return dp_size
 
     return Plain()
 
@@ -275,5 +298,5 @@ def _with_responses(tensors: Tensors) -> dict[str, Any]:
     return {
         **tensors,
         "responses": tensors["input_ids"][:, PROMPT:],
-        "response_mask": tensors["attention_mask"][:, PROMPT:],
+        "response_mask": tensors.get("response_mask", tensors["attention_mask"][:, PROMPT:]),
     }

@@ -33,7 +33,7 @@ def kl(case: LossCase) -> ExpectedResult:
     )
     estimator = str(case.settings["kl_penalty"])
     distance = new - ref
-    value, gradient, branches = _estimate(estimator.rstrip("+"), distance, valid)
+    value, gradient, branches = estimate(estimator.rstrip("+"), distance, valid)
     if estimator.endswith("+"):
         gradient, branches = distance, open_branches(valid)
     share = aggregation.coefficients(valid, case)
@@ -41,7 +41,8 @@ def kl(case: LossCase) -> ExpectedResult:
     return expect_loss(loss, gradient * share, valid, branches)
 
 
-def _estimate(name: str, distance: Bounded, valid: Mask) -> tuple[Bounded, Bounded, Branches]:
+def estimate(name: str, distance: Bounded, valid: Mask) -> tuple[Bounded, Bounded, Branches]:
+    """The estimator of each token, its gradient by `log_prob`, its branches; ValueError for another name."""
     contract = distance.contract
     kind = ALIASES.get(name, name)
     if kind == "k1":

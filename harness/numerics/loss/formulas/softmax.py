@@ -8,6 +8,7 @@ its gradient by x is onehot(y) - p. Both follow from the definition of the softm
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.numerics.arithmetic.error_bounds import Bounded
 from harness.numerics.arithmetic.precision_contract import Mask
@@ -19,11 +20,17 @@ from harness.numerics.loss.formulas import aggregation
 def entropy(case: LossCase) -> ExpectedResult:
     """Expected aggregated entropy and its gradient by `logits` (batch, tokens, vocabulary)."""
     logits, valid = _logits(case)
-    contract = case.contract
+    value, gradient = entropies(logits)
+    share = aggregation.coefficients(valid, case)
+    loss = aggregation.total(value, share, valid, case.contract)
+    return expect_loss(loss, gradient * share.column(), *_open(valid, logits.value.shape))
+
+
+def entropies(logits: Bounded) -> tuple[Bounded, Bounded]:
+    """The entropy of each row of logits (..., vocabulary), and its gradient by the logits."""
+    contract = logits.contract
     normaliser, probability = _log_sum_exp(logits)
     mean = (probability * logits).sum(-1)
-    share = aggregation.coefficients(valid, case)
-    loss = aggregation.total(normaliser - mean, share, valid, contract)
     gradient = -(probability * (logits - mean.column()))
     # Autograd computes p twice, with softmax and with exp(x - logsumexp), and subtracts one from the other.
     terms = (
@@ -32,8 +39,7 @@ def entropy(case: LossCase) -> ExpectedResult:
         + 6 * np.abs(mean.value)[..., None]
         + 8
     )
-    gradient = gradient.widened(probability.value * contract.unit * terms)
-    return expect_loss(loss, gradient * share.column(), *_open(valid, logits.value.shape))
+    return normaliser - mean, gradient.widened(probability.value * contract.unit * terms)
 
 
 def logprob(case: LossCase) -> ExpectedResult:
@@ -43,18 +49,28 @@ def logprob(case: LossCase) -> ExpectedResult:
     loss.
     """
     logits, valid = _logits(case)
-    contract = case.contract
-    labels = case.inputs["labels"][..., None]
+    value, gradient = log_probs(logits, case.inputs["labels"])
+    weights = Bounded.exact(np.where(valid, case.inputs["weights"], 0.0).astype(np.float64), case.contract)
+    loss = (value * weights).sum(where=valid)
+    return expect_loss(loss, gradient * weights.column(), *_open(valid, logits.value.shape))
+
+
+def log_probs(logits: Bounded, labels: NDArray[np.int64]) -> tuple[Bounded, Bounded]:
+    """The log-probability of the label of each row of logits (..., vocabulary), and its gradient by the
+    logits."""
+    contract = logits.contract
+    index = labels[..., None]
     normaliser, probability = _log_sum_exp(logits)
-    chosen = np.take_along_axis(logits.value, labels, axis=-1)[..., 0]
-    weights = Bounded.exact(np.where(valid, case.inputs["weights"], 0.0).astype(np.float64), contract)
-    loss = ((Bounded.exact(chosen, contract) - normaliser) * weights).sum(where=valid)
+    chosen = Bounded(
+        np.take_along_axis(logits.value, index, axis=-1)[..., 0],
+        np.take_along_axis(logits.error, index, axis=-1)[..., 0],
+        contract,
+    )
     one_hot = np.zeros_like(logits.value)
-    np.put_along_axis(one_hot, labels, 1.0, axis=-1)
+    np.put_along_axis(one_hot, index, 1.0, axis=-1)
     terms = 2 * np.abs(logits.value) + 2 * np.abs(normaliser.value)[..., None] + 4
     wide = probability.widened(probability.value * contract.unit * terms)
-    gradient = (Bounded.exact(one_hot, contract) - wide) * weights.column()
-    return expect_loss(loss, gradient, *_open(valid, logits.value.shape))
+    return chosen - normaliser, Bounded.exact(one_hot, contract) - wide
 
 
 def _logits(case: LossCase) -> tuple[Bounded, Mask]:

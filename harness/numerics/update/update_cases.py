@@ -1,0 +1,176 @@
+"""The cases of the check `update`: recipes, and the tiny model, tokens, masks and rewards of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.numerics.actor.actor_case import PROMPT, RESPONSE, UpdateSettings
+
+ROWS, GROUP = 8, 4
+VOCABULARY, HIDDEN = 29, 12
+POSITIONS = PROMPT + RESPONSE
+PARAMETERS: Mapping[str, tuple[int, ...]] = {
+    "embedding": (VOCABULARY, HIDDEN),
+    "position": (POSITIONS, HIDDEN),
+    "head": (VOCABULARY, HIDDEN),
+}
+"""The model: logits = (embedding[token] + position[position id]) @ head.T. It can be differentiated by hand,
+and it reads token ids and position ids, so that wrong ones are visible."""
+
+WEIGHT_DECAY, BETAS, EPSILON = 0.01, (0.9, 0.999), 1e-8
+"""Of AdamW, as torch's defaults."""
+
+DRIFTS = (-2.4, -0.3, -0.1, 0.05, 0.12, 0.5, 2.2)
+"""Log-ratios between old and new policy: inside and outside of the clip ranges, also of the dual clip."""
+
+SETTINGS = UpdateSettings(clip_ratio_low=0.2, clip_ratio_high=0.28, lr=5e-3)
+NO_EXTRAS = replace(SETTINGS, entropy_coeff=0.0, use_kl_loss=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateCase:
+    """One update. packed: rows without padding. norm_adv_by_std: False for Dr.GRPO. kl_in_reward: coefficient
+    of the KL penalty in the rewards, with estimator k1. turns: some response tokens are masked, as tool
+    outputs. weights: rollout importance weights are passed. dp_size: number of data-parallel ranks, of which
+    this process is one; the others have `other_tokens` valid tokens.
+    """
+
+    name: str
+    update: UpdateSettings
+    packed: bool = False
+    norm_adv_by_std: bool = True
+    kl_in_reward: float = 0.0
+    turns: bool = False
+    weights: bool = False
+    dp_size: int = 1
+    seed: int = 20250718
+    compute: str = "float32"
+
+    @property
+    def steps(self) -> int:
+        """Number of optimizer steps."""
+        return ROWS // self.update.ppo_mini_batch_size
+
+    @property
+    def on_policy(self) -> bool:
+        """Whether a legacy worker takes the new log-probabilities as the old ones."""
+        return self.steps == 1
+
+    @property
+    def other_tokens(self) -> int:
+        """Valid tokens of the other ranks in each mini-batch."""
+        return 23 * (self.dp_size - 1)
+
+
+CASES = (
+    UpdateCase(name="grpo", update=SETTINGS),
+    UpdateCase(
+        name="gspo",
+        update=replace(
+            NO_EXTRAS, loss_mode="gspo", loss_agg_mode="seq-mean-token-mean", temperature=0.7, grad_clip=0.05
+        ),
+        packed=True,
+    ),
+    UpdateCase(
+        name="dapo",
+        update=replace(NO_EXTRAS, temperature=1.3, grad_clip=0.5),
+        packed=True,
+        weights=True,
+        dp_size=2,
+    ),
+    UpdateCase(
+        name="dr-grpo",
+        update=replace(SETTINGS, loss_agg_mode="seq-mean-token-sum-norm", temperature=0.8, use_kl_loss=False),
+        norm_adv_by_std=False,
+        kl_in_reward=0.1,
+    ),
+    UpdateCase(
+        name="turns",
+        update=replace(
+            SETTINGS, loss_agg_mode="seq-mean-token-sum", kl_loss_type="mse", ppo_micro_batch_size_per_gpu=4
+        ),
+        turns=True,
+        packed=True,
+    ),
+    UpdateCase(
+        name="on-policy",
+        update=replace(NO_EXTRAS, ppo_mini_batch_size=ROWS, entropy_coeff=0.02, temperature=1.1),
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateInputs:
+    """The inputs of one case. Shapes: tokens (rows, prompt + response), responses (rows, response), rewards
+    and index (rows,). Floating-point values are exact in fp32."""
+
+    parameters: Mapping[str, NDArray[np.float64]]
+    input_ids: NDArray[np.int64]
+    attention_mask: NDArray[np.int64]
+    position_ids: NDArray[np.int64]
+    response_mask: NDArray[np.int64]
+    rewards: NDArray[np.float64]
+    index: NDArray[np.int64]
+    old_log_probs: NDArray[np.float64]
+    ref_log_prob: NDArray[np.float64]
+    rollout_is_weights: NDArray[np.float64]
+
+    @property
+    def attended(self) -> NDArray[np.bool_]:
+        """Which response tokens exist, (rows, response)."""
+        return np.asarray(self.attention_mask[:, PROMPT:] != 0)
+
+
+def draw(case: UpdateCase) -> UpdateInputs:
+    """The inputs of a case; they depend on nothing but its name, settings and seed."""
+    rng = np.random.default_rng([case.seed, *case.name.encode()])
+    parameters = {name: _single(rng.normal(size=shape)) for name, shape in PARAMETERS.items()}
+    mask = np.ones((ROWS, POSITIONS), dtype=np.int64)
+    for row, length in enumerate((10, 1, 7, 0, 4, 9, 2, 10)):
+        mask[row, : (row * 2) % 5] = 0
+        mask[row, PROMPT + length :] = 0
+    input_ids = rng.integers(1, VOCABULARY, mask.shape) * mask
+    responses = mask[:, PROMPT:]
+    if case.turns:
+        responses = responses * (rng.random(responses.shape) > 0.3)
+    positions = np.maximum(mask.cumsum(axis=1) - 1, 0)
+    log_probs = exact_log_probs(parameters, input_ids, positions, case.update.temperature)
+    sequence = case.update.loss_mode == "gspo"
+    drift = rng.choice(DRIFTS, (ROWS, 1) if sequence else log_probs.shape)
+    return UpdateInputs(
+        parameters=parameters,
+        input_ids=input_ids,
+        attention_mask=mask,
+        position_ids=positions,
+        response_mask=responses.astype(np.int64),
+        rewards=_single(rng.permutation([0.0, 1.0, 0.25, 1.0, 0.0, 0.5, 1.0, 0.0])),
+        index=np.repeat(np.arange(ROWS // GROUP), GROUP),
+        old_log_probs=_single(log_probs - drift - 0.01 * rng.normal(size=log_probs.shape)),
+        ref_log_prob=_single(log_probs + rng.normal(0.0, 0.3, log_probs.shape)),
+        rollout_is_weights=_single(np.minimum(np.exp(rng.normal(0.0, 0.4, log_probs.shape)), 2.0)),
+    )
+
+
+def exact_log_probs(
+    parameters: Mapping[str, NDArray[np.float64]],
+    input_ids: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    temperature: float,
+) -> NDArray[np.float64]:
+    """Log-probabilities of the responses, (rows, response). The token before a response token predicts it."""
+    hidden = parameters["embedding"][input_ids] + parameters["position"][positions]
+    logits = hidden @ parameters["head"].T / temperature
+    logits = logits[:, PROMPT - 1 : -1]
+    largest = logits.max(axis=-1, keepdims=True)
+    normaliser = (largest + np.log(np.exp(logits - largest).sum(axis=-1, keepdims=True)))[..., 0]
+    chosen = np.take_along_axis(logits, input_ids[:, PROMPT:, None], axis=-1)[..., 0]
+    return np.asarray(chosen - normaliser)
+
+
+def _single(values: Any) -> NDArray[np.float64]:
+    return np.asarray(values).astype(np.float32).astype(np.float64)

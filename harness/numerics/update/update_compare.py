@@ -1,0 +1,314 @@
+"""Compares the record of an update with the reference, quantity by quantity in the order of computation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.numerics.actor.actor_case import PROMPT
+from harness.numerics.loss.release_objectives import ReleaseObjective
+from harness.numerics.update.update_cases import CASES, PARAMETERS, ROWS, draw
+from harness.numerics.update.update_faults import UPDATE_FAULTS
+from harness.numerics.update.update_intervals import (
+    AdamW,
+    Interval,
+    UpdateReference,
+    clipped,
+    parameter_gradients,
+)
+from harness.numerics.update.update_measurements import LocatedUpdateFault, UpdateOutcome, WrongQuantity
+from harness.numerics.update.update_record import BEFORE, UpdateRecord
+
+MAX_WRONG = 20
+HUGE = 1e300
+
+
+def judge_record(record: UpdateRecord, objective: ReleaseObjective) -> UpdateOutcome:
+    """The outcome of one recorded run."""
+    comparison = _Comparison(record, objective)
+    if not record.error:
+        comparison.compare()
+    return UpdateOutcome(
+        case=record.case,
+        path=record.path,
+        judged=comparison.judged,
+        wrong=tuple(comparison.wrong[:MAX_WRONG]),
+        error=record.error,
+        worst_budget=float(f"{comparison.worst:.4g}"),
+    )
+
+
+def judge_faults(
+    records: Iterable[UpdateRecord], outcomes: Sequence[UpdateOutcome], objective: ReleaseObjective
+) -> tuple[LocatedUpdateFault, ...]:
+    """For each injected fault, whether it was found first in the quantity in which it was injected.
+
+    A fault in a case that is wrong without it says nothing, and counts as missed.
+    """
+    clean = {(one.case, one.path) for one in outcomes if not (one.wrong or one.error)}
+    faults = {fault.id: fault for fault in UPDATE_FAULTS}
+    found = []
+    for record in records:
+        fault = faults[record.fault]
+        wrong = judge_record(record, objective).wrong
+        first = wrong[0].quantity if wrong else ""
+        found.append(
+            LocatedUpdateFault(
+                fault=fault.id,
+                what=fault.what,
+                caught=first.startswith(fault.found_in) and (record.case, record.path) in clean,
+                path=record.path,
+                found_in=first,
+            )
+        )
+    return tuple(found)
+
+
+@dataclass
+class _Comparison:
+    record: UpdateRecord
+    objective: ReleaseObjective
+    wrong: list[WrongQuantity] = field(default_factory=list)
+    judged: int = 0
+    worst: float = 0.0
+
+    def compare(self) -> None:
+        """Compare everything; the first wrong quantity is the first in `wrong`."""
+        case = next(case for case in CASES if case.name == self.record.case)
+        self.case, self.inputs = case, draw(case)
+        self.reference = UpdateReference(
+            case=case, inputs=self.inputs, path=self.record.path, objective=self.objective
+        )
+        every = np.arange(ROWS)
+        self._equal("response_mask", self.inputs.attended.astype(np.int64))
+        rewards = self._within("token_level_rewards", self.reference.rewards())
+        advantages = (
+            rewards if rewards is None else self._within("advantages", self.reference.advantages(rewards))
+        )
+        for name, interval in zip(
+            ("log_prob", "entropy"), self.reference.scores(self.inputs.parameters, every), strict=True
+        ):
+            self._within(name, interval)
+        if advantages is None:
+            return
+        optimizer = AdamW(case.update.lr)
+        parameters: dict[str, Any] = dict(self.inputs.parameters)
+        for step in range(case.steps):
+            after = self._step(step, parameters, advantages, optimizer)
+            if after is None:
+                return
+            parameters = after
+        if self.record.count("parameter head") != case.steps:
+            self._report(
+                "parameter",
+                BEFORE,
+                BEFORE,
+                f"{self.record.count('parameter head')} optimizer steps were made, not {case.steps}",
+            )
+
+    def _step(
+        self, step: int, parameters: dict[str, Any], advantages: NDArray[Any], optimizer: AdamW
+    ) -> dict[str, Any] | None:
+        """Compare one optimizer step; returns the recorded parameters after it, None if some are missing."""
+        update = self.case.update
+        size, mini = update.ppo_micro_batch_size_per_gpu, update.ppo_mini_batch_size
+        gradients = []
+        for micro in range(mini // size):
+            rows = np.arange(step * mini + micro * size, step * mini + (micro + 1) * size)
+            gradient = self._micro(step, micro, rows, parameters, advantages)
+            if gradient is None:
+                return None
+            gradients.append((gradient, rows))
+        if self.record.find("loss", step, mini // size) is not None:
+            self._report("loss", step, mini // size, "there is one micro-batch too many")
+        expected = parameter_gradients(gradients, self.reference, parameters)
+        norm, after_clipping = clipped(expected, update.grad_clip)
+        self._within("gradient_norm", norm, step)
+        recorded: dict[str, NDArray[Any]] = {}
+        for name in PARAMETERS:
+            self._equal(f"start {name}", parameters[name], step)
+            found = self._within(f"gradient {name}", after_clipping[name], step)
+            if found is None:
+                return None
+            recorded[name] = found
+        after: dict[str, Any] = {}
+        for name, interval in optimizer.step(parameters, recorded).items():
+            after[name] = self._within(f"parameter {name}", interval, step)
+        return None if any(found is None for found in after.values()) else after
+
+    def _micro(
+        self,
+        step: int,
+        micro: int,
+        rows: NDArray[np.int64],
+        parameters: dict[str, Any],
+        advantages: NDArray[Any],
+    ) -> NDArray[np.float64] | None:
+        """Compare one micro-batch; returns the recorded gradient by logits (rows, positions, vocabulary)."""
+        at = (step, micro)
+        layout = self._layout(*at, rows)
+        if layout is None:
+            return None
+        log_prob, entropy = self.reference.scores(parameters, rows)
+        new = self._within("training_log_prob", log_prob, *at)
+        if new is None:
+            return None
+        seen = self.record.find("training_entropy", *at)
+        if seen is not None or self.case.update.entropy_coeff:
+            seen = self._within("training_entropy", entropy, *at)
+        entropies = np.zeros_like(new) if seen is None else seen
+        attended = self.inputs.attended[rows]
+        new, entropies = (np.where(attended, one, 0.0) for one in (new, entropies))
+        self._arguments(*at, rows, new, advantages)
+        terms = self.reference.loss_terms(new, entropies, advantages[rows], rows, step)
+        self._within("policy_loss", terms.policy_loss, *at)
+        for name, interval in (("entropy_loss", terms.entropy_loss), ("kl_loss", terms.kl_loss)):
+            if interval is not None:
+                self._within(name, interval, *at)
+        self._within("loss", terms.loss, *at)
+        response = self.reference.logits_gradient(terms, parameters, rows)
+        return self._logits_gradient(*at, rows, Interval.around(response), layout)
+
+    def _arguments(
+        self, step: int, micro: int, rows: NDArray[np.int64], new: NDArray[Any], advantages: NDArray[Any]
+    ) -> None:
+        inputs = self.inputs
+        old = new if self.reference.legacy and self.case.on_policy else inputs.old_log_probs[rows]
+        valid = inputs.response_mask[rows] != 0
+        self._equal("argument old_log_prob", old, step, micro, valid)
+        self._equal("argument advantages", advantages[rows], step, micro, valid)
+        self._equal("argument response_mask", inputs.response_mask[rows], step, micro)
+        if self.case.weights:
+            self._equal("argument rollout_is_weights", inputs.rollout_is_weights[rows], step, micro, valid)
+
+    def _layout(self, step: int, micro: int, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """The index in the flattened (rows, positions) of each token that the model got, -1 for padding.
+
+        The model gets padded rows as they are, rows padded on the right, or all rows packed into one.
+        """
+        found = self.record.find("input_ids", step, micro)
+        places = np.arange(len(rows) * self.inputs.input_ids.shape[1]).reshape(len(rows), -1)
+        mask = self.inputs.attention_mask[rows] != 0
+        if found is not None and self.reference.legacy and not self.case.packed:
+            layout = np.where(mask, places, -1)
+        elif self.case.packed:
+            layout = places[mask][None]
+        else:
+            longest = int(mask.sum(axis=1).max())
+            layout = np.full((len(rows), longest), -1)
+            for row, valid in enumerate(mask):
+                layout[row, : valid.sum()] = places[row][valid]
+        is_token = layout >= 0
+        for name, values in (
+            ("input_ids", self.inputs.input_ids),
+            ("position_ids", self.inputs.position_ids),
+        ):
+            expected = np.where(is_token, values[rows].reshape(-1)[layout], 0)
+            if not self._equal(name, expected, step, micro, is_token):
+                return None
+        if self.record.find("attention_mask", step, micro) is not None:
+            self._equal("attention_mask", is_token.astype(np.int64), step, micro)
+        return layout
+
+    def _logits_gradient(
+        self, step: int, micro: int, rows: NDArray[np.int64], response: Interval, layout: NDArray[np.int64]
+    ) -> NDArray[np.float64] | None:
+        positions, vocabulary = self.inputs.input_ids.shape[1], response.exact.shape[-1]
+
+        def placed(values: NDArray[np.float64]) -> NDArray[np.float64]:
+            whole = np.zeros((len(rows), positions, vocabulary))
+            whole[:, PROMPT - 1 : -1] = values
+            found = whole.reshape(-1, vocabulary)[layout]
+            return np.asarray(np.where((layout >= 0)[..., None], found, 0.0))
+
+        low, high = (np.minimum(response.low, 0.0), np.maximum(response.high, 0.0))
+        sure = np.where(response.exact == 0, 0.0, 1.0)
+        interval = Interval(
+            exact=placed(response.exact),
+            low=placed(np.where(sure, response.low, low)),
+            high=placed(np.where(sure, response.high, high)),
+        )
+        found = self._within("logits_gradient", interval, step, micro)
+        if found is None:
+            return None
+        whole = np.zeros((len(rows) * positions, vocabulary))
+        whole[layout[layout >= 0]] = found[layout >= 0]
+        return whole.reshape(len(rows), positions, vocabulary)
+
+    def _equal(
+        self,
+        name: str,
+        expected: NDArray[Any],
+        step: int = BEFORE,
+        micro: int = BEFORE,
+        valid: NDArray[np.bool_] | None = None,
+    ) -> bool:
+        """Compare exactly where `valid`; returns whether the shapes agree."""
+        expected = np.asarray(expected, dtype=np.float64)
+        anything = np.full_like(expected, np.nan)
+        limits = expected if valid is None else np.where(valid, expected, anything)
+        found = self._within(name, Interval(exact=expected, low=limits, high=limits), step, micro)
+        return found is not None
+
+    def _within(
+        self, name: str, interval: Interval, step: int = BEFORE, micro: int = BEFORE
+    ) -> NDArray[np.float64] | None:
+        """Compare with an interval; returns the recorded values if they have the right shape."""
+        self.judged += 1
+        found = self.record.find(name, step, micro)
+        if found is None:
+            self._report(name, step, micro, "it was not computed")
+            return None
+        values = np.asarray(found, dtype=np.float64)
+        exact = np.asarray(interval.exact)
+        if values.shape != exact.shape:
+            self._report(name, step, micro, f"it has shape {values.shape}, not {exact.shape}")
+            return None
+        judged = ~np.isnan(np.broadcast_to(interval.low, exact.shape))
+        # Written as "not inside", because comparisons with NaN are false.
+        outside = judged & ~((values >= interval.low) & (values <= interval.high))
+        width = np.maximum(np.asarray(interval.high) - np.asarray(interval.low), 1 / HUGE) / 2
+        error = np.where(judged, np.nan_to_num(np.abs(values - exact), nan=HUGE, posinf=HUGE), 0.0)
+        if not outside.any():
+            with np.errstate(over="ignore", invalid="ignore"):
+                ratios = np.where(judged & (error > 0), error / np.where(judged, width, 1.0), 0.0)
+            self.worst = max(self.worst, min(float(np.max(ratios, initial=0.0)), 1.0))
+            return values
+        worst = np.unravel_index(int(np.argmax(np.where(outside, error, -1.0))), values.shape)
+        detail = (
+            f"{int(outside.sum())} of {int(judged.sum())} values are wrong, the worst is {values[worst]:.7g} "
+            f"at {[int(axis) for axis in worst]}, not {exact[worst]:.7g}"
+        )
+        self._report(name, step, micro, detail)
+        return values if np.isfinite(values).all() else None
+
+    def _report(self, name: str, step: int, micro: int, detail: str) -> None:
+        where = [f"step {step + 1}"] if step != BEFORE else []
+        where += [f"micro-batch {micro + 1}"] if micro != BEFORE else []
+        self.wrong.append(
+            WrongQuantity(
+                quantity=name, where=", ".join(where), detail=detail, place=_place(self.record, name)
+            )
+        )
+
+
+def _place(record: UpdateRecord, name: str) -> str:
+    places = record.places
+    if name in {"input_ids", "position_ids", "attention_mask"}:
+        return places.get("model_input", places.get("training_log_prob", ""))
+    kind = name.partition(" ")[0]
+    return places.get(name) or places.get({"argument": "arguments", "start": "parameter"}.get(kind, kind), "")
+
+
+def outcome_is_wrong(outcome: UpdateOutcome) -> bool:
+    """Whether the case failed: a wrong quantity or an exception."""
+    return bool(outcome.wrong or outcome.error)
+
+
+def judged_outcomes(records: Iterable[UpdateRecord], objective: ReleaseObjective) -> Iterator[UpdateOutcome]:
+    """The outcomes of records without an injected fault."""
+    return (judge_record(record, objective) for record in records if not record.fault)

@@ -1,0 +1,113 @@
+"""Faults that the check `update` injects into verl's path, and the quantity in which each must be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+Replace = Callable[[Any, str, Any], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateFault:
+    """A defect in the case `case`: `attribute` of the first module that has it is replaced.
+
+    place: "worker" (the modules of the worker), "core" (verl's core_algos) or "clip" (torch's gradient
+        clipping). found_in: the quantity in which it must be found first.
+    """
+
+    id: str
+    what: str
+    case: str
+    place: str
+    attribute: str
+    found_in: str
+    change: Callable[[Any, Callable[..., Any]], Callable[..., Any]]
+
+    def injected(
+        self, torch: Any, modules: Sequence[ModuleType], replace: Replace
+    ) -> AbstractContextManager[None]:
+        """A context with the fault; `replace` replaces an attribute."""
+        owner: Any = torch.nn.utils
+        if self.place == "core":
+            from importlib import import_module
+
+            owner = import_module("verl.trainer.ppo.core_algos")
+        elif self.place == "worker":
+            owner = next(module for module in modules if hasattr(module, self.attribute))
+        return replace(owner, self.attribute, self.change(torch, getattr(owner, self.attribute)))
+
+
+def _negated(_torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: -function(*args, **kwargs)
+
+
+def _both_negated(_torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: tuple(-part for part in function(*args, **kwargs))
+
+
+def _half(_torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: function(*args, **kwargs) / 2
+
+
+def _shifted_labels(torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    def shifted(logits: Any, labels: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(logits, torch.roll(labels, 1, dims=-1), *args, **kwargs)
+
+    return shifted
+
+
+def _not_clipped(_torch: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda parameters, **kwargs: function(parameters, **{**kwargs, "max_norm": 1e30})
+
+
+UPDATE_FAULTS = (
+    UpdateFault(
+        id="advantage-sign",
+        what="advantages have the wrong sign",
+        case="grpo",
+        place="core",
+        attribute="compute_grpo_outcome_advantage",
+        found_in="advantages",
+        change=_both_negated,
+    ),
+    UpdateFault(
+        id="response-shift",
+        what="log-probabilities belong to the previous token",
+        case="gspo",
+        place="worker",
+        attribute="logprobs_from_logits",
+        found_in="log_prob",
+        change=_shifted_labels,
+    ),
+    UpdateFault(
+        id="entropy-sign",
+        what="the terms besides the policy loss have the wrong sign",
+        case="grpo",
+        place="worker",
+        attribute="agg_loss",
+        found_in="entropy_loss",
+        change=_negated,
+    ),
+    UpdateFault(
+        id="kl-halved",
+        what="the KL term is halved",
+        case="grpo",
+        place="worker",
+        attribute="kl_penalty",
+        found_in="kl_loss",
+        change=_half,
+    ),
+    UpdateFault(
+        id="not-clipped",
+        what="the gradient is not clipped",
+        case="gspo",
+        place="clip",
+        attribute="clip_grad_norm_",
+        found_in="gradient",
+        change=_not_clipped,
+    ),
+)

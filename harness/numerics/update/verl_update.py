@@ -1,0 +1,354 @@
+"""Runs one case through verl: the trainer's reward and advantage steps, then the worker's log-probabilities
+and update, on a model that can be differentiated by hand. Everything that passes between verl's functions is
+recorded."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from harness.numerics.actor.verl_workers import LegacyActor, actor_class
+from harness.numerics.loss.trainer_functions import (
+    ENGINE_WORKER,
+    LEGACY_WORKER,
+    advantage_step,
+    has_module,
+)
+from harness.numerics.update.update_cases import UpdateCase, UpdateInputs, draw
+from harness.numerics.update.update_faults import UpdateFault
+from harness.numerics.update.update_record import BEFORE, Quantity, UpdateRecord
+
+LONGEST_ERROR = 300
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute is replaced for the duration of the block."""
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@dataclass(kw_only=True)
+class Recorder:
+    """Collects quantities. step, micro: the current ones; places: where verl computes each quantity."""
+
+    quantities: list[Quantity] = field(default_factory=list)
+    places: dict[str, str] = field(default_factory=dict)
+    step: int = BEFORE
+    micro: int = BEFORE
+
+    def note(self, name: str, tensor: Any, *, micro: int | None = None) -> None:
+        """Record a tensor now; `micro` if it belongs to an earlier micro-batch."""
+        values = tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)
+        values = np.array(values, dtype=np.int64 if values.dtype.kind in "biu" else np.float64)
+        number = self.micro if micro is None else micro
+        self.quantities.append(Quantity(name=name, values=values, step=self.step, micro=number))
+
+    def at(self, function: Any, *names: str) -> None:
+        """Quantities are computed by this function of verl."""
+        code = _decorated(function).__code__
+        file = code.co_filename
+        place = f"{file[max(file.rfind('verl/'), 0) :]}:{code.co_firstlineno} {code.co_name}"
+        self.places.update(dict.fromkeys(names, place))
+
+
+def _decorated(function: Any) -> Any:
+    """The function itself, below decorators that keep its name."""
+    name = function.__name__
+    seen = [function]
+    for one in seen:
+        if getattr(one, "__code__", None) is not None and one.__code__.co_name == name:
+            return one
+        cells = getattr(one, "__closure__", None) or ()
+        seen += [cell.cell_contents for cell in cells if callable(cell.cell_contents)][: 8 - len(seen)]
+    return function
+
+
+def run_case(
+    case: UpdateCase, torch: Any, device: str, path: str, fault: UpdateFault | None = None
+) -> UpdateRecord:
+    """Run a case with the worker class named `path`. An exception of verl becomes the error of the record."""
+    recorder = Recorder()
+    error = ""
+    try:
+        with ExitStack() as stack:
+            worker = actor_class(path)
+            modules = worker_modules(worker is LegacyActor)
+            if device == "cpu":
+                _use_unpadding_of_cpu(stack)
+            if fault:
+                stack.enter_context(fault.injected(torch, modules, replaced))
+            _Run(case, draw(case), torch, device, path, recorder, modules).run()
+    except Exception as raised:  # noqa: BLE001 - whatever verl raises is a verdict on it
+        error = " ".join(f"{type(raised).__name__}: {raised}".split())[:LONGEST_ERROR]
+    return UpdateRecord(
+        case=case.name,
+        path=path,
+        fault=fault.id if fault else "",
+        quantities=tuple(recorder.quantities),
+        places=recorder.places,
+        error=error,
+    )
+
+
+def worker_modules(legacy: bool) -> tuple[ModuleType, ...]:
+    """verl's modules whose functions a worker calls."""
+    names = LEGACY_WORKER if legacy else ENGINE_WORKER
+    return tuple(import_module(name) for name in names)
+
+
+def _use_unpadding_of_cpu(stack: ExitStack) -> None:
+    """verl's functions for NPUs, which are plain torch, because some releases have none for CPUs."""
+    attention = import_module("verl.utils.attention_utils")
+    if hasattr(attention, "_fallback_unpad_input"):
+        return
+    newer = "verl.utils.npu_flash_attn_utils"
+    functions = import_module(newer if has_module(newer) else "verl.utils.npu_utils")
+    names = ("index_first_axis", "pad_input", "rearrange", "unpad_input")
+    found = tuple(getattr(functions, name) for name in names)
+    stack.enter_context(replaced(attention, "_get_attention_functions", lambda: found))
+
+
+@dataclass
+class _Run:
+    case: UpdateCase
+    inputs: UpdateInputs
+    torch: Any
+    device: str
+    path: str
+    recorder: Recorder
+    modules: tuple[ModuleType, ...]
+
+    def run(self) -> None:
+        case, recorder = self.case, self.recorder
+        model = build_model(self.torch, self.inputs.parameters, self.device)
+        optimizer = self.torch.optim.AdamW(model.parameters(), lr=case.update.lr)
+        worker = actor_class(self.path)(model, optimizer, case, self.device.partition(":")[0])
+        self._locate(worker)
+        advantages, mask = self._trainer_step()
+        tokens = {
+            "input_ids": self._tensor(self.inputs.input_ids),
+            "attention_mask": self._tensor(self.inputs.attention_mask),
+            "position_ids": self._tensor(self.inputs.position_ids),
+            "response_mask": mask,
+        }
+        with ExitStack() as inner:
+            inner.enter_context(self._other_ranks())
+            log_probs, entropy = worker.log_probs(dict(tokens))
+            recorder.note("log_prob", log_probs)
+            recorder.note("entropy", entropy)
+            targets = {
+                "old_log_probs": self._tensor(self.inputs.old_log_probs),
+                "ref_log_prob": self._tensor(self.inputs.ref_log_prob),
+                "advantages": advantages,
+            }
+            if case.weights:
+                targets["rollout_is_weights"] = self._tensor(self.inputs.rollout_is_weights)
+            self._watch(inner, model, optimizer)
+            recorder.step, recorder.micro = 0, 0
+            metrics = worker.update(dict(tokens), targets)
+        for step, norm in enumerate(_grad_norms(metrics)):
+            recorder.step, recorder.micro = step, BEFORE
+            recorder.note("gradient_norm", np.float64(norm))
+
+    def _tensor(self, array: Any) -> Any:
+        tensor = self.torch.from_numpy(np.ascontiguousarray(array))
+        tensor = tensor.to(self.torch.float32) if tensor.dtype.is_floating_point else tensor
+        return tensor.to(self.device)
+
+    def _trainer_step(self) -> tuple[Any, Any]:
+        """Response mask, KL penalty and advantages, as the trainer computes them."""
+        trainer: Any = import_module("verl.trainer.ppo.ray_trainer")
+        core: Any = import_module("verl.trainer.ppo.core_algos")
+        case, inputs, recorder = self.case, self.inputs, self.recorder
+        data = import_module("verl").DataProto.from_single_dict(
+            {
+                "responses": self._tensor(inputs.input_ids[:, -inputs.response_mask.shape[1] :]),
+                "attention_mask": self._tensor(inputs.attention_mask),
+                "old_log_probs": self._tensor(inputs.old_log_probs),
+                "ref_log_prob": self._tensor(inputs.ref_log_prob),
+                "uid": inputs.index.astype(str).astype(object),
+            }
+        )
+        mask = trainer.compute_response_mask(data)
+        recorder.note("response_mask", mask)
+        recorder.at(trainer.compute_response_mask, "response_mask")
+        if case.turns:
+            mask = self._tensor(inputs.response_mask)
+        data.batch["response_mask"] = mask
+        scores = self.torch.zeros(mask.shape, dtype=self.torch.float32, device=self.device)
+        last = (mask.sum(-1, keepdim=True) - 1).clamp(min=0)
+        scores.scatter_(1, last, self._tensor(inputs.rewards)[:, None])
+        data.batch["token_level_scores"] = data.batch["token_level_rewards"] = scores
+        if case.kl_in_reward:
+            controller = core.FixedKLController(kl_coef=case.kl_in_reward)
+            data, _ = trainer.apply_kl_penalty(data, controller, kl_penalty="kl")
+            recorder.at(trainer.apply_kl_penalty, "token_level_rewards")
+        recorder.note("token_level_rewards", data.batch["token_level_rewards"])
+        compute: Any = advantage_step()
+        arguments: dict[str, Any] = {
+            "adv_estimator": core.AdvantageEstimator.GRPO,
+            "norm_adv_by_std_in_grpo": case.norm_adv_by_std,
+        }
+        if "batch_keys" in inspect.signature(compute).parameters:
+            arguments["batch_keys"] = [f"{group}_{row}_0" for row, group in enumerate(inputs.index)]
+        advantages = compute(data, **arguments).batch["advantages"]
+        recorder.note("advantages", advantages)
+        recorder.at(core.compute_grpo_outcome_advantage, "advantages")
+        return advantages, mask
+
+    def _locate(self, worker: Any) -> None:
+        """The functions of the worker that compute what is recorded around them."""
+        recorder, modules = self.recorder, self.modules
+        if isinstance(worker, LegacyActor):
+            actor = type(worker.actor)
+            recorder.at(actor.compute_log_prob, "log_prob", "entropy")
+            recorder.at(actor._forward_micro_batch, "training_log_prob", "training_entropy", "model_input")  # noqa: SLF001 - verl's own name
+            recorder.at(actor.update_policy, "loss", "logits_gradient", "arguments")
+            recorder.at(actor._optimizer_step, "gradient", "gradient_norm", "parameter")  # noqa: SLF001
+            return
+        engine = type(worker.engine)
+        recorder.at(
+            engine.prepare_model_outputs, "log_prob", "entropy", "training_log_prob", "training_entropy"
+        )
+        recorder.at(engine.prepare_model_inputs, "model_input")
+        losses: Any = modules[0]
+        recorder.at(losses.ppo_loss, "loss", "logits_gradient", "arguments")
+        recorder.at(engine.optimizer_step, "gradient", "gradient_norm", "parameter")
+
+    def _watch(self, stack: ExitStack, model: Any, optimizer: Any) -> None:
+        """Record what the worker's functions get and return, and the tensors of the model and optimizer."""
+        recorder, worker = self.recorder, self.modules[0]
+        kl_matrices: list[Any] = []
+
+        def get_policy_loss(name: str) -> Callable[..., Any]:
+            function = policy_losses(name)
+            recorder.at(function, "policy_loss")
+
+            def policy_loss(**arguments: Any) -> Any:
+                recorder.note("training_log_prob", arguments["log_prob"])
+                for argument in ("old_log_prob", "advantages", "response_mask", "rollout_is_weights"):
+                    if arguments.get(argument) is not None:
+                        recorder.note(f"argument {argument}", arguments[argument])
+                found = function(**arguments)
+                recorder.note("policy_loss", found[0])
+                return found
+
+            return policy_loss
+
+        def aggregate(*args: Any, **arguments: Any) -> Any:
+            found = aggregation(*args, **arguments)
+            matrix = args[0] if args else arguments["loss_mat"]
+            is_kl = any(matrix is kept for kept in kl_matrices)
+            if not is_kl:
+                recorder.note("training_entropy", matrix)
+            recorder.note("kl_loss" if is_kl else "entropy_loss", found)
+            return found
+
+        def divergence(*args: Any, **arguments: Any) -> Any:
+            found = divergences(*args, **arguments)
+            kl_matrices.append(found)
+            return found
+
+        functions: Any = worker
+        policy_losses, aggregation, divergences = (
+            functions.get_policy_loss_fn,
+            functions.agg_loss,
+            functions.kl_penalty,
+        )
+        recorder.at(aggregation, "entropy_loss")
+        recorder.at(divergences, "kl_loss")
+        for name, value in (
+            ("get_policy_loss_fn", get_policy_loss),
+            ("agg_loss", aggregate),
+            ("kl_penalty", divergence),
+        ):
+            stack.enter_context(replaced(worker, name, value))
+        self._watch_torch(stack, model, optimizer)
+
+    def _watch_torch(self, stack: ExitStack, model: Any, optimizer: Any) -> None:
+        recorder = self.recorder
+        backward = self.torch.Tensor.backward
+
+        def recording_backward(loss: Any, *args: Any, **kwargs: Any) -> Any:
+            recorder.note("loss", loss)
+            found = backward(loss, *args, **kwargs)
+            recorder.micro += 1
+            return found
+
+        def after_forward(_module: Any, _args: Any, kwargs: Any, output: Any) -> None:
+            if not output.logits.requires_grad:
+                return
+            recorder.note("input_ids", kwargs["input_ids"])
+            recorder.note("position_ids", kwargs["position_ids"])
+            if kwargs.get("attention_mask") is not None:
+                recorder.note("attention_mask", kwargs["attention_mask"])
+            micro = recorder.micro
+            output.logits.register_hook(
+                lambda gradient: recorder.note("logits_gradient", gradient, micro=micro)
+            )
+
+        def before_step(*_: Any) -> None:
+            recorder.micro = BEFORE
+            for name, parameter in model.named_parameters():
+                recorder.note(f"gradient {name}", parameter.grad)
+                recorder.note(f"start {name}", parameter)
+
+        def after_step(*_: Any) -> None:
+            for name, parameter in model.named_parameters():
+                recorder.note(f"parameter {name}", parameter)
+            recorder.step, recorder.micro = recorder.step + 1, 0
+
+        stack.enter_context(replaced(self.torch.Tensor, "backward", recording_backward))
+        for handle in (
+            model.register_forward_hook(after_forward, with_kwargs=True),
+            optimizer.register_step_pre_hook(before_step),
+            optimizer.register_step_post_hook(after_step),
+        ):
+            stack.callback(handle.remove)
+
+    @contextmanager
+    def _other_ranks(self) -> Iterator[None]:
+        """The other data-parallel ranks: sums over ranks contain their number of valid tokens."""
+        if self.case.dp_size == 1:
+            yield
+            return
+
+        def all_reduce(tensor: Any, *_args: Any, **_kwargs: Any) -> None:
+            tensor += self.case.other_tokens
+
+        with replaced(self.torch.distributed, "all_reduce", all_reduce):
+            yield
+
+
+def _grad_norms(metrics: dict[str, list[float]]) -> list[float]:
+    return next((found for name, found in metrics.items() if name.endswith("grad_norm")), [])
+
+
+def build_model(torch: Any, parameters: Any, device: str) -> Any:
+    """The model of `update_cases.PARAMETERS` with the interface of transformers' models."""
+
+    class Tiny(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.config = SimpleNamespace()
+            for name, values in parameters.items():
+                tensor = torch.tensor(values, dtype=torch.float32)
+                setattr(self, name, torch.nn.Parameter(tensor))
+
+        def forward(self, input_ids: Any, position_ids: Any, **_: Any) -> Any:
+            hidden = self.embedding[input_ids] + self.position[position_ids]
+            return SimpleNamespace(logits=hidden @ self.head.T)
+
+    return Tiny().to(device)

@@ -1,0 +1,284 @@
+"""The check `update` on recorded runs of the real verl, and on the same runs with one quantity changed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.check import Completed
+from harness.digest import canonical_json
+from harness.evidence import DeviceFacts
+from harness.numerics.loss.release_objectives import release_objective
+from harness.numerics.update.update_cases import CASES, PARAMETERS, draw, exact_log_probs
+from harness.numerics.update.update_check import judge, run
+from harness.numerics.update.update_compare import judge_faults, judge_record
+from harness.numerics.update.update_faults import UPDATE_FAULTS
+from harness.numerics.update.update_measurements import UPDATE_FORMAT, UpdateDeviceRun
+from harness.numerics.update.update_record import UpdateRecord, load_records, save_records
+from harness.outcome import Evidence, Status
+from harness.serialisation import json_object
+
+FOLDER = Path(__file__).parent / "updates"
+RECORDS = {
+    (version, record.case): record
+    for version in ("0.6.1", "0.9.1")
+    for record in load_records(FOLDER / f"{version}.npz")
+}
+LEGACY = RECORDS["0.6.1", "dr-grpo"]
+ENGINE = RECORDS["0.9.1", "grpo"]
+
+
+def judged(record: UpdateRecord, version: str = "0.9.1"):
+    return judge_record(record, release_objective(version))
+
+
+def changed(record: UpdateRecord, name: str, change, step: int | None = None) -> UpdateRecord:
+    """The record with the values of one quantity changed; None for `change` removes it."""
+    quantities = []
+    for quantity in record.quantities:
+        if quantity.name == name and step in {None, quantity.step}:
+            if change is None:
+                continue
+            values = np.asarray(change(np.array(quantity.values, dtype=np.float64)))
+            quantity = replace(quantity, values=values)
+        quantities.append(quantity)
+    return replace(record, quantities=tuple(quantities))
+
+
+@pytest.mark.parametrize(("version", "case"), RECORDS, ids="-".join)
+def test_what_verl_computed_is_in_the_intervals(version, case):
+    outcome = judged(RECORDS[version, case], version)
+    assert outcome.wrong == ()
+    assert outcome.judged > 40
+    assert 0 < outcome.worst_budget < 0.5
+
+
+def test_the_objective_of_another_release_is_wrong():
+    """Dr.GRPO divides by sequences only from 0.7.1 on, so this run is wrong for a later release."""
+    wrong = judged(LEGACY, "0.9.1").wrong
+    assert wrong[0].quantity == "policy_loss"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "response_mask",
+        "advantages",
+        "log_prob",
+        "entropy",
+        "input_ids",
+        "position_ids",
+        "training_log_prob",
+        "training_entropy",
+        "argument old_log_prob",
+        "argument advantages",
+        "argument response_mask",
+        "policy_loss",
+        "entropy_loss",
+        "kl_loss",
+        "loss",
+        "logits_gradient",
+        "gradient_norm",
+        "start head",
+        "gradient position",
+        "parameter embedding",
+    ],
+)
+def test_a_quantity_that_is_one_percent_off_is_the_first_that_is_named(name):
+    wrong = judged(changed(ENGINE, name, lambda values: values * 1.01 + (values.dtype.kind == "i"))).wrong
+    assert wrong[0].quantity == name
+    assert wrong[0].place.startswith("verl/"), wrong[0]
+
+
+def test_a_penalty_in_the_rewards_with_the_wrong_sign_is_named():
+    rewards = draw(CASES[3]).response_mask * 0.0
+    wrong = judged(changed(LEGACY, "token_level_rewards", lambda values: rewards - values), "0.6.1").wrong
+    assert wrong[0].quantity == "token_level_rewards"
+    assert "apply_kl_penalty" in wrong[0].place
+
+
+@pytest.mark.parametrize("name", ["advantages", "policy_loss", "logits_gradient", "parameter head", "loss"])
+def test_a_quantity_that_was_not_computed_is_named(name):
+    first = judged(changed(ENGINE, name, None)).wrong[0]
+    assert (first.quantity, first.detail) == (name, "it was not computed")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_values_that_are_not_finite_are_wrong(bad):
+    def spoil(values):
+        values.flat[0] = bad
+        return values
+
+    assert judged(changed(ENGINE, "logits_gradient", spoil)).wrong[0].quantity == "logits_gradient"
+    assert judged(changed(ENGINE, "gradient_norm", lambda values: values * bad)).wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("advantages", lambda values: -values),
+        ("training_log_prob", lambda values: np.roll(values, 1, axis=-1)),
+        ("logits_gradient", lambda values: 2 * values),
+        ("logits_gradient", lambda values: values[:, ::-1]),
+        ("gradient head", lambda values: -values),
+        ("gradient head", lambda values: np.zeros_like(values)),
+    ],
+)
+def test_wrong_values_of_the_right_size_are_wrong(name, change):
+    assert judged(changed(ENGINE, name, change)).wrong[0].quantity == name
+
+
+def test_a_gradient_that_is_kept_for_the_next_step_is_wrong():
+    """As without zero_grad: the second step has the sum of both gradients."""
+    first = ENGINE.find("gradient head", 0)
+    assert first is not None
+    wrong = judged(changed(ENGINE, "gradient head", lambda values: values + first, step=1)).wrong
+    assert (wrong[0].quantity, wrong[0].where) == ("gradient head", "step 2")
+
+
+def test_a_step_that_was_not_made_is_wrong():
+    quantities = tuple(one for one in ENGINE.quantities if one.step < 1)
+    wrong = judged(replace(ENGINE, quantities=quantities)).wrong
+    assert wrong[0].where.startswith("step 2")
+
+
+def test_the_reference_agrees_with_differences_of_its_own_loss():
+    """d(log-probability)/d(parameter) by central differences, so that the model's gradient is not only assumed."""
+    case = CASES[0]
+    inputs = draw(case)
+    rng = np.random.default_rng(1)
+    weights = rng.normal(size=inputs.old_log_probs.shape) * inputs.attended
+    direction = {name: rng.normal(size=shape) for name, shape in PARAMETERS.items()}
+
+    def loss(distance: float) -> float:
+        moved = {name: inputs.parameters[name] + distance * direction[name] for name in PARAMETERS}
+        found = exact_log_probs(moved, inputs.input_ids, inputs.position_ids, case.update.temperature)
+        return float((found * weights).sum())
+
+    from harness.numerics.arithmetic.error_bounds import Bounded
+    from harness.numerics.arithmetic.precision_contract import FP32
+    from harness.numerics.update.update_intervals import (
+        Interval,
+        LossTerms,
+        UpdateReference,
+        parameter_gradients,
+    )
+
+    reference = UpdateReference(
+        case=case, inputs=inputs, path=ENGINE.path, objective=release_objective("0.9.1")
+    )
+    rows = np.arange(8)
+    nothing = Interval.within(np.zeros(()), np.zeros(()))
+    terms = LossTerms(
+        policy_loss=nothing,
+        entropy_loss=None,
+        kl_loss=None,
+        loss=nothing,
+        by_log_prob=Bounded.exact(weights, FP32),
+        by_entropy=np.zeros_like(weights),
+    )
+    response = reference.logits_gradient(terms, inputs.parameters, rows).value
+    whole = np.zeros((8, 16, response.shape[-1]))
+    whole[:, 5:-1] = response
+    gradients = parameter_gradients([(whole, rows)], reference, inputs.parameters)
+    slope = sum(float((gradients[name][0] * direction[name]).sum()) for name in PARAMETERS)
+    assert slope == pytest.approx((loss(1e-5) - loss(-1e-5)) / 2e-5, rel=1e-6)
+
+
+def faulty() -> list[UpdateRecord]:
+    """Records as the program writes them with each fault, made from clean ones."""
+    quantities = {"gradient": "gradient embedding"}
+    records = []
+    for fault in UPDATE_FAULTS:
+        record = replace(RECORDS["0.9.1", "grpo"], fault=fault.id)
+        name = quantities.get(fault.found_in, fault.found_in)
+        records.append(changed(record, name, lambda values: values * 2 + 1))
+    return records
+
+
+def test_faults_must_be_found_where_they_are():
+    objective = release_objective("0.9.1")
+    outcomes = [judged(ENGINE)]
+    records = faulty()
+    assert all(one.caught for one in judge_faults(records, outcomes, objective))
+    undetected = [replace(records[0], quantities=ENGINE.quantities)]
+    assert not judge_faults(undetected, outcomes, objective)[0].caught
+    elsewhere = [changed(replace(ENGINE, fault="advantage-sign"), "loss", lambda values: -values)]
+    assert not judge_faults(elsewhere, outcomes, objective)[0].caught
+    broken = [judged(replace(ENGINE, error="RuntimeError: no"))]
+    assert not judge_faults(records, broken, objective)[0].caught
+
+
+@dataclass
+class Context:
+    """The part of a TaskContext that the check uses; the "cell" writes stored records."""
+
+    workdir: Path
+    records: list[UpdateRecord]
+    on_cpu: list[UpdateRecord] = field(default_factory=list)
+    returncode: int = 0
+    params: dict[str, Any] = field(default_factory=dict)
+    facets: dict[str, Any] = field(
+        default_factory=lambda: {"device": {"kind": "sim"}, "verl_tree": {"version": "0.9.1"}}
+    )
+
+    def in_cell(self, _module: str, *args: str, on_cpu: bool = False, **_: Any) -> Completed:
+        options = dict(argument.split("=") for argument in args if "=" in argument)
+        if not self.returncode:
+            save_records(Path(options["--records"]), self.on_cpu if on_cpu else self.records)
+            facts = UpdateDeviceRun(
+                device=DeviceFacts(device="npu:0", kind="npu", simulated=True),
+                verl="0.9.1",
+                paths=(ENGINE.path,),
+                seconds=1.0,
+            )
+            Path(options["--out"]).write_text(json.dumps(json_object(facts)))
+        return Completed(argv=args, returncode=self.returncode, tail="aicore error\n", seconds=1.0)
+
+
+def test_right_updates_pass_and_are_stored_as_json(tmp_path):
+    measured = run(Context(tmp_path, [ENGINE, *faulty()]))
+    judgement = judge(measured.measurements, {})
+    assert judgement.status is Status.PASS, judgement.reasons
+    assert "from rewards to updated parameters" in judgement.reasons[0]
+    assert measured.evidence is Evidence.SIMULATED
+    stored = json.loads(canonical_json(UPDATE_FORMAT.write(measured.measurements)))
+    assert judge(UPDATE_FORMAT.read(stored), {}) == judgement
+
+
+@pytest.mark.parametrize(
+    ("on_cpu", "remedy"), [("wrong", "verl's code is wrong"), ("right", "The device is wrong")]
+)
+def test_a_wrong_update_names_the_first_quantity_and_verls_function(tmp_path, on_cpu, remedy):
+    wrong = changed(ENGINE, "policy_loss", lambda values: values * 1.001)
+    context = Context(tmp_path, [wrong, *faulty()], on_cpu=[wrong if on_cpu == "wrong" else ENGINE])
+    judgement = judge(run(context).measurements, {})
+    assert judgement.status is Status.FAIL
+    reason = judgement.reasons[1]
+    assert "the first wrong quantity is policy_loss in step 1, micro-batch 1" in reason
+    assert "verl/trainer/ppo/core_algos.py:" in reason
+    assert remedy in judgement.remedies[0]
+
+
+def test_an_exception_of_verl_is_red(tmp_path):
+    raised = replace(ENGINE, quantities=(), error="TypeError: unexpected keyword argument")
+    judgement = judge(run(Context(tmp_path, [raised], on_cpu=[raised])).measurements, {})
+    assert judgement.status is Status.FAIL
+    assert "verl raised TypeError" in judgement.reasons[1]
+
+
+def test_a_missed_fault_is_inconclusive(tmp_path):
+    missed = replace(faulty()[0], quantities=ENGINE.quantities)
+    judgement = judge(run(Context(tmp_path, [ENGINE, missed])).measurements, {})
+    assert judgement.status is Status.INCONCLUSIVE
+
+
+def test_a_crash_is_red(tmp_path):
+    judgement = judge(run(Context(tmp_path, [], returncode=1)).measurements, {})
+    assert judgement.status is Status.FAIL
+    assert "aicore error" in judgement.reasons[1]
