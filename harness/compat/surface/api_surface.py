@@ -392,9 +392,14 @@ class ApiSurface:
         return self._calls_of(method)
 
     def _find_calls(self, method: str) -> tuple[tuple[str, CallArguments], ...]:
+        return self._find_calls_in(method, self.files())
+
+    def _find_calls_in(
+        self, method: str, files: Iterable[tuple[str, str]]
+    ) -> tuple[tuple[str, CallArguments], ...]:
         found = []
         word = f".{method}(".encode()
-        for module, file in self.files():
+        for module, file in files:
             tree = parse_source(self.source(module)) if word in self.source(module) else None
             for node in walk(tree) if tree else ():
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -414,13 +419,15 @@ def _keeps_signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def _modules(names: list[str]) -> dict[str, str]:
-    found = {}
-    for name in names:
-        if name.endswith(".py"):
-            path = name[:-3].removesuffix("/__init__")
-            if all(part.isidentifier() for part in path.split("/")):
-                found[path.replace("/", ".")] = name
-    return found
+    return {module: name for name in names if (module := module_of_file(name))}
+
+
+def module_of_file(name: str) -> str:
+    """The module that a file is, by its path below a folder of packages, or ""."""
+    if not name.endswith(".py"):
+        return ""
+    path = name[:-3].removesuffix("/__init__")
+    return path.replace("/", ".") if all(part.isidentifier() for part in path.split("/")) else ""
 
 
 def _folders(modules: Iterable[str]) -> set[str]:
