@@ -201,6 +201,12 @@ def survival_of_names(
     )
 
 
+def overridden_methods(releases: Sequence[ConsumerRelease]) -> frozenset[str]:
+    """The names of the methods of the provider that any release of the consumer redefines."""
+    uses = (use for release in releases for use in release.uses)
+    return frozenset(use.target.rpartition(".")[2] for use in uses if use.kind == "override")
+
+
 def _questions(releases: Sequence[ConsumerRelease]) -> list[_Question]:
     """Equal uses as one question."""
     found: dict[object, _Question] = {}

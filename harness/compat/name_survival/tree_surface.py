@@ -1,58 +1,58 @@
 """The API surface of a package whose files change from version to version.
 
-Every lookup records what it has read: names of modules, whether modules exist, and words that the text of
-the package was searched for. After a change, only the lookups are repeated for which something of it is
-different: a function whose body has changed is the same to its callers.
+Every lookup records what it has read: names of modules, whether modules exist, and what the text of the package
+says about words. After a change, only the lookups are repeated for which something of it is different: a
+function whose body has changed is the same to its callers.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, cached_property, partial
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, cached_property
 from typing import NamedTuple, TypeVar
 
+from harness.compat.name_survival.file_index import FileIndex
+from harness.compat.name_survival.word_index import IndexedText, WordIndex, WordQuestion
 from harness.compat.surface.api_surface import ApiSurface, NameLookup, module_of_file
 from harness.compat.surface.call_signature import CallArguments
 from harness.compat.surface.dynamic_attributes import openness
-from harness.compat.surface.module_names import ModuleNames, class_attributes, flat_statements
+from harness.compat.surface.module_names import ModuleNames, class_attributes, read_names
 from harness.compat.surface.package_text import PackageText
+from harness.sources.python_syntax import parse_source
 
 #: So many results of one kind are kept before they are dropped.
 KEPT = 20_000
-#: Lines before and after a word that decide what the text says about it.
-LINES_BEFORE, LINES_AFTER = 3, 1
 T = TypeVar("T")
+_STARS_AND_DYNAMIC = ""
 
 
 class Reading(NamedTuple):
     """Something that a lookup has read.
 
-    kind: `text`, `rules` (star imports and names made at run time), `exists` of a module, `name` of a module
-    as MODULE:NAME, `word` of the package, or `calls` of a method.
+    kind: `text` of a module, `rules` (star imports and names made at run time), `exists` of a module, `name` of
+    a module as MODULE:NAME, `quoted` as MODULE:NAME, `calls` of a method, or a question about a word.
     """
 
     kind: str
-    name: str
+    name: str | WordQuestion
 
 
 class TreeSurface(ApiSurface):
     """The importable packages of the present version. `update` turns it into the next version."""
 
-    def __init__(self, read: Callable[[str], bytes], packages: Iterable[str]) -> None:
-        """An empty surface. read: the content with an id. packages: the top-level names of its modules."""
-        self.file = Path("a version of the provider")
-        self._blob = read
+    def __init__(self, files: FileIndex, packages: Iterable[str]) -> None:
+        """An empty surface. packages: the top-level names of its modules."""
+        self._files = files
         self._tops = frozenset(packages)
         self._ids: dict[str, str] = {}
         self._prefixes: dict[str, int] = {}
-        self._texts: dict[str, bytes] = {}
-        self._parsed: dict[str, ModuleNames | None] = {}
-        self._searched: dict[str, PackageText] = {}
+        self._parsed: dict[str, _ParsedModule] = {}
         self._asked: dict[str, set[str]] = {}
-        self._with_word: dict[bytes, set[str]] = {}
+        self._quoted: dict[str, dict[str, bool]] = {}
+        self._words = WordIndex()
+        self._methods: set[str] = set()
         self._recorded: set[Reading] = set()
         self._members: dict[str, str] = {}
         self._compiled: set[str] = set()
@@ -84,56 +84,45 @@ class TreeSurface(ApiSurface):
 
     def _replace(self, module: str, path: str, new: str | None) -> set[Reading]:
         changed = {Reading("text", module)}
-        old_text = self._read(module) if self._with_word else b""
-        was_parsed = module in self._asked
-        old_names = self._digests(module) if was_parsed else {}
-        existed = module in self._members
-        self._texts.pop(module, None)
+        old = self._ids.get(module)
+        asked = self._asked.get(module, set())
+        before = self._names_of(module).digests(asked) if asked else {}
         self._parsed.pop(module, None)
-        self._searched.pop(module, None)
         if new is None:
             self._members.pop(module, None)
             self._ids.pop(module, None)
         else:
             self._members[module], self._ids[module] = path, new
-        if existed != (new is not None):
-            changed |= self._exists(module, -1 if existed else 1)
-        if was_parsed:
-            new_names = self._digests(module)
+        if (old is None) != (new is None):
+            changed |= self._exists(module, 1 if old is None else -1)
+        if asked:
+            after = self._names_of(module).digests(asked)
             changed |= {
                 Reading("name", f"{module}:{name}") if name else Reading("rules", module)
-                for name, digest in new_names.items()
-                if old_names[name] != digest
+                for name, digest in after.items()
+                if before[name] != digest
             }
-        return changed | self._changed_words(module, old_text)
+        changed |= self._changed_calls(old, new)
+        text = self._files.text(new) if new else None
+        changed |= {Reading("word", question) for question in self._words.replace(module, text)}
+        return changed | self._changed_quotes(module)
 
-    def _digests(self, module: str) -> dict[str, str]:
-        """Each name that was asked for -> what the module says about it; "" -> its rules."""
-        names = self._own_names(module)
-        found = {name: _digest_of(names, name, self._class_digest) for name in self._asked.get(module, ())}
-        found[""] = repr((names.stars, names.dynamic)) if names else "none"
-        return found
+    def _changed_calls(self, old: str | None, new: str | None) -> set[Reading]:
+        return {
+            Reading("calls", method)
+            for method in self._methods
+            if (self._files.calls(old, method) if old else ())
+            != (self._files.calls(new, method) if new else ())
+        }
 
-    def _class_digest(self, node: ast.ClassDef) -> str:
-        return repr((sorted(self._class_attributes(node)), self._openness(node)))
-
-    def _changed_words(self, module: str, old_text: bytes) -> set[Reading]:
-        """The searched words about which the module now says something else."""
-        if not self._with_word:
-            return set()
-        text = self._read(module)
+    def _changed_quotes(self, module: str) -> set[Reading]:
         changed = set()
-        for word, modules in self._with_word.items():
-            before, after = module in modules, word in text
-            if not before and not after:
-                continue
-            changed.add(Reading("calls", word.decode()))
-            if before != after or _around(old_text, word) != _around(text, word):
-                changed.add(Reading("word", word.decode()))
-            if after:
-                modules.add(module)
-            else:
-                modules.discard(module)
+        for name, before in self._quoted.get(module, {}).items():
+            if self._is_quoted(module, name) != before:
+                changed.add(Reading("quoted", f"{module}:{name}"))
+        self._quoted.get(module, {}).update(
+            {name: self._is_quoted(module, name) for name in self._quoted.get(module, {})}
+        )
         return changed
 
     def _exists(self, module: str, step: int) -> set[Reading]:
@@ -149,14 +138,7 @@ class TreeSurface(ApiSurface):
                 del self._prefixes[name]
         return changed
 
-    def modules_with(self, word: str) -> list[str]:
-        """The modules whose text contains the word."""
-        encoded = word.encode()
-        if encoded not in self._with_word:
-            self._with_word[encoded] = {name for name in self._members if encoded in self._read(name)}
-        return sorted(self._with_word[encoded])
-
-    def _record(self, kind: str, name: str) -> None:
+    def _record(self, kind: str, name: str | WordQuestion) -> None:
         self._recorded.add(Reading(kind, name))
 
     def source(self, module: str) -> bytes:
@@ -165,9 +147,7 @@ class TreeSurface(ApiSurface):
         return self._read(module)
 
     def _read(self, module: str) -> bytes:
-        if module not in self._texts:
-            self._texts[module] = self._blob(self._ids[module]) if module in self._ids else b""
-        return self._texts[module]
+        return self._files.text(self._ids[module]) if module in self._ids else b""
 
     def has_module(self, module: str) -> bool:
         """Whether the module exists, as a source file or a folder."""
@@ -178,20 +158,23 @@ class TreeSurface(ApiSurface):
         """The names that a module binds; None when it has no sources or they cannot be parsed."""
         self._record("exists", module)
         self._record("rules", module)
-        return self._own_names(module)
+        self._asked.setdefault(module, {_STARS_AND_DYNAMIC})
+        return self._names_of(module).names
 
-    def _own_names(self, module: str) -> ModuleNames | None:
+    def _names_of(self, module: str) -> _ParsedModule:
         if module not in self._members:
-            return ModuleNames() if module in self._prefixes else None
+            return _ParsedModule(ModuleNames() if module in self._prefixes else None, "")
         if module not in self._parsed:
-            recorded, self._recorded = self._recorded, set()
-            self._parsed[module] = self._parse_names(module)
-            self._recorded = recorded
+            outline = self._files.outline(self._ids[module])
+            tree = parse_source(outline.encode())
+            package = self._members[module].endswith("/__init__.py")
+            names = read_names(tree, module, package=package) if tree else None
+            self._parsed[module] = _ParsedModule(names, outline)
         return self._parsed[module]
 
     def _ask(self, module: str, name: str) -> None:
         self._record("name", f"{module}:{name}")
-        self._asked.setdefault(module, set()).add(name)
+        self._asked.setdefault(module, {_STARS_AND_DYNAMIC}).add(name)
 
     def _lookup(self, module: str, name: str, depth: int, seen: set[str]) -> NameLookup:
         self._ask(module, name)
@@ -202,118 +185,69 @@ class TreeSurface(ApiSurface):
         return super()._standard(module, written)
 
     def _may_be_set(self, module: str, name: str) -> bool:
-        self._record("word", name)
-        recorded = self._recorded
-        self._recorded = set()
-        found = bool(self.modules_with(name)) and super()._may_be_set(module, name)
-        self._recorded = recorded
-        return found
+        parts = module.split(".")
+        for end in range(1, len(parts) + 1):
+            holder = ".".join(parts[:end])
+            self._record("quoted", f"{holder}:{name}")
+            known = self._quoted.setdefault(holder, {})
+            if name not in known:
+                known[name] = self._is_quoted(holder, name)
+            if known[name]:
+                return True
+        return self.mentions(module).is_set(name)
+
+    def _is_quoted(self, module: str, name: str) -> bool:
+        if not self._words.has(module, name):
+            return False
+        quoted = rb"""["'](?:[\w.{}]*\.)?%s["']""" % re.escape(name).encode()
+        return re.search(quoted, self._read(module)) is not None
 
     def mentions(self, module: str) -> PackageText:
         """The text of the top-level package that contains a module."""
-        return WordText(self, module.partition(".")[0])
+        return IndexedText(self._ask_word, module.partition(".")[0])
 
-    def texts_with(self, top: str, word: str) -> Iterator[PackageText]:
-        """The text of each module of a package that contains the word."""
-        self._record("word", word)
-        whole = re.compile(rf"{re.escape(top)}(\.|$)")
-        for name in self.modules_with(word):
-            if whole.match(name):
-                if name not in self._searched:
-                    self._searched[name] = PackageText(partial(_only, self._read(name)))
-                yield self._searched[name]
+    def _ask_word(self, question: WordQuestion) -> int:
+        self._record("word", question)
+        return self._words.answer(question)
 
     def calls_of(self, method: str) -> tuple[tuple[str, CallArguments], ...]:
         """Every call `x.method(...)` in the package."""
         self._record("calls", method)
-        recorded, self._recorded = self._recorded, set()
-        files = [(name, self._members[name]) for name in self.modules_with(method)]
-        found = self._find_calls_in(method, files)
-        self._recorded = recorded
-        return found
+        self._methods.add(method)
+        files = sorted((self._members[name], self._ids[name]) for name in self._words.modules_with(method))
+        return tuple(
+            (f"{file}:{line}", call)
+            for file, content in files
+            for line, call in self._files.calls(content, method)
+        )
 
 
-class WordText(PackageText):
-    """The text of a package. Each question reads only the modules that contain its word."""
+class _ParsedModule:
+    """The names of a module, None if it cannot be read, and its outline."""
 
-    def __init__(self, surface: TreeSurface, top: str) -> None:
-        super().__init__(lambda: ())
-        self._surface, self._top = surface, top
+    def __init__(self, names: ModuleNames | None, outline: str) -> None:
+        self.names = names
+        self._lines = outline.split("\n")
 
-    def is_set(self, word: str) -> bool:
-        """See `PackageText`."""
-        return any(text.is_set(word) for text in self._with(word))
+    def digests(self, asked: Iterable[str]) -> dict[str, object]:
+        """What the module says about each name; for `_STARS_AND_DYNAMIC` about its names as a whole."""
+        names = self.names
+        if names is None:
+            return dict.fromkeys(asked)
+        return {
+            name: (
+                [self._text_of(node) for node in names.defined.get(name, ())],
+                names.imported.get(name),
+                name in names.other,
+                names.exported is None or name in names.exported,
+            )
+            if name
+            else (names.stars, names.dynamic)
+            for name in asked
+        }
 
-    def is_assigned(self, word: str) -> bool:
-        """See `PackageText`."""
-        return any(text.is_assigned(word) for text in self._with(word))
-
-    def is_bound(self, word: str) -> bool:
-        """See `PackageText`."""
-        return any(text.is_bound(word) for text in self._with(word))
-
-    def is_read(self, word: str) -> bool:
-        """See `PackageText`."""
-        return any(text.is_read(word) for text in self._with(word))
-
-    def is_called(self, word: str) -> bool:
-        """See `PackageText`."""
-        return any(text.is_called(word) for text in self._with(word))
-
-    def is_mentioned(self, word: str) -> bool:
-        """See `PackageText`."""
-        return any(text.is_mentioned(word) for text in self._with(word))
-
-    def is_derived_from(self, word: str) -> bool:
-        """See `PackageText`."""
-        return any(text.is_derived_from(word) for text in self._with(word))
-
-    def definitions(self, word: str) -> int:
-        """See `PackageText`."""
-        return sum(text.definitions(word) for text in self._with(word))
-
-    def _with(self, word: str) -> Iterator[PackageText]:
-        return self._surface.texts_with(self._top, word)
-
-
-def _only(text: bytes) -> tuple[bytes, ...]:
-    return (text,)
-
-
-def _digest_of(names: ModuleNames | None, name: str, of_class: Callable[[ast.ClassDef], str]) -> str:
-    """What a module says about a name, without the bodies of functions."""
-    if names is None:
-        return "none"
-    exported = names.exported is None or name in names.exported
-    definitions = [_interface(node, of_class) for node in names.defined.get(name, ())]
-    return repr((definitions, names.imported.get(name), name in names.other, exported))
-
-
-def _interface(node: ast.stmt, of_class: Callable[[ast.ClassDef], str]) -> str:
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return repr((node.name, ast.dump(node.args), [ast.dump(one) for one in node.decorator_list]))
-    if not isinstance(node, ast.ClassDef):
-        return ""
-    header = [ast.dump(one) for one in (*node.bases, *node.keywords, *node.decorator_list)]
-    members = [_interface(one, of_class) for one in flat_statements(node.body)]
-    return repr((node.name, header, [one for one in members if one], of_class(node)))
-
-
-def _around(text: bytes, word: bytes) -> list[bytes]:
-    """The lines around each occurrence of a word."""
-    found = []
-    at = text.find(word)
-    while at >= 0:
-        start, end = at, at
-        for _ in range(LINES_BEFORE + 1):
-            start = text.rfind(b"\n", 0, max(0, start))
-            if start < 0:
-                break
-        for _ in range(LINES_AFTER + 1):
-            end = text.find(b"\n", end + 1)
-            if end < 0:
-                end = len(text)
-                break
-        found.append(text[start + 1 : end])
-        at = text.find(word, at + len(word))
-    return found
+    def _text_of(self, node: ast.stmt) -> list[str]:
+        """The lines of a definition in the outline, with its decorators."""
+        decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+        first = min([node.lineno, *(one.lineno for one in decorators)])
+        return self._lines[first - 1 : node.end_lineno]

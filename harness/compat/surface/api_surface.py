@@ -392,14 +392,9 @@ class ApiSurface:
         return self._calls_of(method)
 
     def _find_calls(self, method: str) -> tuple[tuple[str, CallArguments], ...]:
-        return self._find_calls_in(method, self.files())
-
-    def _find_calls_in(
-        self, method: str, files: Iterable[tuple[str, str]]
-    ) -> tuple[tuple[str, CallArguments], ...]:
         found = []
         word = f".{method}(".encode()
-        for module, file in files:
+        for module, file in self.files():
             tree = parse_source(self.source(module)) if word in self.source(module) else None
             for node in walk(tree) if tree else ():
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):

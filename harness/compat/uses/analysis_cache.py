@@ -124,22 +124,33 @@ class AnalysisCache:
 
     def get_many(self, result_type: type[T], computations: Mapping[str, Callable[[], T]]) -> dict[str, T]:
         """The results of many analyses by key; those that are not stored or cannot be read are computed."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        known = self.load(result_type, computations)
+        computed = {key: compute() for key, compute in computations.items() if key not in known}
+        self.store(result_type, computed)
+        return {**known, **computed}
+
+    def load(self, result_type: type[T], keys: Iterable[str]) -> dict[str, T]:
+        """The stored results with these keys that can be read."""
         adapter = TypeAdapter(result_type)
-        code = digest_json([self.code, list(sys.version_info[:2])])
         known: dict[str, T] = {}
-        with SqliteCache(self.folder / "files.sqlite", code) as stored:
-            for key, text in stored.get(computations).items():
+        with self._file() as stored:
+            for key, text in stored.get(keys).items():
                 with contextlib.suppress(ValueError):
                     known[key] = adapter.validate_json(text)
-            computed = {key: compute() for key, compute in computations.items() if key not in known}
-            stored.put(
-                {
-                    key: adapter.dump_json(result, exclude_defaults=True).decode()
-                    for key, result in computed.items()
-                }
-            )
-        return {**known, **computed}
+        return known
+
+    def store(self, result_type: type[T], results: Mapping[str, T]) -> None:
+        """Store results by key."""
+        adapter = TypeAdapter(result_type)
+        texts = {
+            key: adapter.dump_json(result, exclude_defaults=True).decode() for key, result in results.items()
+        }
+        with self._file() as stored:
+            stored.put(texts)
+
+    def _file(self) -> SqliteCache:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return SqliteCache(self.folder / "files.sqlite", digest_json([self.code, list(sys.version_info[:2])]))
 
 
 @functools.cache

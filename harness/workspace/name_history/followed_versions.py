@@ -5,26 +5,29 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
+from harness.code_graph.stored_facts import code_digest
 from harness.compat.api.consumers import CONSUMERS
 from harness.compat.api.last_release import earlier_releases
+from harness.compat.name_survival.file_index import FileIndex
 from harness.compat.name_survival.name_survival import (
     ConsumerRelease,
     NameSurvival,
     ProviderVersion,
+    overridden_methods,
     survival_of_names,
 )
 from harness.compat.name_survival.tree_surface import TreeSurface
 from harness.compat.surface.api_surface import ApiSurface
-from harness.compat.uses.analysis_cache import AnalysisCache, analysis_code
+from harness.compat.uses.analysis_cache import AnalysisCache
 from harness.compat.uses.package_uses import find_uses
 from harness.compat.uses.use import Use
-from harness.digest import digest_file, digest_json
+from harness.digest import digest_bytes, digest_file
 from harness.errors import InputError, Location
 from harness.matrix.cells.pins import normal_package
 from harness.matrix.model.definitions import Axis
@@ -37,7 +40,6 @@ from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.workspace.downloads import progress_logger, run_quietly
 from harness.workspace.patches.patch_target import matrix_versions
 
-_CACHED_BLOBS = 4096
 #: Folders of a repository in which its packages are.
 _SOURCE_FOLDERS = ("", "src/", "python/")
 NEWEST_RELEASES = 20
@@ -87,11 +89,21 @@ class NameHistory:
         if not found:
             raise InputError(f"no sources of {consumer} are available", fix="npu-matrix mirrors update")
         versions, read = self._versions(giver, first, last)
-        surface = TreeSurface(read, [giver.top])
+        files = FileIndex(read, self._cache, methods=overridden_methods(found))
+        files.load(content for version in versions for content in version.changes.values() if content)
         show = progress_logger(f"{consumer} on {provider}, versions")
-        return survival_of_names(
-            consumer, giver.package, revisions, found, versions, surface, lambda done: show(done, 0)
-        )
+        try:
+            return survival_of_names(
+                consumer,
+                giver.package,
+                revisions,
+                found,
+                versions,
+                TreeSurface(files, [giver.top]),
+                lambda done: show(done, len(versions)),
+            )
+        finally:
+            files.save()
 
     def find(self, name: str) -> Followed:
         """A package, an axis of the matrix, or the folder of a clone."""
@@ -195,16 +207,15 @@ class NameHistory:
 
     @cached_property
     def _cache(self) -> AnalysisCache:
-        return AnalysisCache(folder=self._settings.cache / "pairs", code=analysis_code())
+        return AnalysisCache(folder=self._settings.cache / "pairs", code=_history_code())
 
     def _versions(
         self, giver: Followed, first: str, last: str
-    ) -> tuple[Iterator[ProviderVersion], Callable[[str], bytes]]:
+    ) -> tuple[Sequence[ProviderVersion], Callable[[str], bytes]]:
         """The versions, oldest first, with the function that reads a content."""
         start, end = self._commit(giver, first), self._commit(giver, last or "HEAD")
         if giver.clone is not None and start and end:
-            blob = lru_cache(maxsize=_CACHED_BLOBS)(partial(_blob, giver.clone))
-            return _commits(giver.clone, giver.top, start, end), blob
+            return [*_commits(giver.clone, giver.top, start, end)], partial(_blob, giver.clone)
         if not (_is_version(first) and _is_version(last)):
             raise InputError(
                 f"{giver.package} has no revision {first if not start else last!r}",
@@ -212,7 +223,7 @@ class NameHistory:
                 fix="npu-matrix mirrors update, --mirrors FOLDER, or releases such as 0.11.0..0.13.0",
             )
         releases = _Releases(self._fetcher, giver.package, first, last)
-        return releases.versions(), releases.read
+        return [*releases.versions()], releases.read
 
 
 def _commits(clone: Repository, top: str, start: str, end: str) -> Iterator[ProviderVersion]:
@@ -263,6 +274,12 @@ def _changed_files(tree: Any, before: Any, folder: str) -> dict[str, str | None]
     return found
 
 
+@cache
+def _history_code() -> str:
+    """Digest of the code that the stored facts were computed by."""
+    return code_digest("harness.compat.name_survival*")
+
+
 def _blob(clone: Repository, blob_id: str) -> bytes:
     return clone.blob(blob_id) or b""
 
@@ -274,6 +291,7 @@ class _Releases:
         self._fetcher, self._package = fetcher, package
         self._first, self._last = first, last
         self._zips: dict[str, zipfile.ZipFile] = {}
+        self._places: dict[str, tuple[str, str]] = {}
 
     def versions(self) -> Iterator[ProviderVersion]:
         """Final releases from the first to the last version, both included."""
@@ -282,7 +300,7 @@ class _Releases:
             for text in earlier_releases(self._package, self._last, self._fetcher)
             if Version(text) > Version(self._first)
         ]
-        known: Mapping[str, str] = {}
+        known: Mapping[str, tuple[int, int]] = {}
         number = 0
         for text in (self._first, *between, self._last):
             sources = self._fetcher.find(self._package, text)
@@ -291,25 +309,33 @@ class _Releases:
             contents = self._contents(text, sources.file)
             changes: dict[str, str | None] = {path: None for path in known if path not in contents}
             changes |= {
-                path: f"{text}:{path}" for path, digest in contents.items() if known.get(path) != digest
+                path: self._content_id(text, path)
+                for path, content in contents.items()
+                if known.get(path) != content
             }
             yield ProviderVersion(
                 id=text, date="", subject=f"{self._package} {text}", changes=changes, parent=number - 1
             )
             known, number = contents, number + 1
 
-    def _contents(self, version: str, file: Path) -> dict[str, str]:
+    def _contents(self, version: str, file: Path) -> dict[str, tuple[int, int]]:
+        """The checksum and size of each member. Equal ones of one path are an equal file."""
         archive = zipfile.ZipFile(file)
         self._zips[version] = archive
         return {
-            info.filename: digest_json([info.CRC, info.file_size])
+            info.filename: (info.CRC, info.file_size)
             for info in archive.infolist()
             if info.filename.endswith(".py")
         }
 
-    def read(self, name: str) -> bytes:
-        """The content with this id."""
-        version, _, path = name.partition(":")
+    def _content_id(self, version: str, path: str) -> str:
+        content = digest_bytes(self._zips[version].read(path))
+        self._places.setdefault(content, (version, path))
+        return content
+
+    def read(self, content: str) -> bytes:
+        """The text with this digest."""
+        version, path = self._places[content]
         return self._zips[version].read(path)
 
 
