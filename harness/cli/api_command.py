@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli.api_survival_command import survival
 from harness.cli.completion import complete_cells
 from harness.errors import EXIT_OK, EXIT_UNEXPECTED
 from harness.serialisation import JsonValue, json_object
@@ -21,10 +22,14 @@ if TYPE_CHECKING:
 @click.group(
     "api",
     epilog="\b\nExamples:\n  npu-matrix api check verl-0-9-0\n"
-    "  npu-matrix api diff transformers==4.57.6 transformers==5.5.4",
+    "  npu-matrix api diff transformers==4.57.6 transformers==5.5.4\n"
+    "  npu-matrix api survival verl vllm --range 0.9.0..0.11.0",
 )
 def command() -> None:
     """Check that the names packages import from each other exist. Reads source code only; runs nothing."""
+
+
+command.add_command(survival)
 
 
 @command.command("check")

@@ -36,6 +36,11 @@ class ProviderVersion:
     changes: Mapping[str, str | None]
     parent: int
 
+    @property
+    def short(self) -> str:
+        """The id, of a commit its first 9 digits."""
+        return self.id[:9] if len(self.id) == 40 else self.id
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerRelease:
@@ -76,6 +81,11 @@ class UseHistory:
     places: Mapping[str, str]
     runs: tuple[tuple[int, Answer], ...]
     turns: tuple[TurningPoint, ...]
+
+    @property
+    def newest_place(self) -> tuple[str, str]:
+        """The last release with this use, and FILE:LINE in it."""
+        return list(self.places.items())[-1]
 
     def at(self, version: int) -> Answer:
         """The answer at a version."""

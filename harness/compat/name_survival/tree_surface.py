@@ -1,8 +1,8 @@
 """The API surface of a package whose files change from version to version.
 
-Every lookup records what it has read: names of modules, whether modules exist, and what the text of the package
-says about words. After a change, only the lookups are repeated for which something of it is different: a
-function whose body has changed is the same to its callers.
+Every lookup records what it has read: names of modules, whether modules exist, and what the text of the
+package says about words. After a change, only the lookups are repeated for which something of it is
+different: a function whose body has changed is the same to its callers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property
 from typing import NamedTuple, TypeVar
 
+from harness.compat.knowledge.module_outline import UNREADABLE_OUTLINE
 from harness.compat.name_survival.file_index import FileIndex
 from harness.compat.name_survival.word_index import IndexedText, WordIndex, WordQuestion
 from harness.compat.surface.api_surface import ApiSurface, NameLookup, module_of_file
@@ -31,8 +32,8 @@ _STARS_AND_DYNAMIC = ""
 class Reading(NamedTuple):
     """Something that a lookup has read.
 
-    kind: `text` of a module, `rules` (star imports and names made at run time), `exists` of a module, `name` of
-    a module as MODULE:NAME, `quoted` as MODULE:NAME, `calls` of a method, or a question about a word.
+    kind: `text` of a module, `rules` (star imports and names made at run time), `exists` of a module, `name`
+    of a module as MODULE:NAME, `quoted` as MODULE:NAME, `calls` of a method, or a question about a `word`.
     """
 
     kind: str
@@ -116,14 +117,10 @@ class TreeSurface(ApiSurface):
         }
 
     def _changed_quotes(self, module: str) -> set[Reading]:
-        changed = set()
-        for name, before in self._quoted.get(module, {}).items():
-            if self._is_quoted(module, name) != before:
-                changed.add(Reading("quoted", f"{module}:{name}"))
-        self._quoted.get(module, {}).update(
-            {name: self._is_quoted(module, name) for name in self._quoted.get(module, {})}
-        )
-        return changed
+        before = self._quoted.get(module, {})
+        after = {name: self._is_quoted(module, name) for name in before}
+        self._quoted[module] = after
+        return {Reading("quoted", f"{module}:{name}") for name in after if after[name] != before[name]}
 
     def _exists(self, module: str, step: int) -> set[Reading]:
         changed = set()
@@ -166,7 +163,8 @@ class TreeSurface(ApiSurface):
             return _ParsedModule(ModuleNames() if module in self._prefixes else None, "")
         if module not in self._parsed:
             outline = self._files.outline(self._ids[module])
-            tree = parse_source(outline.encode())
+            is_readable = outline != UNREADABLE_OUTLINE.decode()
+            tree = parse_source(outline.encode()) if is_readable else None
             package = self._members[module].endswith("/__init__.py")
             names = read_names(tree, module, package=package) if tree else None
             self._parsed[module] = _ParsedModule(names, outline)
