@@ -1,5 +1,6 @@
-"""Which commit or release of a provider breaks which use of its consumers.
+"""Follows the uses of a package over commits or releases of another one: which version broke which use.
 
-`name_survival.py` walks over the versions of the provider, `tree_surface.py` is the API surface of a version
-that changes into the next one, `survival_map.py` draws the result.
+`name_survival.py` walks over the versions. `tree_surface.py` is the API surface of the present version, whose
+files `file_index.py` reads once for each content; `word_index.py` answers questions about words in its text.
+`name_survival_page.py` draws the map.
 """
