@@ -70,7 +70,7 @@ def facet_inputs(matrix: Matrix) -> FacetInputs:
     return FacetInputs(
         host_python="3.11",
         host_arch="x86_64",
-        patches=lambda upstream, version: [{"id": "p", "digest": f"{upstream}{version}"}],
+        patches=lambda upstream, axes: [{"id": "p", "digest": f"{upstream}{axes[upstream]}"}],
         recipes=matrix.recipes,
         axes=matrix.axes,
     )

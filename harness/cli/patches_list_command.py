@@ -19,7 +19,7 @@ from harness.settings import Settings
 def list_patches(settings: Settings, *, as_json: bool) -> int:
     """List every patch file, and the cells that have it.
 
-    Where no cell has a file, the reason is shown.
+    Where no cell has a file, the reason is shown; the exit code is 1 if it is a file of this repository.
 
     Patches come from patches/UPSTREAM, from the section `patches` of matrix.yaml and, with `include:`, from
     npu-matrix itself. Cells of all profiles and stacks count.
@@ -30,13 +30,17 @@ def list_patches(settings: Settings, *, as_json: bool) -> int:
     sources = patch_sources(settings, matrix)
     cells: dict[str, list[str]] = {}
     names: dict[str, str] = {}
+    unread: dict[str, None] = {}
     for cell in matrix.all_cells:
-        for upstream in sources.upstreams:
-            version = cell.axes.get(upstream, "")
-            for patch in sources.select(upstream, version) if version else ():
+        for upstream in cell.axes:
+            for patch in sources.select(upstream, cell.axes):
+                if patch.unread:
+                    unread[patch.unread.reason] = None
+                    continue
                 names[patch.file] = patch.id
                 cells.setdefault(patch.file, []).append(cell.stack or cell.id)
     unused = unused_patches(settings, matrix)
+    code = EXIT_UNEXPECTED if any(not one.axis for one in unused) else EXIT_OK
     if as_json:
         print_facts(
             "patch-list",
@@ -45,16 +49,19 @@ def list_patches(settings: Settings, *, as_json: bool) -> int:
                 "unused": [
                     {"file": one.file, "reason": one.reason, "where": str(one.where)} for one in unused
                 ],
+                "unread": list(unread),
                 "problems": [str(problem) for problem in sources.problems],
             },
         )
-        return EXIT_UNEXPECTED if unused else EXIT_OK
+        return code
     for file, having in cells.items():
         more = f" and {len(having) - 1} more" if len(having) > 1 else ""
         click.echo(f"{names[file]}  in {having[0]}{more}  ({file})")
     for one in unused:
         click.echo(f"NOT USED  {one.file}: {one.reason}")
+    for reason in unread:
+        click.echo(f"NOT KNOWN  {reason}")
     for problem in sources.problems:
         click.echo(f"note: {problem}")
     click.echo(f"{len(cells)} patch files are in cells, {len(unused)} are in none")
-    return EXIT_UNEXPECTED if unused else EXIT_OK
+    return code

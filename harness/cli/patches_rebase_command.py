@@ -24,9 +24,11 @@ from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError, Location, Probl
 from harness.settings import Settings
 
 if TYPE_CHECKING:
+    from harness.patchstack.apply.classify import LoadedPatch
     from harness.patchstack.rebase.rebase_kit import RebasedPatch
     from harness.patchstack.stacks.import_check import ImportedVerdict
     from harness.patchstack.stacks.stack_import import ImportedStack
+    from harness.sources.git.git_repository import GitTree, Repository
 
 
 @click.command(
@@ -45,7 +47,11 @@ if TYPE_CHECKING:
     default="",
     help="Start from the patch variants for this version. Default: the newest variants.",
 )
-@click.option("--repo", type=DIRECTORY, help="A clone or bare mirror of the upstream.")
+@click.option(
+    "--repo",
+    type=DIRECTORY,
+    help="A clone or bare mirror of the upstream. Default: the mirror that has the commit.",
+)
 @click.option("--to", help="The commit to rebase the patches onto.")
 @click.option("--out", type=DIRECTORY, help="An empty folder for the rebased patches and the rebase kits.")
 @click.option(
@@ -68,31 +74,22 @@ def rebase(
 ) -> int:
     """Rebase patches onto a new commit of the upstream.
 
+    Patches are those of --patches, or any that a cell has, by the name that the check `patches` prints.
     For each patch with conflicts a rebase kit is written: files with conflict markers, the commits that
     caused the conflicts, and the next steps. After resolving them, run the command with --continue KIT.
     """
     from harness.patchstack.rebase.rebase_stack import rebase_stack as move
     from harness.patchstack.rebase.rebase_stack import rebased_files
-    from harness.patchstack.stacks.patch_selection import (
-        choose_upstream,
-        newest_variants,
-        select_by_name,
-        variants_for,
-    )
     from harness.patchstack.stacks.stack_export import make_empty_folder
-    from harness.sources.git.git_repository import Repository
     from harness.workspace.downloads import progress_logger
 
     if kit:
         return _finish(kit, out, as_json=as_json)
-    if repo is None or to is None or out is None:
+    if to is None or out is None:
         raise click.UsageError("give --repo, --to and --out, or --continue KIT")
-    patches = folder or settings.patches
-    repository = Repository(repo)
+    repository = _clone_with(repo, to)
     commit = repository.commit(to)
-    upstream = choose_upstream(patches, upstream, repository.tree(commit))
-    variants = variants_for(patches, version, upstream) if version else newest_variants(patches, upstream)
-    chosen = select_by_name(variants, names)
+    chosen = _chosen_patches(settings, names, folder, upstream, version, repository.tree(commit))
     make_empty_folder(out)
     results = move(repository, chosen, commit, out, progress_logger("rebase, patches"))
     files = rebased_files(results)
@@ -106,6 +103,39 @@ def rebase(
             say(*_rebased_lines(result))
         click.echo(f"{out}: {len(files)} of {len(results)} patches were rebased onto {commit[:12]}")
     return EXIT_UNEXPECTED if any(_unfinished(result) for result in results) else EXIT_OK
+
+
+def _clone_with(repo: Path | None, to: str) -> Repository:
+    from harness.sources.git.git_repository import Repository
+    from harness.sources.git.mirrors import COMMIT_REMEDY, find_mirror, mirror_folders
+
+    if repo is not None:
+        return Repository(repo)
+    found = find_mirror(mirror_folders(), to)
+    if found is None:
+        raise InputError(f"no mirror has a commit {to!r}", fix=f"name a clone with --repo. {COMMIT_REMEDY}")
+    return found
+
+
+def _chosen_patches(
+    settings: Settings, names: Sequence[str], folder: Path | None, upstream: str, version: str, tree: GitTree
+) -> Sequence[LoadedPatch]:
+    """The named patches of the folder, else those that cells have; without names all of the folder."""
+    from harness.patchstack.stacks.patch_selection import (
+        choose_upstream,
+        newest_variants,
+        select_by_name,
+        variants_for,
+    )
+    from harness.workspace.patches.patch_target import patches_in_cells
+
+    placed = patches_in_cells(settings, names) if names and folder is None else ()
+    if placed:
+        return placed
+    patches = folder or settings.patches
+    upstream = choose_upstream(patches, upstream, tree)
+    variants = variants_for(patches, version, upstream) if version else newest_variants(patches, upstream)
+    return select_by_name(variants, names)
 
 
 def _unfinished(result: RebasedPatch) -> bool:

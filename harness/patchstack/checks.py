@@ -38,9 +38,11 @@ def judge(measurements: PatchesMeasured, _params: Mapping[str, object]) -> Judge
         return Judgement(
             status=Status.INCONCLUSIVE, reasons=(f"Without a verdict: {', '.join(sorted(unjudged))}.",)
         )
-    # Short reports show the first reason only: put patches that do not apply first.
-    ordered = sorted(measurements.verdicts, key=_is_accepted)
-    reasons = [_sentence(verdict, _tree_of(measurements, verdict)) for verdict in ordered]
+    # What fails is not to be searched for among the patches that apply.
+    told = failing or ([] if problems else measurements.verdicts)
+    reasons = [_sentence(verdict, _tree_of(measurements, verdict)) for verdict in told]
+    if unjudged and measurements.reason:
+        reasons.append(f"Not tried: {', '.join(sorted(unjudged))}: {measurements.reason}")
     remedies = [
         f"{verdict.patch}: {remedy}" for verdict in measurements.verdicts for remedy in verdict.remedies
     ]

@@ -45,6 +45,11 @@ def run(ctx: TaskContext) -> Measured[PatchesMeasured]:
     releases = releases_of_task(ctx)
     for patches, source in _stacks(ctx):
         selected += [patch.id for patch in patches]
+        unread = next((patch.unread for patch in patches if patch.unread), None)
+        if unread:
+            named = TreeSource(package=unread.axis, version=unread.version, commit=unread.commit)
+            missing = missing or (named, f"{unread.reason}.")
+            continue
         stale += [
             f"{patch.id} was imported from {patch.stale_origin.partition(' sha256:')[0]}, which has changed "
             "since then: import it again"

@@ -25,7 +25,7 @@ from harness.compat.uses.analysis_cache import analysis_code
 from harness.compat.uses.analysis_process import analyse
 from harness.compat.uses.package_pairs import Package
 from harness.errors import InputError, Location
-from harness.matrix.model.environment_facets import PinsFacet
+from harness.matrix.model.environment_facets import UNREAD, PinsFacet, UnreadPatches
 from harness.measurements import read_shape
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.sources.git.branch_patches import read_patch_content
@@ -78,7 +78,8 @@ def gather(facets: Mapping[str, Any], source: ReleaseFetcher, root: Path) -> Api
         if name in versions
     )
     sources = {name: source.find(name, versions[name], commits.get(name, "")) for name in needed}
-    found = {name: one.file for name, one in sources.items() if one}
+    unread = _unread_patches(facets)
+    found = {name: one.file for name, one in sources.items() if one and name not in unread}
     patched = _apply_our_patches(facets, found, root)
     made_for = _made_for(versions, commits, source)
     return ApiRequest(
@@ -97,14 +98,21 @@ def gather(facets: Mapping[str, Any], source: ReleaseFetcher, root: Path) -> Api
         },
         patches=patched.patches,
         not_read=tuple(
-            f"{name} {commits.get(name, '')[:12] or versions[name]}" for name in needed if name not in found
+            f"{name} {commits.get(name, '')[:12] or versions[name]}"
+            + (f" with the patches of {unread[name].axis}" if name in unread else "")
+            for name in needed
+            if name not in found
         ),
         misfits=patched.misfits,
         archives_read=(
             *(one.archive for one in sources.values() if one and one.archive),
             *(archive for providers in made_for.values() for _file, archive in providers),
         ),
-        absent_commits=tuple(commits[name] for name in needed if name not in found and commits.get(name)),
+        absent_commits=tuple(
+            commit
+            for name in needed
+            if name not in found and (commit := unread[name].commit if name in unread else commits.get(name))
+        ),
     )
 
 
@@ -122,6 +130,16 @@ def _made_for(
             if sources and sources.archive:
                 found.setdefault(consumer.package, []).append((sources.file, sources.archive))
     return found
+
+
+def _unread_patches(facets: Mapping[str, Any]) -> dict[str, UnreadPatches]:
+    """Package -> patches for it that are not known."""
+    return {
+        package: read_shape(UnreadPatches, patch[UNREAD])
+        for package, facet in PATCHES.items()
+        for patch in facets.get(facet) or ()
+        if UNREAD in patch
+    }
 
 
 def _apply_our_patches(facets: Mapping[str, Any], files: Mapping[str, Path], root: Path) -> PatchedFiles:

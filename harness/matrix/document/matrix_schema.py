@@ -451,12 +451,17 @@ class MigrationEntry(MatrixEntry):
 
 
 class PatchPlaceEntry(MatrixEntry):
-    """Patches in a folder of this repository, or on a branch of it."""
+    """Patches in a folder of this repository or of the repository of an axis, or on a branch of this one."""
 
     upstream: AxisName = Field(
         "", description="The axis whose source code they change. Not needed if the layout names it"
     )
     folder: Text = Field("", description="The folder with the patches, relative to matrix.yaml")
+    axis: AxisName = Field(
+        "",
+        description="The axis whose repository has the folder: a cell has the patches that are there at the "
+        "commit which it has of this axis",
+    )
     layout: Literal["verl_npu", "verl-ascend-recipe", "quilt", "plain"] | None = Field(
         None,
         description="How the folder is organised. Default: detected. `plain` is also for git format-patch",

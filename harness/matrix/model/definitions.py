@@ -171,17 +171,21 @@ class PatchPlace:
     """Patches that are read where they lie: in a folder, or on a branch of this repository.
 
     upstream: the axis whose source they change; "" if the layout names it. folder: relative to the checkout,
-    "" for a branch. layout: "" to detect it. versions: the versions that they are for; None for those that
+    "" for a branch. axis: the axis whose repository has the folder, at the commit of the cell; "" for the
+    checkout. layout: "" to detect it. versions: the versions that they are for; None for those that
     the layout names, else all. branch, base: the branch with the changes, and what it started from.
+    is_included: the entry is of the shipped matrix, which another matrix includes.
     """
 
     upstream: str
     folder: str = ""
+    axis: str = ""
     layout: str = ""
     versions: Condition | None = None
     branch: str = ""
     base: str = ""
     source: str = ""
+    is_included: bool = False
     where: Location = field(compare=False)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+#: In a patch facet, the key of an entry that stands for patches which are not known.
+UNREAD = "unread"
+
 
 @dataclass(frozen=True, kw_only=True)
 class PinnedSource:
@@ -89,3 +92,14 @@ class ConstraintsFacet:
 
     compared: int
     violated: tuple[ViolatedRule, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnreadPatches:
+    """Patches that a cell has, and that are not known: no mirror has the commit of the axis they are in."""
+
+    axis: str
+    version: str
+    commit: str
+    reason: str
+    remedy: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
+from harness.matrix.document.included_documents import SHIPPED_NAME
 from harness.matrix.document.yaml_positions import NodePath
 from harness.matrix.model.constraints import Condition
 from harness.matrix.model.definitions import PatchPlace
@@ -29,6 +30,7 @@ def read_patch_place(resolver: NameResolver, index: int, entry: Entry) -> PatchP
             f"{folder!r} is outside this repository",
             fix="write a path relative to matrix.yaml, without `..`",
         )
+    _check_axis(resolver, path, entry)
     axis = resolver.axis((*path, "upstream"), upstream) if upstream else None
     condition = None
     if "versions" in entry and axis is None:
@@ -44,13 +46,31 @@ def read_patch_place(resolver: NameResolver, index: int, entry: Entry) -> PatchP
     return PatchPlace(
         upstream=upstream,
         folder=folder,
+        axis=text(entry.get("axis", "")),
         layout=text(entry.get("layout", "")),
         versions=condition,
         branch=branch,
         base=text(entry.get("base", "")),
         source=text(entry.get("source", "")),
+        is_included=str(resolver.document.where(path).file).startswith(f"{SHIPPED_NAME}:"),
         where=resolver.document.where(path),
     )
+
+
+def _check_axis(resolver: NameResolver, path: NodePath, entry: Entry) -> None:
+    """Problems with `axis`: it is not defined, has no repository, or stands beside a branch."""
+    name = text(entry.get("axis", ""))
+    if not name:
+        return
+    axis = resolver.axis((*path, "axis"), name)
+    if axis is not None and not axis.repository:
+        resolver.problem(
+            (*path, "axis"), f"the axis {name} has no repository", fix="add 'repository' to the axis"
+        )
+    if entry.get("branch"):
+        resolver.problem(
+            (*path, "axis"), "'axis' is for a folder, not for a branch", fix="remove 'axis' or 'branch'"
+        )
 
 
 def _is_inside(folder: str) -> bool:

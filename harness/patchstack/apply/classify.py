@@ -80,7 +80,7 @@ class _FailedPatch:
     @property
     def rebase(self) -> str:
         """The command that rebases the patch onto this tree."""
-        return f"npu-matrix patches rebase {self.name} --to {self.tree.label}"
+        return f"npu-matrix patches rebase {self.name} --to {self.tree.label} --out rebased"
 
     @property
     def failures(self) -> tuple[HunkFailure, ...]:

@@ -1,16 +1,17 @@
 """Where the patches of a checkout come from: own stacks, patches that lie elsewhere, the shipped stacks.
 
-For each upstream, in this order: the stack in `patches/UPSTREAM`, then the entries of the section `patches`
-of matrix.yaml. Only where a checkout has neither, and includes the matrix of npu-matrix, the shipped patches
-are used. Every patch file that was found is accounted for: cells have it, or `unused` says why not.
+For each upstream, in this order: the patches that the repository of an axis has at the commit of the cell,
+the stack in `patches/UPSTREAM`, then the other entries of the section `patches` of matrix.yaml. Only where a
+checkout has no patches of its own for an upstream, and includes the shipped matrix, what that has is used.
+Every patch file that was found is accounted for: cells have it, or `unused` says why not.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -18,9 +19,11 @@ from packaging.version import InvalidVersion, Version
 from harness.digest import digest_bytes
 from harness.errors import InputError, Location, Problem
 from harness.matrix.model.definitions import Axis, PatchPlace
+from harness.matrix.model.environment_facets import UnreadPatches
+from harness.patchstack.stacks.commit_patches import patches_at
 from harness.patchstack.stacks.patch_stack import SelectedPatch, load_stack, upstreams
-from harness.patchstack.stacks.stack_import import import_patches
-from harness.serialisation import JsonValue, json_object
+from harness.patchstack.stacks.stack_import import ImportedStack, import_patches
+from harness.serialisation import JsonValue
 from harness.sources.git.branch_patches import branch_patches
 
 PATCHES = "patches"
@@ -50,16 +53,30 @@ class PlacedPatch:
 
 @dataclass(frozen=True, kw_only=True)
 class UnusedPatch:
-    """A patch file that no cell has. file: relative to the checkout."""
+    """A patch file that no cell has. file: relative to the checkout. axis: whose repository has it, or ""."""
 
     file: str
     reason: str
     where: Location
+    axis: str = ""
 
     @property
     def sentence(self) -> str:
         """The finding in one sentence."""
         return f"no cell has the patch {self.file}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedPatches:
+    """The patches of places, those that no cell can have, other problems, and why all of them are unknown."""
+
+    placed: tuple[PlacedPatch, ...]
+    left_out: tuple[UnusedPatch, ...]
+    problems: tuple[Problem, ...]
+    unread: UnreadPatches | None = None
+
+
+_Found = Iterator[tuple[str, str, SelectedPatch]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,26 +92,68 @@ class PatchSources:
     places: tuple[PatchPlace, ...]
     axes: Mapping[str, Axis]
 
-    def select(self, upstream: str, version: str) -> tuple[SelectedPatch, ...]:
-        """The patches for a version of an upstream, in the order of application."""
+    def select(self, upstream: str, versions: Mapping[str, str]) -> tuple[SelectedPatch, ...]:
+        """The patches for an upstream in a cell, in the order of application.
+
+        versions: axis -> value of the cell. Patches that are not known are one entry with `unread`.
+        """
+        version = versions.get(upstream, "")
+        if not version:
+            return ()
+        axis = self.axes.get(upstream)
         own = self._own_stack(upstream)
         placed = [one for one in self.placed if one.upstream == upstream]
-        if not own and not placed and self.shipped is not None:
-            return load_stack(self.shipped / PATCHES, upstream).select(version)
-        selected = list(load_stack(self.root / PATCHES, upstream).select(version)) if own else []
-        axis = self.axes.get(upstream)
-        for one in placed:
-            if axis is not None and one.is_for(axis, version):
-                selected.append(one.patch)
+        is_shipped = not own and not placed and self.shipped is not None
+        selected = [*self._of_repositories(axis, versions, own=bool(own or placed))] if axis else []
+        if is_shipped and self.shipped is not None:
+            selected += load_stack(self.shipped / PATCHES, upstream).select(version)
+        elif own:
+            selected += load_stack(self.root / PATCHES, upstream).select(version)
+        selected += [one.patch for one in placed if axis and one.is_for(axis, version)]
         return tuple(selected)
 
-    def facet(self, upstream: str, version: str) -> list[dict[str, JsonValue]]:
+    def _of_repositories(
+        self, upstream: Axis, versions: Mapping[str, str], *, own: bool
+    ) -> Iterator[SelectedPatch]:
+        """The patches for `upstream` in the repositories of other axes, at the commits of the cell."""
+        for place in self._repository_places:
+            version = versions.get(place.axis, "")
+            if not version or (own and place.is_included):
+                continue
+            found = self.at_commit(place, version)
+            if found.unread:
+                yield SelectedPatch.of_unread(found.unread)
+            for one in found.placed:
+                if one.upstream == upstream.name and one.is_for(upstream, versions[upstream.name]):
+                    yield one.patch
+
+    def at_commit(self, place: PatchPlace, version: str) -> PlacedPatches:
+        """The patches that the repository of an axis has in a place, with this version of the axis."""
+        key = (place, version)
+        if key not in self._at_commits:
+            self._at_commits[key] = self._read_commit(place, version)
+        return self._at_commits[key]
+
+    @functools.cached_property
+    def _at_commits(self) -> dict[tuple[PatchPlace, str], PlacedPatches]:
+        return {}
+
+    @functools.cached_property
+    def _repository_places(self) -> tuple[PatchPlace, ...]:
+        return tuple(place for place in self.places if place.axis)
+
+    @property
+    def repositories(self) -> tuple[str, ...]:
+        """The axes whose repositories have patches: which ones a cell has depends on its values of these."""
+        return tuple(dict.fromkeys(place.axis for place in self._repository_places))
+
+    def facet(self, upstream: str, versions: Mapping[str, str]) -> list[dict[str, JsonValue]]:
         """The facet `patches[upstream]`: the selected patches, without their contents."""
-        return [json_object(patch) for patch in self.select(upstream, version)]
+        return [patch.facet() for patch in self.select(upstream, versions)]
 
     @functools.cached_property
     def upstreams(self) -> tuple[str, ...]:
-        """The upstreams that have patches, in the order of the axes."""
+        """The upstreams that this checkout or npu-matrix has patches for, in the order of the axes."""
         own = {name for name in upstreams(self.root / PATCHES) if self._own_stack(name)}
         shipped = set(upstreams(self.shipped / PATCHES)) if self.shipped else set()
         names = own | shipped | {one.upstream for one in self.placed}
@@ -103,33 +162,54 @@ class PatchSources:
     @functools.cached_property
     def placed(self) -> tuple[PlacedPatch, ...]:
         """The patches of the section `patches` that belong to an axis."""
-        return self._read[0]
+        return self._read.placed
+
+    def placed_in(self, cells: Iterable[Mapping[str, str]]) -> tuple[PlacedPatch, ...]:
+        """The patches of all places, with those in the repositories of axes at the commits of these cells."""
+        return (*self.placed, *(one for found in self._commits_of([*cells]) for one in found.placed))
+
+    def _commits_of(self, cells: Sequence[Mapping[str, str]]) -> Iterator[PlacedPatches]:
+        for place in self._repository_places:
+            for version in sorted({cell[place.axis] for cell in cells if place.axis in cell}):
+                yield self.at_commit(place, version)
 
     @property
     def files(self) -> tuple[str, ...]:
         """The patch files that lie elsewhere in the checkout, relative to it, with those that no cell has."""
-        named = [one.patch.file for one in self.placed] + [one.file for one in self._read[1]]
+        named = [one.patch.file for one in self.placed] + [one.file for one in self._read.left_out]
         return tuple(dict.fromkeys(named))
 
-    def unused(self, versions: Mapping[str, Iterable[str]]) -> tuple[UnusedPatch, ...]:
-        """The patches of the section `patches` that no cell has. versions: axis -> its values in cells."""
-        found = list(self._read[1])
-        for one in self.placed:
-            known = sorted(set(versions.get(one.upstream, ())))
-            if not any(one.is_for(self.axes[one.upstream], version) for version in known):
-                found.append(
-                    UnusedPatch(
-                        file=one.patch.file,
-                        reason=_why_unused(one, known),
-                        where=Location(self.root / one.patch.file),
-                    )
-                )
+    def unused(
+        self, cells: Iterable[Mapping[str, str]], *, in_repositories: bool = True
+    ) -> tuple[UnusedPatch, ...]:
+        """The patches of the section `patches` that no cell has.
+
+        cells: axis -> value, of each cell. in_repositories: also those in the repositories of axes.
+        """
+        known = [*cells]
+        found = [*self._read.left_out, *self._unused_of(self.placed, known)]
+        for place in self._repository_places if in_repositories else ():
+            for version in sorted({cell[place.axis] for cell in known if place.axis in cell}):
+                patches = self.at_commit(place, version)
+                having = [cell for cell in known if cell.get(place.axis) == version]
+                found += [*patches.left_out, *self._unused_of(patches.placed, having)]
         return tuple(found)
+
+    def _unused_of(
+        self, placed: Iterable[PlacedPatch], cells: Sequence[Mapping[str, str]]
+    ) -> Iterator[UnusedPatch]:
+        for one in placed:
+            known = sorted({cell[one.upstream] for cell in cells if one.upstream in cell})
+            if not any(one.is_for(self.axes[one.upstream], version) for version in known):
+                where = one.place.where if one.place.axis else Location(self.root / one.patch.file)
+                yield UnusedPatch(
+                    file=one.patch.file, reason=_why_unused(one, known), where=where, axis=one.place.axis
+                )
 
     @functools.cached_property
     def problems(self) -> tuple[Problem, ...]:
         """What is wrong with the places besides patches that no cell has, for example a stale summary."""
-        return self._read[2]
+        return self._read.problems
 
     def _own_stack(self, upstream: str) -> bool:
         """Whether `patches/UPSTREAM` is a stack of this project's format, not a folder of `places`."""
@@ -138,31 +218,47 @@ class PatchSources:
         return folder.is_dir() and not named & {folder.resolve(), *folder.resolve().parents}
 
     @functools.cached_property
-    def _read(self) -> tuple[tuple[PlacedPatch, ...], tuple[UnusedPatch, ...], tuple[Problem, ...]]:
+    def _read(self) -> PlacedPatches:
         placed: list[PlacedPatch] = []
         unused: list[UnusedPatch] = []
         problems: list[Problem] = []
         for place in self.places:
-            reader = _branch if place.branch else _folder
-            for upstream, pin, patch in reader(self, place, unused, problems):
-                axis = self._axis_of(upstream)
-                if axis:
-                    known = sum(1 for one in placed if one.upstream == axis)
-                    named = SelectedPatch(
-                        id=f"{axis}/{patch.id}",
-                        version_range=pin or (str(place.versions) if place.versions else ""),
-                        file=patch.file,
-                        digest=patch.digest,
-                        series=known + 1,
-                        data=patch.data,
-                    )
-                    placed.append(PlacedPatch(upstream=axis, pin=pin, place=place, patch=named))
-                    continue
+            if not place.axis:
+                reader = _branch if place.branch else _folder
+                self._place(reader(self, place, unused, problems), place, placed, unused)
+        return PlacedPatches(placed=tuple(placed), left_out=tuple(unused), problems=tuple(problems))
+
+    def _read_commit(self, place: PatchPlace, version: str) -> PlacedPatches:
+        placed: list[PlacedPatch] = []
+        unused: list[UnusedPatch] = []
+        problems: list[Problem] = []
+        found = patches_at(place, self.axes[place.axis], version)
+        if found.stack is not None:
+            entries = _imported(found.stack, found.stack.folder, None, place, unused, problems)
+            self._place(entries, place, placed, unused)
+        return PlacedPatches(
+            placed=tuple(placed), left_out=tuple(unused), problems=tuple(problems), unread=found.unread
+        )
+
+    def _place(
+        self, entries: _Found, place: PatchPlace, placed: list[PlacedPatch], unused: list[UnusedPatch]
+    ) -> None:
+        """Sort the patches of a place into those of an axis, and others."""
+        for upstream, pin, patch in entries:
+            axis = self._axis_of(upstream)
+            if not axis:
                 reason = (
                     f"matrix.yaml has no axis for {upstream!r}" if upstream else "its upstream is not known"
                 )
-                unused.append(UnusedPatch(file=patch.file, reason=reason, where=place.where))
-        return tuple(placed), tuple(unused), tuple(problems)
+                unused.append(UnusedPatch(file=patch.file, reason=reason, where=place.where, axis=place.axis))
+                continue
+            named = replace(
+                patch,
+                id=f"{axis}/{place.axis}/{patch.id}" if place.axis else f"{axis}/{patch.id}",
+                version_range=pin or (str(place.versions) if place.versions else ""),
+                series=1 + sum(1 for one in placed if one.upstream == axis),
+            )
+            placed.append(PlacedPatch(upstream=axis, pin=pin, place=place, patch=named))
 
     def _axis_of(self, upstream: str) -> str:
         """The axis of an upstream as layouts name it, such as `megatron-core`, or ""."""
@@ -173,9 +269,6 @@ class PatchSources:
             axis.package.replace("-", "_").lower(): name for name, axis in self.axes.items() if axis.package
         }
         return packages.get(plain, "")
-
-
-_Found = Iterator[tuple[str, str, SelectedPatch]]
 
 
 def _folder(
@@ -191,12 +284,25 @@ def _folder(
         raise InputError(
             f"{place.folder}: {first.what}", where=place.where, why=first.why, fix=first.fix
         ) from error
+    yield from _imported(stack, folder, sources.root, place, unused, problems)
+
+
+def _imported(
+    stack: ImportedStack,
+    folder: Path,
+    root: Path | None,
+    place: PatchPlace,
+    unused: list[UnusedPatch],
+    problems: list[Problem],
+) -> _Found:
+    """The patches of a stack. root: the checkout, None for files of another repository."""
     for problem in stack.problems:
         file = Path(problem.where.file) if problem.where else folder
         if problem in stack.left_out:
             reason = f"{problem.what}: {problem.why}" if problem.why else problem.what
+            where = Location(file) if root else place.where
             unused.append(
-                UnusedPatch(file=_relative(file, sources.root), reason=reason, where=Location(file))
+                UnusedPatch(file=_relative(file, root), reason=reason, where=where, axis=place.axis)
             )
         else:
             problems.append(problem)
@@ -208,7 +314,7 @@ def _folder(
             SelectedPatch(
                 id=re.sub(r"\.(patch|diff)$", "", patch.name).removeprefix(f"{patch.upstream}/"),
                 version_range=pin,
-                file=_relative(patch.file, sources.root),
+                file=_relative(patch.file, root),
                 digest=digest_bytes(patch.data),
                 series=0,
                 data=patch.data,
@@ -243,7 +349,9 @@ def _branch(
         )
 
 
-def _relative(file: Path, root: Path) -> str:
+def _relative(file: Path, root: Path | None) -> str:
+    if root is None:
+        return file.as_posix()
     for one, top in ((file, root), (file.resolve(), root.resolve())):
         if one.is_relative_to(top):
             return one.relative_to(top).as_posix()

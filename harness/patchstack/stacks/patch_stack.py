@@ -9,24 +9,28 @@ from typing import Any
 
 from harness.digest import digest_bytes
 from harness.errors import InputError, Location, Problem
+from harness.matrix.model.environment_facets import UNREAD, UnreadPatches
+from harness.measurements import read_shape
 from harness.patchstack.format.patch_header import FILE_NAME, ID, PatchHeader, in_range, parse_header
 from harness.patchstack.stacks.patch_origin import OriginFinding, OriginState, origin_of, origins
-from harness.serialisation import json_form
+from harness.serialisation import JsonValue, json_form, json_object
 from harness.sources.git.branch_patches import read_patch_content
 
 SERIES = "series"
 PATCH_SUFFIXES = (".patch", ".diff")
 
 
-@json_form(leave_out=("data",))
+@json_form(leave_out=("data", "unread"))
 @dataclass(frozen=True, kw_only=True)
 class SelectedPatch:
     """The variant of a patch for one version.
 
-    file: relative to the checkout, or to the folder with what npu-matrix ships; of a branch, the two commits.
+    file: relative to the checkout, or to the folder with what npu-matrix ships; of a branch, the two commits;
+    of another repository, its commit and the path.
     series: the position of the patch in its stack, from 1.
     stale_origin: the file that the patch was imported from, with its digest, if it has changed since then;
     otherwise "".
+    unread: this entry stands for patches that are not known.
     """
 
     id: str
@@ -36,10 +40,13 @@ class SelectedPatch:
     series: int
     stale_origin: str = ""
     data: bytes = b""
+    unread: UnreadPatches | None = None
 
     @classmethod
     def from_facet(cls, facet: Mapping[str, Any], root: Path) -> SelectedPatch:
         """The patch that a facet names, read again; InputError when it changed after planning."""
+        if UNREAD in facet:
+            return cls.of_unread(read_shape(UnreadPatches, facet[UNREAD]))
         data = read_patch_content(facet["file"], facet["digest"], root)
         if data is None:
             raise InputError(
@@ -56,6 +63,15 @@ class SelectedPatch:
             stale_origin=facet.get("stale_origin", ""),
             data=data,
         )
+
+    @classmethod
+    def of_unread(cls, unread: UnreadPatches) -> SelectedPatch:
+        """The entry that stands for patches that are not known."""
+        return cls(id=unread.axis, version_range="", file="", digest="", series=0, unread=unread)
+
+    def facet(self) -> dict[str, JsonValue]:
+        """The patch in a facet, without its content."""
+        return {**json_object(self), **({UNREAD: json_object(self.unread)} if self.unread else {})}
 
 
 @dataclass(frozen=True, kw_only=True)

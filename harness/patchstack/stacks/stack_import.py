@@ -12,6 +12,7 @@ from harness.errors import InputError, Location, Problem
 from harness.patchstack.apply.classify import read_patch
 from harness.patchstack.stacks.patch_stack import PATCH_SUFFIXES, patch_files, read_patch_file
 from harness.patchstack.stacks.summary_claims import Claim, read_claims
+from harness.sources.git.branch_patches import complete_last_line
 
 PLUGIN = "verl_npu"
 RECIPE = "verl-ascend-recipe"
@@ -179,14 +180,18 @@ def _plugin_root(folder: Path) -> Path | None:
 
 
 def _plugin(root: Path) -> tuple[list[ImportedPatch], list[Problem]]:
-    patches = [
-        _read(file, file.parents[1].name, file.parent.name, root / "patch")
-        for file in sorted(root.glob("patch/*/*/*.patch"))
-    ]
+    patches, problems = [], []
+    for file in sorted(root.glob("patch/*/*/*.patch")):
+        patch = _read(file, file.parents[1].name, file.parent.name, root / "patch")
+        completed = replace(patch, data=complete_last_line(patch.data))
+        if completed != patch:
+            problems.append(_incomplete(patch))
+        patches.append(completed)
     summary = root / _SUMMARY
     if not summary.is_file():
-        return patches, [Problem("the plugin's summary is missing", Location(summary))]
-    claims, problems = read_claims(summary)
+        return patches, [*problems, Problem("the plugin's summary is missing", Location(summary))]
+    claims, wrong = read_claims(summary)
+    problems += wrong
     claimed = {(claim.repository, claim.folder, claim.file) for claim in claims}
     folders = {(claim.repository, claim.folder) for claim in claims}
     found = []
@@ -220,6 +225,15 @@ def _plugin(root: Path) -> tuple[list[ImportedPatch], list[Problem]]:
                 )
             )
     return found, _unique(problems)
+
+
+def _incomplete(patch: ImportedPatch) -> Problem:
+    return Problem(
+        f"the last line of {patch.name} has no newline",
+        Location(patch.file, patch.data.count(b"\n") + 1),
+        why="git refuses such a patch; GNU patch, which the plugin uses, applies it, and so does npu-matrix",
+        fix="add a newline at the end of the file",
+    )
 
 
 def _unique(problems: list[Problem]) -> list[Problem]:

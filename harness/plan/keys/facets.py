@@ -30,8 +30,9 @@ class FacetInputs:
     """The inputs of facets in addition to the cell; they are read once per command.
 
     host_python, host_arch: version of Python and architecture of this host, for example `3.11` and `x86_64`.
-    patches: (upstream, version) -> the selected patches with their digests.
+    patches: (upstream, axis -> value of the cell) -> the selected patches with their digests.
     patched: the axes for whose upstreams there are patches.
+    patch_repositories: the axes whose repositories have patches; for which upstreams, their commits decide.
     recipes: recipe name -> its definition in the matrix.
     axes: axis name -> its definition in the matrix.
     simulator: digest of the code of the simulated device, part of the facet `device` of simulated cells.
@@ -41,18 +42,25 @@ class FacetInputs:
 
     host_python: str
     host_arch: str
-    patches: Callable[[str, str], list[dict[str, Any]]]
+    patches: Callable[[str, Mapping[str, str]], list[dict[str, Any]]]
     recipes: Mapping[str, Recipe]
     axes: Mapping[str, Axis]
     patched: tuple[str, ...] = PATCHED
+    patch_repositories: tuple[str, ...] = ()
     simulator: str = ""
     engine: Mapping[str, str] = field(default_factory=dict)
     violations: Violations = field(default_factory=lambda: Violations(axes={}, constraints=(), tables=()))
 
     @functools.cached_property
     def others_patched(self) -> tuple[str, ...]:
-        """The patched axes that have no facet of their own."""
+        """The axes without a patch facet of their own for which every cell with them has patches."""
         return tuple(name for name in self.patched if name not in PATCHED)
+
+    def others_patched_in(self, axes: Mapping[str, str]) -> tuple[str, ...]:
+        """The axes without a patch facet of their own for which a cell with these values may have patches."""
+        if not any(name in axes for name in self.patch_repositories):
+            return self.others_patched
+        return tuple(name for name in self.axes if name in axes and name not in PATCHED)
 
     @functools.cached_property
     def packaged(self) -> tuple[str, ...]:
@@ -152,8 +160,7 @@ def _tree(upstream: str) -> Callable[[Cell, FacetInputs], Any]:
 
 def _patches(upstream: str) -> Callable[[Cell, FacetInputs], Any]:
     def facet(cell: Cell, inputs: FacetInputs) -> Any:
-        version = cell.axes.get(upstream, "")
-        selected = inputs.patches(upstream, version) if version else []
+        selected = inputs.patches(upstream, cell.axes) if cell.axes.get(upstream) else []
         return [patch for patch in selected if patch["id"] not in cell.without]
 
     return facet
@@ -170,9 +177,15 @@ def _patches_and_tree(upstream: str) -> Callable[[Cell, FacetInputs], Any]:
 
 
 def _other_patches(cell: Cell, inputs: FacetInputs) -> Any:
-    return [
-        patch for upstream in inputs.others_patched for patch in _patches_and_tree(upstream)(cell, inputs)
+    found = [
+        patch
+        for upstream in inputs.others_patched_in(cell.axes)
+        for patch in _patches_and_tree(upstream)(cell, inputs)
     ]
+    # Patches that are not known are an entry of each upstream.
+    known = [patch for patch in found if "unread" not in patch]
+    unread = {patch["id"]: patch for patch in found if "unread" in patch}
+    return [*unread.values(), *known]
 
 
 FACETS: Mapping[str, Callable[[Cell, FacetInputs], Any]] = {
@@ -224,11 +237,12 @@ def projections(name: str, columns: Columns, inputs: FacetInputs) -> Sequence[Ha
     """
     if name in READS:
         return _rows([columns.axis(axis) for axis in READS[name]])
-    if name in {f"patches[{upstream}]" for upstream in PATCHED}:
-        return _rows([columns.axis(name[len("patches[") : -1]), [cell.without for cell in columns.cells]])
-    if name == OTHER_PATCHES:
-        others = [columns.axis(axis) for axis in inputs.others_patched]
-        return _rows([*others, [cell.without for cell in columns.cells]])
+    if name.startswith("patches["):
+        read = (name[len("patches[") : -1],) if name != OTHER_PATCHES else inputs.others_patched
+        repositories = [columns.axis(axis) for axis in inputs.patch_repositories]
+        every = [_all_axes(cell, inputs) if name == OTHER_PATCHES else () for cell in columns.cells]
+        without = [cell.without for cell in columns.cells]
+        return _rows([*(columns.axis(axis) for axis in read), *repositories, every, without])
     if name == "pins":
         return _rows(
             [
@@ -251,6 +265,13 @@ def projections(name: str, columns: Columns, inputs: FacetInputs) -> Sequence[Ha
     return [(cell.id, *cell.axes.items()) for cell in columns.cells]
 
 
+def _all_axes(cell: Cell, inputs: FacetInputs) -> Hashable:
+    """All values of a cell, if any of its packages may be patched."""
+    if not any(name in cell.axes for name in inputs.patch_repositories):
+        return ()
+    return tuple(cell.axes.items())
+
+
 def origins(name: str, cell: Cell, inputs: FacetInputs) -> tuple[Location, ...]:
     """The places in the matrix and the patch stack that define the value of a facet of the cell."""
     upstream = name[len("patches[") : -1] if name.startswith("patches[") and name != OTHER_PATCHES else ""
@@ -259,8 +280,12 @@ def origins(name: str, cell: Cell, inputs: FacetInputs) -> tuple[Location, ...]:
     if name == "constraints":
         violated = inputs.violations.of(_parsed_axes(cell, inputs), cell.overrides)
         return tuple(dict.fromkeys(violation.where for violation in violated))
-    several = {"pins": inputs.packaged, OTHER_PATCHES: inputs.others_patched}
-    axes = READS.get(name) or ((upstream,) if upstream else several.get(name, tuple(cell.axes)))
+    repositories = inputs.patch_repositories
+    several = {
+        "pins": inputs.packaged,
+        OTHER_PATCHES: (*inputs.others_patched_in(cell.axes), *repositories),
+    }
+    axes = READS.get(name) or ((upstream, *repositories) if upstream else several.get(name, tuple(cell.axes)))
     found = [cell.provenance[axis] for axis in axes if axis in cell.provenance]
     if name == "pins":
         found += [pin.where for pin in (*cell.pins, *cell.overrides)]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -20,9 +21,9 @@ def patch_series(axes: Mapping[str, str], inputs: FacetInputs) -> tuple[str, ...
     """The ids of the patches for these versions, in the order in which they are applied."""
     return tuple(
         patch["id"]
-        for upstream in (*PATCHED, *inputs.others_patched)
+        for upstream in (*PATCHED, *inputs.others_patched_in(axes))
         if upstream in axes
-        for patch in inputs.patches(upstream, axes[upstream])
+        for patch in inputs.patches(upstream, axes)
     )
 
 
@@ -43,7 +44,7 @@ def omitted_patches(words: str, patches: Sequence[str], cell: str) -> tuple[str,
     """The patches that a variant omits.
 
     words: `none`, the number of patches to apply from the first one on, or the ids of the patches to apply,
-        separated by commas.
+        separated by commas; globs such as `verl/mindspeed_rl/*` are ids, too.
     patches: the ids of all patches for the cell, in order. cell: its name, for messages.
     InputError for a cell without patches, a number that is too large, and an unknown id.
     """
@@ -60,6 +61,7 @@ def omitted_patches(words: str, patches: Sequence[str], cell: str) -> tuple[str,
             )
         return tuple(patches[int(words) :])
     named = {word.strip() for word in words.split(",")}
-    for word in sorted(named.difference(patches)):
-        raise InputError(f"{cell} has no patch {word!r}", fix=did_you_mean(word, patches))
-    return tuple(patch for patch in patches if patch not in named)
+    for word in sorted(named):
+        if not fnmatch.filter(patches, word):
+            raise InputError(f"{cell} has no patch {word!r}", fix=did_you_mean(word, patches))
+    return tuple(patch for patch in patches if not any(fnmatch.fnmatchcase(patch, word) for word in named))

@@ -11,12 +11,15 @@ from pathlib import Path
 from harness.digest import digest_bytes
 from harness.errors import InputError, Location
 from harness.package import shipped_root
+from harness.sources.git.mirrors import find_mirror, mirror_folders
 from harness.sources.git.run_git import run_git
 
 #: How patches of a branch are named, where others have the path of a file.
 _NAMED = "branch-patches/{parent}-{commit}/{scope}.patch"
 _NAME = re.compile(r"branch-patches/([0-9a-f]{40,64})-([0-9a-f]{40,64})/([A-Za-z0-9_-]+)\.patch")
 _EVERYTHING = "-"
+#: How patch files of another repository are named: by its commit, and the path there.
+_COMMIT_FILE = re.compile(r"commit-patches/([0-9a-f]{40,64})/(.+)")
 _OWN_FILES = ("matrix.yaml", "npu-matrix.toml", ".gitignore", ".github/")
 #: A longer branch is no patch stack, and a wrong base gives thousands of commits.
 MAX_COMMITS = 500
@@ -88,19 +91,41 @@ def branch_patches(root: Path, branch: str, base: str, package: str) -> BranchPa
     return BranchPatches(base=fork, patches=tuple(patches), inside=tuple(patched), outside=tuple(outside))
 
 
-def read_patch_content(file: str, digest: str, root: Path) -> bytes | None:
-    """The patch with this digest: from the checkout, a commit of it, or the patches that this project ships.
+def commit_file_name(commit: str, path: str) -> str:
+    """How `read_patch_content` finds a patch file of another repository, which a mirror has."""
+    return f"commit-patches/{commit}/{path}"
 
-    None if none of them has it: the patch has changed.
+
+def read_patch_content(file: str, digest: str, root: Path) -> bytes | None:
+    """The patch with this digest: from the checkout, a commit of it or of a mirror, or the shipped patches.
+
+    It may be that of the file with a newline at its end. None if none of them has it: the patch has changed.
     """
     candidates: Sequence[bytes] = ()
     named = _NAME.fullmatch(file)
-    if named:
+    foreign = _COMMIT_FILE.fullmatch(file)
+    if foreign:
+        candidates = _of_mirror(foreign[1], foreign[2])
+    elif named:
         candidates = (_diff(root, named[1], named[2], "" if named[3] == _EVERYTHING else named[3]),)
     else:
         paths = (root / file, shipped_root() / file)
         candidates = tuple(path.read_bytes() for path in paths if path.is_file())
-    return next((data for data in candidates if digest_bytes(data) == digest), None)
+    completed = (complete_last_line(data) for data in candidates)
+    return next((data for data in (*candidates, *completed) if digest_bytes(data) == digest), None)
+
+
+def complete_last_line(data: bytes) -> bytes:
+    """The patch with a newline at its end. GNU patch reads a last line without one as if it had it."""
+    return data if data.endswith(b"\n") else data + b"\n"
+
+
+def _of_mirror(commit: str, path: str) -> tuple[bytes, ...]:
+    mirror = find_mirror(mirror_folders(), commit)
+    try:
+        return (mirror.tree(commit).read(path),) if mirror else ()
+    except KeyError:
+        return ()
 
 
 def _parent(root: Path, commit: str) -> tuple[str, str]:

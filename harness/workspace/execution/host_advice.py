@@ -185,7 +185,7 @@ def _risks(matrix: Matrix, stack: AdvisedStack, sources: PatchSources, driver: s
     for violation in (one for one in stack.unlisted if one.rule not in matrix.published):
         yield Risk(what=f"{violation.what}: {violation.reason}", source=violation.source)
     for upstream in (one for one in sources.upstreams if one in stack.axes):
-        patches = sources.select(upstream, values[upstream])
+        patches = [patch for patch in sources.select(upstream, values) if not patch.unread]
         if patches:
             names = ", ".join(patch.id for patch in patches)
             yield Risk(

@@ -220,7 +220,7 @@ def _patches(settings: Settings, matrix: Matrix, axes: Mapping[str, str]) -> lis
     sources = patch_sources(settings, matrix)
     problems = []
     for upstream in (one for one in sources.upstreams if one in axes):
-        selected = sources.select(upstream, axes[upstream])
+        selected = [patch for patch in sources.select(upstream, axes) if not patch.unread]
         if selected:
             names = ", ".join(patch.id for patch in selected)
             problems.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,6 @@ from harness.patchstack.stacks.patch_selection import (
     select_by_name,
     variants_for,
 )
-from harness.patchstack.stacks.patch_stack import load_stack, upstreams
 from harness.patchstack.stacks.upstream_tree import (
     TreeNotFoundError,
     UpstreamTree,
@@ -35,7 +35,7 @@ from harness.sources.git.git_repository import GitTree, Repository
 from harness.sources.git.mirrors import mirror_folders
 from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.workspace.downloads import announced_fetch
-from harness.workspace.planning.open_plan import open_matrix
+from harness.workspace.planning.open_plan import open_matrix, patch_sources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,11 +123,14 @@ def trees_of_cell(
     """For each upstream that the cell has patches for: the patch variants, and the tree or why there is
     none."""
     found: list[tuple[tuple[LoadedPatch, ...], UpstreamTree | None, str]] = []
-    patches = settings.patches
-    for name in upstreams(patches):
-        version = cell.axes.get(name, "")
-        variants = load_stack(patches, name).select(version) if version else ()
+    sources = patch_sources(settings, open_matrix(settings))
+    for name, version in cell.axes.items():
+        variants = sources.select(name, cell.axes)
         if not variants:
+            continue
+        unread = next((patch.unread for patch in variants if patch.unread), None)
+        if unread:
+            found.append(((), None, unread.reason))
             continue
         readables = tuple(read_patch(patch.id, patch.data) for patch in variants)
         try:
@@ -136,6 +139,20 @@ def trees_of_cell(
         except InputError as error:
             found.append((readables, None, error.problems[0].what))
     return found
+
+
+def patches_in_cells(settings: Settings, names: Sequence[str]) -> tuple[LoadedPatch, ...]:
+    """The patches of the section `patches` of matrix.yaml with these names or globs; () if there is none."""
+    if not settings.path("matrix").is_file():
+        return ()
+    matrix = open_matrix(settings)
+    sources = patch_sources(settings, matrix)
+    patches = [one.patch for one in sources.placed_in(cell.axes for cell in matrix.all_cells)]
+    return tuple(
+        read_patch(patch.id, patch.data)
+        for patch in patches
+        if any(fnmatch.fnmatchcase(patch.id, name) for name in names)
+    )
 
 
 def variants_for_head(settings: Settings, patches: Path, package: str, tree: GitTree) -> CurrentVariants:

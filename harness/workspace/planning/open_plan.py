@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import functools
 import os
 import platform
 import sys
@@ -186,18 +185,17 @@ def patch_sources(settings: Settings, matrix: Matrix) -> PatchSources:
     )
 
 
-def unused_patches(settings: Settings, matrix: Matrix) -> tuple[UnusedPatch, ...]:
+def unused_patches(
+    settings: Settings, matrix: Matrix, *, in_repositories: bool = True
+) -> tuple[UnusedPatch, ...]:
     """The patch files of the section `patches` that no cell of any profile has."""
-    versions: dict[str, set[str]] = {}
-    for cell in matrix.all_cells if matrix.patch_places else ():
-        for axis, version in cell.axes.items():
-            versions.setdefault(axis, set()).add(version)
-    return patch_sources(settings, matrix).unused(versions)
+    cells = [cell.axes for cell in matrix.all_cells] if matrix.patch_places else []
+    return patch_sources(settings, matrix).unused(cells, in_repositories=in_repositories)
 
 
 def _unused_patches(settings: Settings, matrix: Matrix) -> tuple[str, ...]:
-    """A notice if patch files are in no cell."""
-    unused = unused_patches(settings, matrix)
+    """A notice if patch files of this checkout are in no cell."""
+    unused = unused_patches(settings, matrix, in_repositories=False)
     if not unused:
         return ()
     more = f", and {len(unused) - 1} more" if len(unused) > 1 else ""
@@ -234,17 +232,22 @@ def facet_inputs(settings: Settings, matrix: Matrix, package_root: Path = PACKAG
 
     sources = patch_sources(settings, matrix)
 
-    @functools.cache
-    def patches(upstream: str, version: str) -> tuple[dict[str, Any], ...]:
-        return tuple(sources.facet(upstream, version))
+    known: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+
+    def patches(upstream: str, versions: Mapping[str, str]) -> list[dict[str, Any]]:
+        key = (upstream, *(versions.get(axis, "") for axis in (upstream, *sources.repositories)))
+        if key not in known:
+            known[key] = [*sources.facet(upstream, versions)]
+        return list(known[key])
 
     return FacetInputs(
         host_python=host_python(matrix.axes.get("python"), os.environ),
         host_arch=platform.machine(),
-        patches=lambda upstream, version: list(patches(upstream, version)),
+        patches=patches,
         recipes=matrix.recipes,
         axes=matrix.axes,
         patched=sources.upstreams,
+        patch_repositories=sources.repositories,
         simulator=simulator_digest(package_root, settings.cache),
         engine=settings.engine,
         violations=matrix.violations,

@@ -109,7 +109,7 @@ def test_what_cannot_be_included_is_an_error_with_its_position(word: str, expect
         ("profiles: null", "m.yaml:3:11: 'profiles' must be a mapping, not empty"),
         ("pins: {a: b}", "m.yaml:3:7: 'pins' must be a list, not a mapping"),
         ("stacks: []", "m.yaml:3:9: 'stacks' must be a mapping, not a list"),
-        ("patches: [x]", "m.yaml:3:11: 'patches[0]' must be a mapping, not 'x'"),
+        ("patches: [x]", "m.yaml:3:11: 'patches[1]' must be a mapping, not 'x'"),
         ("patches: [{folder: p, upstream: verl, versions: []}]", "m.yaml:3:49: "),
     ],
 )

@@ -45,8 +45,8 @@ def write(root: Path, *files: str) -> None:
 
 
 def reasons(found: PatchSources) -> dict[str, str]:
-    versions = {"verl": ["0.7.1", f"0.6.0.dev0@{COMMIT}"], "megatron_core": ["0.12.1"]}
-    return {one.file: one.reason for one in found.unused(versions)}
+    cells = [{"verl": verl, "megatron_core": "0.12.1"} for verl in ("0.7.1", f"0.6.0.dev0@{COMMIT}")]
+    return {one.file: one.reason for one in found.unused(cells)}
 
 
 def test_folders_by_commit_go_to_the_cells_with_this_commit(tmp_path: Path) -> None:
@@ -59,8 +59,8 @@ def test_folders_by_commit_go_to_the_cells_with_this_commit(tmp_path: Path) -> N
         "verl_npu/patch/verl/stray.patch",
     )
     found = sources(tmp_path, "  - {folder: verl_npu}")
-    assert names(found.select("verl", f"0.6.0.dev0@{COMMIT}")) == ["verl/796871d7d/a"]
-    assert names(found.select("verl", "0.7.1")) == []
+    assert names(found.select("verl", {"verl": f"0.6.0.dev0@{COMMIT}"})) == ["verl/796871d7d/a"]
+    assert names(found.select("verl", {"verl": "0.7.1"})) == []
     assert reasons(found) == {
         "verl_npu/patch/verl/0123456/old.patch": "it is for commit 0123456 of verl, which no cell has",
         "verl_npu/patch/megatron-core/796871d7d/m.patch": (
@@ -77,8 +77,8 @@ def test_a_quilt_series_gives_the_order_and_what_it_does_not_name_is_a_finding(t
     write(tmp_path, "debian/patches/b.patch", "debian/patches/a.patch", "debian/patches/c.patch")
     (tmp_path / "debian/patches/series").write_text("b.patch\na.patch\n")
     found = sources(tmp_path, "  - {folder: debian/patches, upstream: verl, versions: '>=0.7'}")
-    assert names(found.select("verl", "0.7.1")) == ["verl/b", "verl/a"]
-    assert names(found.select("verl", "0.6.1")) == []
+    assert names(found.select("verl", {"verl": "0.7.1"})) == ["verl/b", "verl/a"]
+    assert names(found.select("verl", {"verl": "0.6.1"})) == []
     assert list(reasons(found)) == ["debian/patches/c.patch"]
     assert "series" in reasons(found)["debian/patches/c.patch"]
 
@@ -92,7 +92,7 @@ def test_folders_of_git_format_patch_are_for_the_version_in_their_name(tmp_path:
         "p/all/0001-d.patch",
     )
     found = sources(tmp_path, "  - {folder: p, upstream: verl}")
-    assert names(found.select("verl", "0.7.1")) == [
+    assert names(found.select("verl", {"verl": "0.7.1"})) == [
         "verl/all/0001-d",
         "verl/v0.7.1/0001-a",
         "verl/v0.7.1/0002-b",
@@ -103,10 +103,10 @@ def test_folders_of_git_format_patch_are_for_the_version_in_their_name(tmp_path:
 def test_a_changed_patch_changes_the_facet_and_is_not_read_with_its_old_digest(tmp_path: Path) -> None:
     write(tmp_path, "p/a.patch")
     entry = "  - {folder: p, upstream: verl}"
-    (before,) = sources(tmp_path, entry).facet("verl", "0.7.1")
+    (before,) = sources(tmp_path, entry).facet("verl", {"verl": "0.7.1"})
     assert SelectedPatch.from_facet(before, tmp_path).data
     (tmp_path / "p/a.patch").write_text(PATCH.format("other"))
-    (after,) = sources(tmp_path, entry).facet("verl", "0.7.1")
+    (after,) = sources(tmp_path, entry).facet("verl", {"verl": "0.7.1"})
     assert before["digest"] != after["digest"]
     with pytest.raises(InputError, match="changed after the plan"):
         SelectedPatch.from_facet(before, tmp_path)
@@ -147,9 +147,9 @@ ENTRY = "  - {branch: npu, base: v0.7.1, upstream: verl}"
 
 def test_a_branch_is_one_patch_for_each_commit_and_is_read_again_by_its_commits(fork: Path) -> None:
     found = sources(fork, ENTRY)
-    selected = found.select("verl", "0.7.1")
+    selected = found.select("verl", {"verl": "0.7.1"})
     assert names(selected) == ["verl/0001-Use-HCCL-first", "verl/0002-second"]
-    for facet in found.facet("verl", "0.7.1"):
+    for facet in found.facet("verl", {"verl": "0.7.1"}):
         assert b"verl/x.py" in SelectedPatch.from_facet(facet, fork).data
     assert reasons(found) == {"docs/n.py": "npu changes it, but it is not in the package folder verl/"}
 
@@ -159,12 +159,12 @@ def test_a_branch_with_merges_is_one_patch(fork: Path) -> None:
     commit(fork, "aside", verl__y_py="y = 1\n")
     git(fork, "checkout", "-q", "npu")
     git(fork, "merge", "-q", "--no-edit", "side")
-    assert names(sources(fork, ENTRY).select("verl", "0.7.1")) == ["verl/0001-all"]
+    assert names(sources(fork, ENTRY).select("verl", {"verl": "0.7.1"})) == ["verl/0001-all"]
 
 
 def test_a_base_that_git_does_not_know_is_an_error_at_the_entry(fork: Path) -> None:
     with pytest.raises(InputError, match="no commit, branch or tag 'v9'") as caught:
-        sources(fork, ENTRY.replace("v0.7.1", "v9")).select("verl", "0.7.1")
+        sources(fork, ENTRY.replace("v0.7.1", "v9")).select("verl", {"verl": "0.7.1"})
     assert str(caught.value.problems[0].where).endswith("matrix.yaml:8:5")
 
 
@@ -172,10 +172,10 @@ def test_own_patches_replace_the_shipped_ones_of_their_upstream(tmp_path: Path) 
     write(tmp_path, "p/a.patch")
     shipped = Path(__file__).parents[3]
     mine = sources(tmp_path, "  - {folder: p, upstream: verl}", shipped)
-    assert names(mine.select("verl", "0.7.1")) == ["verl/a"]
+    assert names(mine.select("verl", {"verl": "0.7.1"})) == ["verl/a"]
     other = sources(tmp_path, "  - {folder: p, upstream: megatron_core}", shipped)
-    assert "verl/timing-all-gather" in names(other.select("verl", "0.7.1"))
-    facet = other.facet("verl", "0.7.1")[0]
+    assert "verl/timing-all-gather" in names(other.select("verl", {"verl": "0.7.1"}))
+    facet = other.facet("verl", {"verl": "0.7.1"})[0]
     assert SelectedPatch.from_facet(facet, tmp_path).data, "it is read from the shipped folder"
 
 
@@ -205,7 +205,7 @@ def test_a_linked_folder_outside_is_refused(tmp_path: Path) -> None:
     root.mkdir()
     (root / "p").symlink_to(tmp_path / "outside")
     with pytest.raises(InputError, match="outside of the repository"):
-        sources(root, "  - {folder: p, upstream: verl}").select("verl", "0.7.1")
+        sources(root, "  - {folder: p, upstream: verl}").select("verl", {"verl": "0.7.1"})
 
 
 def test_in_the_tree_of_a_revision_head_is_that_revision(
@@ -216,8 +216,8 @@ def test_in_the_tree_of_a_revision_head_is_that_revision(
     there = extract_revision(fork, resolve_revision(fork, "HEAD~1"), place)
     entry = "  - {branch: HEAD, base: v0.7.1, upstream: verl}"
     assert git(there, "rev-parse", "HEAD") == before
-    assert names(sources(there, entry).select("verl", "0.7.1")) == ["verl/0001-Use-HCCL-first"]
-    assert names(sources(fork, entry).select("verl", "0.7.1"))[1:] == ["verl/0002-second"]
-    for facet in sources(there, entry).facet("verl", "0.7.1"):
+    assert names(sources(there, entry).select("verl", {"verl": "0.7.1"})) == ["verl/0001-Use-HCCL-first"]
+    assert names(sources(fork, entry).select("verl", {"verl": "0.7.1"}))[1:] == ["verl/0002-second"]
+    for facet in sources(there, entry).facet("verl", {"verl": "0.7.1"}):
         assert SelectedPatch.from_facet(facet, there).data
     assert git(fork, "worktree", "list").count("\n") == 0, "the repository does not know it"

@@ -32,7 +32,9 @@ Body: two.patch >=2.0,<3.0
 
 
 def selected_patches(root: Path, upstream: str, version: str) -> list[dict[str, object]]:
-    return list(PatchSources(root=root, shipped=None, places=(), axes={}).facet(upstream, version))
+    return list(
+        PatchSources(root=root, shipped=None, places=(), axes={}).facet(upstream, {upstream: version})
+    )
 
 
 def make(root: Path, header: str = HEADER, series: str = "fix\n", **variants: bytes) -> Path:

@@ -190,13 +190,13 @@ BINARY = (
 
 def test_no_patch_is_left_out_when_a_stack_is_written(tmp_path: Path) -> None:
     """A corrupt patch is written as it is, so that every later check counts it; a binary one with its data."""
-    imported = import_patches(plugin(tmp_path / "theirs", broken=PATCH[:-9], picture=BINARY))
+    imported = import_patches(plugin(tmp_path / "theirs", broken=PATCH[:-30], picture=BINARY))
     assert any("cut off" in problem or "too early" in problem for problem in problem_texts(imported))
     target = tmp_path / "ours" / "patches"
     write_imported(imported, target, {COMMIT: "==0.6.1"}, "us", date(2027, 1, 1))
     assert {patch.id: patch.data for patch in load_stack(target, "verl").select("0.6.1")} == {
         "verl/mod": canonical(PATCH),
-        "verl/broken": PATCH[:-9],
+        "verl/broken": PATCH[:-30] + b"\n",
         "verl/picture": BINARY,
     }
     [problem, *_more] = lint_stack(target, "verl", ["0.6.1"])

@@ -39,12 +39,12 @@ def check(name, tier=Tier.STATIC, facets=("versions",), **more):
 INPUTS = FacetInputs(
     host_python="3.11",
     host_arch="x86_64",
-    patches=lambda upstream, version: [
+    patches=lambda upstream, axes: [
         {
             "id": "p",
             "version_range": ">=0.9",
             "file": f"patches/{upstream}/p/0.9.patch",
-            "digest": f"{upstream}{version}",
+            "digest": f"{upstream}{axes[upstream]}",
             "series": 1,
         }
     ],

@@ -93,7 +93,7 @@ def test_adding_a_cell_changes_no_other_key():
 
 def test_cells_share_the_facet_of_an_upstreams_patches_until_one_is_for_their_version():
     chosen = {"1.0": [], "2.0": [], "3.0": [{"id": "vllm_ascend/fix", "digest": "d"}]}
-    inputs = replace(INPUTS, patches=lambda _upstream, version: chosen[version])
+    inputs = replace(INPUTS, patches=lambda upstream, axes: chosen[axes[upstream]])
     values = [
         facet_values(cell(vllm_ascend=version), ("patches[vllm_ascend]",), inputs)["patches[vllm_ascend]"]
         for version in chosen

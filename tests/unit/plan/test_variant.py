@@ -56,7 +56,7 @@ def test_a_variant_has_an_id_of_its_own_and_only_the_keys_that_read_its_patches_
     chosen = {
         "0.9.1": [{"id": "verl/a", "digest": "1"}, {"id": "verl/b", "digest": "2"}],
     }
-    inputs = replace(INPUTS, patches=lambda upstream, version: chosen.get(version, []))
+    inputs = replace(INPUTS, patches=lambda upstream, axes: chosen.get(axes[upstream], []))
     checks = [check("lint"), check("patched", facets=("verl_tree", "patches[verl]"))]
     whole, fewer = cell(), without_patches(cell(), ("verl/b",))
     assert patch_series(whole.axes, inputs) == ("verl/a", "verl/b")

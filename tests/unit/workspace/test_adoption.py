@@ -59,7 +59,7 @@ def test_the_plugin_gets_the_shipped_stacks_that_its_patches_are_for(tmp_path: P
     assert selected(matrix) == ["gptoss-20b-grpo"]
     sources = patch_sources(load_settings({}, {}, root), matrix)
     version = matrix.stacks["gptoss-20b-grpo"].axes["verl"]
-    assert [patch.id for patch in sources.select("verl", version)] == ["verl/d62da4950/a"]
+    assert [patch.id for patch in sources.select("verl", {"verl": version})] == ["verl/d62da4950/a"]
     unused = unused_patches(load_settings({}, {}, root), matrix)
     assert [one.reason for one in unused] == ["matrix.yaml has no axis for 'nobody'"]
 
@@ -76,7 +76,7 @@ def test_the_commits_of_a_fork_become_patches_of_the_release_before_them(tmp_pat
     (name,) = selected(matrix)
     assert matrix.stacks[name].axes["verl"] == "0.7.1"
     sources = patch_sources(load_settings({}, {}, tmp_path), matrix)
-    assert [patch.id for patch in sources.select("verl", "0.7.1")] == ["verl/0001-ours"]
+    assert [patch.id for patch in sources.select("verl", {"verl": "0.7.1"})] == ["verl/0001-ours"]
 
 
 def test_recipes_get_one_stack_for_each_folder_that_pins_versions(tmp_path: Path) -> None:
@@ -152,7 +152,8 @@ def test_quilt_and_format_patch_folders_are_found_by_what_they_change(tmp_path: 
         },
     )
     done = init(root)
-    places = {place.folder: place.upstream for place in load_matrix(root / "matrix.yaml").patch_places}
+    own = [place for place in load_matrix(root / "matrix.yaml").patch_places if not place.is_included]
+    places = {place.folder: place.upstream for place in own}
     assert places == {"debian/patches": "verl", "npu": "vllm_ascend"}
     assert "misc: 1 files, not used: they change no package" in done.output
     assert "mixed: 2 files, not used: they change several projects (verl, vllm)" in done.output
@@ -187,7 +188,7 @@ def test_a_dry_run_writes_nothing_and_existing_files_are_kept(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["a: b # c", "x\nfake: 1", "'\"{}[]", "日本", "-"])
 def test_odd_names_of_folders_stay_data(name: str, tmp_path: Path) -> None:
     root = write(tmp_path / "r", {f"{name}/0001-x.patch": PATCH.format("verl")})
-    (place,) = matrix_of(root).patch_places
+    (place,) = (place for place in matrix_of(root).patch_places if not place.is_included)
     assert (place.upstream, place.folder) == ("verl", name)
     yaml.safe_load((root / ".github/workflows/npu-matrix.yml").read_text())
 
