@@ -10,7 +10,7 @@ from typing import Any
 from harness.builds.lock.base_image import SOC_VERSIONS, BaseImage, default_base_image
 from harness.builds.lock.omitted_packages import has_cuda_torch, omitted_packages
 from harness.errors import InputError
-from harness.matrix.model.environment_facets import PinsFacet, PlatformFacet
+from harness.matrix.model.environment_facets import UNREAD, PinsFacet, PlatformFacet
 from harness.measurements import read_shape
 from harness.serialisation import json_form
 from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_lock
@@ -231,9 +231,16 @@ class LockFacets:
 
     @classmethod
     def read(cls, facets: Mapping[str, Any]) -> LockFacets:
-        """The facets in a mapping of facet names to JSON values; `pins` and `platform` are required."""
+        """The facets in a mapping of facet names to JSON values; `pins` and `platform` are required.
+
+        InputError if the patches of the cell are not known.
+        """
         names = ("patches[verl]", "patches[vllm_ascend]", "patches[others]")
         patches = [patch for name in names for patch in facets.get(name, ())]
+        for unread in (patch[UNREAD] for patch in patches if UNREAD in patch):
+            raise InputError(
+                "the patches of this cell are not known", why=unread["reason"], fix=unread["remedy"]
+            )
         return read_shape(cls, {"pins": facets["pins"], "platform": facets["platform"], "patches": patches})
 
 
