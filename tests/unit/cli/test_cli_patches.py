@@ -203,7 +203,7 @@ def test_what_is_imported_is_a_stack_of_ours(patches: Any, upstream: Git, tmp_pa
 def test_a_corrupt_patch_is_imported_named_and_counted(patches: Any, upstream: Git, tmp_path: Path) -> None:
     commit = upstream("rev-parse", "v1.0")
     theirs, ours = plugin(tmp_path / "theirs", commit, made(upstream)), tmp_path / "ours"
-    (theirs / "patch" / "verl" / commit[:9] / "cut.patch").write_text(made(upstream)[:-3])
+    (theirs / "patch" / "verl" / commit[:9] / "cut.patch").write_text(made(upstream)[:-40])
     assert "cut.patch" in patches("import", theirs, "--out", ours, "--owner", "us", code=1)
     assert (ours / "verl" / "series").read_text().split() == ["cut", "seven"]
     said = patches("check", "--patches", ours, "--repo", upstream.folder, "--ref", "v1.0", code=1)

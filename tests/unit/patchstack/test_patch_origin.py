@@ -32,7 +32,9 @@ def origin(tmp_path: Path) -> Path:
 
 
 def selected_patches(root: Path, upstream: str, version: str) -> list[dict[str, object]]:
-    return list(PatchSources(root=root, shipped=None, places=(), axes={}).facet(upstream, {upstream: version}))
+    return list(
+        PatchSources(root=root, shipped=None, places=(), axes={}).facet(upstream, {upstream: version})
+    )
 
 
 def test_a_fresh_import_has_its_origin_and_no_problem(origin: Path, tmp_path: Path) -> None:
