@@ -55,6 +55,8 @@ class TreeSurface(ApiSurface):
         self._words = WordIndex()
         self._methods: set[str] = set()
         self._recorded: set[Reading] = set()
+        self._found: dict[str, tuple[NameLookup, frozenset[Reading]]] = {}
+        self._finders: dict[Reading, set[str]] = {}
         self._members: dict[str, str] = {}
         self._compiled: set[str] = set()
         self._openness = cache(openness)
@@ -79,9 +81,27 @@ class TreeSurface(ApiSurface):
             # A module can be a file and a folder: the file that is there counts.
             if module.partition(".")[0] in self._tops and not (new is None and known not in {None, path}):
                 changed |= self._replace(module, path, new)
+        for reading in changed & self._finders.keys():
+            for dotted in self._finders.pop(reading):
+                self._found.pop(dotted, None)
         if self._openness.cache_info().currsize > KEPT:
             self._openness, self._class_attributes = cache(openness), cache(class_attributes)
         return changed
+
+    def find(self, dotted: str, depth: int = 0) -> NameLookup:
+        """Look up `package.module.Class.attribute`. What several uses look up is looked up once."""
+        if depth:
+            return super().find(dotted, depth)
+        if dotted not in self._found:
+            before, self._recorded = self._recorded, set()
+            found = super().find(dotted)
+            readings, self._recorded = frozenset(self._recorded), before
+            self._found[dotted] = found, readings
+            for reading in readings:
+                self._finders.setdefault(reading, set()).add(dotted)
+        found, readings = self._found[dotted]
+        self._recorded |= readings
+        return found
 
     def _replace(self, module: str, path: str, new: str | None) -> set[Reading]:
         changed = {Reading("text", module)}

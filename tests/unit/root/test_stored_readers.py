@@ -157,7 +157,7 @@ READERS: dict[str, Probe | str] = {
     "compat/lint/shell/syntax_tree.py:_parsed": PROCESS,
     "compat/surface/operator_schema.py:read_operators": SHIPPED,
     "compat/uses/analysis_cache.py:__enter__": Probe(write_analyses, read_analyses),
-    "compat/uses/analysis_cache.py:get_many": IN_MEMORY,
+    "compat/uses/analysis_cache.py:load": IN_MEMORY,
     "compat/uses/analysis_process.py:analyse": SAME_TASK,
     "compat/uses/analysis_process.py:serve": SAME_TASK,
     "convergence/decision/reference_set.py:load": Probe(copy_reference, reference_set.load),
