@@ -151,7 +151,7 @@ READERS: dict[str, Probe | str] = {
     "cell_program/torch_device.py:_published": PROCESS,
     "code_graph/stored_facts.py:read_json": Probe(write_code_facts, read_json),
     "compat/lint/hydra_compose.py:_groups": SHIPPED,
-    "compat/lint/hydra_loader.py:_compose_config_from_defaults_list": IN_MEMORY,
+    "compat/lint/hydra_loader.py:_load_configuration_impl": IN_MEMORY,
     "compat/lint/python_program.py:runtime_variables": WRITTEN_BY_USERS,
     "compat/lint/ruleset.py:_read": SHIPPED,
     "compat/lint/shell/syntax_tree.py:_parsed": PROCESS,
