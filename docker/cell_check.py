@@ -67,7 +67,10 @@ def before(cell: dict[str, Any], options: argparse.Namespace) -> Iterator[Check]
     )
     if cell["cann"]:
         yield _cann(cell)
-        yield from _driver(cell, needed=not options.no_driver)
+        if options.no_driver and not version_in(DRIVER):
+            print("skipped driver: an installation needs none; `cell_check.py device` does")
+        else:
+            yield _driver(cell, "on a machine without an NPU: --no-driver")
 
 
 def _python(cell: dict[str, Any]) -> Check:
@@ -94,25 +97,20 @@ def _cann(cell: dict[str, Any]) -> Check:
     )
 
 
-def _driver(cell: dict[str, Any], *, needed: bool) -> Iterator[Check]:
-    """The driver of this machine, which a container gets from its host when it starts."""
+def _driver(cell: dict[str, Any], without: str) -> Check:
+    """The driver of this machine, or the host of this container. without: what to do if there is none."""
     driver = version_in(DRIVER)
-    if not driver and not needed:
-        print("skipped driver: an installation needs none; `cell_check.py device` does")
-        return
     oldest = ".".join(map(str, cell["driver_at_least"]))
     line = [int(part) for part in re.findall(r"\d+", driver)[:2]]
-    yield Check(
+    if driver and cell["driver"] and driver.lower() != cell["driver"].lower():
+        print(f"note    the source of this cell has driver {cell['driver']}, this machine {driver}")
+    return Check(
         bool(driver) and line >= cell["driver_at_least"],
         f"driver {driver or 'not found'} ({DRIVER}); CANN {cell['cann']} is published with "
         f"{f'{oldest} or later' if oldest else 'any'}",
         "the runtime of CANN calls the driver",
-        "install a newer driver and firmware, or export a cell with an older CANN"
-        if driver
-        else "on a machine without an NPU: --no-driver; in a container: mount /usr/local/Ascend/driver",
+        "install a newer driver and firmware, or export a cell with an older CANN" if driver else without,
     )
-    if driver and cell["driver"] and driver.lower() != cell["driver"].lower():
-        print(f"note    the source of this cell has driver {cell['driver']}, this machine {driver}")
 
 
 def after(cell: dict[str, Any], _options: argparse.Namespace) -> Iterator[Check]:
@@ -158,7 +156,9 @@ def device(cell: dict[str, Any], _options: argparse.Namespace) -> Iterator[Check
     if not cell["cann"]:
         yield Check(False, "this cell has no NPU", "its device is the CPU or simulated", "use `after`")
         return
-    yield from _driver(cell, needed=True)
+    yield _driver(
+        cell, "start the container with the devices and the driver of the host, as the compose file does"
+    )
     for module in ("torch", "torch_npu"):
         imported = _imported(module)
         yield imported
@@ -195,10 +195,13 @@ def _imported(module: str) -> Check:
     try:
         importlib.import_module(module)
     except Exception as error:  # noqa: BLE001 - reported, whatever a module raises
+        root: BaseException = error
+        while root.__cause__ is not None:
+            root = root.__cause__
         return Check(
             False,
             f"import {module}",
-            f"{type(error).__name__}: {error}",
+            f"{type(root).__name__}: {root}",
             "source set_env.sh of CANN first; npu-matrix triage LOG explains the error",
         )
     return Check(True, f"import {module}")

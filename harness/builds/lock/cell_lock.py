@@ -40,6 +40,9 @@ TOOLS_OF = {"torch-npu": ("cmake", "g++", "make", "unzip", "wget")}
 PIP = "python3 -m pip install"
 # setuptools-scm and the builds of kernels need the submodules, which a fetch of one commit leaves empty.
 SUBMODULES = "if [ -f .gitmodules ]; then git submodule update -q --init --recursive; fi"
+# Packages that PyTorch also builds for the CPU, as versions like 2.9.0+cpu, and the index that has these.
+CPU_BUILDS = frozenset({"torch", "torchvision", "torchaudio"})
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 SAFE = re.compile(r"[A-Za-z0-9][\w.+:/@~-]*")
 
 
@@ -313,11 +316,17 @@ def make_lock(
         package_index={
             name: tuple(url for url in urls if searched is None or url in searched)
             for name, urls in pins.index.items()
-        },
+        }
+        | index_of_cpu_builds(packages),
         package_env={normal_name(name): _safe_env(values) for name, values in pins.build_env.items()},
         wheels=fitting,
         without_wheel=tuple(sorted(set(without_wheel) - set(omitted))),
     )
+
+
+def index_of_cpu_builds(packages: Iterable[LockedPackage]) -> dict[str, tuple[str, ...]]:
+    """The index of builds such as torch 2.9.0+cpu, which the usual index does not have."""
+    return {one.name: (CPU_INDEX,) for one in packages if one.name in CPU_BUILDS and "+cpu" in one.version}
 
 
 def _base_image(axes: Mapping[str, str], python: str, name: str, registry: str) -> BaseImage:

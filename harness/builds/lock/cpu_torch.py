@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from harness.builds.lock.cell_lock import CellLock
+from harness.builds.lock.cell_lock import CPU_BUILDS, CPU_INDEX, CellLock, index_of_cpu_builds
 from harness.builds.lock.extra_requirements import resolve_with_pins
 from harness.builds.lock.omitted_packages import omitted_packages
 from harness.errors import InfrastructureError
 from harness.sources.packages.index_settings import index_environment
-
-BUILDS = frozenset({"torch", "torchvision", "torchaudio"})
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def with_cpu_torch(lock: CellLock, environ: Mapping[str, str]) -> CellLock:
@@ -28,13 +25,13 @@ def with_cpu_torch(lock: CellLock, environ: Mapping[str, str]) -> CellLock:
     """
     if not lock.has_cuda_torch:
         return lock
-    wanted = [f"{one.name}=={one.version}+cpu" for one in lock.packages if one.name in BUILDS]
+    wanted = [f"{one.name}=={one.version}+cpu" for one in lock.packages if one.name in CPU_BUILDS]
     settings = index_environment(environ).with_indexes((CPU_INDEX,))
     try:
-        resolved = resolve_with_pins(lock, wanted, settings, free=BUILDS)
+        resolved = resolve_with_pins(lock, wanted, settings, free=CPU_BUILDS)
     except InfrastructureError:
         return lock
-    builds = {package.name: package for package in resolved if package.name in BUILDS}
+    builds = {package.name: package for package in resolved if package.name in CPU_BUILDS}
     packages = tuple(
         replace(builds[one.name], via=one.via) if one.name in builds else one for one in lock.packages
     )
@@ -43,5 +40,5 @@ def with_cpu_torch(lock: CellLock, environ: Mapping[str, str]) -> CellLock:
         lock,
         packages=tuple(package for package in packages if package.name not in omitted),
         omitted=dict(sorted({**lock.omitted, **omitted}.items())),
-        package_index={**lock.package_index, **dict.fromkeys(builds, (CPU_INDEX,))},
+        package_index={**lock.package_index, **index_of_cpu_builds(packages)},
     )

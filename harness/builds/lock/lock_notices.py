@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.builds.lock.cell_lock import TOOLS_OF, WHEELS_BY, CellLock, without_tag
-from harness.builds.lock.cpu_torch import CPU_INDEX
+from harness.builds.lock.cell_lock import CPU_INDEX, TOOLS_OF, WHEELS_BY, CellLock, without_tag
 
 
 def lock_notices(lock: CellLock) -> tuple[str, ...]:

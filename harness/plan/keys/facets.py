@@ -22,6 +22,7 @@ HOST_PYTHON = "host"
 PATCHED = ("verl", "vllm_ascend")
 #: The facet with the patches of all other axes, applied after those.
 OTHER_PATCHES = "patches[others]"
+#: The architecture of NPU hosts for cells without the axis `arch`.
 NPU_HOST_ARCHITECTURE = "aarch64"
 
 
@@ -73,7 +74,7 @@ def _platform(cell: Cell, inputs: FacetInputs) -> Any:
     chosen = inputs.host_python if python == HOST_PYTHON else python
     if cell.device != "npu":
         return to_json(PlatformFacet(python=chosen, arch=inputs.host_arch, host=True))
-    return to_json(PlatformFacet(python=chosen, arch=NPU_HOST_ARCHITECTURE))
+    return to_json(PlatformFacet(python=chosen, arch=cell.axes.get("arch", NPU_HOST_ARCHITECTURE)))
 
 
 def _device(cell: Cell, inputs: FacetInputs) -> Any:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import pytest
-
 from harness.builds.export.export_formats import EXPORTS
 from harness.builds.lock import cpu_torch
 from harness.builds.lock.cell_lock import CellLock, LockFacets, make_lock
@@ -34,19 +32,16 @@ def lock(device: str = "npu") -> CellLock:
     return make_lock(facets, LOCK, cell="c", title="c", axes={"cann": "8.5.0", "soc": "a2", "device": device})
 
 
-def test_the_build_for_the_cpu_is_pinned_and_cuda_left_out(
-    wheels: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_build_for_the_cpu_is_pinned_and_cuda_left_out(wheels: Any) -> None:
     wheels.add("torch", "2.9.0+cpu", "jinja2")
     wheels.add("torch", "2.9.0", "nvidia-cublas-cu12")
     wheels.add("jinja2", "3.1.6")
-    monkeypatch.setattr(cpu_torch, "CPU_INDEX", "https://torch.example/whl/cpu")
     made = cpu_torch.with_cpu_torch(lock(), os.environ)
     [package] = made.packages
     assert (package.name, package.version) == ("torch", "2.9.0+cpu")
     assert all(digest.startswith("sha256:") and len(digest) == 71 for digest in package.hashes)
     assert set(made.omitted) == {"cuda-bindings", "nvidia-cublas-cu12", "triton"}
-    assert "--extra-index-url https://torch.example/whl/cpu\ntorch==2.9.0+cpu \\\n" in EXPORTS[
+    assert "--extra-index-url https://download.pytorch.org/whl/cpu\ntorch==2.9.0+cpu \\\n" in EXPORTS[
         "requirements"
     ](made)
     assert not any("build for CUDA" in notice for notice in lock_notices(made))
@@ -64,3 +59,9 @@ def test_other_cells_keep_their_torch(wheels: Any) -> None:
     wheels.add("torch", "2.9.0+cpu")
     for device in ("sim", "cpu"):
         assert cpu_torch.with_cpu_torch(lock(device), os.environ) == lock(device)
+
+
+def test_a_resolved_build_for_the_cpu_names_its_index() -> None:
+    facets = LockFacets(pins=PinsFacet(), platform=PlatformFacet(python="3.11.7", arch="x86_64"))
+    made = make_lock(facets, "torch==2.9.0+cpu \\\n    --hash=sha256:bb\n", cell="c", title="c", axes={})
+    assert "--extra-index-url https://download.pytorch.org/whl/cpu\n" in EXPORTS["requirements"](made)
