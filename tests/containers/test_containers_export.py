@@ -1,84 +1,202 @@
-"""BuildKit builds an exported Dockerfile; a replacement of pip records its arguments."""
+"""Docker builds exported Dockerfiles on an image that has a CANN installation, and runs the results.
+
+The packages are tiny wheels; everything else is real: pip, patch, the checks before and after.
+"""
 
 from __future__ import annotations
 
+import ensurepip
+import json
 import os
+import platform
 import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import BASE, REPOSITORY, program
+import yaml
+from conftest import BASE, program
 from daemon import image_history
+from wheelhouse import Wheels
 
 from harness.builds.engines.docker_engine import DockerEngine
-from harness.builds.export.docker_context import docker_context
-from harness.builds.lock.cell_lock import LockFacets, PatchFile, make_lock
-from harness.digest import digest_bytes
+from harness.builds.export.container_files import ContainerOptions
+from harness.builds.export.export_formats import export_files
+from harness.builds.lock.cell_lock import CellLock, LockFacets, PatchFile, make_lock
+from harness.digest import digest_bytes, digest_file
 from harness.matrix.model.environment_facets import PinsFacet, PlatformFacet
 
-# Records the arguments and whether it can read its configuration; installs nothing.
-PIP = """
-import pathlib, sys
-conf = pathlib.Path("/etc/pip.conf")
-with open("/pip.log", "a") as log:
-    print(*sys.argv[1:], len(conf.read_text()) if conf.exists() else "no conf", file=log)
-"""
-LOCK = """\
-torch==2.9.0 --hash=sha256:aa
-    # via -r requirements.in
-verl==0.9.1 --hash=sha256:bb
-    # via -r requirements.in
-"""
+# The Python of Debian bookworm.
+PYTHON = "3.11"
 PATCH = b"--- a/verl/a.py\n+++ b/verl/a.py\n@@ -1 +1 @@\n-A = 1\n+A = 2\n"
 PURELIB = "import sysconfig; print(sysconfig.get_path('purelib'))"
+IMAGE = "local/cann:8.5.0"
+DOCKERFILE = f"""\
+FROM {BASE}
+COPY pip.whl /opt/
+COPY simple /simple
+RUN rm -f /usr/lib/python3*/EXTERNALLY-MANAGED
+ENV PYTHONPATH=/opt/pip.whl
+RUN mkdir -p /usr/local/Ascend/ascend-toolkit/latest/{platform.machine()}-linux && \\
+    printf 'package_name=toolkit\\nversion=8.5.0\\n' \\
+      > /usr/local/Ascend/ascend-toolkit/latest/{platform.machine()}-linux/ascend_toolkit_install.info && \\
+    printf 'export ASCEND_HOME_PATH=/usr/local/Ascend/ascend-toolkit/latest\\n' \\
+      > /usr/local/Ascend/ascend-toolkit/set_env.sh
+ENTRYPOINT ["/bin/bash", "-c", "source /usr/local/Ascend/ascend-toolkit/set_env.sh && exec \\"$@\\"", "--"]
+"""
 
 
-def test_an_exported_dockerfile_builds(docker: DockerEngine, docker_host: str, tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Docker:
+    """The command `docker` of a daemon. buildkit: whether it builds with BuildKit."""
+
+    environ: Mapping[str, str]
+    buildkit: bool
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        argv = [program("docker"), *arguments]
+        return subprocess.run(argv, env=self.environ, capture_output=True, text=True)
+
+    def build(self, folder: Path, tag: str, *more: str) -> subprocess.CompletedProcess[str]:
+        progress = ("--progress", "plain") if self.buildkit else ()
+        return self("build", *progress, "--network", "none", "--tag", tag, *more, str(folder))
+
+    def run(self, image: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self("run", "--rm", "--network", "none", image, *arguments)
+
+
+@pytest.fixture
+def docker_command(request: pytest.FixtureRequest, docker_host: str) -> Docker:
+    """With BuildKit if a client here has it, or as the test's parameter says."""
     client = program("docker")
     engine = DockerEngine({"DOCKER_HOST": docker_host, "PATH": str(Path(client).parent)})
-    if engine.builder != "buildkit":
-        engine.close()
-        pytest.skip("no client here can build with BuildKit")
+    builder = engine.builder
     engine.close()
-    base = tmp_path / "base"
+    buildkit = getattr(request, "param", builder == "buildkit")
+    if buildkit and builder != "buildkit":
+        pytest.skip("no client here can build with BuildKit")
+    environ = {**os.environ, "DOCKER_HOST": docker_host, "DOCKER_BUILDKIT": str(int(buildkit))}
+    return Docker(environ, buildkit)
+
+
+@pytest.fixture
+def lock(docker_command: Docker, tmp_path: Path) -> CellLock:
+    """A lock of three packages and a patch, whose base image was built."""
+    base, root = tmp_path / "base", tmp_path / "root"
     base.mkdir()
-    (base / "pip.py").write_text(PIP)
-    (base / "Dockerfile").write_text(
-        f"FROM {BASE}\n"
-        f"COPY pip.py /usr/lib/python3/dist-packages/pip/__main__.py\n"
-        f'RUN mkdir -p $(python3 -c "{PURELIB}")/verl && echo \'A = 1\' > $(python3 -c "{PURELIB}")/verl/a.py\n'
-    )
-    environ = {**os.environ, "DOCKER_HOST": docker_host, "DOCKER_BUILDKIT": "1"}
-
-    def build(folder: Path, tag: str, *more: str) -> str:
-        argv = [client, "build", "--progress", "plain", "--network", "none", "--tag", tag, *more, str(folder)]
-        done = subprocess.run(argv, env=environ, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stderr
-
-    build(base, "python:3.11-slim")
-    root = tmp_path / "root"
     (root / "patches").mkdir(parents=True)
     (root / "patches/fix.patch").write_bytes(PATCH)
-    (root / "docker").symlink_to(REPOSITORY / "docker")
+    wheels = Wheels(base / "wheels")
+    entries = ""
+    for name, version, files in (
+        ("torch", "2.9.0", {}),
+        ("torch-npu", "2.9.0", {}),
+        ("verl", "0.9.1", {"verl/a.py": "A = 1\n"}),
+    ):
+        wheel = wheels.add(name, version, files=files)
+        folder = base / "simple" / name
+        folder.mkdir(parents=True)
+        wheel.rename(folder / wheel.name)
+        (folder / "index.html").write_text(f'<a href="{wheel.name}">{wheel.name}</a>')
+        digest = digest_file(folder / wheel.name)
+        entries += f"{name}=={version} --hash=sha256:{digest}\n    # via -r requirements.in\n"
+    [pip] = (Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")
+    (base / "pip.whl").write_bytes(pip.read_bytes())
+    (base / "Dockerfile").write_text(DOCKERFILE)
+    done = docker_command.build(base, IMAGE)
+    assert done.returncode == 0, done.stderr[-3000:]
     facets = LockFacets(
         pins=PinsFacet(),
-        platform=PlatformFacet(python="3.11", arch="x86_64"),
+        platform=PlatformFacet(python=PYTHON, arch=platform.machine()),
         patches=(PatchFile(id="verl/fix", file="patches/fix.patch", digest=digest_bytes(PATCH)),),
     )
-    lock = make_lock(facets, LOCK, cell="a-cell", title="a cell", axes={}, inconsistencies=["odd (a table)"])
-    for name, data in docker_context(lock, root).items():
-        (tmp_path / "context" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "context" / name).write_bytes(data)
-    (tmp_path / "pip.conf").write_text("[global]\nindex-url = https://u:hunter2@mirror.example/simple\n")
-    build(tmp_path / "context", "exported:1", "--secret", f"id=pip.conf,src={tmp_path / 'pip.conf'}")
-    script = f'cat /pip.log; cat $(python3 -c "{PURELIB}")/verl/a.py'
-    argv = [client, "run", "--rm", "--network", "none", "exported:1", "bash", "-c", script]
-    said = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True).stdout.splitlines()
-    size = (tmp_path / "pip.conf").stat().st_size
-    assert said == [
-        f"install --no-deps --require-hashes -r /cell/layers/torch.txt {size}",
-        f"install --no-deps --require-hashes -r /cell/layers/verl.txt {size}",
-        "A = 2",
-    ]
+    return make_lock(
+        facets, entries, cell="a-cell", title="a cell", axes={"cann": "8.5.0", "soc": "a2"}, base_image=IMAGE
+    )
+
+
+def export(lock: CellLock, shape: str, docker: Docker, folder: Path) -> Path:
+    target = folder / shape
+    options = ContainerOptions(buildkit=docker.buildkit, image="exported:1")
+    for name, data in export_files(lock, shape, folder / "root", options).items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_bytes(data)
+    return target
+
+
+def build(context: Path, docker: Docker, *more: str) -> subprocess.CompletedProcess[str]:
+    """Build with the packages of the image's folder /simple, which pip is told by secret or by argument."""
+    index = ["--build-arg", "PIP_INDEX_URL=file:///simple"]
+    if docker.buildkit:
+        (context.parent / "pip.conf").write_text("# hunter2\n[global]\nindex-url = file:///simple\n")
+        index = ["--secret", f"id=pip.conf,src={context.parent / 'pip.conf'}"]
+    return docker.build(context, "exported:1", *index, *more)
+
+
+@pytest.mark.parametrize("docker_command", [True, False], ids=["buildkit", "no-buildkit"], indirect=True)
+def test_an_exported_dockerfile_builds_and_its_image_checks_itself(
+    lock: CellLock, docker_command: Docker, docker: DockerEngine, tmp_path: Path
+) -> None:
+    done = build(export(lock, "dockerfile", docker_command, tmp_path), docker_command)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    said = done.stdout + done.stderr
+    assert "CANN 8.5.0" in said
+    assert "skipped driver" in said
+    assert "3 of 3 packages as locked" in said
+    patched = docker_command.run("exported:1", "bash", "-c", f'cat $(python3 -c "{PURELIB}")/verl/a.py')
+    assert patched.stdout == "A = 2\n"
     assert "hunter2" not in image_history(docker, "exported:1")
+    probe = docker_command.run("exported:1", "python3", "/cell/cell_check.py", "device", "/cell/cell.json")
+    assert probe.returncode == 1
+    assert "FAILED  driver not found" in probe.stdout
+    assert "start the container with the devices and the driver of the host" in probe.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"axes": {"cann": "8.3.RC1", "soc": "a2"}}, "FAILED  CANN 8.5.0"),
+        ({"python": "3.10"}, f"FAILED  Python {PYTHON}"),
+        ({"arch": "riscv64"}, f"FAILED  architecture {platform.machine()}; the cell is for riscv64"),
+    ],
+)
+def test_a_wrong_base_image_is_refused_before_anything_is_installed(
+    lock: CellLock, docker_command: Docker, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    done = build(export(replace(lock, **change), "dockerfile", docker_command, tmp_path), docker_command)
+    assert done.returncode != 0
+    said = done.stdout + done.stderr
+    assert message in said
+    assert "to do: " in said
+    assert "Successfully installed" not in said
+
+
+def test_compose_bake_and_devcontainer_build_and_run_the_image(
+    lock: CellLock, docker_command: Docker, tmp_path: Path
+) -> None:
+    """Each file as its tool reads it, for a simulated cell, which needs no device of the host."""
+    simulated = replace(lock, axes={**lock.axes, "device": "sim"})
+    composed = export(simulated, "compose", docker_command, tmp_path)
+    service = yaml.safe_load((composed / "compose.yaml").read_text())["services"]["cell"]
+    platform_option = ("--platform", service["platform"])
+    assert build(composed / service["build"]["context"], docker_command, *platform_option).returncode == 0
+    options = [*platform_option, "--shm-size", service["shm_size"]]
+    done = docker_command("run", "--rm", *options, service["image"], *service["command"])
+    assert (done.returncode, "3 of 3 packages as locked" in done.stdout) == (0, True), done.stdout
+
+    baked = export(simulated, "bake", docker_command, tmp_path)
+    target = json.loads((baked / "docker-bake.json").read_text())["target"]["cell"]
+    again = build(baked / target["context"], docker_command, "--file", str(baked / target["dockerfile"]))
+    assert again.returncode == 0
+
+    developed = export(simulated, "devcontainer", docker_command, tmp_path) / ".devcontainer"
+    content = json.loads((developed / "devcontainer.json").read_text())
+    context = developed / content["build"]["context"]
+    dockerfile = developed / content["build"]["dockerfile"]
+    assert build(context, docker_command, "--file", str(dockerfile)).returncode == 0
+    # Dev containers replace the entry point.
+    options = [*content["runArgs"], "--entrypoint", content["postCreateCommand"][0]]
+    done = docker_command("run", "--rm", *options, "exported:1", *content["postCreateCommand"][1:])
+    assert done.returncode == 0, done.stdout + done.stderr
