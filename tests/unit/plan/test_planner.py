@@ -69,6 +69,13 @@ def test_a_host_of_another_architecture_runs_no_hardware_check():
     assert entry.skip.reason == "the cell is for aarch64, this host is x86_64"
 
 
+def test_the_axis_arch_names_the_architecture_of_an_npu_host():
+    host = HostFacts(npu=NpuFacts(cards=8, soc="a2", driver="25.5.0"), arch="x86_64")
+    checks = [check("loss", facets=("platform",), device=True)]
+    (entry,) = plan([cell("npu", soc="a2", cann="8.5.0", arch="x86_64")], checks, host).entries
+    assert entry.key
+
+
 def test_a_host_with_fitting_cards_plans_the_hardware_check():
     host = HostFacts(npu=NpuFacts(cards=8, soc="a2", driver="25.5.0"))
     (entry,) = plan([cell("npu", soc="a2", cann="8.5.0")], [check("loss", device=True)], host).entries
