@@ -12,6 +12,7 @@ from harness.serialisation import dumps
 
 if TYPE_CHECKING:
     from harness.workspace.adoption.first_files import FirstFile
+    from harness.workspace.adoption.repository_survey import RepositorySurvey
 
 
 @click.command(
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Replace files that exist. Default: they are kept.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(folder: Path, *, dry_run: bool, force: bool, as_json: bool) -> None:
-    """Write matrix.yaml, a gate workflow and .gitignore for the repository in FOLDER.
+    """Write matrix.yaml, a gate and .gitignore for the repository in FOLDER.
+
+    The gate is for the server of the remote `origin` (GitHub, GitLab, GitCode), else for the CI system whose
+    files are here. Without both it is a GitHub workflow. `npu-matrix ci` writes the others.
 
     The repository is searched for patches (folders by commit of the verl_npu plugin, Ascend recipes, quilt
     series, git format-patch, the branch of a fork), launch scripts, pinned versions and workflows. The new
@@ -46,7 +50,7 @@ def command(folder: Path, *, dry_run: bool, force: bool, as_json: bool) -> None:
         )
     shipped = load_matrix(shipped_file(MATRIX_FILE))
     survey = survey_repository(root, shipped.axes)
-    files = first_files(survey, shipped, force=force)
+    files = first_files(survey, shipped, gates=_gates(survey), force=force)
     if not dry_run:
         _write(root, files)
     if as_json:
@@ -62,7 +66,8 @@ def command(folder: Path, *, dry_run: bool, force: bool, as_json: bool) -> None:
             click.echo("".join(f"    {line}\n" for line in file.text.splitlines()), nl=False)
     if not dry_run:
         click.echo("\nnext:\n  npu-matrix run                              the first report")
-        click.echo("  npu-matrix gate --base main --run --run-base  what a change breaks")
+        gate = f"npu-matrix gate --base {survey.branch or 'main'} --run --run-base"
+        click.echo(f"  {gate:<42}  what a change breaks")
 
 
 #: action -> what is printed when files are written, and with --dry-run.
@@ -72,6 +77,19 @@ _VERBS = {
     "keep": ("kept", "would keep"),
     "replace": ("replaced", "would replace"),
 }
+
+
+def _gates(survey: RepositorySurvey) -> list[tuple[str, str]]:
+    """Name and text of the files of the gate for the CI system of a repository; none for GitHub."""
+    from harness.workspace.ci.gate_pipelines import PROVIDERS, PipelineOptions, pipeline_file
+
+    if survey.ci not in PROVIDERS:
+        return []
+    made = pipeline_file(survey.ci, PipelineOptions(branch=survey.branch or "main"))
+    files = [(made.name, made.text)]
+    if survey.ci == "gitlab" and not (survey.root / ".gitlab-ci.yml").exists():
+        files.append((".gitlab-ci.yml", f"include:\n  - local: {made.name}\n"))
+    return files
 
 
 def _write(root: Path, files: tuple[FirstFile, ...]) -> None:

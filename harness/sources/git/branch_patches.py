@@ -20,7 +20,8 @@ _NAME = re.compile(r"branch-patches/([0-9a-f]{40,64})-([0-9a-f]{40,64})/([A-Za-z
 _EVERYTHING = "-"
 #: How patch files of another repository are named: by its commit, and the path there.
 _COMMIT_FILE = re.compile(r"commit-patches/([0-9a-f]{40,64})/(.+)")
-_OWN_FILES = ("matrix.yaml", "npu-matrix.toml", ".gitignore", ".github/")
+_CI_FILES = (".github/", ".gitlab", ".gitcode/", "Jenkinsfile")
+_OWN_FILES = ("matrix.yaml", "npu-matrix.toml", ".gitignore", *_CI_FILES)
 #: A longer branch is no patch stack, and a wrong base gives thousands of commits.
 MAX_COMMITS = 500
 

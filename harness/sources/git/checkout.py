@@ -16,6 +16,8 @@ class GitCheckout:
         self.root = root
         done = run_git(root, "rev-parse", "--show-toplevel")
         self.is_git = done.returncode == 0
+        #: The top folder of the repository, which may be above `root`.
+        self.top = Path(os.fsdecode(done.stdout).rstrip("\n")) if self.is_git else root
 
     def files(self) -> Iterable[str]:
         """The files below the folder that git tracks or would add."""
@@ -33,9 +35,18 @@ class GitCheckout:
         """The nearest tag before HEAD that matches the glob, or ""."""
         return self._text("describe", "--tags", "--abbrev=0", f"--match={pattern}", "HEAD")
 
+    def merge_base(self, one: str, other: str) -> str:
+        """The newest common commit, or ""."""
+        return self._text("merge-base", one, other)
+
+    def branch(self) -> str:
+        """The branch that others are merged into: that of `origin`, else the current one, else ""."""
+        remote = self._text("symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD")
+        return remote.removeprefix("origin/") or self._text("symbolic-ref", "--quiet", "--short", "HEAD")
+
     def count(self, base: str, head: str) -> int | None:
         """The number of commits of `head` that `base` does not have; None if they have no common commit."""
-        if not self._text("merge-base", base, head):
+        if not self.merge_base(base, head):
             return None
         return int(self._text("rev-list", "--count", f"{base}..{head}") or 0)
 

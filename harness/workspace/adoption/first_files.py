@@ -43,14 +43,22 @@ class FirstFile:
     action: str
 
 
-def first_files(survey: RepositorySurvey, shipped: Matrix, *, force: bool = False) -> tuple[FirstFile, ...]:
-    """What `init` writes; existing files are kept unless `force`."""
+def first_files(
+    survey: RepositorySurvey, shipped: Matrix, *, gates: Sequence[tuple[str, str]] = (), force: bool = False
+) -> tuple[FirstFile, ...]:
+    """What `init` writes; existing files are kept unless `force`.
+
+    gates: name and text of the files of a gate; without them, a GitHub workflow is written.
+    """
     matrix = matrix_text(survey, shipped)
     # A mistake here would be found by the user's next command.
     parse_matrix(matrix, MATRIX_FILE)
     return (
         _new(survey.root, MATRIX_FILE, matrix, force=force),
-        _new(survey.root, WORKFLOW, workflow_text(survey, shipped), force=force),
+        *(
+            _new(survey.root, name, text, force=force)
+            for name, text in gates or ((WORKFLOW, workflow_text(survey, shipped)),)
+        ),
         _ignore(survey.root),
     )
 
@@ -111,10 +119,13 @@ def _patches_section(survey: RepositorySurvey) -> Iterator[str]:
         upstream = f", upstream: {found.upstream}" if found.upstream else ""
         folder = _quoted(found.folder)
         entries.append(f"  - {{folder: {folder}{layout}{upstream}}}  # {len(found.files)} files")
-    if survey.fork and survey.fork.base and survey.fork.commits:
+    if survey.fork and survey.fork.base:
         fork = survey.fork
         base = _quoted(fork.base)
-        entries.append(f"  - {{branch: HEAD, base: {base}, upstream: {fork.axis}}}  # {fork.commits} commits")
+        note = f"; {fork.of} of today: change it, and the stack, when you merge" if fork.of else ""
+        entries.append(
+            f"  - {{branch: HEAD, base: {base}, upstream: {fork.axis}}}  # {fork.commits} commits{note}"
+        )
     if not any(entry.startswith("  -") for entry in entries):
         yield from (f"#{entry[3:]}" for entry in entries)
         return
@@ -142,8 +153,9 @@ def _own_stacks(survey: RepositorySurvey, shipped: Matrix) -> list[OwnStack]:
         axes = {axis: (pin.version, pin.where) for axis, pin in pins.items()}
         files = dict.fromkeys(pin.where.rpartition(":")[0] for pin in pins.values())
         if fork and fork.base and fork.version:
-            axes[fork.axis] = (fork.version, f"the release before HEAD; base {fork.base}")
-            files[f"git history, {fork.base}"] = None
+            base = f"where HEAD left {fork.of}" if fork.of else f"the release before HEAD; base {fork.base}"
+            axes[fork.axis] = (fork.version, base)
+            files[f"git history, {fork.of or fork.base}"] = None
         if not _NPU_AXES & axes.keys():
             continue
         axes |= _published_with(axes, shipped)
@@ -170,6 +182,8 @@ def _published_with(axes: Mapping[str, tuple[str, str]], shipped: Matrix) -> dic
     found = {}
     for rule in (rule for one in shipped.constraints.values() for rule in one.require):
         if not isinstance(rule, AxisAgreement) or rule.axis in axes or rule.other not in axes:
+            continue
+        if "@" in axes[rule.other][0]:  # The tables list releases.
             continue
         version = shipped.axes[rule.other].parse(axes[rule.other][0])
         for table in shipped.published.values():
@@ -233,7 +247,9 @@ def workflow_text(survey: RepositorySurvey, shipped: Matrix) -> str:
     pinned = [pins["verl"].version for pins in survey.pins.values() if "verl" in pins]
     fork = survey.fork.version if survey.fork and survey.fork.axis == "verl" else ""
     verl = (stack.axes.get("verl", "@") for stack in shipped.stacks.values())
-    version = fork or max(pinned or [one for one in verl if "@" not in one], key=Version)
+    # The newest version of the profile is the commit that the fork is based on.
+    released = pinned or [one for one in verl if "@" not in one]
+    version = "profile" if "@" in fork else fork or max(released, key=Version)
     for folder in survey.scripts if len(survey.scripts) <= _MOST_FOLDERS else (".",):
         lint += (
             f"      - name: {json.dumps(f'lint the launch scripts in {folder}')}\n"
@@ -276,8 +292,10 @@ def describe(survey: RepositorySurvey) -> Sequence[str]:
         )
     if survey.fork:
         fork = survey.fork
-        since = f"{fork.commits} own commits since {fork.base}" if fork.base else f"no base: {fork.note}"
-        lines.append(f"  fork      of {fork.axis} {fork.version or '(release unknown)'}, {since}")
+        start = f"{fork.base[:12]} ({fork.of})" if fork.of else fork.base
+        since = f"{fork.commits} own commits since {start}" if fork.base else f"no base: {fork.note}"
+        release = fork.version.partition("@")[0] or "(release unknown)"
+        lines.append(f"  fork      of {fork.axis} {release}, {since}")
     for pins in survey.pins.values():
         for axis, pin in pins.items():
             other = f"; elsewhere: {', '.join(pin.other[:2])}" if pin.other else ""

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+import tomllib
+
 from harness.matrix.model.definitions import Axis
 from harness.patchstack.stacks.stack_import import REQUIRED_VERL
 
@@ -17,6 +19,8 @@ _DIRECT = re.compile(
     r"@(?:refs/tags/)?(?:core_)?v?([0-9][A-Za-z0-9_.+!]*)(?=[\s#;\"']|$)"
 )
 _TAG = re.compile(r"TAG=v?([0-9][\w.]*)\s*")
+#: Extras and groups with these words are for NPUs; what others pin is for other hardware or optional.
+_FOR_NPU = re.compile(r"npu|ascend|cann")
 #: Not setup.py: what it pins are mostly extras of other hardware.
 _NAMES = re.compile(rf"requirements[\w.-]*\.txt|pyproject\.toml|constraints[\w.-]*\.txt|{REQUIRED_VERL}")
 _MAX_BYTES = 1 << 20
@@ -61,9 +65,11 @@ def _first(pins: Sequence[tuple[str, str]]) -> PinnedVersion:
 
 def _pins_of(file: Path) -> Iterator[tuple[str, str, int]]:
     try:
-        lines = file.read_bytes()[:_MAX_BYTES].decode("utf-8", "replace").splitlines()
+        text = file.read_bytes()[:_MAX_BYTES].decode("utf-8", "replace")
     except OSError:
         return
+    lines = text.splitlines()
+    always = _always_required(text) if file.name == "pyproject.toml" else None
     for number, line in enumerate(lines, start=1):
         if file.name == REQUIRED_VERL:
             tag = _TAG.fullmatch(line)
@@ -71,8 +77,23 @@ def _pins_of(file: Path) -> Iterator[tuple[str, str, int]]:
                 yield "verl", tag[1], number
             continue
         requirement = re.split(r"(?:^|\s)#", line)[0]
+        if always is not None and not any(one in requirement for one in always):
+            continue
         for match in (*_PIN.finditer(requirement), *_DIRECT.finditer(requirement)):
             yield match[1], match[2].rstrip(",;"), number
+
+
+def _always_required(text: str) -> frozenset[str]:
+    """The requirements of a pyproject.toml that everybody with an NPU installs, also to build it."""
+    try:
+        data = tomllib.loads(text)
+        project = data.get("project", {})
+        found = [*project.get("dependencies", ()), *data.get("build-system", {}).get("requires", ())]
+        for groups in (project.get("optional-dependencies", {}), data.get("dependency-groups", {})):
+            found += [one for name, ones in groups.items() if _FOR_NPU.search(name.lower()) for one in ones]
+    except (ValueError, AttributeError, TypeError):
+        return frozenset()
+    return frozenset(one for one in found if isinstance(one, str) and one)
 
 
 def _is_valid(axis: Axis, version: str) -> bool:

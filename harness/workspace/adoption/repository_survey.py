@@ -5,6 +5,7 @@ Nothing of the repository is executed. Only files that git tracks (or, without g
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from harness.patchstack.format.patch_header import FILE_NAME as PATCH_HEADER
 from harness.patchstack.stacks.patch_sources import names_version
 from harness.patchstack.stacks.patch_stack import PATCH_SUFFIXES, SERIES
 from harness.patchstack.stacks.stack_import import PLUGIN, QUILT, RECIPE, REQUIRED_VERL
-from harness.sources.git.branch_patches import MAX_COMMITS
 from harness.sources.git.checkout import GitCheckout
+from harness.workspace.adoption.fork_base import FoundFork, find_fork
 from harness.workspace.adoption.pinned_versions import PinnedVersion, find_pins
 
 MAX_FILES = 50_000
@@ -27,8 +28,18 @@ _IMPORTS = {"megatron": "megatron_core"}
 #: What a launch script of this stack contains.
 _LAUNCH = re.compile(rb"python3?\s+(?:-\S+\s+)*-m\s+(?:verl|recipe)\.|verl\.trainer\.|main_ppo|main_dapo")
 _MAX_SCRIPT = 1 << 20
-#: The module that only this project has -> its axis.
-_PROJECTS = {"verl/trainer": "verl", "vllm_ascend/__init__.py": "vllm_ascend", "vllm/engine": "vllm"}
+#: Folders, and words in names of requirement files, that are for other hardware than NPUs.
+_OTHER_HARDWARE = re.compile(r"cuda|cu\d+|nvidia|gpu|rocm|amd|xpu|hpu|tpu|musa")
+#: What npu-matrix and installers write into a folder.
+_MADE = re.compile(r"(?:^|/)(?:\.npu-matrix|npu-matrix-demo|reports/exports|node_modules|site-packages)/")
+#: File of a CI system -> the system.
+_CI_FILES = {
+    ".gitlab-ci": "gitlab",
+    ".gitlab/": "gitlab",
+    ".gitcode/": "gitcode",
+    ".github/workflows/": "github",
+    "Jenkinsfile": "jenkins",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,23 +54,10 @@ class FoundPatches:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoundFork:
-    """The fork of an upstream. version: the release it is based on. base: "" if it could not be found.
-
-    commits: number of own commits. note: why there is no base.
-    """
-
-    axis: str
-    base: str
-    version: str
-    commits: int
-    note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class RepositorySurvey:
     """What a repository has. kind: in words. scripts: folders with launch scripts. pins: folder -> axis ->
-    pin. own_stacks: upstreams with stacks of this project's format. workflows: files of its CI.
+    pin. own_stacks: upstreams with stacks of this project's format. workflows: files of its CI. ci: its CI
+    system. branch: the branch that others are merged into, "" if it is not known.
     """
 
     root: Path
@@ -70,6 +68,8 @@ class RepositorySurvey:
     pins: Mapping[str, Mapping[str, PinnedVersion]]
     own_stacks: tuple[str, ...]
     workflows: tuple[str, ...]
+    ci: str
+    branch: str
     is_git: bool
 
 
@@ -77,11 +77,11 @@ def survey_repository(root: Path, axes: Mapping[str, Axis]) -> RepositorySurvey:
     """Look at the repository in `root`. axes: the axes of the shipped matrix."""
     checkout = GitCheckout(root)
     files = sorted(_files(root, checkout))
-    fork = _fork(files, checkout, axes)
+    fork = find_fork(files, checkout, axes)
     own = _own_stacks(files)
     patches = tuple(_patches(root, files, own, axes))
     scripts = _scripts(root, files)
-    pins = find_pins(root, files, axes)
+    pins = find_pins(root, [name for name in files if not _is_for_other_hardware(PurePosixPath(name))], axes)
     return RepositorySurvey(
         root=root,
         kind=_kind(patches, fork, files, scripts),
@@ -90,27 +90,36 @@ def survey_repository(root: Path, axes: Mapping[str, Axis]) -> RepositorySurvey:
         scripts=scripts,
         pins=pins,
         own_stacks=own,
-        workflows=tuple(
-            name for name in files if name.startswith((".github/workflows/", ".gitlab-ci", "Jenkinsfile"))
-        ),
+        workflows=tuple(name for name in files if name.startswith(tuple(_CI_FILES))),
+        ci=_ci_system(files, checkout.remotes() if checkout.is_git else {}),
+        branch=checkout.branch() if checkout.is_git else "",
         is_git=checkout.is_git,
     )
 
 
 def _files(root: Path, checkout: GitCheckout) -> Iterable[str]:
     if checkout.is_git:
-        return [name for name in checkout.files() if (root / name).is_file()][:MAX_FILES]
-    found = []
-    for path in root.rglob("*"):
-        name = path.relative_to(root)
-        if (
-            not any(part.startswith(".npu") or part == "node_modules" for part in name.parts)
-            and path.is_file()
-        ):
-            found.append(name.as_posix())
-        if len(found) >= MAX_FILES:
-            break
-    return found
+        found = (name for name in checkout.files() if (root / name).is_file())
+    else:
+        found = (path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    return itertools.islice((name for name in found if not _MADE.search(name)), MAX_FILES)
+
+
+def _is_for_other_hardware(path: PurePosixPath) -> bool:
+    """Whether a folder of the path, or a word in the name of a file, names other hardware."""
+    words = (*path.parts[:-1], *re.split(r"[-_.]", path.name))
+    return any(_OTHER_HARDWARE.fullmatch(word.lower()) for word in words)
+
+
+def _ci_system(files: Sequence[str], remotes: Mapping[str, str]) -> str:
+    """The CI system that gates changes: of the server of `origin`, else the one whose files are here."""
+    server = re.match(r"(?:\w+://)?(?:[^@/]*@)?([\w.-]+)", remotes.get("origin", ""))
+    for name in ("gitlab", "gitcode", "github"):
+        if server and name in server[1].lower():
+            return name
+    return next(
+        (ci for start, ci in _CI_FILES.items() if any(one.startswith(start) for one in files)), "github"
+    )
 
 
 def _kind(
@@ -173,8 +182,12 @@ def _patches(
         changed = {name: _upstream_of(root / name, axes) for name in names}
         upstreams = set(changed.values())
         upstream = upstreams.pop() if len(upstreams) == 1 else ""
-        reason = ""
-        if not upstream:
+        reason = (
+            "they are for other hardware than NPUs"
+            if _is_for_other_hardware(PurePosixPath(folder, "x"))
+            else ""
+        )
+        if not upstream and not reason:
             known = sorted(set(filter(None, changed.values())))
             reason = (
                 f"they change several projects ({', '.join(known)}): give each a folder of its own"
@@ -206,45 +219,3 @@ def _scripts(root: Path, files: Sequence[str]) -> tuple[str, ...]:
             if _LAUNCH.search(data):
                 folders.add(name.split("/")[0] if "/" in name else ".")
     return (".",) if "." in folders else tuple(sorted(folders))
-
-
-def _fork(files: Sequence[str], checkout: GitCheckout, axes: Mapping[str, Axis]) -> FoundFork | None:
-    """Which upstream the repository is a fork of, and where it left it."""
-    axis = next(
-        (
-            axis
-            for module, axis in _PROJECTS.items()
-            if axis in axes and any(name == module or name.startswith(f"{module}/") for name in files)
-        ),
-        "",
-    )
-    if not axis:
-        return None
-    if not checkout.is_git or not checkout.commit("HEAD"):
-        return FoundFork(axis=axis, base="", version="", commits=0, note="it is no git repository")
-    pattern = axes[axis].tag.replace("{version}", "*") or "v*"
-    tag = checkout.nearest_tag(pattern)
-    version = tag.removeprefix(pattern.partition("*")[0]) if tag else ""
-    remote = _upstream_branch(checkout, axes[axis].repository)
-    for base in filter(None, (remote, tag)):
-        commits = checkout.count(base, "HEAD")
-        if commits is not None and commits <= MAX_COMMITS:
-            return FoundFork(axis=axis, base=base, version=version, commits=commits)
-    note = (
-        f"HEAD is more than {MAX_COMMITS} commits after {tag}"
-        if tag
-        else "it has no tag and no branch of the upstream"
-    )
-    return FoundFork(axis=axis, base="", version=version, commits=0, note=note)
-
-
-def _upstream_branch(checkout: GitCheckout, repository: str) -> str:
-    """The main branch of the upstream among the remote branches, or ""."""
-    name = PurePosixPath(repository.removesuffix(".git")).name
-    for remote, url in checkout.remotes().items():
-        is_upstream = repository.removesuffix(".git") == url.removesuffix(".git")
-        if remote == "upstream" or (is_upstream and name):
-            for branch in ("main", "master"):
-                if checkout.commit(f"refs/remotes/{remote}/{branch}"):
-                    return f"{remote}/{branch}"
-    return ""

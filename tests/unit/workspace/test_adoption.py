@@ -210,3 +210,121 @@ def test_a_link_out_of_the_repository_is_not_followed(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["init", str(root)])
     assert done.exit_code != 0
     assert list(outside.iterdir()) == []
+
+
+def fork_of_main(tmp_path: Path) -> tuple[Path, str]:
+    """A clone of an upstream whose main is some commits after a release, and the commit it was cloned at."""
+    upstream = tmp_path / "upstream"
+    upstream.mkdir()
+    git(upstream, "init", "-q", "-b", "main")
+    write(upstream, {"verl/version/version": "0.7.1\n", "verl/trainer/main_ppo.py": "a = 1\n"})
+    git(upstream, "add", "-A")
+    git(upstream, "commit", "-q", "-m", "release")
+    git(upstream, "tag", "v0.7.1")
+    write(upstream, {"verl/version/version": "0.8.0.dev\n", "verl/trainer/main_ppo.py": "a = 2\n"})
+    git(upstream, "commit", "-q", "-a", "-m", "after it")
+    git(tmp_path, "clone", "-q", str(upstream), str(tmp_path / "fork"))
+    git(tmp_path / "fork", "remote", "add", "upstream", str(upstream))
+    git(tmp_path / "fork", "fetch", "-q", "upstream")
+    return tmp_path / "fork", git(upstream, "rev-parse", "HEAD").strip()
+
+
+@pytest.mark.parametrize("own", [0, 1])
+def test_a_fork_of_a_branch_is_compared_with_the_commit_where_it_left_the_branch(
+    own: int, tmp_path: Path
+) -> None:
+    fork, start = fork_of_main(tmp_path)
+    if own:
+        write(fork, {"verl/trainer/main_ppo.py": "a = 3\n"})
+        git(fork, "commit", "-q", "-a", "-m", "ours")
+    matrix = matrix_of(fork)
+    (name,) = selected(matrix)
+    version = f"0.8.0.dev0@{start}"
+    assert matrix.stacks[name].axes["verl"] == version
+    assert own_commits(fork, matrix, version) == own
+    # A later commit of the fork is a patch, too.
+    write(fork, {"verl/trainer/main_ppo.py": "a = 4\n"})
+    git(fork, "commit", "-q", "-a", "-m", "later")
+    assert own_commits(fork, matrix, version) == own + 1
+
+
+def own_commits(fork: Path, matrix: Matrix, version: str) -> int:
+    """How many patches of verl are commits of the fork; without any, the cells have the shipped patches."""
+    sources = patch_sources(load_settings({}, {}, fork), matrix)
+    return sum(one.id.startswith("verl/0") for one in sources.select("verl", version))
+
+
+def test_a_fork_of_a_release_has_the_release_although_the_upstream_has_a_branch(tmp_path: Path) -> None:
+    fork, _ = fork_of_main(tmp_path)
+    git(fork, "checkout", "-q", "-b", "ours", "v0.7.1")
+    write(fork, {"verl/trainer/main_ppo.py": "a = 3\n"})
+    git(fork, "commit", "-q", "-a", "-m", "ours")
+    matrix = matrix_of(fork)
+    (name,) = selected(matrix)
+    assert matrix.stacks[name].axes["verl"] == "0.7.1"
+
+
+@pytest.mark.parametrize(
+    ("files", "origin", "written"),
+    [
+        ({}, "git@gitcode.com:Ascend/MindSpeed-RL.git", ".gitcode/workflows/npu-matrix.yml"),
+        ({}, "https://user@gitlab.example.com/team/recipes.git", ".gitlab/npu-matrix.yml"),
+        ({".gitlab-ci.yml": "a: {script: [x]}\n"}, "", ".gitlab/npu-matrix.yml"),
+        ({"Jenkinsfile": "pipeline {}\n"}, "https://git.example.com/x/y", "Jenkinsfile.npu-matrix"),
+        ({"Jenkinsfile": "x\n"}, "https://github.com/gitlab-mirror/y", ".github/workflows/npu-matrix.yml"),
+        ({}, "https://git.example.com/gitlab/y", ".github/workflows/npu-matrix.yml"),
+    ],
+)
+def test_the_gate_is_for_the_server_of_the_repository(
+    files: dict[str, str], origin: str, written: str, tmp_path: Path
+) -> None:
+    git(tmp_path, "init", "-q", "-b", "trunk")
+    write(tmp_path, files)
+    if origin:
+        git(tmp_path, "remote", "add", "origin", origin)
+    done = init(tmp_path)
+    assert f"wrote {written}" in done.output
+    assert "gate --base trunk " in done.output
+    gates = [
+        name for name in json.loads(init(tmp_path, "--json").output)["files"] if "npu-matrix" in name["name"]
+    ]
+    assert [one["name"] for one in gates] == [written]
+    if written.startswith(".gitlab"):
+        text = (tmp_path / ".gitlab-ci.yml").read_text()
+        assert text == files.get(".gitlab-ci.yml", "include:\n  - local: .gitlab/npu-matrix.yml\n")
+
+
+def test_pins_and_patches_for_other_hardware_are_not_those_of_the_npu(tmp_path: Path) -> None:
+    project = """\
+[build-system]
+requires = ["torch-npu==2.9.0"]
+[project]
+name = "x"
+dependencies = ["verl==0.8.0"]
+[project.optional-dependencies]
+vllm = ["vllm==0.24.0", "torch==2.11.0"]
+npu = ["vllm-ascend==0.18.0"]
+"""
+    root = write(
+        tmp_path,
+        {
+            "pyproject.toml": project,
+            "requirements-cuda.txt": "transformers==5.5.3\n",
+            "docker/rocm/patches/a.patch": PATCH.format("verl"),
+            "cuda_graph/b.patch": PATCH.format("verl"),
+            "reports/exports/x/requirements.txt": "torch==2.1.0\ntorch-npu==2.1.0\n",
+        },
+    )
+    matrix = matrix_of(root)
+    (name,) = selected(matrix)
+    pinned = {axis: version for axis, version in matrix.stacks[name].axes.items() if axis != "python"}
+    assert pinned == {
+        "verl": "0.8.0",
+        "torch_npu": "2.9.0",
+        "vllm_ascend": "0.18.0",
+        "vllm": "0.18.0",
+        "device": "npu",
+    }
+    text = (root / "matrix.yaml").read_text()
+    assert "not used: docker/rocm/patches (a.patch): they are for other hardware than NPUs" in text
+    assert "folder: cuda_graph, upstream: verl" in text

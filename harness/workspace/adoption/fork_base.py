@@ -1,0 +1,102 @@
+"""Which upstream a repository is a fork of, and the release or commit of the upstream that it is based on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from packaging.version import InvalidVersion, Version
+
+from harness.errors import HarnessError
+from harness.matrix.model.definitions import Axis
+from harness.patchstack.stacks.upstream_tree import version_in
+from harness.sources.git.branch_patches import MAX_COMMITS
+from harness.sources.git.checkout import GitCheckout
+from harness.sources.git.git_repository import Repository
+
+#: The module that only this project has -> its axis.
+_PROJECTS = {"verl/trainer": "verl", "vllm_ascend/__init__.py": "vllm_ascend", "vllm/engine": "vllm"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundFork:
+    """The fork of an upstream.
+
+    base: the tag or commit that it started from, "" if it could not be found. version: the release it is
+    based on, or a version with the commit (`0.10.0.dev0@1dda039b...`). of: the branch of the upstream, for a
+    commit. commits: number of own commits. note: why there is no base.
+    """
+
+    axis: str
+    base: str
+    version: str
+    commits: int
+    of: str = ""
+    note: str = ""
+
+
+def find_fork(files: Sequence[str], checkout: GitCheckout, axes: Mapping[str, Axis]) -> FoundFork | None:
+    """Which upstream this is a fork of, and where it left it: the base with the fewest own commits."""
+    axis = next(
+        (
+            axis
+            for module, axis in _PROJECTS.items()
+            if axis in axes and any(name == module or name.startswith(f"{module}/") for name in files)
+        ),
+        "",
+    )
+    if not axis:
+        return None
+    if not checkout.is_git or not checkout.commit("HEAD"):
+        return FoundFork(axis=axis, base="", version="", commits=0, note="it is no git repository")
+    pattern = axes[axis].tag.replace("{version}", "*") or "v*"
+    tag = checkout.nearest_tag(pattern)
+    version = tag.removeprefix(pattern.partition("*")[0]) if tag else ""
+    found = [
+        FoundFork(axis=axis, base=tag, version=version, commits=commits)
+        for commits in [checkout.count(tag, "HEAD") if tag else None]
+        if commits is not None
+    ]
+    for branch in _upstream_branches(checkout, axes[axis].repository):
+        start, commits = checkout.merge_base(branch, "HEAD"), checkout.count(branch, "HEAD")
+        if start and commits is not None:
+            dated = f"{_version_at(checkout, start, axis, version)}@{start}"
+            found.append(FoundFork(axis=axis, base=start, version=dated, commits=commits, of=branch))
+    best = min(found, key=lambda one: one.commits, default=None)
+    if best is not None and best.commits <= MAX_COMMITS:
+        return best
+    note = (
+        f"HEAD is more than {MAX_COMMITS} commits after {tag or best.of}"
+        if best
+        else "it has no tag and no branch of the upstream"
+    )
+    return FoundFork(axis=axis, base="", version=version, commits=0, note=note)
+
+
+def _upstream_branches(checkout: GitCheckout, repository: str) -> Iterator[str]:
+    """The main branch of the upstream among the remote branches."""
+    name = _owner_and_name(repository)
+    for remote, url in checkout.remotes().items():
+        if remote == "upstream" or _owner_and_name(url) == name:
+            for branch in ("main", "master"):
+                if checkout.commit(f"refs/remotes/{remote}/{branch}"):
+                    yield f"{remote}/{branch}"
+                    break
+
+
+def _owner_and_name(address: str) -> str:
+    """`owner/name` of an address, also of git@host:owner/name.git."""
+    path = re.sub(r"(?<!/):(?!/)", "/", address.lower().removesuffix(".git"))
+    return "/".join(PurePosixPath(path).parts[-2:])
+
+
+def _version_at(checkout: GitCheckout, commit: str, axis: str, release: str) -> str:
+    """The version that the files of a commit state; without one, a development version after the release."""
+    try:
+        return str(Version(version_in(Repository(checkout.top).tree(commit), axis)))
+    except (HarnessError, InvalidVersion):
+        pass
+    numbered = re.fullmatch(r"(.*?)(\d+)", release)
+    return f"{numbered[1]}{int(numbered[2]) + 1}.dev0" if numbered else "0.dev0"
