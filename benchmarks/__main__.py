@@ -50,6 +50,7 @@ BENCHMARKS = (
     "ledger_damage",
     "ray_cluster",
     "device_faults",
+    "first_report",
     "main_job",
 )
 HERE = Path(__file__).parent
