@@ -14,6 +14,7 @@ from harness.matrix.model.environment_facets import UNREAD, PinsFacet, PlatformF
 from harness.measurements import read_shape
 from harness.serialisation import json_form
 from harness.sources.packages.lockfile import LockedPackage, normal_name, parse_lock
+from harness.sources.packages.wheel_variants import VariantWheel
 
 # The layers of an image; those that change least often come first. A package belongs to the first layer whose
 # roots require it.
@@ -121,7 +122,8 @@ class CellLock:
     and that pip does not search by default. package_env: package -> variables of its build. wheels: package
     with a configured build -> its published wheel for this chip, which is installed instead. incomplete:
     package whose source package lacks submodules -> their paths. without_wheel: packages that have only a
-    source package for this platform. build_tools: what the builds need, installed before them. tooled:
+    source package for this platform. variants: package that is compiled -> its wheel variant for this
+    chip, which pip and uv do not choose. build_tools: what the builds need, installed before them. tooled:
     packages whose build needs nothing else.
     """
 
@@ -150,6 +152,7 @@ class CellLock:
     wheels: Mapping[str, str] = field(default_factory=dict)
     incomplete: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     without_wheel: tuple[str, ...] = ()
+    variants: Mapping[str, VariantWheel] = field(default_factory=dict)
     build_tools: tuple[LockedPackage, ...] = ()
     tooled: tuple[str, ...] = ()
 

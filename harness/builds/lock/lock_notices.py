@@ -35,6 +35,14 @@ def _of_packages(lock: CellLock) -> Iterator[str]:
             f"none of them. Make the lock where {CPU_INDEX}, or a mirror of it in pip's settings, can be "
             "reached: it then has the builds for the CPU."
         )
+    for name, wheel in lock.variants.items():
+        if name in lock.compiled:
+            digest = f" (sha256 {wheel.sha256})" if wheel.sha256 else ""
+            yield (
+                f"{name} is compiled for {lock.axes.get('soc', 'this chip')}. Its wheel variant "
+                f"{wheel.label} is built for it, but pip and uv choose no variants. To install it, download "
+                f"{wheel.address}{digest} and save it as {wheel.plain_name}."
+            )
     for name, paths in lock.incomplete.items():
         yield (
             f"The source package of {name} lacks the submodules {', '.join(paths)}, and matrix.yaml names no "

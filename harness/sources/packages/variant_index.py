@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html.parser
 import posixpath
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from urllib.parse import unquote, urljoin, urlsplit
 
 from harness.errors import InfrastructureError, Location
@@ -19,10 +21,14 @@ MAX_BYTES = 4 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedVariants:
-    """The variants of a release, and the files that the index lists: name -> address."""
+    """The variants of a release, and the files that the index lists: name -> address.
+
+    digests: name -> SHA-256, for files of which the index states it.
+    """
 
     variants: Variants
-    files: dict[str, str]
+    files: Mapping[str, str]
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 def published_variants(
@@ -33,24 +39,35 @@ def published_variants(
     InfrastructureError if the index cannot be reached, InputError if its description is damaged.
     """
     page = f"{index.rstrip('/')}/{normal_name(package)}/"
-    files = _files(page, settings)
+    links = _links(page, settings)
+    files = {name: address for name, (address, _) in links.items()}
     name = f"{normal_name(package).replace('-', '_')}-{version}-variants.json"
     if name not in files:
         return None
     text = _read(files[name], settings).decode("utf-8", "replace")
-    return PublishedVariants(variants=read_variants(text, Location(redact_url(files[name]))), files=files)
+    digests = {name: digest for name, (_, digest) in links.items() if digest}
+    return PublishedVariants(
+        variants=read_variants(text, Location(redact_url(files[name]))), files=files, digests=digests
+    )
 
 
-def _files(page: str, settings: IndexSettings) -> dict[str, str]:
+def _links(page: str, settings: IndexSettings) -> dict[str, tuple[str, str]]:
+    """Name of a file -> its address, and its SHA-256 or ""."""
     folder = local_path(page)
     if folder is not None:
         if not folder.is_dir():
             raise _unreachable(page, "there is no such folder")
-        return {file.name: file.as_uri() for file in sorted(folder.iterdir()) if file.is_file()}
+        return {file.name: (file.as_uri(), "") for file in sorted(folder.iterdir()) if file.is_file()}
     links = _Links()
     links.feed(_read(page, settings).decode("utf-8", "replace"))
     addresses = [urljoin(page, link) for link in links.found]
-    return {unquote(posixpath.basename(urlsplit(one).path)): one.partition("#")[0] for one in addresses}
+    found = {}
+    for one in addresses:
+        address, _, fragment = one.partition("#")
+        digest = re.fullmatch(r"sha256=([0-9a-f]{64})", fragment)
+        name = unquote(posixpath.basename(urlsplit(address).path))
+        found[name] = (address, digest[1] if digest else "")
+    return found
 
 
 def _read(url: str, settings: IndexSettings) -> bytes:

@@ -61,6 +61,21 @@ class Variants:
     namespaces: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class VariantWheel:
+    """The wheel of a variant. sha256: "" if the index does not state it."""
+
+    label: str
+    address: str
+    sha256: str = ""
+
+    @property
+    def plain_name(self) -> str:
+        """The file name without the label, under which uv and pip install it."""
+        name = self.address.rpartition("/")[2]
+        return f"{name.removesuffix('.whl').removesuffix(f'-{self.label}')}.whl"
+
+
 def parse_wheel_name(file: str) -> WheelName | None:
     """The parts of a file name; None if it is not the name of a wheel."""
     match = _WHEEL.fullmatch(file)

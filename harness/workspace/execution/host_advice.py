@@ -19,8 +19,8 @@ from harness.settings import Settings
 from harness.sources.packages.index_lookup import PackageIndex, ReleaseNotFoundError
 from harness.sources.packages.index_settings import index_environment
 from harness.workspace.downloads import run_quietly
-from harness.workspace.execution.host_wheels import HostWheel, asking_once, host_wheels, lookup_variants
 from harness.workspace.execution.version_probe import known_proofs, profile_of_cell
+from harness.workspace.planning.host_wheels import HostWheel, asking_once, host_wheels, lookup_variants
 from harness.workspace.planning.open_plan import expectations, patch_sources
 
 #: The axes that a cell must have for its outcomes to be about a stack; others are compared if it has them.
@@ -97,7 +97,7 @@ def known_stacks(
         proof = _proof(context.matrix, stack, proofs)
         cell = proof.cell if proof else None
         profile = profile_of_cell(context.matrix, cell.id) if cell else ""
-        wheels = tuple(host_wheels(matrix, stack, driver, lookup))
+        wheels = tuple(host_wheels(matrix, stack.values, driver, lookup))
         counting = _COUNTING.get(str(stack.axes["device"]), frozenset())
         checks = [one for one in proof.checks if one.evidence in counting] if proof else []
         tried = {one.check for one in checks if one.status}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from harness.builds.lock.cell_lock import CellLock, LockFacets, make_lock
 from harness.builds.lock.commit_trees import add_tree_ids
@@ -24,6 +25,7 @@ from harness.sources.packages.resolve_measurements import RESOLVE_FORMAT, Resolv
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.downloads import run_quietly
 from harness.workspace.open_ledger import open_ledger
+from harness.workspace.planning.host_wheels import lookup_variants, variants_for
 from harness.workspace.planning.open_plan import PlanContext, facet_inputs, open_plan
 from harness.workspace.planning.plan_selection import find_cell
 from harness.workspace.planning.upstream_mirrors import fetch_for_cells
@@ -104,6 +106,8 @@ def lock_of_cell(settings: Settings, name: str, base_digest: str, registry: str 
         without_wheel=resolved.from_sdist,
         not_installed=_not_installed(context.matrix, cell),
     )
+    values, arch = dict(facts.axes), made.arch
+    made = replace(made, variants=variants_for(context.matrix, values, made.compiled, arch, lookup_variants))
     mirrors = mirror_folders()
     releases = ReleaseFetcher(
         cache=settings.cache, command=run_quietly, indexes=resolved.reachable(made.indexes)

@@ -12,7 +12,7 @@ from harness.matrix.reading.load_matrix import load_matrix
 from harness.plan.feasibility.stack_advice import AdviceRequest, advise_stacks
 from harness.sources.packages.variant_index import PublishedVariants
 from harness.sources.packages.wheel_variants import read_variants
-from harness.workspace.execution.host_wheels import HostWheel, Lookup, asking_once, host_wheels
+from harness.workspace.planning.host_wheels import HostWheel, Lookup, asking_once, host_wheels
 
 MATRIX = load_matrix(Path(__file__).parents[3] / "matrix.yaml")
 
@@ -32,7 +32,7 @@ def published(*labels: str, python: str = "cp312") -> PublishedVariants:
 def wheel(soc: str, lookup: Lookup | None, device: str = "npu") -> HostWheel | None:
     request = AdviceRequest(soc=soc, cann="9.1.0", device=device)
     stack = advise_stacks(MATRIX, request).stacks[0]
-    found = list(host_wheels(MATRIX, stack, "26.0", lookup))
+    found = list(host_wheels(MATRIX, stack.values, "26.0", lookup))
     return found[0] if found else None
 
 

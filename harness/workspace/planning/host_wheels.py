@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from harness.devices.host.soc import NPU_TYPES
 from harness.errors import HarnessError
 from harness.matrix.model.definitions import Axis
 from harness.matrix.version_matrix import Matrix
-from harness.plan.feasibility.stack_advice import AdvisedStack
 from harness.sources.packages.index_settings import index_environment
+from harness.sources.packages.lockfile import normal_name
 from harness.sources.packages.variant_index import PublishedVariants, published_variants
 from harness.sources.packages.wheel_variants import (
     Supported,
+    VariantWheel,
     abi_values,
     files_of,
     fitting_variants,
     misfits,
+    parse_wheel_name,
 )
 
 #: (index, package, version) -> what the index has of it; HarnessError if it cannot be read.
@@ -30,14 +32,15 @@ class HostWheel:
     """The wheel of a package for a host.
 
     variant: the label of the variant that fits, "" if none is known. files: name -> address, one for each
-    machine architecture. problem: why the ordinary wheel must not be used, or no variant fits; "" if all is
-    well. mend: what to do then.
+    machine architecture. digests: name -> SHA-256, for files of which the index states it. problem: why the
+    ordinary wheel must not be used, or no variant fits; "" if all is well. mend: what to do then.
     """
 
     package: str
     version: str
     variant: str = ""
     files: Mapping[str, str]
+    digests: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
     mend: str = ""
     source: str = ""
@@ -68,20 +71,41 @@ def asking_once(lookup: Lookup) -> Lookup:
 
 
 def host_wheels(
-    matrix: Matrix, stack: AdvisedStack, driver: str, lookup: Lookup | None
+    matrix: Matrix, values: Mapping[str, str], driver: str, lookup: Lookup | None
 ) -> Iterator[HostWheel]:
-    """The wheels of packages that are built for particular NPUs. lookup: None if no index is asked."""
-    values = stack.values
+    """The wheels of packages that are built for particular NPUs.
+
+    values: the version of each axis. lookup: None if no index is asked.
+    """
     if values.get("device") != "npu" or "soc" not in values:
         return
     for axis in (matrix.axes[name] for name in values):
         if axis.variants and axis.package and axis.on_index:
-            yield _host_wheel(axis, stack, _supported(matrix, stack, driver), lookup)
+            yield _host_wheel(axis, values, _supported(matrix, values, driver), lookup)
 
 
-def _supported(matrix: Matrix, stack: AdvisedStack, driver: str) -> Supported:
+def variants_for(
+    matrix: Matrix, values: Mapping[str, str], packages: Collection[str], arch: str, lookup: Lookup
+) -> dict[str, VariantWheel]:
+    """Those of these packages that have a wheel variant for the NPU and the architecture of a stack.
+
+    values: the version of each axis of the stack. arch: for example aarch64.
+    """
+    found: dict[str, VariantWheel] = {}
+    if not any(axis.variants and normal_name(axis.package) in packages for axis in matrix.axes.values()):
+        return found
+    for wheel in host_wheels(matrix, values, values.get("driver", ""), lookup):
+        for name, address in wheel.files.items():
+            parts = parse_wheel_name(name)
+            if wheel.package in packages and parts and parts.platform.endswith((f"_{arch}", "any")):
+                found[wheel.package] = VariantWheel(
+                    label=wheel.variant, address=address, sha256=wheel.digests.get(name, "")
+                )
+    return found
+
+
+def _supported(matrix: Matrix, values: Mapping[str, str], driver: str) -> Supported:
     """What the provider of Ascend reports on such a host, and the versions of the stack's packages."""
-    values = stack.values
     packages = {axis.package: values[name] for name in values if (axis := matrix.axes[name]).package}
     return {
         "ascend": {
@@ -93,9 +117,10 @@ def _supported(matrix: Matrix, stack: AdvisedStack, driver: str) -> Supported:
     }
 
 
-def _host_wheel(axis: Axis, stack: AdvisedStack, supported: Supported, lookup: Lookup | None) -> HostWheel:
+def _host_wheel(
+    axis: Axis, values: Mapping[str, str], supported: Supported, lookup: Lookup | None
+) -> HostWheel:
     assert axis.variants is not None
-    values = stack.values
     version, soc, source = values[axis.name], values["soc"], axis.variants.source
     found, missing = None, "the index of wheel variants was not asked"
     if lookup is not None:
@@ -110,7 +135,12 @@ def _host_wheel(axis: Axis, stack: AdvisedStack, supported: Supported, lookup: L
             if names:
                 files = {name: found.files[name] for name in names}
                 return HostWheel(
-                    package=axis.package, version=version, variant=label, files=files, source=source
+                    package=axis.package,
+                    version=version,
+                    variant=label,
+                    files=files,
+                    digests=found.digests,
+                    source=source,
                 )
         missing = _no_variant(axis, found, supported, values["python"])
     is_plain = soc in axis.variants.plain_for
