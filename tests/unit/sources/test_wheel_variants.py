@@ -6,7 +6,12 @@ vllm-ascend; the one of version 0.0.3 has more fields, as in variantlib's own te
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -163,3 +168,30 @@ def test_uv_says_that_an_index_has_only_variants() -> None:
         "vllm-ascend==0.23.0, we can conclude that your requirements are unsatisfiable."
     )
     assert (failure.kind, failure.subject) == (UvFailureKind.NO_WHEEL, "vllm-ascend")
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a folder on a server of this machine."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_digests_of_the_index_page_are_read(tmp_path: Path) -> None:
+    digest = "b" * 64
+    page = tmp_path / "vllm-ascend"
+    page.mkdir()
+    variants = {"a3": {"ascend": {"npu_type": ["a3"]}}}
+    document = json.dumps({"default-priorities": {"namespace": ["ascend"]}, "variants": variants})
+    (page / "vllm_ascend-0.23.0-variants.json").write_text(document)
+    file = "vllm_ascend-0.23.0-cp312-cp312-linux_aarch64-a3.whl"
+    links = f'<a href="{file}#sha256={digest}">x</a><a href="vllm_ascend-0.23.0-variants.json">y</a>'
+    (page / "index.html").write_text(links)
+    with served(tmp_path) as address:
+        found = published_variants(address, "vllm-ascend", "0.23.0", index_environment({}))
+    assert found is not None
+    assert found.digests == {file: digest}
+    assert found.files[file] == f"{address}/vllm-ascend/{file}"

@@ -251,7 +251,7 @@ def test_a_fork_of_a_branch_is_compared_with_the_commit_where_it_left_the_branch
 def own_commits(fork: Path, matrix: Matrix, version: str) -> int:
     """How many patches of verl are commits of the fork; without any, the cells have the shipped patches."""
     sources = patch_sources(load_settings({}, {}, fork), matrix)
-    return sum(one.id.startswith("verl/0") for one in sources.select("verl", version))
+    return sum(one.id.startswith("verl/0") for one in sources.select("verl", {"verl": version}))
 
 
 def test_a_fork_of_a_release_has_the_release_although_the_upstream_has_a_branch(tmp_path: Path) -> None:

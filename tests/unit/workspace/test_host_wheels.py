@@ -7,12 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from harness.builds.lock.cell_lock import CellLock
+from harness.builds.lock.lock_notices import lock_notices
 from harness.errors import InfrastructureError, Location
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.plan.feasibility.stack_advice import AdviceRequest, advise_stacks
 from harness.sources.packages.variant_index import PublishedVariants
 from harness.sources.packages.wheel_variants import read_variants
-from harness.workspace.planning.host_wheels import HostWheel, Lookup, asking_once, host_wheels
+from harness.workspace.planning.host_wheels import (
+    HostWheel,
+    Lookup,
+    asking_once,
+    host_wheels,
+    variants_for,
+)
 
 MATRIX = load_matrix(Path(__file__).parents[3] / "matrix.yaml")
 
@@ -82,3 +90,45 @@ def test_an_index_that_could_not_be_read_is_not_asked_again() -> None:
 
 def test_simulated_devices_have_no_variant() -> None:
     assert wheel("a3", None, device="sim") is None
+
+
+def test_a_lock_names_the_variant_of_a_package_that_it_compiles() -> None:
+    name = "vllm_ascend-0.23.0-cp312-cp312-manylinux_2_34_{}-a3.whl"
+    files = {name.format(arch): f"https://example.org/{name.format(arch)}" for arch in ("aarch64", "x86_64")}
+    index = published("310p", "910b", "a3")
+    asked = []
+
+    def lookup(_index: str, _package: str, version: str) -> PublishedVariants:
+        asked.append(version)
+        return PublishedVariants(
+            variants=index.variants, files=files, digests={name.format("aarch64"): "a" * 64}
+        )
+
+    values = advise_stacks(MATRIX, AdviceRequest(soc="a3", cann="9.1.0")).stacks[0].values
+    assert variants_for(MATRIX, values, ["torch"], "aarch64", lookup) == {}
+    assert asked == []
+    (wheel,) = variants_for(MATRIX, values, ["vllm-ascend"], "aarch64", lookup).values()
+    assert (wheel.label, wheel.sha256) == ("a3", "a" * 64)
+    assert wheel.address == files[name.format("aarch64")]
+    assert wheel.plain_name == "vllm_ascend-0.23.0-cp312-cp312-manylinux_2_34_aarch64.whl"
+    a2 = {**values, "soc": "a2"}
+    assert variants_for(MATRIX, a2, ["vllm-ascend"], "aarch64", lookup) == {}
+    lock = CellLock(
+        cell="c",
+        title="t",
+        axes=values,
+        python="3.12",
+        arch="aarch64",
+        image="i",
+        image_digest="",
+        packages=(),
+        from_source=(),
+        overrides=(),
+        patches=(),
+        build_env={},
+        compiled=("vllm-ascend",),
+        inconsistencies=(),
+        variants={"vllm-ascend": wheel},
+    )
+    [notice] = [one for one in lock_notices(lock) if "variant" in one]
+    assert f"download {wheel.address} (sha256 {'a' * 64}) and save it as {wheel.plain_name}." in notice
