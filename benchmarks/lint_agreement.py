@@ -7,6 +7,7 @@ values that Hydra gets. The repositories must be among the mirrors (NPU_MATRIX_M
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 from posixpath import normpath
 from typing import Any
 
-from benchmarks.figures import CannotRunError, Figure
+from benchmarks.figures import CannotRunError, Figure, user_cache
 from benchmarks.hydra_reference import Composed, HydraReference, hydra_reference
 from benchmarks.recorded_runs import RecordedRun, Sandbox, sandbox
 from harness.compat.lint.config_findings import compose_job
@@ -26,8 +27,12 @@ from harness.compat.lint.launch_script import LaunchScript, parse_script
 from harness.compat.lint.python_program import CONFIG_OPTIONS
 from harness.compat.lint.shell.values import ScriptValue
 from harness.errors import InputError
+from harness.sources.git.git_repository import Repository
 from harness.sources.git.mirrors import find_clone, mirror_folders
+from harness.sources.packages.archive import open_archive
+from harness.sources.packages.release_fetcher import ReleaseFetcher
 from harness.sources.tree import SYMLINK, OverlayTree, Tree, TreeFile, path_problem
+from harness.workspace.downloads import run_quietly
 
 REPOSITORIES = ("verl-project/verl", "volcengine/verl")
 RECIPES = "verl-project/verl-recipe"
@@ -76,7 +81,7 @@ def compare_checkout(tree: Tree, scripts: re.Pattern[str] = SCRIPTS) -> Iterator
     """Compare every script of a checkout of verl."""
     with tempfile.TemporaryDirectory(prefix="npu-matrix-checkout-") as name:
         checkout = Path(name) / "checkout"
-        _check_out(tree, checkout)
+        check_out(tree, checkout)
         Path(name).chmod(0o755)
         with (
             sandbox(checkout) as bash,
@@ -173,12 +178,16 @@ def _other_values(truth: Any, found: Any, path: str = "") -> Iterator[str]:
             yield from _other_values(left, right, f"{path}.{index}")
         return
     if isinstance(truth, str) and isinstance(found, str):
-        truth, found = CHECKOUT.sub("", truth), normpath(found) if "/.." in found else found
+        truth, found = _plain_path(CHECKOUT.sub("", truth)), _plain_path(found)
     both_nan = (
         isinstance(truth, float) and isinstance(found, float) and math.isnan(truth) and math.isnan(found)
     )
     if truth != found and not both_nan:
         yield f"{path} is {found!r} for lint and {truth!r} for Hydra"
+
+
+def _plain_path(text: str) -> str:
+    return normpath(text) if "/.." in text or text.startswith("./") else text
 
 
 def _variables(script: LaunchScript) -> dict[str, str]:
@@ -250,7 +259,8 @@ def _pattern(word: ScriptValue) -> re.Pattern[str]:
     return re.compile(".*".join(parts), re.DOTALL)
 
 
-def _check_out(tree: Tree, folder: Path) -> None:
+def check_out(tree: Tree, folder: Path) -> None:
+    """Write the scripts and configurations of a checkout to a folder."""
     for path in tree.paths():
         if not CHECKED_OUT.fullmatch(path) or path_problem(path) or tree.mode(path) == SYMLINK:
             continue
@@ -262,21 +272,30 @@ def _check_out(tree: Tree, folder: Path) -> None:
         made.chmod(0o777)  # scripts make folders for their logs
 
 
-def checkouts() -> Iterator[tuple[str, Tree]]:
-    """Each tag of verl with its recipes, and the plugin's scripts; CannotRunError without verl."""
-    mirrors = mirror_folders()
-    clones = [clone for name in REPOSITORIES if (clone := find_clone(mirrors, name)) is not None]
+def verl_repository() -> Repository:
+    """The clone of verl; CannotRunError without one."""
+    clones = [clone for name in REPOSITORIES if (clone := find_clone(mirror_folders(), name)) is not None]
     verl = next((clone for clone in clones if clone.has_tag("v0.9.0")), None)
     if verl is None:
         raise CannotRunError(
             "no mirror has verl 0.9.0", "set NPU_MATRIX_MIRRORS to a folder with a clone of verl"
         )
+    return verl
+
+
+def checkouts() -> Iterator[tuple[str, Tree]]:
+    """Each tag of verl with its recipes, 0.9.1, and the plugin's scripts; CannotRunError without verl."""
+    mirrors, verl = mirror_folders(), verl_repository()
     recipes, plugin = find_clone(mirrors, RECIPES), find_clone(mirrors, PLUGIN)
     for tag, commit in TAGS.items():
         tree: Tree = verl.tree(tag)
         if commit and recipes is not None:
             tree = with_files(tree, recipes.tree(commit), "", "recipe/")
         yield f"verl {tag}", tree
+    # The release has no scripts and no tag: the files of its wheel, with the scripts of the release before.
+    wheel, _archive = ReleaseFetcher(cache=user_cache(), command=run_quietly).archive("verl", "0.9.1")
+    scripts_before = with_files(open_archive(wheel), verl.tree("v0.9.0"), "examples/", "examples/")
+    yield "verl 0.9.1, scripts of v0.9.0", scripts_before
     if plugin is not None:
         files = plugin.tree(PLUGIN_COMMIT)
         yield (
@@ -293,15 +312,33 @@ def with_files(tree: Tree, other: Tree, start: str, place: str) -> Tree:
 
 
 def figures() -> Iterator[Figure]:
+    every: list[ScriptAgreement] = []
     for name, tree in checkouts():
         scripts = PLUGIN_PLACE if name.startswith("verl_npu") else SCRIPTS
         found = list(compare_checkout(tree, scripts))
+        every += found
+        runs = [one for one in found if one.runs]
         composed = sum(one.composed for one in found)
-        wrong = sum(len(one.disagreements) for one in found)
-        unread = sum(bool(one.unread) for one in found)
-        yield Figure(claim=f"{name}: of {len(found)} scripts, those not read", measured=unread, limit=0)
+        wrong = [problem for one in found for problem in one.disagreements]
+        for one in found:
+            for problem in [*one.disagreements, *filter(None, [one.unread])]:
+                logging.getLogger(__name__).warning("%s %s: %s", name, one.script, problem)
         yield Figure(
-            claim=f"{name}: of {composed} configurations, those that Hydra composes otherwise",
-            measured=wrong,
+            claim=f"{name}: of {len(found)} scripts ({len(runs)} start Python), those not read",
+            measured=sum(bool(one.unread) for one in found),
             limit=0,
         )
+        yield Figure(
+            claim=f"{name}: of {composed} configurations ({sum(one.refused for one in found)} refused), "
+            "those that Hydra composes otherwise",
+            measured=len(wrong),
+            limit=0,
+        )
+    read = sum(not one.unread for one in every)
+    yield Figure(
+        claim=f"of {len(every)} scripts of all checkouts, those read",
+        measured=100 * read / max(1, len(every)),
+        unit="%",
+        limit=99,
+        is_lower_limit=True,
+    )

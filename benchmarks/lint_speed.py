@@ -16,12 +16,13 @@ from benchmarks.figures import Figure, timed
 from benchmarks.lint_mutations import VERSION, jobs, verl
 from harness.compat.lint.hydra_compose import VerlConfiguration
 from harness.compat.lint.job_settings import JobSettings
-from harness.compat.lint.lint_check import lint_job
+from harness.compat.lint.lint_check import lint_folder, lint_job
 from harness.sources.tree import Tree
 
 SCRIPTS = 12
 RIVAL_SCRIPTS = 3
 LIMIT_S = 0.3
+FOLDER_S = 20
 FOLDER = "verl/trainer/config"
 COMPOSE = """
 import sys
@@ -42,6 +43,10 @@ def figures() -> Iterator[Figure]:
         with timed() as others:
             for job in chosen:
                 lint_job(job, {"verl": VERSION}, configuration=configuration)
+    folder = folder_seconds(tree)
+    yield Figure(
+        claim="lint of the whole folder `examples`", measured=round(folder, 1), unit="s", limit=FOLDER_S
+    )
     rival = hydra_seconds(tree, chosen[:RIVAL_SCRIPTS])
     yield Figure(
         claim=f"lint of one of {len(chosen)} example scripts, composed and followed, verl read before",
@@ -52,6 +57,19 @@ def figures() -> Iterator[Figure]:
         rival_name="hydra.compose alone, a process each",
     )
     yield Figure(claim="the first script, with reading verl", measured=round(first.cpu, 2), unit="s of CPU")
+
+
+def folder_seconds(tree: Tree) -> float:
+    """Processor seconds of `lint` for the folder of examples, with reading verl."""
+    with tempfile.TemporaryDirectory() as name:
+        for path in tree.paths():
+            if path.startswith("examples/") and path.endswith(".sh"):
+                target = Path(name, path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(tree.read(path))
+        with timed() as timing:
+            lint_folder(Path(name, "examples"), {"verl": VERSION}, tree)
+    return timing.cpu
 
 
 def hydra_seconds(tree: Tree, chosen: list[JobSettings]) -> float:

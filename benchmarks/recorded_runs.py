@@ -20,6 +20,8 @@ from pathlib import Path
 from benchmarks.figures import CannotRunError
 
 RECORDED = ("python", "python3", "torchrun", "ray", "accelerate", "deepspeed", "srun", "sbatch")
+#: Programs that run another one.
+RUNNERS = ("uv", "conda", "poetry", "numactl", "taskset", "stdbuf")
 HARMLESS = tuple(
     re.split(
         r"\s+",
@@ -58,7 +60,7 @@ class Sandbox:
             made.mkdir(mode=0o777)
             made.chmod(0o777)
         self._start.write_text(UNKNOWN_PROGRAMS)
-        for name in RECORDED:
+        for name in (*RECORDED, *RUNNERS):
             (self._stubs / name).write_text(RECORD)
             (self._stubs / name).chmod(0o755)
         (self._stubs / "sleep").symlink_to("/bin/true")

@@ -187,13 +187,13 @@ class VerlConfiguration:
             refused.append(guilty)
             taken.remove(guilty.override)
             values, problem = trial.compose(taken)
+        incomplete = any(_key(one.text) == "hydra.searchpath" for one in taken)
         choices = [
             one for one in refused if _is_choice(one.override.text) and "Could not find" in one.message
         ]
-        if choices and len(choices) < len(refused):
+        if not incomplete and choices and len(choices) < len(refused):
             # Keys that the missing choice has are refused because of it.
             return Composition(values={}, refused=tuple(choices))
-        incomplete = any(_key(one.text) == "hydra.searchpath" for one in taken)
         return Composition(values=values, refused=tuple(refused), problem=problem, incomplete=incomplete)
 
     def _started_loader(self) -> ConfigLoader:

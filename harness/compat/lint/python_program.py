@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from harness.compat.lint.shell.evaluator import PYTHON
+from harness.compat.lint.shell.launchers import PYTHON
 from harness.compat.lint.shell.values import Expansion, ScriptValue
 
 CONFIG_OPTIONS = ("--config-name", "--config-path", "--config-dir", "-cn", "-cp", "-cd")

@@ -440,3 +440,12 @@ def test_an_override_that_no_message_names_is_found(configuration: VerlConfigura
         configuration, f"{many} data.train_files={{a:{{b:1}}}} ~data.k3=2 trainer.nnodes=3"
     ).findings
     assert [one.message for one in findings if one.rule.startswith("CONFIG-KEY")] != []
+
+
+def test_a_choice_that_another_package_may_have_is_not_judged(configuration: VerlConfiguration) -> None:
+    keys = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2"
+    result = lint(
+        configuration, f"hydra.searchpath=[pkg://other.config] actor@actor_rollout_ref.actor=own_actor {keys}"
+    )
+    assert not [one for one in result.findings if one.rule.startswith("CONFIG-")]
+    assert any(one.rule == "CONFIG-KEY" for one in result.undecided)

@@ -43,6 +43,16 @@ def commands_read(script: str, folder: Path | None = None) -> list[list[str]]:
 
 
 SCRIPTS = [
+    'f() { python "${@:2}"; python "${@: -1}" "${*: -2:1}"; }; f a b c',
+    'set -- a b c; for x; do python $x; done; for x in "$@"; do python =$x; done; for x in; do python no; done',
+    "f() { return 1; }; f && python no; f || python yes; g() { return 0; }; g && python g",
+    "p=/a/b/c.sh; d=${p%/*}; python $d ${d##*/} ${p##*.}; python a sh",
+    "declare -A m; m[a]=1; m[b]+=2; m[a]+=3; python ${m[a]} ${m[b]}; unset 'm[a]'; python ${m[a]-gone} ${m[c]:-none}",
+    "x=a; case $x in a) python a ;;& b) python b ;; *) python star ;; esac; case $x in a) python 1 ;& b) python 2 ;; *) python 3;; esac",
+    "printf '%s\\0' a 'b c' | while IFS= read -r -d '' x; do python \"$x\"; done",
+    "source /dev/stdin <<< 'Z=8'; python $Z",
+    'eval "$(echo X=5)"; python $X; eval "$(printf \'Y=%s\\n\' 6)"; python $Y',
+    "while IFS='=' read -r k v; do python \"$k\" \"$v\"; done <<'EOF'\na=1\nb=2=3\nEOF",
     "python a=1 \\\n  # b=2 \\\n  c=3\npython d # e \\\npython f",
     "declare -A M=([t.n]=1 [d.x-y]=2); M[a.b]=3; python ${M[t.n]} ${M[d.x-y]} ${M[a.b]} ${#M[@]}",
     "for a in 1 2 3; do for b in x y; do [ $a$b = 2x ] && continue 2; python $a$b; done; done",

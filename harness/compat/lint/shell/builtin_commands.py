@@ -71,10 +71,12 @@ def read(arguments: list[ScriptValue], world: World, where: Location, own: World
     given, names = _options(arguments)
     document = world.input
     if document is not None and "d" in given and len(names) == 1 and "a" not in given:
-        text = document.text.partition(given["d"][:1] or "\0")[0]
-        world.assign(names[0], Expansion(text=text.strip(), unknown=document.unknown), where)
+        text, found, rest = document.text.partition(given["d"][:1] or "\0")
+        text = text.strip(own.separators) if own.separators else text
+        world.assign(names[0], Expansion(text=text, unknown=document.unknown), where)
+        world.input = Expansion(text=rest, unknown=document.unknown if found else "")
         # At the end of the input, `read -d ''` fails with the variable set, which scripts expect.
-        return [(world, Truth.RAN)]
+        return [(world, Truth.YES if found else Truth.RAN if text else Truth.NO)]
     if document is None or document.unknown or set(given) - set("radpst"):
         return read_unknown(arguments, world, where)
     line, found, rest = document.text.partition(given.get("d", "\n")[:1] or "\0")

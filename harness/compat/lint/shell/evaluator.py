@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, dropwhile
 from pathlib import Path
 
 from harness.compat.lint.lint_measurements import ScriptNote
@@ -20,6 +20,7 @@ from harness.compat.lint.shell.conditions import Truth, evaluate_clause, evaluat
 from harness.compat.lint.shell.expansion import Expander
 from harness.compat.lint.shell.launchers import (
     PREFIXES,
+    PYTHON,
     command_lines,
     is_npu_probe,
     looked_up,
@@ -40,11 +41,11 @@ MAX_STEPS = 5_000
 MAX_NESTING = 25
 #: Scripts, and strings that are scripts: each is parsed by a process.
 MAX_PARSED = 50
+MAX_PARSED_CHARACTERS = 256 << 10
 MAX_COMMANDS = 500
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _ENV_OPTION = re.compile(r"(?:-u|--unset=?)(?P<name>.*)")
-PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
 _BLOCKED_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
 
 
@@ -82,7 +83,7 @@ class Evaluator:
         self.path, self._folder = path, folder
         self._steps = 0
         self._nesting = 0
-        self._parsed = 0
+        self._parsed = self._parsed_characters = 0
         self._substitutions = 0
         self._where = Location(path, 1)
         self._expressions = count()
@@ -117,8 +118,9 @@ class Evaluator:
             self._note(where, f"the command in {text.text} is not read", unread=True)
             return [(world, Truth.OPEN)]
         self._parsed += 1
-        if self._parsed > MAX_PARSED:
-            raise TooLargeError(f"it runs more than {MAX_PARSED} other scripts and strings")
+        self._parsed_characters += len(text.text)
+        if self._parsed > MAX_PARSED or self._parsed_characters > MAX_PARSED_CHARACTERS:
+            raise TooLargeError("the scripts and strings that it runs are too many or too large")
         try:
             tree = parse_bash(text.text, self.path, where)
         except InputError as error:
@@ -227,13 +229,19 @@ class Evaluator:
     def _case(self, node: SyntaxNode, world: World) -> Outcomes:
         subject = self._expander.text(node.child("Word"), world)
         outcomes: Outcomes = []
+        testing, falling = [world], list[World]()
         for item in node.children("Items"):
-            truth = self._matches(item, subject, world)
-            if truth.known is not False:
-                outcomes += self._statements(item.children("Stmts"), world.copy())
-            if truth.known is True:
-                return bounded(outcomes)
-        return bounded([*outcomes, (world, Truth.YES)])
+            truths = [(one, self._matches(item, subject, one).known) for one in testing]
+            starts = [*falling, *(one.copy() for one, known in truths if known is not False)]
+            testing = [one for one, known in truths if known is not True]
+            after = [one for start in starts for one in self._statements(item.children("Stmts"), start)]
+            outcomes += [one for one in after if not one[0].running]
+            running = [one for one in after if one[0].running]
+            # `;&` goes on with the next commands, `;;&` with the next patterns.
+            falling = [one for one, _ in bounded(running)] if item.text("Op") == ";&" else []
+            testing += [one for one, _ in bounded(running)] if item.text("Op") == ";;&" else []
+            outcomes += running if item.text("Op") not in (";&", ";;&") else []
+        return bounded([*outcomes, *((one, Truth.YES) for one in (*falling, *testing))])
 
     def _matches(self, item: SyntaxNode, subject: Expansion, world: World) -> Truth:
         found = Truth.NO
@@ -355,7 +363,8 @@ class Evaluator:
         if name in ("exit", "return"):
             after = world.copy()
             after.ended, after.returned = name == "exit", name == "return"
-            return [(after, Truth.OPEN)]
+            code = arguments[1].text if len(arguments) > 1 else ""
+            return [(after, Truth.of(int(code) == 0 if code.isdigit() else None))]
         if name in ("true", ":") or is_npu_probe(arguments):
             return [(world, Truth.YES)]
         if name == "false":
@@ -453,7 +462,8 @@ class Evaluator:
             inner.arguments = tuple(arguments[position:]) if kind else ()
             document, inner.input = inner.input, None
             self._nested(document, inner, call.where)
-        return bool(kind)
+            return True
+        return kind in ("-c", "file")
 
     def _env(self, call: Call) -> Outcomes:
         position, own = 1, call.own
@@ -501,11 +511,14 @@ class Evaluator:
         return outcomes
 
     def _eval(self, arguments: list[ScriptValue], world: World, where: Location) -> Outcomes:
-        return self._nested(joined(arguments[1:], " "), world, where)
+        words = list(dropwhile(lambda word: word.text == "eval", arguments))
+        return self._nested(joined(words, " "), world, where)
 
     def _source(self, arguments: list[ScriptValue], world: World, where: Location) -> Outcomes:
         if len(arguments) < 2:
             return [(world, Truth.OPEN)]
+        if arguments[1].text == "/dev/stdin" and world.input is not None:
+            return self._nested(world.input, world, where)
         text = self._text_beside(arguments[1], world)
         if text is None:
             problem = f"`{arguments[1].text}` is not read: no such file lies beside this script"

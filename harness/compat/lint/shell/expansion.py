@@ -298,7 +298,8 @@ class Expander:
         variable = world.variable(name)
         if variable is None:
             return world.text(name) if name == "BASH_SOURCE" else None
-        return variable.element(self._index(index, variable, world)) or Expansion(text="")
+        element = variable.element(self._index(index, variable, world))
+        return element if element is not None or node.child("Exp") is not None else Expansion(text="")
 
     def _index(self, index: SyntaxNode, variable: Variable | None, world: World) -> str:
         if variable is not None and not isinstance(variable.value, (tuple, Expansion)):
@@ -334,7 +335,8 @@ class Expander:
                 start, length = self._bounds(cut, world)
             except UnknownNumberError as error:
                 return self._unknown(node, str(error))
-            offset = max(start - 1, 0) if name in ALL_ELEMENTS else start
+            offset = max(start - 1, 0) if name in ALL_ELEMENTS and start >= 0 else start
+            offset = max(len(elements) + offset, 0) if offset < 0 else offset
             elements = elements[offset:][:length] if length is None or length >= 0 else ()
         operation = node.child("Exp")
         if operation is not None:

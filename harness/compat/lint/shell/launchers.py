@@ -9,6 +9,7 @@ from pathlib import Path
 from harness.compat.lint.shell.values import Expansion, ScriptValue
 
 #: Builtins and programs that run the rest of their words as a command.
+PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
 PREFIXES = ("exec", "command", "builtin", "time", "nohup", "sudo")
 #: How many lines of an input `xargs` is read with.
 MAX_LINES = 50
@@ -47,6 +48,8 @@ def shell_script(arguments: Sequence[ScriptValue]) -> tuple[str, int] | None:
     None if it starts no shell.
     """
     for position, argument in enumerate(arguments):
+        if PYTHON.fullmatch(argument.text):
+            return None
         if argument.unknown or not _SHELLS.fullmatch(argument.text):
             continue
         for index in range(position + 1, len(arguments)):

@@ -51,7 +51,10 @@ class Loops:
     def _for(self, node: SyntaxNode, loop: SyntaxNode, world: World) -> Outcomes:
         name_node = loop.child("Name")
         name = name_node.text() if name_node is not None else ""
-        items = self._expander.all_fields(loop.children("Items"), world)
+        if loop.child("InPos") is not None:
+            items = self._expander.all_fields(loop.children("Items"), world)
+        else:
+            items = list(world.arguments or ())
         left: Outcomes = []
         outcomes: Outcomes = [(world, Truth.YES)]
         for item in items[:MAX_ITERATIONS]:

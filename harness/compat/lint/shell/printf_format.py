@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from harness.compat.lint.shell.values import MAX_TEXT, Expansion, TooLargeError, joined
 
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "'", "a": "\a", "b": "\b"}
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "'", "a": "\a", "b": "\b", "0": "\0"}
 _PIECE = re.compile(
     r"\\(?P<escape>.)|%%|%(?P<flags>[-+ #0]*\d{0,4}(?:\.\d{1,4})?)(?P<kind>[a-zA-Z])", re.DOTALL
 )
