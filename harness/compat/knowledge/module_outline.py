@@ -1,8 +1,8 @@
 """The outline of a Python module: a small module with the same names, signatures and classes.
 
 The outline is Python text, so `ApiSurface` reads an outline as it reads a source file, and finds the same
-names. Bodies of functions are dropped. What they say about names is kept in a function at the end: words that
-are assigned on objects, words that are bound, words in quotes and environment variables.
+names. Bodies of functions are dropped. What they say about names is kept in a function at the end: imports,
+words that are assigned on objects, words that are bound, words in quotes and environment variables.
 """
 
 from __future__ import annotations
@@ -146,8 +146,12 @@ def _facts(tree: ast.Module) -> Iterator[str]:
     """The function at the end, with what the dropped bodies say about names."""
     assigned, by_setattr, bound, quoted = set(), set(), set(), set()
     variables: set[str] = set()
+    imports: set[str] = set()
+    outside = {id(node) for node in flat_statements(tree.body)}
     for node in walk(tree):
         match node:
+            case ast.Import() | ast.ImportFrom() if id(node) not in outside:
+                imports.add(ast.unparse(node))
             case ast.Attribute(ctx=ast.Store(), attr=name, value=holder):
                 # What is set on `self` is an attribute of a class, which the outline has.
                 if not (isinstance(holder, ast.Name) and holder.id == "self"):
@@ -167,6 +171,7 @@ def _facts(tree: ast.Module) -> Iterator[str]:
                 }
         variables |= _variables(node)
     parts = [
+        *sorted(imports),
         *_call("_", (f"{name}=0" for name in sorted(bound - assigned) if not iskeyword(name))),
         *(f"_.{name}=0" for name in sorted(assigned)),
         *(f'setattr(_,"{name}",0)' for name in sorted(by_setattr)),

@@ -52,55 +52,65 @@ class _Outlines:
         return self.known[digest]
 
 
-def add_releases(
-    known: PackagedFiles | None,
-    listed: Sequence[ListedRelease],
-    fetch: Callable[[ListedRelease], Sources],
-    plan: BuildPlan,
-    report: Callable[[str], None],
-) -> PackagedFiles:
-    """The releases of `known` and those that an index lists, the newest of which are read first.
+class PackageBuild:
+    """The releases of a package while they are read. `files` is complete after every release.
 
-    A release that cannot be read is listed with the reason. One that was uploaded again with another archive
-    is not read again.
+    known: what a pack has already. report: called after each release with its version and what was read.
     """
-    releases = {release.version: release for release in known.releases} if known else {}
-    contents = dict(known.contents) if known else {}
-    outlines = _Outlines()
-    wanted = [one for one in listed if _is_wanted(one, plan)]
-    for release in reversed(wanted):
-        stored = releases.get(release.version)
-        if stored is not None and not stored.unread:
-            continue
-        packed, files = _read(release, fetch, plan, outlines)
-        releases[release.version] = packed
-        if not packed.unread:
-            contents[release.version] = files
-        report(f"{release.version}: {packed.unread or f'{len(files)} files'}")
-    ordered = sorted(releases.values(), key=lambda one: Version(one.version))
-    return PackagedFiles(releases=tuple(ordered), contents=contents)
+
+    def __init__(
+        self,
+        known: PackagedFiles | None,
+        fetch: Callable[[ListedRelease], Sources],
+        plan: BuildPlan,
+        report: Callable[[str], None],
+    ) -> None:
+        self._releases = {release.version: release for release in known.releases} if known else {}
+        self._contents = dict(known.contents) if known else {}
+        self._fetch, self._plan, self._report = fetch, plan, report
+        self._outlines = _Outlines()
+
+    def add(self, listed: Sequence[ListedRelease]) -> None:
+        """Read the releases that an index lists, the newest first.
+
+        A release that cannot be read is listed with the reason. One that was uploaded again with another
+        archive is not read again. Development releases are left out if the package has others.
+        """
+        wanted = [one for one in listed if _is_wanted(one, self._plan)]
+        finished = [one for one in wanted if not Version(one.version).is_devrelease]
+        for release in reversed(finished or wanted):
+            stored = self._releases.get(release.version)
+            if stored is not None and not stored.unread:
+                continue
+            packed, files = self._read(release)
+            self._releases[release.version] = packed
+            if not packed.unread:
+                self._contents[release.version] = files
+            self._report(f"{release.version}: {packed.unread or f'{len(files)} files'}")
+
+    def files(self) -> PackagedFiles:
+        """Everything that was read, oldest release first."""
+        ordered = sorted(self._releases.values(), key=lambda one: Version(one.version))
+        return PackagedFiles(releases=tuple(ordered), contents=dict(self._contents))
+
+    def _read(self, release: ListedRelease) -> tuple[PackedRelease, Mapping[str, bytes]]:
+        packed = PackedRelease(version=release.version, uploaded=release.uploaded)
+        if time.monotonic() >= self._plan.deadline:
+            return packed.model_copy(update={"unread": NOT_YET}), {}
+        try:
+            sources = self._fetch(release)
+            files = dict(packed_files(sources.file, self._outlines.of))
+        except (HarnessError, OSError, zipfile.BadZipFile) as error:
+            return packed.model_copy(update={"unread": str(error).splitlines()[0][:200]}), {}
+        archive = sources.archive
+        stated = {"archive": archive.file, "sha256": archive.sha256} if archive else {}
+        return packed.model_copy(update=stated), files
 
 
 def _is_wanted(release: ListedRelease, plan: BuildPlan) -> bool:
     if Version(release.version).is_prerelease and not plan.prereleases:
         return False
     return not release.uploaded or release.uploaded >= plan.since
-
-
-def _read(
-    release: ListedRelease, fetch: Callable[[ListedRelease], Sources], plan: BuildPlan, outlines: _Outlines
-) -> tuple[PackedRelease, Mapping[str, bytes]]:
-    packed = PackedRelease(version=release.version, uploaded=release.uploaded)
-    if time.monotonic() >= plan.deadline:
-        return packed.model_copy(update={"unread": NOT_YET}), {}
-    try:
-        sources = fetch(release)
-        files = dict(packed_files(sources.file, outlines.of))
-    except (HarnessError, OSError, zipfile.BadZipFile) as error:
-        return packed.model_copy(update={"unread": str(error).splitlines()[0][:200]}), {}
-    archive = sources.archive
-    stated = {"archive": archive.file, "sha256": archive.sha256} if archive else {}
-    return packed.model_copy(update=stated), files
 
 
 def packed_files(sources: Path, outlined: Callable[[bytes], bytes] = outline) -> Iterator[tuple[str, bytes]]:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
+import re
 import sqlite3
 import urllib.parse
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
@@ -25,13 +27,15 @@ from harness.digest import digest_json
 from harness.errors import InputError, Location
 from harness.sources.packages.archive_cache import new_file
 
-FORMAT, FORMAT_VERSION = "npu-matrix.surface-pack", 1
+FORMAT, FORMAT_VERSION = "npu-matrix.surface-pack", 2
 APPLICATION_ID = 0x4E504D31
 CHUNK_BYTES = 256 << 10
 #: No chunk of a pack unpacks to more: a larger one is forged.
 MAX_CHUNK_BYTES = 64 << 20
 MAX_DIRECTORY_BYTES = 64 << 20
 ABSENT = -1
+#: A class of an outline, or a function of its top level.
+_DEFINED = re.compile(rb"^(?: *class|def|async def) (\w+)", re.MULTILINE)
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 4 << 20}]
 #: A decompressor: it gets the packed bytes and how many it may return.
 Unpack = Callable[[bytes, int], bytes]
@@ -76,16 +80,27 @@ class _Member(BaseModel):
 
 
 class _Directory(BaseModel):
-    """The releases and members of a package, and the digests of its chunks."""
+    """The releases and members of a package, and the digests of its chunks and of its definitions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     releases: list[PackedRelease]
     members: list[_Member]
     chunks: list[str]
+    definitions: str
 
 
+#: Name of a class or function -> the numbers of the members that define it in any release.
+_Definitions = dict[str, list[int]]
 _DIRECTORY = TypeAdapter(_Directory)
+_DEFINITIONS = TypeAdapter(_Definitions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Arranged:
+    directory: _Directory
+    definitions: bytes
+    chunks: list[bytes]
 
 
 def write_pack(target: Path, packages: Mapping[str, PackagedFiles], kept: PackFile | None = None) -> str:
@@ -99,7 +114,9 @@ def write_pack(target: Path, packages: Mapping[str, PackagedFiles], kept: PackFi
         try:
             database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             database.execute("CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID")
-            database.execute("CREATE TABLE package(name TEXT PRIMARY KEY, directory BLOB) WITHOUT ROWID")
+            database.execute(
+                "CREATE TABLE package(name TEXT PRIMARY KEY, directory BLOB, definitions BLOB) WITHOUT ROWID"
+            )
             database.execute(
                 "CREATE TABLE chunk(package TEXT, number INTEGER, data BLOB, PRIMARY KEY(package, number))"
             )
@@ -107,17 +124,21 @@ def write_pack(target: Path, packages: Mapping[str, PackagedFiles], kept: PackFi
             for name in (one for one in (kept.packages if kept else ()) if one not in packages):
                 digests[name] = kept.copy_package(name, database) if kept else ""
             for name, files in sorted(packages.items()):
-                directory, chunks = _arranged(files)
-                text = directory.model_dump_json().encode()
+                arranged = _arranged(files)
+                text = arranged.directory.model_dump_json().encode()
                 digests[name] = hashlib.sha256(text).hexdigest()
-                database.execute("INSERT INTO package VALUES (?, ?)", (name, zlib.compress(text, 9)))
+                database.execute(
+                    "INSERT INTO package VALUES (?, ?, ?)",
+                    (name, zlib.compress(text, 9), zlib.compress(arranged.definitions, 9)),
+                )
                 database.executemany(
                     "INSERT INTO chunk VALUES (?, ?, ?)",
-                    ((name, number, _packed(data)) for number, data in enumerate(chunks)),
+                    ((name, number, _packed(data)) for number, data in enumerate(arranged.chunks)),
                 )
             digest = digest_json([FORMAT, FORMAT_VERSION, digests])
             rows = {"format": FORMAT, "version": str(FORMAT_VERSION), "digest": digest}
             rows["packages"] = json.dumps(digests, sort_keys=True)
+            rows["newest"] = max([kept.newest if kept else "", *map(_newest, packages.values())])
             database.executemany("INSERT INTO meta VALUES (?, ?)", sorted(rows.items()))
             database.execute("COMMIT")
             database.execute("VACUUM")
@@ -126,17 +147,22 @@ def write_pack(target: Path, packages: Mapping[str, PackagedFiles], kept: PackFi
     return digest
 
 
+def _newest(files: PackagedFiles) -> str:
+    return max((release.uploaded for release in files.releases), default="")
+
+
 def _packed(data: bytes) -> bytes:
     return lzma.compress(data, format=lzma.FORMAT_RAW, filters=_FILTERS)
 
 
-def _arranged(files: PackagedFiles) -> tuple[_Directory, list[bytes]]:
+def _arranged(files: PackagedFiles) -> _Arranged:
     """The members of a package in chunks. The order depends on paths and releases only."""
     read = [number for number, release in enumerate(files.releases) if not release.unread]
     held = [files.contents.get(release.version, {}) for release in files.releases]
     paths = sorted({path for number in read for path in held[number]}, key=_neighbourhood)
     chunks: list[bytearray] = []
-    members = []
+    members: list[_Member] = []
+    definitions: _Definitions = {}
     for path in paths:
         contents: dict[bytes, int] = {}
         numbers = [
@@ -150,16 +176,19 @@ def _arranged(files: PackagedFiles) -> tuple[_Directory, list[bytes]]:
             chunks.append(bytearray())
         start = len(chunks[-1])
         chunks[-1] += b"".join(contents)
+        if path.endswith(".py"):
+            for name in sorted({name for text in contents for name in _DEFINED.findall(text)}):
+                definitions.setdefault(name.decode(), []).append(len(members))
         members.append(_Member(p=path, c=len(chunks) - 1, o=start, s=list(map(len, contents)), r=runs))
     data = [bytes(chunk) for chunk in chunks]
-    return (
-        _Directory(
-            releases=list(files.releases),
-            members=members,
-            chunks=[hashlib.sha256(chunk).hexdigest() for chunk in data],
-        ),
-        data,
+    named = json.dumps(definitions, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    directory = _Directory(
+        releases=list(files.releases),
+        members=members,
+        chunks=[hashlib.sha256(chunk).hexdigest() for chunk in data],
+        definitions=hashlib.sha256(named).hexdigest(),
     )
+    return _Arranged(directory=directory, definitions=named, chunks=data)
 
 
 def _neighbourhood(path: str) -> tuple[str, str]:
@@ -197,6 +226,8 @@ class PackFile:
         if digest_json([FORMAT, FORMAT_VERSION, self._digests]) != meta.get("digest"):
             raise self._damaged("its digest is not that of its packages")
         self.digest: str = meta["digest"]
+        # When its newest release was uploaded, YYYY-MM-DD, or "".
+        self.newest: str = meta.get("newest", "")
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -228,6 +259,17 @@ class PackFile:
         except ValidationError as error:
             raise self._damaged(f"the directory of {name} cannot be read") from error
         return PackagePart(name, directory, self)
+
+    def definitions(self, package: str, digest: str) -> Mapping[str, Sequence[int]]:
+        """Name of a class or function -> the positions of the members that define it, verified."""
+        packed = self._row("SELECT definitions FROM package WHERE name = ?", (package,))
+        text = self._unpacked(zlib.decompressobj().decompress, packed, MAX_DIRECTORY_BYTES)
+        if hashlib.sha256(text).hexdigest() != digest:
+            raise self._damaged(f"the definitions of {package} are not those that their digest states")
+        try:
+            return _DEFINITIONS.validate_json(text)
+        except ValidationError as error:
+            raise self._damaged(f"the definitions of {package} cannot be read") from error
 
     def chunk(self, package: str, number: int, digest: str) -> bytes:
         """One chunk of a package, verified."""
@@ -268,6 +310,7 @@ class PackagePart:
         self.releases = tuple(directory.releases)
         self._members = {member.p: member for member in directory.members}
         self._chunk_digests = directory.chunks
+        self._definitions_digest = directory.definitions
         self._file = file
         self._chunks: dict[int, bytes] = {}
         self._contents: dict[tuple[str, int], bytes] = {}
@@ -275,6 +318,15 @@ class PackagePart:
     def paths(self) -> Iterable[str]:
         """Every path that any release has."""
         return self._members
+
+    def defining(self, name: str) -> tuple[str, ...]:
+        """The paths of the modules that define a class or function of this name in any release."""
+        paths = list(self._members)
+        return tuple(paths[number] for number in self._definitions.get(name, ()) if number < len(paths))
+
+    @cached_property
+    def _definitions(self) -> Mapping[str, Sequence[int]]:
+        return self._file.definitions(self.name, self._definitions_digest)
 
     def content_numbers(self, release: int) -> dict[str, int]:
         """Path -> the number of its content in a release (position in `releases`)."""

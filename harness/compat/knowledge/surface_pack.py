@@ -9,7 +9,7 @@ import ast
 import contextlib
 import enum
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email import message_from_string
 from functools import cached_property
@@ -22,7 +22,7 @@ from harness.compat.knowledge.module_outline import ENVIRONMENT
 from harness.compat.knowledge.pack_file import PackagePart, PackedRelease, PackFile
 from harness.compat.surface.api_surface import ApiSurface, NameLookup, Presence
 from harness.compat.surface.call_signature import CallSignature
-from harness.compat.surface.operator_schema import OperatorSchemas, read_operators
+from harness.compat.surface.operator_schema import ATB_SOURCE, SCHEMA_FOLDER, OperatorSchemas, read_operators
 from harness.errors import InputError
 from harness.sources.packages.lockfile import normal_name
 from harness.sources.python_syntax import parse_source
@@ -46,6 +46,11 @@ _OF_PRESENCE = {
     Presence.MISSING: InRelease.MISSING,
     Presence.UNKNOWN: InRelease.UNKNOWN,
 }
+
+
+def in_release(presence: Presence) -> InRelease:
+    """The same for a release that was read."""
+    return _OF_PRESENCE[presence]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +200,11 @@ class SurfacePack:
         return self._file.digest
 
     @property
+    def newest(self) -> str:
+        """When the newest release in the pack was uploaded, YYYY-MM-DD, "" if that is not known."""
+        return self._file.newest
+
+    @property
     def packages(self) -> tuple[str, ...]:
         """The packages, by their normal names, sorted."""
         return self._file.packages
@@ -224,6 +234,10 @@ class SurfacePack:
             if f"{top}/__init__.py" in paths or f"{top}.py" in paths:
                 return name
         return ""
+
+    def modules_defining(self, package: str, name: str) -> tuple[str, ...]:
+        """The paths of the modules that define a class or function of this name in any release."""
+        return self._part(package).defining(name) if self.has(package) else ()
 
     def find(self, package: str, version: str, dotted: str) -> tuple[InRelease, NameLookup | None]:
         """Whether a release has a dotted name, and the result of looking it up."""
@@ -257,6 +271,31 @@ class SurfacePack:
                 for version, surface in self._surfaces(package)
             ),
         )
+
+    def operator_history(self, package: str, operator: str) -> NameHistory:
+        """An NPU operator, without its namespace, over all releases of torch-npu."""
+        states = []
+        for version, surface in self._surfaces(package):
+            state = InRelease.NOT_READ
+            if surface:
+                state = InRelease.FOUND if _has_operator(surface, operator) else InRelease.MISSING
+            states.append((version, state))
+        return NameHistory(package=normal_name(package), name=operator, releases=tuple(states))
+
+    def mention_history(self, package: str, paths: Sequence[str], word: str) -> NameHistory:
+        """A word in quotes in the first of `paths` that a release has, over all releases of a package.
+
+        For tables in which a package registers what it supports, such as classes of models.
+        """
+        quoted = f'"{word}"'.encode()
+        states = []
+        for version, surface in self._surfaces(package):
+            path = next((one for one in paths if one in surface.names()), "") if surface else ""
+            state = InRelease.UNKNOWN if surface else InRelease.NOT_READ
+            if surface and path:
+                state = InRelease.FOUND if quoted in surface.read(path) else InRelease.MISSING
+            states.append((version, state))
+        return NameHistory(package=normal_name(package), name=word, releases=tuple(states))
 
     def requirers(self, package: str) -> Iterator[StatedRequirement]:
         """Every requirement of a package that any release in the pack states."""
@@ -315,6 +354,18 @@ def _has_parameter(api: ApiSurface, function: str, parameter: str) -> InRelease:
     if any(parameter in (*one.positional_only, *one.positional, *one.keyword_only) for one in signatures):
         return InRelease.FOUND
     return InRelease.UNKNOWN if any(one.var_keywords for one in signatures) else InRelease.MISSING
+
+
+def _has_operator(surface: ReleaseSurface, operator: str) -> bool:
+    """Whether the schemas or the sources for the ATB library name an operator. Parsing them takes seconds."""
+    stated = re.compile(rb"\bfunc: *%s(?:\.\w+)?\(" % re.escape(operator).encode())
+    mentioned = re.compile(rb"\b%s\b" % re.escape(operator).encode())
+    for name in surface.names():
+        if name.startswith(SCHEMA_FOLDER) and stated.search(surface.read(name)):
+            return True
+        if ATB_SOURCE.fullmatch(name) and mentioned.search(surface.read(name)):
+            return True
+    return False
 
 
 def _requirements(lines: Iterable[str]) -> Iterator[Requirement]:

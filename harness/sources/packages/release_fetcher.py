@@ -53,7 +53,7 @@ MAX_ARCHIVE_BYTES = 1 << 30
 MAX_METADATA_BYTES = 1 << 20
 NO_RANGES = "the index does not support range requests"
 #: Prefixes of the zips with sources; change one when its zips are written differently.
-TEXT, PART, COMMIT = "text-6", "part-2", "commit-1"
+TEXT, PART, COMMIT = "text-7", "part-3", "commit-2"
 
 
 class TooLargeError(InfrastructureError):

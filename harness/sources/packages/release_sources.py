@@ -27,7 +27,8 @@ from harness.sources.tree import Tree, path_problem
 # Only the names of compiled modules are kept: they show that a module exists, not what it defines.
 COMPILED = re.compile(r".*\.(?:so|pyd)")
 SOURCE_FILES = re.compile(
-    r".*\.py|torch_npu/csrc/aten/.*\.yaml|[^/]+\.dist-info/(?:METADATA|RECORD|entry_points\.txt)|PKG-INFO"
+    r".*\.py|torch_npu/csrc/aten/.*\.yaml|\w+/(?:\w+/)*config/(?:\w+/)*\w+\.yaml"
+    r"|[^/]+\.dist-info/(?:METADATA|RECORD|entry_points\.txt)|PKG-INFO"
 )
 # Tests and examples are not part of the API.
 EXCLUDED_FILES = re.compile(

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from harness.compat.knowledge.pack_at_hand import PackAtHand, shipped_pack
 from harness.convergence.telemetry.tensorboard import read
 from harness.convergence.telemetry.verl_metrics import FIRST_STEP, METRICS
 from harness.errors import InputError, Location
 from harness.verdict.triage.catalogue import Catalogue, Signature, shipped_catalogue
-from harness.verdict.triage.derived.derived_cause import CauseFinder, DerivedCause
+from harness.verdict.triage.derived.cause_degree import DerivedCause
+from harness.verdict.triage.derived.derived_cause import CauseFinder
 from harness.verdict.triage.derived.derived_signature import derive
 from harness.verdict.triage.derived.logged_versions import LoggedVersion, given_versions
 from harness.verdict.triage.error_lines import ERROR_LEVEL
@@ -195,9 +197,16 @@ def triage_text(
     *,
     compared: ComparedRuns | None = None,
     versions: GivenVersions | None = None,
+    surfaces: PackAtHand | None = None,
 ) -> Diagnosis:
     """The diagnosis of a log in memory."""
-    return triage(io.BytesIO(log), catalogue or shipped_catalogue(), compared=compared, versions=versions)
+    return triage(
+        io.BytesIO(log),
+        catalogue or shipped_catalogue(),
+        compared=compared,
+        versions=versions,
+        surfaces=surfaces,
+    )
 
 
 def triage_file(
@@ -206,10 +215,11 @@ def triage_file(
     *,
     compared: ComparedRuns | None = None,
     versions: GivenVersions | None = None,
+    surfaces: PackAtHand | None = None,
 ) -> Diagnosis:
     """The diagnosis of a log file of any size; InputError if it cannot be read."""
     used = catalogue or shipped_catalogue()
-    return diagnose(_scan_file(path, used), used, compared=compared, versions=versions)
+    return diagnose(_scan_file(path, used), used, compared=compared, versions=versions, surfaces=surfaces)
 
 
 def read_series(path: Path, catalogue: Catalogue | None = None) -> MetricSeries:
@@ -269,9 +279,12 @@ def triage(
     *,
     compared: ComparedRuns | None = None,
     versions: GivenVersions | None = None,
+    surfaces: PackAtHand | None = None,
 ) -> Diagnosis:
     """The diagnosis of a log, which is read once and with bounded memory."""
-    return diagnose(scan(stream, catalogue), catalogue, compared=compared, versions=versions)
+    return diagnose(
+        scan(stream, catalogue), catalogue, compared=compared, versions=versions, surfaces=surfaces
+    )
 
 
 def diagnose(
@@ -280,10 +293,14 @@ def diagnose(
     *,
     compared: ComparedRuns | None = None,
     versions: GivenVersions | None = None,
+    surfaces: PackAtHand | None = None,
 ) -> Diagnosis:
-    """Group matches and exceptions by failure, and rank the failures. Findings from metrics come last."""
+    """Group matches and exceptions by failure, and rank the failures. Findings from metrics come last.
+
+    surfaces: the releases of packages that causes are derived from, None for the shipped ones.
+    """
     shown = {**found.versions.known(), **given_versions(versions or {})}
-    finder = CauseFinder(versions=shown)
+    finder = CauseFinder(versions=shown, surfaces=surfaces or shipped_pack())
     explained = _explained(found)
     tracebacks = {id(match): failure for failure in found.failures if (match := explained[id(failure)])}
     groups: dict[str, list[Finding]] = {}
@@ -313,7 +330,7 @@ def diagnose(
         findings=tuple(findings),
         lines=found.lines,
         size=found.size,
-        notes=_notes(found, findings),
+        notes=_notes(found, findings, finder.surfaces.note),
         ending=found.job.ending(is_empty=found.is_empty, last_step=max(found.series.lines, default=0)),
         versions=shown,
     )
@@ -420,8 +437,8 @@ def _suspicious(found: Scan) -> list[Finding]:
     return [Finding(signature=None, text=text, line=number, count=len(lines))]
 
 
-def _notes(found: Scan, findings: list[Finding]) -> tuple[str, ...]:
-    notes = []
+def _notes(found: Scan, findings: list[Finding], note: str) -> tuple[str, ...]:
+    notes = [note] if note else []
     if found.capped:
         notes.append("a match occurs a thousand times or more; further occurrences were not counted")
     if any(finding.survived for finding in findings):

@@ -9,7 +9,7 @@ import pytest
 from source_zip import write_zip
 
 from harness.compat.knowledge.module_outline import outline
-from harness.compat.knowledge.pack_build import BuildPlan, add_releases
+from harness.compat.knowledge.pack_build import BuildPlan, PackageBuild
 from harness.compat.knowledge.pack_file import PackagedFiles, PackedRelease, PackFile, write_pack
 from harness.compat.knowledge.surface_pack import InRelease, SurfacePack, signatures_of
 from harness.compat.surface.api_surface import ApiSurface
@@ -121,9 +121,9 @@ def test_the_order_of_reading_does_not_change_the_digest(tmp_path: Path) -> None
 
     def add(known: PackagedFiles | None, *releases: ListedRelease) -> PackagedFiles:
         plan = BuildPlan(since="2024-01-01")
-        return add_releases(
-            known, releases, lambda one: Sources(file=zips[one.version]), plan, lambda _: None
-        )
+        build = PackageBuild(known, lambda one: Sources(file=zips[one.version]), plan, lambda _: None)
+        build.add(releases)
+        return build.files()
 
     at_once = write_pack(tmp_path / "a.pack", {"lib": add(None, *listed)})
     in_steps = write_pack(tmp_path / "b.pack", {"lib": add(add(None, listed[1]), *listed)})
@@ -134,7 +134,9 @@ def test_a_release_that_cannot_be_read_is_listed_with_the_reason(tmp_path: Path)
     (tmp_path / "no.whl").write_bytes(b"not a wheel")
     listed = [ListedRelease(version="1.0", uploaded="2025-01-01", files=())]
     plan = BuildPlan(since="2024-01-01")
-    found = add_releases(None, listed, lambda _one: Sources(file=tmp_path / "no.whl"), plan, lambda _: None)
+    build = PackageBuild(None, lambda _one: Sources(file=tmp_path / "no.whl"), plan, lambda _: None)
+    build.add(listed)
+    found = build.files()
     assert found.releases[0].unread
     assert not found.contents
 

@@ -6,10 +6,11 @@ versions are not in the log. SYMPTOM: only what failed is known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
+from harness.compat.knowledge.pack_at_hand import PackAtHand, shipped_pack
+from harness.verdict.triage.derived.cause_degree import Degree, DerivedCause
 from harness.verdict.triage.derived.failed_use import Expected, FailedUse
 from harness.verdict.triage.derived.logged_versions import LoggedVersion
 from harness.verdict.triage.derived.package_names import (
@@ -21,41 +22,23 @@ from harness.verdict.triage.derived.package_names import (
     package_of_library,
 )
 from harness.verdict.triage.derived.published_pairs import PublishedPairs, shipped_pairs
+from harness.verdict.triage.derived.surface_causes import SurfaceCauses
 
-
-class Degree(StrEnum):
-    """How sure a derived cause is."""
-
-    PROVEN = "proven"
-    LIKELY = "likely"
-    SYMPTOM = "symptom"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DerivedCause:
-    """A cause in one sentence.
-
-    proof: the statements it follows from, each with its source. packages: those that do not go together.
-    remedy: what to install. stacks: the nearest combinations that go together.
-    """
-
-    degree: Degree
-    sentence: str
-    proof: tuple[str, ...]
-    packages: tuple[str, ...]
-    remedy: str
-    stacks: tuple[str, ...] = ()
+#: What no release of a Python package tells.
+NOT_IN_SURFACES = frozenset({Expected.SYMBOL, Expected.LIBRARY_VERSION, Expected.LIBRARY})
 
 
 @dataclass(frozen=True, kw_only=True)
 class CauseFinder:
-    """Derives causes from published tables and the versions that a log shows.
+    """Derives causes from published tables, a surface pack and the versions that a log shows.
 
     matrix_pairs: None for those of the shipped matrix.
     """
 
     versions: Mapping[str, LoggedVersion] = field(default_factory=dict)
     matrix_pairs: PublishedPairs | None = None
+    surfaces: PackAtHand = field(default_factory=shipped_pack)
+    _known: dict[FailedUse, DerivedCause | None] = field(default_factory=dict, repr=False)
 
     @property
     def pairs(self) -> PublishedPairs:
@@ -64,9 +47,20 @@ class CauseFinder:
 
     def cause(self, use: FailedUse) -> DerivedCause | None:
         """The most certain cause of a failed use; None if its packages are not known."""
-        found = [self._by_rules(use), self._by_symbol(use), self._symptom(use)]
+        if use not in self._known:
+            self._known[use] = self._cause(use)
+        return self._known[use]
+
+    def _cause(self, use: FailedUse) -> DerivedCause | None:
+        found = [*self._by_surfaces(use), self._by_rules(use), self._by_symbol(use), self._symptom(use)]
         order = list(Degree)
         return min((one for one in found if one), key=lambda one: order.index(one.degree), default=None)
+
+    def _by_surfaces(self, use: FailedUse) -> Iterator[DerivedCause]:
+        """What the releases of the packages say. Without a pack, or with a damaged one: nothing."""
+        if use.expected not in NOT_IN_SURFACES and self.surfaces.pack:
+            asked = SurfaceCauses(pack=self.surfaces.pack, versions=self.versions, pairs=self.pairs)
+            yield from asked.causes(use)
 
     def _by_rules(self, use: FailedUse) -> DerivedCause | None:
         """The rule of the matrix that two of the packages of a use break with the versions in the log."""

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 
 from harness.verdict.triage.catalogue import Signature
-from harness.verdict.triage.derived.derived_cause import CauseFinder, Degree, DerivedCause
+from harness.verdict.triage.derived.cause_degree import Degree, DerivedCause
+from harness.verdict.triage.derived.derived_cause import CauseFinder
 from harness.verdict.triage.derived.failed_use import FailedUse, failed_use_of
 from harness.verdict.triage.stack_trace import Frame
 

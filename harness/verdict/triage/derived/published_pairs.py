@@ -30,6 +30,15 @@ class PublishedPairs:
         """The rules that versions break. versions: package -> version; those without an axis are ignored."""
         return rule_violations(self._matrix, self._parsed(versions))
 
+    def released_for(self, package: str, version: str, other: str) -> tuple[str, ...]:
+        """The versions of `other` that were published for a version of a package; () if nothing is."""
+        given, axis = self._parsed({package: version}), self.axis(other)
+        if not given or not axis:
+            return ()
+        published = sorted(self._matrix.axes[axis].published)
+        allowed = tuple(one for one in published if not self.violations({package: version, other: one}))
+        return allowed if len(allowed) < len(published) else ()
+
     def nearest_stacks(self, versions: Mapping[str, str]) -> tuple[str, ...]:
         """The valid stacks that differ least from these versions, in words."""
         requested = {axis: str(version) for axis, version in self._parsed(versions).items()}

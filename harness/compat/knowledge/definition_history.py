@@ -1,0 +1,244 @@
+"""Definitions by their last name, as error messages write them, over all releases of a package.
+
+`InputBatch.__init__` in a message does not say in which module the class is, and the module differs between
+releases. So every definition of that name in a release is looked at: a use works if it works with any of
+them, and fails only if it fails with all.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from harness.compat.knowledge.surface_pack import (
+    InRelease,
+    NameHistory,
+    SurfacePack,
+    in_release,
+    signatures_of,
+)
+from harness.compat.surface.api_surface import ApiDefinition, ApiSurface
+from harness.compat.surface.call_signature import CallSignature
+from harness.compat.surface.dynamic_attributes import Openness
+from harness.compat.surface.module_names import decorators, dotted
+from harness.sources.packages.lockfile import normal_name
+
+#: Whether a use of a definition, given by its dotted name, works in a release.
+UseTest = Callable[[ApiSurface, str], InRelease]
+#: More modules of one package than this define names such as `forward`: nothing follows from them.
+MOST_MODULES = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseInOtherPackage:
+    """A base class from another package. method: whether that class defines the method in question."""
+
+    package: str
+    name: str
+
+
+def definition_history(pack: SurfacePack, package: str, name: str, works: UseTest) -> NameHistory:
+    """Over which releases of a package a use of `Class`, `Class.method` or `function` works.
+
+    UNKNOWN for releases that do not define the first part of the name.
+    """
+    first, _, rest = name.partition(".")
+    paths = pack.modules_defining(package, first)
+    states = []
+    for release in pack.releases(package):
+        surface = pack.release(package, release.version)
+        if surface is None:
+            states.append((release.version, InRelease.NOT_READ))
+            continue
+        present = set(surface.names())
+        found = []
+        for path in paths if len(paths) <= MOST_MODULES else ():
+            module = module_of(path)
+            if path in present and first in _defined(surface.api, module):
+                found.append(works(surface.api, ".".join(filter(None, (module, first, rest)))))
+        states.append((release.version, _joined(found)))
+    return NameHistory(package=normal_name(package), name=name, releases=tuple(states))
+
+
+def has_attribute(attribute: str) -> UseTest:
+    """Whether objects of a class have an attribute or method."""
+
+    def works(api: ApiSurface, name: str) -> InRelease:
+        definition = api.find(name).definition
+        if definition is None or not definition.is_class:
+            return InRelease.UNKNOWN
+        return in_release(api.find(f"{name}.{attribute}").presence)
+
+    return works
+
+
+def takes_keyword(parameter: str) -> UseTest:
+    """Whether a function, method or `__init__` takes a keyword."""
+
+    def accepts(one: CallSignature) -> InRelease:
+        if parameter in (*one.positional, *one.keyword_only):
+            return InRelease.FOUND
+        return InRelease.UNKNOWN if one.var_keywords else InRelease.MISSING
+
+    def works(api: ApiSurface, name: str) -> InRelease:
+        signatures = _called(api, name)
+        if signatures:
+            return _joined([accepts(one) for one in signatures])
+        owner = api.find(name.removesuffix(".__init__")).definition
+        # The `__init__` of a dataclass takes its fields.
+        return (
+            in_release(api.member(owner, parameter).presence) if _is_dataclass(owner) else InRelease.UNKNOWN
+        )
+
+    return works
+
+
+def works_without(parameters: tuple[str, ...]) -> UseTest:
+    """Whether a function, method or `__init__` can be called without these arguments."""
+
+    def accepts(one: CallSignature) -> InRelease:
+        return InRelease.MISSING if one.needed & set(parameters) else InRelease.FOUND
+
+    return lambda api, name: _joined([accepts(one) for one in _called(api, name)])
+
+
+def takes_positional(given: int) -> UseTest:
+    """Whether a function takes this many positional arguments. For a method, `self` is one of them."""
+
+    def works(api: ApiSurface, name: str) -> InRelease:
+        definition = _function(api, name)
+        states = []
+        for one in definition.signatures if definition else ():
+            count = len(one.positional_only) + len(one.positional)
+            enough = one.var_positional or count >= given
+            states.append(InRelease.FOUND if enough else InRelease.MISSING)
+        return _joined(states)
+
+    return works
+
+
+def defines_all(methods: tuple[str, ...]) -> UseTest:
+    """Whether a class defines each of these methods itself or by inheritance, and not as abstract ones."""
+
+    def works(api: ApiSurface, name: str) -> InRelease:
+        definition = api.find(name).definition
+        if definition is None or not definition.is_class:
+            return InRelease.UNKNOWN
+        states = [_concrete(api, definition, method) for method in methods]
+        if InRelease.MISSING in states:
+            return InRelease.MISSING
+        return InRelease.FOUND if set(states) == {InRelease.FOUND} else InRelease.UNKNOWN
+
+    return works
+
+
+def needs_none_of(methods: tuple[str, ...]) -> UseTest:
+    """Whether none of these methods is abstract in a class."""
+
+    def works(api: ApiSurface, name: str) -> InRelease:
+        definition = api.find(name).definition
+        if definition is None or not definition.is_class:
+            return InRelease.UNKNOWN
+        abstract = any(_is_abstract(api.member(definition, method).definition) for method in methods)
+        return InRelease.MISSING if abstract else InRelease.FOUND
+
+    return works
+
+
+def bases_in_other_packages(
+    pack: SurfacePack, package: str, version: str, name: str
+) -> tuple[BaseInOtherPackage, ...]:
+    """The base classes of `Class` that other packages of the pack define. version: "" for the newest."""
+    for release in reversed(pack.releases(package)):
+        surface = pack.release(package, release.version)
+        if surface is not None and (not version or release.version == version):
+            found = dict.fromkeys(_foreign_bases(pack, package, surface.api, name))
+            if found:
+                return tuple(found)
+    return ()
+
+
+def module_of(path: str) -> str:
+    """The dotted name of a module from its path."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _foreign_bases(
+    pack: SurfacePack, package: str, api: ApiSurface, name: str, depth: int = 0
+) -> Iterator[BaseInOtherPackage]:
+    for path in pack.modules_defining(package, name):
+        module = module_of(path)
+        for node in _defined(api, module).get(name, ()):
+            for base in node.bases if isinstance(node, ast.ClassDef) and depth < 4 else ():
+                written = dotted(base.value if isinstance(base, ast.Subscript) else base)
+                origin = _origin(api, module, written)
+                other = pack.package_of(origin) if origin else ""
+                if other and other != normal_name(package):
+                    yield BaseInOtherPackage(package=other, name=origin.rpartition(".")[2])
+                elif written.rpartition(".")[2] != name:
+                    yield from _foreign_bases(pack, package, api, written.rpartition(".")[2], depth + 1)
+
+
+def _origin(api: ApiSurface, module: str, written: str) -> str:
+    """The dotted name that `written` was imported from in a module, or ""."""
+    head, _, rest = written.partition(".")
+    names = api.names(module)
+    sources = names.imported.get(head, []) if names else []
+    return ".".join(filter(None, (*sources[0], rest))) if sources else ""
+
+
+def _defined(api: ApiSurface, module: str) -> dict[str, list[ast.stmt]]:
+    names = api.names(module)
+    return names.defined if names else {}
+
+
+def _called(api: ApiSurface, name: str) -> tuple[CallSignature, ...]:
+    """The signatures of what a call of this name calls, without `self`."""
+    if name.endswith(".__init__"):
+        return signatures_of(api, name.removesuffix(".__init__"))
+    definition = _function(api, name)
+    if definition is None or definition.is_class:
+        return signatures_of(api, name)
+    node = definition.node
+    is_method = (holder := api.find(name.rpartition(".")[0]).definition) is not None and holder.is_class
+    static = isinstance(node, ast.FunctionDef) and "staticmethod" in decorators(node)
+    return tuple(one.bound() if is_method and not static else one for one in definition.signatures)
+
+
+def _function(api: ApiSurface, name: str) -> ApiDefinition | None:
+    holder, _, method = name.rpartition(".")
+    if method == "__init__":
+        owner = api.find(holder).definition
+        return api.member(owner, method).definition if owner else None
+    return api.find(name).definition or api.find_method(name).definition
+
+
+def _concrete(api: ApiSurface, definition: ApiDefinition, method: str) -> InRelease:
+    found = api.member(definition, method, max_openness=Openness.DATA)
+    if _is_abstract(found.definition):
+        return InRelease.MISSING
+    node = definition.node
+    own = isinstance(node, ast.ClassDef) and any(getattr(item, "name", "") == method for item in node.body)
+    # A base class of another package may define it; whether it is abstract there is not known here.
+    return InRelease.FOUND if own else in_release(found.presence) if found.definition else InRelease.MISSING
+
+
+def _is_dataclass(definition: ApiDefinition | None) -> TypeGuard[ApiDefinition]:
+    node = definition.node if definition else None
+    return isinstance(node, ast.ClassDef) and "dataclass" in decorators(node)
+
+
+def _is_abstract(definition: ApiDefinition | None) -> bool:
+    node = definition.node if definition else None
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    return bool(decorators(node) & {"abstractmethod", "abstractproperty"})
+
+
+def _joined(states: list[InRelease]) -> InRelease:
+    """One works: it works. All fail: it fails. Otherwise nothing is known."""
+    if InRelease.FOUND in states:
+        return InRelease.FOUND
+    return InRelease.MISSING if states and set(states) == {InRelease.MISSING} else InRelease.UNKNOWN

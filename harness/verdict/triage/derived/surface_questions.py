@@ -1,0 +1,135 @@
+"""What a failed use asks of a surface pack: over which releases of which package would the use work?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from harness.compat.knowledge.definition_history import (
+    UseTest,
+    bases_in_other_packages,
+    defines_all,
+    definition_history,
+    has_attribute,
+    needs_none_of,
+    takes_keyword,
+    takes_positional,
+    works_without,
+)
+from harness.compat.knowledge.surface_pack import NameHistory, SurfacePack
+from harness.verdict.triage.derived.failed_use import Expected, FailedUse
+from harness.verdict.triage.derived.package_names import package_of_file
+
+#: More packages than this define a class or function of this name: nothing follows without the versions.
+MOST_PACKAGES = 3
+#: The files in which a package registers what it supports, by the beginning of their paths.
+MODEL_TYPES = ("transformers", ("transformers/models/auto/configuration_auto.py",))
+ARCHITECTURES = ("vllm", ("vllm/model_executor/models/registry.py", "vllm/model_executor/models/__init__.py"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurfaceQuestion:
+    """Over which releases of a package a use works. `history` is FOUND where it does.
+
+    has: what these releases have, in words. caller: the package whose code expects it, "" if not known.
+    """
+
+    history: NameHistory
+    has: str
+    caller: str = ""
+
+    @property
+    def package(self) -> str:
+        """The package that has it or not."""
+        return self.history.package
+
+
+def questions(pack: SurfacePack, use: FailedUse, shown: Collection[str]) -> Iterator[SurfaceQuestion]:
+    """The questions that a failed use asks, those that tell most first. shown: packages that a log names."""
+    names = ", ".join(f"`{name}`" for name in use.names)
+    user = package_of_file(use.user)
+    match use.expected:
+        case Expected.NAME | Expected.MODULE:
+            yield from _dotted(pack, use, user)
+        case Expected.ATTRIBUTE if pack.package_of(use.owner):
+            yield from _dotted(pack, use, user)
+        case Expected.ATTRIBUTE if use.owner == "npu":
+            yield from _operators(pack, use.names[0], user)
+        case Expected.OPERATOR | Expected.KERNEL if use.owner.startswith("npu::"):
+            yield from _operators(pack, use.owner.removeprefix("npu::").partition(".")[0], user)
+        case Expected.ATTRIBUTE:
+            yield from _defined(pack, use, has_attribute(use.names[0]), f"`{use.owner}` has {names}", shown)
+        case Expected.KEYWORD:
+            yield from _defined(pack, use, takes_keyword(use.names[0]), f"`{use.owner}` takes {names}", shown)
+        case Expected.ARGUMENT:
+            has = f"`{use.owner}` can be called without {names}"
+            yield from _defined(pack, use, works_without(use.names), has, shown)
+        case Expected.POSITIONAL if use.names[0].isdigit():
+            has = f"`{use.owner}` takes {use.names[0]} positional arguments"
+            yield from _defined(pack, use, takes_positional(int(use.names[0])), has, shown)
+        case Expected.ABSTRACT_METHOD:
+            yield from _abstract(pack, use, names)
+        case Expected.MODEL_TYPE:
+            yield from _mentioned(pack, MODEL_TYPES, use.names[0], f"transformers has the model type {names}")
+        case Expected.ARCHITECTURE:
+            yield from _mentioned(pack, ARCHITECTURES, use.names[0], f"vllm has the model class {names}")
+
+
+def _dotted(pack: SurfacePack, use: FailedUse, user: str) -> Iterator[SurfaceQuestion]:
+    package = pack.package_of(use.owner)
+    if not package or "." not in ".".join((use.owner, *use.names)):
+        return
+    dotted = ".".join((use.owner, *use.names[:1]))
+    has = f"the module `{dotted}` exists" if use.expected is Expected.MODULE else f"`{dotted}` exists"
+    yield SurfaceQuestion(history=pack.history(package, dotted), has=has, caller=user)
+
+
+def _operators(pack: SurfacePack, name: str, user: str) -> Iterator[SurfaceQuestion]:
+    if pack.has("torch-npu"):
+        history = pack.operator_history("torch-npu", name)
+        yield SurfaceQuestion(history=history, has=f"the operator `{name}` exists", caller=user)
+
+
+def _defined(
+    pack: SurfacePack, use: FailedUse, works: UseTest, has: str, shown: Collection[str]
+) -> Iterator[SurfaceQuestion]:
+    """The packages that define the owner; if the log names any of them, only those."""
+    owner = use.owner.partition(".")[0]
+    user = package_of_file(use.user)
+    packages = [name for name in pack.packages if pack.modules_defining(name, owner)]
+    named = [name for name in packages if name in shown or name in (user, package_of_file(use.defined_in))]
+    if len(named or packages) > MOST_PACKAGES:
+        return
+    for package in named or packages:
+        history = definition_history(pack, package, use.owner, works)
+        caller = user if user != package else ""
+        if not caller:
+            # A method that overrides one of another package is called by that package.
+            bases = bases_in_other_packages(pack, package, "", owner)
+            caller = bases[0].package if bases else ""
+        yield SurfaceQuestion(history=history, has=has, caller=caller)
+
+
+def _abstract(pack: SurfacePack, use: FailedUse, names: str) -> Iterator[SurfaceQuestion]:
+    """A class lacks methods: its package may define them in other releases, its base may not need them."""
+    for package in (name for name in pack.packages if pack.modules_defining(name, use.owner)):
+        bases = bases_in_other_packages(pack, package, "", use.owner)
+        yield SurfaceQuestion(
+            history=definition_history(pack, package, use.owner, defines_all(use.names)),
+            has=f"`{use.owner}` defines {names}",
+            caller=bases[0].package if bases else "",
+        )
+        for base in bases:
+            yield SurfaceQuestion(
+                history=definition_history(pack, base.package, base.name, needs_none_of(use.names)),
+                has=f"`{base.name}` does not require {names}",
+                caller=package,
+            )
+
+
+def _mentioned(
+    pack: SurfacePack, place: tuple[str, tuple[str, ...]], name: str, has: str
+) -> Iterator[SurfaceQuestion]:
+    package, paths = place
+    if pack.has(package):
+        yield SurfaceQuestion(history=pack.mention_history(package, paths, name), has=has)

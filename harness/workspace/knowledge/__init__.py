@@ -1,0 +1,1 @@
+"""Keeps the surface pack up to date: `npu-matrix knowledge`. `pack_update.py` reads releases."""

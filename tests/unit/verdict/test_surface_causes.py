@@ -1,0 +1,255 @@
+"""Causes that are computed from the releases in a surface pack, here of packages made for the test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.compat.knowledge.module_outline import outline
+from harness.compat.knowledge.pack_at_hand import PackAtHand, pack_at_hand, user_pack_file
+from harness.compat.knowledge.pack_file import PackagedFiles, PackedRelease, write_pack
+from harness.verdict.triage.diagnosis import triage_text
+
+# What the provider (by the name of a known package) has in three releases.
+EARLY = """
+from abc import abstractmethod
+from dataclasses import dataclass
+class Batch:
+    def __init__(self, size): ...
+    def fill(self, first): ...
+    old = 1
+class Base:
+    def run(self, x): ...
+class Open:
+    def __getattr__(self, name): ...
+@dataclass
+class Options:
+    size: int = 1
+def gone(): ...
+"""
+LATE = """
+from abc import abstractmethod
+from dataclasses import dataclass
+class Batch:
+    def __init__(self, size, block_size): ...
+    def fill(self, first, second): ...
+class Base:
+    @abstractmethod
+    def run(self, x): ...
+    @abstractmethod
+    def stop(self): ...
+class Open:
+    def __getattr__(self, name): ...
+@dataclass
+class Options:
+    size: int = 1
+    seed: int = 0
+def new(): ...
+"""
+PLUGIN = "from vllm.core import Base\nclass Worker(Base):\n    def run(self, x): ...\n"
+PLUGIN_LATER = PLUGIN + "    def stop(self): ...\n"
+SCHEMAS = "custom:\n  - func: npu_a(Tensor self) -> Tensor\n"
+USER = 'Traceback (most recent call last):\n  File "/x/site-packages/vllm_ascend/worker.py", line 3, in f\n    y\n'
+
+
+def files(**modules: str) -> dict[str, bytes]:
+    return {name.replace("__", "/") + ".py": outline(text.encode()) for name, text in modules.items()}
+
+
+def releases(contents: dict[str, dict[str, bytes] | None]) -> PackagedFiles:
+    return PackagedFiles(
+        releases=tuple(PackedRelease(version=v, unread="" if c else "not read") for v, c in contents.items()),
+        contents={version: content for version, content in contents.items() if content},
+    )
+
+
+@pytest.fixture(scope="module")
+def pack_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    early, late = files(vllm__core=EARLY), files(vllm__core=LATE, vllm__extra="x = 1\n")
+    for content in (early, late):
+        content["vllm/__init__.py"] = b"\n"
+    plugin = {"vllm_ascend/__init__.py": b"\n"}
+    operators = {
+        "torch_npu/csrc/aten/npu_native_functions.yaml": SCHEMAS.encode(),
+        "torch_npu/__init__.py": b"\n",
+    }
+    file = tmp_path_factory.mktemp("packs") / "s.pack"
+    write_pack(
+        file,
+        {
+            "vllm": releases({"0.8.5": early, "0.9.0": None, "0.9.1": late, "0.10.0": late}),
+            "vllm-ascend": releases(
+                {
+                    "0.8.5rc1": {**plugin, **files(vllm_ascend__worker=PLUGIN)},
+                    "0.9.1": {**plugin, **files(vllm_ascend__worker=PLUGIN_LATER)},
+                }
+            ),
+            "torch-npu": releases({"2.5.1": {"torch_npu/__init__.py": b"\n"}, "2.7.1": operators}),
+        },
+    )
+    return file
+
+
+def derived(text: str, pack_file: Path, **versions: str):
+    given = {name.replace("_", "-"): version for name, version in versions.items()}
+    root = triage_text(text.encode(), versions=given, surfaces=PackAtHand((pack_file,))).root
+    return root.derived if root else None
+
+
+CHANGED = {
+    "ImportError: cannot import name 'new' from 'vllm.core' (/x/vllm/core.py)": (
+        "0.8.5",
+        "`vllm.core.new` exists in vllm from 0.9.1 on; vllm 0.8.5, which is installed, is not one of them",
+    ),
+    "ImportError: cannot import name 'gone' from 'vllm.core' (/x/vllm/core.py)": (
+        "0.9.1",
+        "`vllm.core.gone` exists in vllm until 0.8.5; vllm 0.9.1, which is installed, is not one of them",
+    ),
+    "ModuleNotFoundError: No module named 'vllm.extra'": (
+        "0.8.5",
+        "the module `vllm.extra` exists in vllm from",
+    ),
+    "TypeError: Batch.__init__() got an unexpected keyword argument 'block_size'": (
+        "0.8.5",
+        "`Batch.__init__` takes `block_size` in vllm from 0.9.1 on",
+    ),
+    "TypeError: Batch.__init__() missing 1 required positional argument: 'block_size'": (
+        "0.9.1",
+        "`Batch.__init__` can be called without `block_size` in vllm until 0.8.5",
+    ),
+    "TypeError: Options.__init__() got an unexpected keyword argument 'seed'": (
+        "0.8.5",
+        "`Options.__init__` takes `seed` in vllm from 0.9.1 on",
+    ),
+    "TypeError: Batch.fill() takes 2 positional arguments but 3 were given": (
+        "0.8.5",
+        "`Batch.fill` takes 3 positional arguments in vllm from 0.9.1 on",
+    ),
+    "AttributeError: 'Batch' object has no attribute 'old'": (
+        "0.9.1",
+        "`Batch` has `old` in vllm until 0.8.5",
+    ),
+    "AttributeError: module 'vllm.core' has no attribute 'new'": (
+        "0.8.5",
+        "`vllm.core.new` exists in vllm from",
+    ),
+}
+
+
+@pytest.mark.parametrize("text", CHANGED)
+def test_what_another_release_has_is_a_proven_cause(text: str, pack_file: Path) -> None:
+    version, sentence = CHANGED[text]
+    cause = derived(USER + text, pack_file, vllm=version)
+    assert cause is not None
+    assert cause.degree == "proven"
+    assert sentence in cause.sentence
+    assert cause.packages == ("vllm", "vllm-ascend")
+
+
+# A module that is not there has a signature, which only a proven cause replaces.
+@pytest.mark.parametrize("text", [text for text in CHANGED if "No module" not in text])
+def test_without_the_version_the_cause_is_likely(text: str, pack_file: Path) -> None:
+    cause = derived(USER + text, pack_file)
+    assert cause is not None
+    assert cause.degree == "likely"
+
+
+@pytest.mark.parametrize("text", CHANGED)
+def test_what_the_installed_release_has_is_no_cause(text: str, pack_file: Path) -> None:
+    other = "0.9.1" if CHANGED[text][0] == "0.8.5" else "0.8.5"
+    cause = derived(USER + text, pack_file, vllm=other)
+    assert cause is None or cause.degree == "symptom"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AttributeError: 'Open' object has no attribute 'any'",
+        "AttributeError: 'Batch' object has no attribute 'never'",
+        "ImportError: cannot import name 'never' from 'vllm.core' (/x/vllm/core.py)",
+        "ModuleNotFoundError: No module named 'vllm'",
+        "TypeError: Nowhere.__init__() got an unexpected keyword argument 'seed'",
+    ],
+)
+def test_what_no_release_tells_is_not_derived(text: str, pack_file: Path) -> None:
+    cause = derived(USER + text, pack_file, vllm="0.9.1")
+    assert cause is None or cause.degree == "symptom"
+
+
+def test_a_release_that_was_not_read_proves_nothing(pack_file: Path) -> None:
+    text = USER + "ImportError: cannot import name 'new' from 'vllm.core' (/x/vllm/core.py)"
+    cause = derived(text, pack_file, vllm="0.9.0")
+    assert cause is not None
+    assert cause.degree == "likely"
+
+
+def test_a_development_version_between_releases_that_agree_is_likely(pack_file: Path) -> None:
+    text = USER + "ImportError: cannot import name 'gone' from 'vllm.core' (/x/vllm/core.py)"
+    cause = derived(text, pack_file, vllm="0.9.2.dev3+g1234567")
+    assert cause is not None
+    assert cause.degree == "likely"
+    assert "vllm 0.9.2.dev3+g1234567, which is installed, is not one of them" in cause.sentence
+
+
+def test_an_abstract_method_is_explained_by_both_sides(pack_file: Path) -> None:
+    text = USER + "TypeError: Can't instantiate abstract class Worker with abstract method stop"
+    own = derived(text, pack_file, vllm_ascend="0.8.5rc1")
+    assert own is not None
+    assert own.degree == "proven"
+    assert "`Worker` defines `stop` in vllm-ascend from 0.9.1 on" in own.sentence
+    base = derived(text, pack_file, vllm="0.10.0")
+    assert base is not None
+    assert base.degree == "proven"
+    assert "`Base` does not require `stop` in vllm until 0.8.5" in base.sentence
+
+
+def test_an_operator_is_looked_up_in_the_schemas(pack_file: Path) -> None:
+    text = "AttributeError: '_OpNamespace' 'npu' object has no attribute 'npu_a'"
+    cause = derived(text, pack_file, torch_npu="2.5.1")
+    assert cause is not None
+    assert cause.degree == "proven"
+    assert "the operator `npu_a` exists in torch-npu from 2.7.1 on" in cause.sentence
+
+
+def test_who_expects_it_was_released_for_another_version(pack_file: Path) -> None:
+    text = USER + "ImportError: cannot import name 'gone' from 'vllm.core' (/x/vllm/core.py)"
+    cause = derived(text, pack_file, vllm="0.9.1", vllm_ascend="0.8.5rc1")
+    assert cause is not None
+    assert "vllm-ascend 0.8.5rc1, which expects it, was released for vllm 0.8.5" in cause.sentence
+    assert any("vllm_ascend 0.8.5rc1 is published with vllm 0.8.5.post1" in one for one in cause.proof)
+    assert cause.stacks
+
+
+def test_a_missing_or_damaged_pack_is_told_and_nothing_is_derived(tmp_path: Path, pack_file: Path) -> None:
+    text = (USER + "ImportError: cannot import name 'new' from 'vllm.core' (/x/vllm/core.py)").encode()
+    absent = triage_text(text, surfaces=PackAtHand((tmp_path / "no.pack",)))
+    assert any("there is no surface pack (npu-matrix knowledge update)" in note for note in absent.notes)
+    damaged = tmp_path / "damaged.pack"
+    damaged.write_bytes(pack_file.read_bytes()[:4000])
+    found = triage_text(text, surfaces=PackAtHand((damaged,)))
+    assert any("releases were not compared" in note and "damaged.pack" in note for note in found.notes)
+    for one in (absent, found):
+        assert one.root is not None
+        assert one.root.derived is None or one.root.derived.degree == "symptom"
+
+
+def test_a_log_that_asks_nothing_opens_no_pack(tmp_path: Path) -> None:
+    surfaces = PackAtHand((tmp_path / "no.pack",))
+    assert not triage_text(b"ValueError: tile 17 is odd\n", surfaces=surfaces).notes
+
+
+def test_the_newer_of_two_packs_is_used(tmp_path: Path) -> None:
+    older = PackagedFiles(
+        releases=(PackedRelease(version="1.0", uploaded="2025-01-01"),), contents={"1.0": {}}
+    )
+    newer = PackagedFiles(
+        releases=(PackedRelease(version="2.0", uploaded="2026-01-01"),), contents={"2.0": {}}
+    )
+    write_pack(tmp_path / "older.pack", {"lib": older})
+    write_pack(user_pack_file(tmp_path), {"lib": newer})
+    for files_ in ([tmp_path / "older.pack", user_pack_file(tmp_path)],):
+        pack = PackAtHand(files_).pack
+        assert pack is not None
+        assert pack.newest == "2026-01-01"
+    assert pack_at_hand(tmp_path).pack is not None
