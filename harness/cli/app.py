@@ -54,6 +54,7 @@ COMMANDS = {
     "api": ("api", "Check that every name a package imports exists in the pinned version of its dependency."),
     "lint": ("lint", "Check a launch script against the lint rules and the configuration of a verl version."),
     "mirrors": ("mirrors", "Fetch the upstream repositories that stacks and patches name into the cache."),
+    "knowledge": ("knowledge", "Show or update what each release of the packages of the stack has."),
     "recipe": ("recipe", "Print the command that starts the training of a cell."),
     "patches": ("patches", "Check, rebase, import, export and summarise patch stacks."),
     "matrix": ("matrix", "Validate matrix.yaml, print its schema, compare published compatibility tables."),

@@ -14,6 +14,7 @@ from harness.errors import EXIT_OK, EXIT_UNEXPECTED, InputError, Location
 from harness.settings import Settings
 
 if TYPE_CHECKING:
+    from harness.compat.knowledge.pack_at_hand import PackAtHand
     from harness.sources.secrets.masking import Masker
     from harness.verdict.triage.catalogue import Catalogue
     from harness.verdict.triage.diagnosis import ComparedRuns, Diagnosis
@@ -73,6 +74,7 @@ def command(
     by their stack traces. The file signatures.yaml next to matrix.yaml extends the catalogue. Training
     metrics are compared with the limits of the catalogue; most limits need --reference.
     """
+    from harness.compat.knowledge.pack_at_hand import pack_at_hand
     from harness.sources.secrets.masking import Masker
     from harness.verdict.triage.catalogue import LOCAL_NAME, catalogue_with
     from harness.verdict.triage.diagnosis import ComparedRuns, read_series
@@ -89,7 +91,8 @@ def command(
         reference=read_series(reference, catalogue) if reference else None,
         repeat=read_series(repeat, catalogue) if repeat else None,
     )
-    diagnoses = {log: _diagnose(log, catalogue, compared) for log in dict.fromkeys(logs)}
+    surfaces = pack_at_hand(settings.cache)
+    diagnoses = {log: _diagnose(log, catalogue, compared, surfaces) for log in dict.fromkeys(logs)}
     if run_id:
         diagnoses |= triage_run(settings, run_id, catalogue)
     mask = Masker.of_command(os.environ)
@@ -103,15 +106,15 @@ def command(
     return EXIT_OK if all(found.is_clean for found in diagnoses.values()) else EXIT_UNEXPECTED
 
 
-def _diagnose(log: str, catalogue: Catalogue, compared: ComparedRuns) -> Diagnosis:
+def _diagnose(log: str, catalogue: Catalogue, compared: ComparedRuns, surfaces: PackAtHand) -> Diagnosis:
     from harness.verdict.triage.diagnosis import triage, triage_file
 
     if log == "-":
         # None if standard input was closed when Python started.
         if sys.stdin is None:
             raise InputError("standard input is closed", fix="name a log file")
-        return triage(sys.stdin.buffer, catalogue, compared=compared)
-    return triage_file(Path(log), catalogue, compared=compared)
+        return triage(sys.stdin.buffer, catalogue, compared=compared, surfaces=surfaces)
+    return triage_file(Path(log), catalogue, compared=compared, surfaces=surfaces)
 
 
 def _print_json(diagnoses: dict[str, Diagnosis], mask: Masker, *, as_list: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import json
 import re
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+JSON_PAGE = "application/vnd.pypi.simple.v1+json"
 
 
 class PackageServer:
@@ -51,9 +54,24 @@ class PackageServer:
         digest = f"#sha256={hashlib.sha256(file.read_bytes()).hexdigest()}" if is_archive else ""
         return f'<a href="/{file.relative_to(self.folder)}{digest}">{file.name}</a>'
 
+    def page(self, folder: Path) -> bytes:
+        """The page of a package as JSON, which has the dates of its files."""
+        files = [
+            {
+                "filename": file.name,
+                "url": f"/{file.relative_to(self.folder)}",
+                "hashes": {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()},
+                "upload-time": "2025-03-01T00:00:00Z",
+            }
+            for file in sorted(folder.iterdir())
+        ]
+        return json.dumps({"files": files}).encode()
+
     def answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
         path = self.folder / request.path.lstrip("/")
-        if path.is_dir():
+        if path.is_dir() and request.headers["Accept"] == JSON_PAGE:
+            data, kind = self.page(path), JSON_PAGE
+        elif path.is_dir():
             data, kind = "".join(map(self.link, path.iterdir())).encode(), "text/html"
         elif path.is_file():
             data, kind = path.read_bytes(), "application/octet-stream"

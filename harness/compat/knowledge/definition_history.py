@@ -47,10 +47,9 @@ def definition_history(pack: SurfacePack, package: str, name: str, works: UseTes
     first, _, rest = name.partition(".")
     paths = pack.modules_defining(package, first)
     states = []
-    for release in pack.releases(package):
-        surface = pack.release(package, release.version)
+    for version, surface in pack.surfaces(package):
         if surface is None:
-            states.append((release.version, InRelease.NOT_READ))
+            states.append((version, InRelease.NOT_READ))
             continue
         present = set(surface.names())
         found = []
@@ -58,7 +57,7 @@ def definition_history(pack: SurfacePack, package: str, name: str, works: UseTes
             module = module_of(path)
             if path in present and first in _defined(surface.api, module):
                 found.append(works(surface.api, ".".join(filter(None, (module, first, rest)))))
-        states.append((release.version, _joined(found)))
+        states.append((version, _joined(found)))
     return NameHistory(package=normal_name(package), name=name, releases=tuple(states))
 
 
@@ -151,9 +150,8 @@ def bases_in_other_packages(
     pack: SurfacePack, package: str, version: str, name: str
 ) -> tuple[BaseInOtherPackage, ...]:
     """The base classes of `Class` that other packages of the pack define. version: "" for the newest."""
-    for release in reversed(pack.releases(package)):
-        surface = pack.release(package, release.version)
-        if surface is not None and (not version or release.version == version):
+    for found_version, surface in reversed(list(pack.surfaces(package))):
+        if surface is not None and version in ("", found_version):
             found = dict.fromkeys(_foreign_bases(pack, package, surface.api, name))
             if found:
                 return tuple(found)

@@ -39,9 +39,13 @@ class PackAtHand:
         """Why a pack that was asked for is not used, or ""."""
         if "pack" not in self.__dict__:
             return ""
-        if self._problems and not self.pack:
+        if self._problems and self.pack is None:
             return f"releases were not compared: {'; '.join(self._problems)}"
-        return "" if self.pack else f"releases were not compared: there is no surface pack ({UPDATE})"
+        return (
+            ""
+            if self.pack is not None
+            else f"releases were not compared: there is no surface pack ({UPDATE})"
+        )
 
 
 def shipped_pack_file() -> Path:

@@ -314,6 +314,7 @@ class PackagePart:
         self._file = file
         self._chunks: dict[int, bytes] = {}
         self._contents: dict[tuple[str, int], bytes] = {}
+        self._containing: dict[bytes, Mapping[str, frozenset[int]]] = {}
 
     def paths(self) -> Iterable[str]:
         """Every path that any release has."""
@@ -328,21 +329,46 @@ class PackagePart:
     def _definitions(self) -> Mapping[str, Sequence[int]]:
         return self._file.definitions(self.name, self._definitions_digest)
 
-    def content_numbers(self, release: int) -> dict[str, int]:
+    def content_numbers(self, release: int) -> Mapping[str, int]:
         """Path -> the number of its content in a release (position in `releases`)."""
-        found = {path: _content_number(member, release) for path, member in self._members.items()}
-        return {path: number for path, number in found.items() if number != ABSENT}
+        return self._by_release[release]
+
+    @cached_property
+    def _by_release(self) -> list[dict[str, int]]:
+        found: list[dict[str, int]] = [{} for _ in self.releases]
+        for path, member in self._members.items():
+            starts, contents = member.r[::2], member.r[1::2]
+            for start, end, content in zip(starts, (*starts[1:], len(found)), contents, strict=True):
+                if content != ABSENT:
+                    for release in range(max(0, start), min(end, len(found))):
+                        found[release][path] = content
+        return found
+
+    def containing(self, word: bytes) -> Mapping[str, frozenset[int]]:
+        """Path -> the numbers of its contents that contain a text."""
+        if word not in self._containing:
+            whole = {number for number in range(len(self._chunk_digests)) if word in self._chunk(number)}
+            found = {
+                path: frozenset(n for n in range(len(member.s)) if word in self.content(path, n))
+                for path, member in self._members.items()
+                if member.c in whole
+            }
+            self._containing[word] = {path: numbers for path, numbers in found.items() if numbers}
+        return self._containing[word]
 
     def content(self, path: str, number: int) -> bytes:
         """One content of a path. The same object is returned each time."""
         if (path, number) not in self._contents:
             member = self._members[path]
-            if member.c not in self._chunks:
-                self._chunks[member.c] = self._file.chunk(self.name, member.c, self._chunk_digests[member.c])
-            chunk = self._chunks[member.c]
+            chunk = self._chunk(member.c)
             ends = list(accumulate(member.s, initial=member.o))
             self._contents[path, number] = chunk[ends[number] : ends[number + 1]]
         return self._contents[path, number]
+
+    def _chunk(self, number: int) -> bytes:
+        if number not in self._chunks:
+            self._chunks[number] = self._file.chunk(self.name, number, self._chunk_digests[number])
+        return self._chunks[number]
 
     def files(self) -> PackagedFiles:
         """Everything, as it was written."""
@@ -357,12 +383,3 @@ class PackagePart:
                 if not release.unread
             },
         )
-
-
-def _content_number(member: _Member, release: int) -> int:
-    number = ABSENT
-    for first, content in zip(member.r[::2], member.r[1::2], strict=False):
-        if first > release:
-            break
-        number = content
-    return number

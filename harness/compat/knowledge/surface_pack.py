@@ -147,7 +147,12 @@ class ReleaseSurface:
     @cached_property
     def api(self) -> ApiSurface:
         """Modules, names, classes with inherited attributes, and signatures."""
-        return ApiSurface(self)
+        return ApiSurface(self, search=self.containing)
+
+    def containing(self, word: bytes) -> list[str]:
+        """The paths of the files that contain a text."""
+        found = self._part.containing(word)
+        return [path for path, numbers in found.items() if self._numbers.get(path) in numbers]
 
     @cached_property
     def operators(self) -> OperatorSchemas | None:
@@ -189,6 +194,7 @@ class SurfacePack:
 
     def __init__(self, file: Path) -> None:
         """Open a pack; InputError if the file is no pack, is damaged, or has another format version."""
+        self.file = file
         self._file = PackFile(file)
         self._parts: dict[str, PackagePart] = {}
         self._releases: dict[tuple[str, int], ReleaseSurface] = {}
@@ -254,7 +260,7 @@ class SurfacePack:
             name=dotted,
             releases=tuple(
                 (version, _OF_PRESENCE[surface.api.find(dotted).presence] if surface else InRelease.NOT_READ)
-                for version, surface in self._surfaces(package)
+                for version, surface in self.surfaces(package)
             ),
         )
 
@@ -268,14 +274,14 @@ class SurfacePack:
             name=f"{function}({parameter})",
             releases=tuple(
                 (version, _has_parameter(surface.api, function, parameter) if surface else InRelease.NOT_READ)
-                for version, surface in self._surfaces(package)
+                for version, surface in self.surfaces(package)
             ),
         )
 
     def operator_history(self, package: str, operator: str) -> NameHistory:
         """An NPU operator, without its namespace, over all releases of torch-npu."""
         states = []
-        for version, surface in self._surfaces(package):
+        for version, surface in self.surfaces(package):
             state = InRelease.NOT_READ
             if surface:
                 state = InRelease.FOUND if _has_operator(surface, operator) else InRelease.MISSING
@@ -289,7 +295,7 @@ class SurfacePack:
         """
         quoted = f'"{word}"'.encode()
         states = []
-        for version, surface in self._surfaces(package):
+        for version, surface in self.surfaces(package):
             path = next((one for one in paths if one in surface.names()), "") if surface else ""
             state = InRelease.UNKNOWN if surface else InRelease.NOT_READ
             if surface and path:
@@ -297,16 +303,32 @@ class SurfacePack:
             states.append((version, state))
         return NameHistory(package=normal_name(package), name=word, releases=tuple(states))
 
+    def word_history(self, package: str, word: str) -> NameHistory:
+        """Whether any file of a release contains a word, over all releases of a package.
+
+        A name that is defined at run time is in a text, too, unless it is composed of parts.
+        """
+        whole = re.compile(rb"\b%s\b" % re.escape(word).encode())
+        states = []
+        for version, surface in self.surfaces(package):
+            state = InRelease.NOT_READ
+            if surface:
+                files = map(surface.read, surface.containing(word.encode()))
+                state = InRelease.FOUND if any(map(whole.search, files)) else InRelease.MISSING
+            states.append((version, state))
+        return NameHistory(package=normal_name(package), name=word, releases=tuple(states))
+
     def requirers(self, package: str) -> Iterator[StatedRequirement]:
         """Every requirement of a package that any release in the pack states."""
         wanted = normal_name(package)
         for name in self.packages:
-            for version, surface in self._surfaces(name):
+            for version, surface in self.surfaces(name):
                 for requirement in surface.requirements if surface else ():
                     if normal_name(requirement.name) == wanted:
                         yield StatedRequirement(package=name, version=version, requirement=requirement)
 
-    def _surfaces(self, package: str) -> Iterator[tuple[str, ReleaseSurface | None]]:
+    def surfaces(self, package: str) -> Iterator[tuple[str, ReleaseSurface | None]]:
+        """Every release of a package, oldest first, with None for one that was not read."""
         name = normal_name(package)
         for number, release in enumerate(self.releases(name)):
             yield release.version, None if release.unread else self._release(name, number)

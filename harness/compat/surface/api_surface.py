@@ -10,7 +10,7 @@ import ast
 import enum
 import re
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -146,8 +146,17 @@ class ZippedSources:
 class ApiSurface:
     """The importable packages in sources. A module is parsed when it is first needed."""
 
-    def __init__(self, sources: SourceMembers | Path, changes: Mapping[str, bytes] | None = None) -> None:
-        """Open sources, or a zip of them with `changes`; InputError when the zip cannot be read."""
+    def __init__(
+        self,
+        sources: SourceMembers | Path,
+        changes: Mapping[str, bytes] | None = None,
+        search: Callable[[bytes], Iterable[str]] | None = None,
+    ) -> None:
+        """Open sources, or a zip of them with `changes`; InputError when the zip cannot be read.
+
+        search: returns the paths of the files that contain a word, for sources that know them.
+        """
+        self._search = search
         self.sources = ZippedSources(sources, changes) if isinstance(sources, Path) else sources
         names = list(self.sources.names())
         self._members = _modules(names)
@@ -385,7 +394,15 @@ class ApiSurface:
 
     def _collect_text(self, top: str) -> PackageText:
         modules = [module for module in self._members if module.partition(".")[0] == top]
-        return PackageText(lambda: map(self.source, modules))
+        search = self._search
+        if search is None:
+            return PackageText(lambda: map(self.source, modules))
+        known = {self._members[module] for module in modules}
+
+        def containing(word: bytes) -> Iterable[bytes]:
+            return [self.sources.read(file) for file in search(word) if file in known]
+
+        return PackageText(lambda: map(self.source, modules), containing)
 
     def calls_of(self, method: str) -> tuple[tuple[str, CallArguments], ...]:
         """Every call `x.method(...)` in the package: its FILE:LINE and its arguments. super() is left out."""
@@ -414,6 +431,7 @@ def _keeps_signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def _modules(names: list[str]) -> dict[str, str]:
+<<<<<<< HEAD
     return {module: name for name in names if (module := module_of_file(name))}
 
 
@@ -422,6 +440,17 @@ def module_of_file(name: str) -> str:
     if not name.endswith(".py"):
         return ""
     path = name[:-3].removesuffix("/__init__")
+=======
+    return {module: name for name in names if (module := _module_of(name))}
+
+
+@cache
+def _module_of(file: str) -> str:
+    """The dotted name of a module from its file, "" for other files. Releases share most of their files."""
+    if not file.endswith(".py"):
+        return ""
+    path = file[:-3].removesuffix("/__init__")
+>>>>>>> 7365a061 (npu-matrix knowledge update and status: build the surface pack from pip's index, resumable, with equal digests for equal releases)
     return path.replace("/", ".") if all(part.isidentifier() for part in path.split("/")) else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.compat.knowledge.pack_at_hand import pack_at_hand
 from harness.errors import InfrastructureError
 from harness.outcome import Status
 from harness.report.model.gather import outcomes_of_run
@@ -15,6 +16,7 @@ from harness.workspace.results.stored_run import open_run
 def triage_run(settings: Settings, run_id: str, catalogue: Catalogue) -> dict[str, Diagnosis]:
     """`CELL CHECK` -> diagnosis, for failed tasks. The log of a task that cells share is read once."""
     found: dict[str, Diagnosis] = {}
+    surfaces = pack_at_hand(settings.cache)
     with open_ledger(settings) as ledger:
         stored = open_run(settings, ledger, None if run_id == "latest" else run_id)
         outcomes = outcomes_of_run(ledger, stored.plan.tasks, stored.run.run_id)
@@ -25,7 +27,8 @@ def triage_run(settings: Settings, run_id: str, catalogue: Catalogue) -> dict[st
                 continue
             if entry.key not in by_key:
                 try:
-                    by_key[entry.key] = triage_file(ledger.artifacts.get(outcome.log), catalogue)
+                    log = ledger.artifacts.get(outcome.log)
+                    by_key[entry.key] = triage_file(log, catalogue, surfaces=surfaces)
                 except InfrastructureError:
                     by_key[entry.key] = None
             diagnosis = by_key[entry.key]

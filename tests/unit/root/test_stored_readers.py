@@ -232,6 +232,7 @@ READERS: dict[str, Probe | str] = {
     "verdict/triage/code_tables.py:_yaml": SHIPPED,
     "verdict/triage/log_line.py:_unwrapped": WRITTEN_BY_USERS,
     "compat/knowledge/pack_file.py:__init__": "by digests: tests/unit/compat/test_surface_pack.py",
+    "compat/knowledge/pack_file.py:definitions": "by digests: tests/unit/compat/test_surface_pack.py",
     "compat/knowledge/pack_file.py:package": "by digests: tests/unit/compat/test_surface_pack.py",
     "compat/knowledge/pack_file.py:write_pack": IN_MEMORY,
     "sources/packages/index_listing.py:listed_releases": ANSWER,
