@@ -72,11 +72,12 @@ def update(
     output: Path | None,
     as_json: bool,
 ) -> int:
-    """Add the releases that pip's package index lists to the surface pack.
+    """Add the releases that the package index lists.
 
-    Without PACKAGE, the packages of the stack are updated. Only releases that the pack does not have are
-    read: of a large wheel the Python files alone, if the index supports range requests. Nothing is installed
-    or run. An interrupted update continues where it stopped. Packs of the same releases have the same digest.
+    The index is that of pip, and the pack is in the cache. Without PACKAGE, the packages of the stack are
+    updated. Only releases that the pack does not have are read: of a large wheel the Python files alone, if
+    the index supports range requests. Nothing is installed or run. An interrupted update continues where it
+    stopped. Packs of the same releases have the same digest.
     """
     from harness.compat.knowledge.pack_at_hand import pack_at_hand, user_pack_file
     from harness.sources.packages.index_settings import index_environment
@@ -123,7 +124,7 @@ def update(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema npu-matrix.knowledge).")
 @click.pass_obj
 def status(settings: Settings, *, as_json: bool) -> int:
-    """Show which pack is used, and which releases it has; reads no index."""
+    """Show the releases of the pack that is used."""
     from harness.compat.knowledge.pack_at_hand import pack_at_hand
     from harness.workspace.knowledge.pack_contents import pack_contents
 
