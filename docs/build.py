@@ -34,6 +34,7 @@ SECTIONS = {
     "how-to": (
         "advise",
         "inspect",
+        "find-cause",
         "new-verl",
         "rebase-patch",
         "add-npu-host",

@@ -71,14 +71,14 @@ class PackageBuild:
         self._outlines = _Outlines()
 
     def add(self, listed: Sequence[ListedRelease]) -> None:
-        """Read the releases that an index lists, the newest first.
+        """Read the releases that an index lists: the last of each minor release first, the newest first.
 
         A release that cannot be read is listed with the reason. One that was uploaded again with another
         archive is not read again. Development releases are left out if the package has others.
         """
         wanted = [one for one in listed if _is_wanted(one, self._plan)]
         finished = [one for one in wanted if not Version(one.version).is_devrelease]
-        for release in reversed(finished or wanted):
+        for release in _in_order(finished or wanted):
             stored = self._releases.get(release.version)
             if stored is not None and not stored.unread:
                 continue
@@ -105,6 +105,15 @@ class PackageBuild:
         archive = sources.archive
         stated = {"archive": archive.file, "sha256": archive.sha256} if archive else {}
         return packed.model_copy(update=stated), files
+
+
+def _in_order(releases: Sequence[ListedRelease]) -> list[ListedRelease]:
+    """The order of reading. If time is short, every minor release is there with its last patch release."""
+    newest_first = list(reversed(releases))
+    last: dict[tuple[int, ...], str] = {}
+    for release in newest_first:
+        last.setdefault(Version(release.version).release[:2], release.version)
+    return sorted(newest_first, key=lambda one: one.version not in last.values())
 
 
 def _is_wanted(release: ListedRelease, plan: BuildPlan) -> bool:
