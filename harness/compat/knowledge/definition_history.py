@@ -19,7 +19,7 @@ from harness.compat.knowledge.surface_pack import (
     in_release,
     signatures_of,
 )
-from harness.compat.surface.api_surface import ApiDefinition, ApiSurface
+from harness.compat.surface.api_surface import ApiDefinition, ApiSurface, module_of_file
 from harness.compat.surface.call_signature import CallSignature
 from harness.compat.surface.dynamic_attributes import Openness
 from harness.compat.surface.module_names import decorators, dotted
@@ -54,7 +54,7 @@ def definition_history(pack: SurfacePack, package: str, name: str, works: UseTes
         present = set(surface.names())
         found = []
         for path in paths if len(paths) <= MOST_MODULES else ():
-            module = module_of(path)
+            module = module_of_file(path)
             if path in present and first in _defined(surface.api, module):
                 found.append(works(surface.api, ".".join(filter(None, (module, first, rest)))))
         states.append((version, _joined(found)))
@@ -158,16 +158,11 @@ def bases_in_other_packages(
     return ()
 
 
-def module_of(path: str) -> str:
-    """The dotted name of a module from its path."""
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
 def _foreign_bases(
     pack: SurfacePack, package: str, api: ApiSurface, name: str, depth: int = 0
 ) -> Iterator[BaseInOtherPackage]:
     for path in pack.modules_defining(package, name):
-        module = module_of(path)
+        module = module_of_file(path)
         for node in _defined(api, module).get(name, ()):
             for base in node.bases if isinstance(node, ast.ClassDef) and depth < 4 else ():
                 written = dotted(base.value if isinstance(base, ast.Subscript) else base)

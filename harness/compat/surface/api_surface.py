@@ -431,26 +431,15 @@ def _keeps_signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def _modules(names: list[str]) -> dict[str, str]:
-<<<<<<< HEAD
     return {module: name for name in names if (module := module_of_file(name))}
 
 
+@cache
 def module_of_file(name: str) -> str:
-    """The module that a file is, by its path below a folder of packages, or ""."""
+    """The module that a file is, by its path below a folder of packages, or "". Releases share most files."""
     if not name.endswith(".py"):
         return ""
     path = name[:-3].removesuffix("/__init__")
-=======
-    return {module: name for name in names if (module := _module_of(name))}
-
-
-@cache
-def _module_of(file: str) -> str:
-    """The dotted name of a module from its file, "" for other files. Releases share most of their files."""
-    if not file.endswith(".py"):
-        return ""
-    path = file[:-3].removesuffix("/__init__")
->>>>>>> 7365a061 (npu-matrix knowledge update and status: build the surface pack from pip's index, resumable, with equal digests for equal releases)
     return path.replace("/", ".") if all(part.isidentifier() for part in path.split("/")) else ""
 
 
