@@ -336,6 +336,34 @@ def test_commands_in_a_remedy_are_code_in_both_languages(driver: Any, tmp_path: 
     assert browser.js(shown)[0] == remedy.replace("`", "")
 
 
+def test_a_lint_finding_is_told_in_chinese_with_its_values(driver: Any, tmp_path: Path) -> None:
+    inputs = samples().sample_inputs()
+    reason = (
+        "error GSPO-AGG: loss_agg_mode=token-mean changes the objective, so this run does not train GSPO; "
+        "verl 0.9.1 and later apply loss_agg_mode to GSPO."
+    )
+    remedy = "GSPO-AGG: set actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"
+    (found,) = [one for one in inputs.results if (one.cell_id, one.check) == ("verl-0.9.1-sim", "lint")]
+    changed = replace(found, verdict=replace(found.verdict, reasons=(reason,), remedies=(remedy,)))
+    results = tuple(changed if one is found else one for one in inputs.results)
+    render_all(build_model(replace(inputs, results=results)), tmp_path / "reports")
+    browser = Browser(driver, tmp_path / "reports")
+    browser.open("cells/verl-0.9.1-sim.html#lang=en")
+    assert browser.one("#check-lint .reasons").text == reason
+    browser.one("#language").click()
+    browser.settle()
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(driver, 10).until(lambda _: "改变了优化目标" in browser.one("#check-lint .reasons").text)
+    said = browser.one("#check-lint .reasons").text
+    assert said.startswith("错误 GSPO-AGG")
+    assert "loss_agg_mode=token-mean 改变了优化目标" in said
+    assert "verl 0.9.1 及更高版本会把 loss_agg_mode 用于 GSPO" in said
+    assert "设置 actor_rollout_ref.actor.loss_agg_mode" in browser.one("#check-lint .remedies").text
+    browser.one("#language").click()
+    assert browser.one("#check-lint .reasons").text == reason
+
+
 def test_the_glossary_is_one_hover_away(browser: Browser) -> None:
     shown = "return getComputedStyle(arguments[0], '::after').content"
     browser.open(width=1350)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 from harness.report.model.frame import frame_of
@@ -45,10 +46,8 @@ def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
     writer = PageWriter(folder)
     for name in ASSETS:
         writer.write(f"assets/{name}", resource("assets", name))
-    words = json.dumps(
-        json.loads(resource("words", "chinese.json")), ensure_ascii=False, separators=(",", ":")
-    )
-    writer.write("assets/words.js", f"window.NPU_MATRIX_WORDS={words};\n")
+    writer.write("assets/words.js", f"window.NPU_MATRIX_WORDS={_words('chinese.json')};\n")
+    writer.write("data/reasons.zh.js", f"window.NPU_MATRIX_REASONS={_words('reasons.json')};\n")
     writer.write("index.html", _index(model, writer))
     writer.write("changes.html", changes_page(model, writer))
     writer.write("time.html", time_page(model, writer))
@@ -57,6 +56,11 @@ def render_overviews(model: ReportModel, folder: Path) -> list[Path]:
     writer.write("numerics.html", numerics_page(model, writer))
     writer.write("convergence.html", convergence_page(model, writer))
     return writer.written
+
+
+@cache
+def _words(name: str) -> str:
+    return json.dumps(json.loads(resource("words", name)), ensure_ascii=False, separators=(",", ":"))
 
 
 def _index(model: ReportModel, writer: PageWriter) -> str:

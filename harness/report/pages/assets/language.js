@@ -4,18 +4,21 @@
 const makeLanguage = (data) => {
   const SKIPPED = "[translate=no], code, pre, kbd, script, style, svg, textarea, dialog, .prose, .loglines, #rows, #head, #pivot-box, #language";
   const ATTRIBUTES = ["title", "aria-label", "placeholder"];
-  // {#} is a number, {} any text, which is translated too, {s} and {was} endings of a plural.
+  // {#} is a number, {} any text, which is translated too, {ID} the name of a rule, {s} and {was} endings of a plural.
   const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
-  const expression = (english) => english.split(/(\{(?:#|s|was)?\})/).map((part) => ({ "{#}": "([0-9][0-9,]*)", "{}": "(.+?)", "{s}": "s?", "{was}": "(?:was|were)" })[part] ?? escaped(part)).join("");
-  const patterns = data.patterns.map(([english, chinese]) => [new RegExp(`^${expression(english)}$`, "s"), chinese]);
+  const expression = (english) => english.split(/(\{(?:#|s|was|ID)?\})/).map((part) => ({ "{#}": "([0-9][0-9,]*)", "{ID}": "([A-Z][A-Z0-9-]+)", "{}": "(.+?)", "{s}": "s?", "{was}": "(?:was|were)" })[part] ?? escaped(part)).join("");
+  // A search for the beginning is much faster than for the whole, and few texts begin alike.
+  const pattern = ([english, chinese]) => [english.slice(0, english.search(/\{|$/)), new RegExp(`^${expression(english)}$`, "s"), chinese];
+  const words = new Map(Object.entries(data.words));
+  const patterns = data.patterns.map(pattern);
   const known = new Map();
   let chinese = false;
 
   function translated(text) {
-    if (Object.hasOwn(data.words, text)) return data.words[text];
-    for (const [pattern, form] of patterns) {
-      const found = pattern.exec(text);
-      if (found) return form.replace(/\{(\d)\}/g, (_, place) => translated(found[place]) ?? found[place]);
+    if (words.has(text)) return words.get(text);
+    for (const [start, whole, form] of patterns) {
+      const found = text.startsWith(start) ? whole.exec(text) : null;
+      if (found) return form.replace(/\{(\d)\}/g, (_, place) => translated(found[place]) ?? translated(found[place].replace(/\.$/, "")) ?? found[place]);
     }
     // A paragraph by its sentences, an enumeration by its parts.
     const sentences = text.split(/(?<=[.!?]) +(?=[A-Z0-9])/);
@@ -71,10 +74,27 @@ const makeLanguage = (data) => {
     term.setAttribute("role", "button");
     term.setAttribute("aria-label", `${term.textContent}: ${term.dataset.meaning}`);
   }
+  // The reasons and remedies of all checks, which only readers of Chinese load.
+  let loading = null;
+  function withReasons(done) {
+    if (loading) return;
+    loading = document.createElement("script");
+    loading.src = document.querySelector('script[src$="assets/words.js"]').src.replace(/assets\/words\.js$/, "data/reasons.zh.js");
+    loading.addEventListener("load", () => {
+      const forms = Object.entries(window.NPU_MATRIX_REASONS);
+      for (const [english, form] of forms) if (!english.includes("{")) words.set(english, form);
+      // The form with the most words of its own comes first.
+      const literal = ([english]) => english.replace(/\{\}/g, "").length;
+      patterns.push(...forms.filter(([english]) => english.includes("{")).sort((a, b) => literal(b) - literal(a)).map(pattern));
+      known.clear();
+      if (chinese) done();
+    });
+    document.head.append(loading);
+  }
   function set(code) {
     chinese = code === "zh";
     document.documentElement.lang = chinese ? "zh-CN" : "en";
     apply();
   }
-  return { say, set, apply, isChinese: () => chinese };
+  return { say, set, apply, withReasons, isChinese: () => chinese };
 };

@@ -111,6 +111,7 @@
     helpIn(code === "zh");
     ages();
     grid?.redraw();
+    if (code === "zh") language.withReasons(() => { language.apply(); grid?.redraw(); });
   }
   const helpIn = (chinese) => { for (const part of document.querySelectorAll("#help .help-columns")) part.hidden = (part.lang === "en") === chinese; };
   $("language").addEventListener("click", () => {
