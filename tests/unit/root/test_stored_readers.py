@@ -205,7 +205,7 @@ READERS: dict[str, Probe | str] = {
     "patchstack/rebase/rebase_kit.py:_check": WRITTEN_BY_USERS,
     "patchstack/runtime/target_registry.py:read_registry": WRITTEN_BY_USERS,
     "report/formats/json_export.py:json_line": IN_MEMORY,
-    "report/pages/html.py:render_overviews": SHIPPED,
+    "report/pages/html.py:_words": SHIPPED,
     "report/formats/json_export.py:run_of_report": IN_MEMORY,
     "report/model/patch_facts.py:_read": WRITTEN_BY_USERS,
     "report/model/survival_facts.py:read_survival": WRITTEN_BY_USERS,
