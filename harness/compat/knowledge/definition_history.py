@@ -33,7 +33,7 @@ MOST_MODULES = 12
 
 @dataclass(frozen=True, kw_only=True)
 class BaseInOtherPackage:
-    """A base class from another package. method: whether that class defines the method in question."""
+    """A base class from another package, by its last name."""
 
     package: str
     name: str
@@ -92,6 +92,13 @@ def takes_keyword(parameter: str) -> UseTest:
         )
 
     return works
+
+
+def lacks_keyword(parameter: str) -> UseTest:
+    """Whether a function or method has no such parameter, so that no caller passes it."""
+    opposite = {InRelease.FOUND: InRelease.MISSING, InRelease.MISSING: InRelease.FOUND}
+    takes = takes_keyword(parameter)
+    return lambda api, name: opposite.get(found := takes(api, name), found)
 
 
 def works_without(parameters: tuple[str, ...]) -> UseTest:

@@ -27,6 +27,8 @@ class Open:
 class Options:
     size: int = 1
 def gone(): ...
+class Runner:
+    def call(self, x): ...
 """
 LATE = """
 from abc import abstractmethod
@@ -46,8 +48,14 @@ class Options:
     size: int = 1
     seed: int = 0
 def new(): ...
+class Runner:
+    def __init__(self): self.budget = 1
+    def call(self, x, mask): ...
 """
-PLUGIN = "from vllm.core import Base\nclass Worker(Base):\n    def run(self, x): ...\n"
+PLUGIN = (
+    "from vllm.core import Base, Runner\nclass NpuRunner(Runner):\n    def call(self, x): ...\n"
+    "class Worker(Base):\n    def run(self, x): ...\n"
+)
 PLUGIN_LATER = PLUGIN + "    def stop(self): ...\n"
 SCHEMAS = "custom:\n  - func: npu_a(Tensor self) -> Tensor\n"
 USER = 'Traceback (most recent call last):\n  File "/x/site-packages/vllm_ascend/worker.py", line 3, in f\n    y\n'
@@ -202,6 +210,51 @@ def test_an_abstract_method_is_explained_by_both_sides(pack_file: Path) -> None:
     assert base is not None
     assert base.degree == "proven"
     assert "`Base` does not require `stop` in vllm until 0.8.5" in base.sentence
+
+
+def test_a_method_that_overrides_one_of_another_package_is_called_by_that_package(pack_file: Path) -> None:
+    text = "TypeError: NpuRunner.call() got an unexpected keyword argument 'mask'"
+    cause = derived(text, pack_file, vllm="0.9.1")
+    assert cause is not None
+    assert cause.degree == "proven"
+    assert "`Runner.call` has no `mask` in vllm until 0.8.5; vllm 0.9.1" in cause.sentence
+    assert cause.packages == ("vllm", "vllm-ascend")
+
+
+def test_an_attribute_of_a_base_class_of_another_package(pack_file: Path) -> None:
+    text = "AttributeError: 'NpuRunner' object has no attribute 'budget'"
+    cause = derived(text, pack_file, vllm="0.8.5")
+    assert cause is not None
+    assert cause.degree == "proven"
+    assert "`Runner` has `budget` in vllm from 0.9.1 on" in cause.sentence
+
+
+def test_a_lazily_defined_name_that_no_file_of_a_release_contains_is_likely(tmp_path: Path) -> None:
+    lazy = "def __getattr__(name): ...\n"
+    there = {"transformers/__init__.py": outline((lazy + "from .models import AutoThing\n").encode())}
+    gone = {"transformers/__init__.py": outline(lazy.encode())}
+    write_pack(tmp_path / "t.pack", {"transformers": releases({"4.57.0": there, "5.0.0": gone})})
+    text = "ImportError: cannot import name 'AutoThing' from 'transformers' (/x/transformers/__init__.py)"
+    cause = derived(text, tmp_path / "t.pack", transformers="5.0.0")
+    assert cause is not None
+    assert cause.degree == "likely"
+    assert "`transformers.AutoThing` exists in transformers until 4.57.0" in cause.sentence
+
+
+def test_a_key_that_is_a_model_type_of_other_releases(tmp_path: Path) -> None:
+    path = "transformers/models/auto/configuration_auto.py"
+    early, late = ({path: outline(f"X = {names}\n".encode())} for names in (["bert"], ["bert", "qwen9"]))
+    write_pack(tmp_path / "t.pack", {"transformers": releases({"4.0.0": early, "5.0.0": late})})
+    cause = derived("KeyError: 'qwen9'", tmp_path / "t.pack", transformers="4.0.0")
+    assert cause is not None
+    assert "transformers has the model type `qwen9`" in cause.sentence
+    assert derived("KeyError: 'prompt_ids'", tmp_path / "t.pack", transformers="4.0.0") is None
+
+
+def test_an_operator_of_a_compiled_extension_names_its_package() -> None:
+    cause = derived("AttributeError: '_OpNamespace' '_C_ascend' object has no attribute 'f'", Path("/none"))
+    assert cause is not None
+    assert cause.packages == ("vllm-ascend",)
 
 
 def test_an_operator_is_looked_up_in_the_schemas(pack_file: Path) -> None:

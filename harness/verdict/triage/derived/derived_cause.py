@@ -15,6 +15,7 @@ from harness.verdict.triage.derived.failed_use import Expected, FailedUse
 from harness.verdict.triage.derived.logged_versions import LoggedVersion
 from harness.verdict.triage.derived.package_names import (
     CHECKED_OUT,
+    OPERATOR_NAMESPACES,
     demangled,
     giver_of,
     package_of_file,
@@ -24,6 +25,8 @@ from harness.verdict.triage.derived.package_names import (
 from harness.verdict.triage.derived.published_pairs import PublishedPairs, shipped_pairs
 from harness.verdict.triage.derived.surface_causes import SurfaceCauses
 
+#: Without a cause these say nothing about packages.
+NO_SYMPTOM = frozenset({Expected.CONFIG_KEY, Expected.LIBRARY, Expected.REGISTERED})
 #: What no release of a Python package tells.
 NOT_IN_SURFACES = frozenset({Expected.SYMBOL, Expected.LIBRARY_VERSION, Expected.LIBRARY})
 
@@ -108,7 +111,7 @@ class CauseFinder:
 
     def _symptom(self, use: FailedUse) -> DerivedCause | None:
         user, packages = package_of_file(use.user), tuple(_involved(use))
-        if not packages or use.expected in {Expected.CONFIG_KEY, Expected.LIBRARY}:
+        if not packages or use.expected in NO_SYMPTOM:
             return None
         by = f", which {user} expects" if user and user != packages[0] else ""
         return DerivedCause(
@@ -129,6 +132,8 @@ def _involved(use: FailedUse) -> dict[str, None]:
     names = [package_of_file(use.defined_in), package_of_file(use.user)]
     if use.expected in {Expected.SYMBOL, Expected.LIBRARY_VERSION}:
         names = [*map(giver_of, use.names), package_of_library(use.owner), *names]
+    elif use.expected in {Expected.OPERATOR, Expected.KERNEL}:
+        names = [OPERATOR_NAMESPACES.get(use.owner.partition("::")[0], ""), *names]
     elif use.expected is Expected.MODEL_TYPE:
         names = ["transformers", *names]
     elif use.expected is Expected.ARCHITECTURE:

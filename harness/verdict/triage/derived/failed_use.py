@@ -35,6 +35,7 @@ class Expected(StrEnum):
     CONFIG_KEY = "configuration key"
     MODEL_TYPE = "model type"
     ARCHITECTURE = "architecture"
+    REGISTERED = "registered name"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,7 @@ FORMS = (
     ),
     _form(Expected.POSITIONAL, rf"{CALLED} got multiple values for argument {Q}(?P<names>\w+){Q}"),
     _form(
-        Expected.ATTRIBUTE,
+        Expected.OPERATOR,
         rf"{Q}_OpNamespace{Q} {Q}(?P<owner>\w+){Q} object has no attribute {Q}(?P<names>\w+){Q}",
     ),
     _form(
@@ -161,6 +162,7 @@ FORMS = (
         Expected.ARCHITECTURE,
         r"Model architectures? \['?(?P<names>\w+)'?\]? (?:are not supported|failed to be inspected)",
     ),
+    _form(Expected.REGISTERED, r"^KeyError: '(?P<names>[a-z]\w{3,60})'\s*$"),
 )
 # pydantic writes the class, the field and the reason on three lines.
 PYDANTIC = re.compile(

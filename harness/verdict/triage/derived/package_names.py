@@ -53,6 +53,17 @@ LIBRARIES = (
 )
 # The versions of the C and C++ libraries of the system that a library was linked with.
 SYSTEM_LIBRARIES = {"GLIBC": "glibc", "GLIBCXX": "libstdc++", "CXXABI": "libstdc++"}
+#: Namespace of operators -> the package whose compiled extension registers them.
+OPERATOR_NAMESPACES = {
+    "npu": "torch-npu",
+    "_C_ascend": "vllm-ascend",
+    "_C": "vllm",
+    "_moe_C": "vllm",
+    "_C_cache_ops": "vllm",
+    "vllm": "vllm",
+    "torchvision": "torchvision",
+    "torchaudio": "torchaudio",
+}
 _NESTED = re.compile(r"^_ZT?[VIS]?N[VK]*")
 _PLAIN = re.compile(r"^_Z(?=\d)")
 

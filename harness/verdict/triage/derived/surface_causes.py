@@ -55,7 +55,7 @@ class SurfaceCauses:
         installed = self._installed(history)
         if installed.state is InRelease.FOUND:
             return None
-        proven = installed.state is InRelease.MISSING and installed.is_listed
+        proven = question.is_certain and installed.state is InRelease.MISSING and installed.is_listed
         here = (
             f"{package} {installed.version}, which is installed, is not one of them"
             if installed.version

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.compat.knowledge.definition_history import (
     UseTest,
@@ -11,12 +11,13 @@ from harness.compat.knowledge.definition_history import (
     defines_all,
     definition_history,
     has_attribute,
+    lacks_keyword,
     needs_none_of,
     takes_keyword,
     takes_positional,
     works_without,
 )
-from harness.compat.knowledge.surface_pack import NameHistory, SurfacePack
+from harness.compat.knowledge.surface_pack import InRelease, NameHistory, SurfacePack
 from harness.verdict.triage.derived.failed_use import Expected, FailedUse
 from harness.verdict.triage.derived.package_names import package_of_file
 
@@ -32,11 +33,13 @@ class SurfaceQuestion:
     """Over which releases of a package a use works. `history` is FOUND where it does.
 
     has: what these releases have, in words. caller: the package whose code expects it, "" if not known.
+    is_certain: whether `history` is read from definitions alone; otherwise nothing is proven.
     """
 
     history: NameHistory
     has: str
     caller: str = ""
+    is_certain: bool = True
 
     @property
     def package(self) -> str:
@@ -53,10 +56,9 @@ def questions(pack: SurfacePack, use: FailedUse, shown: Collection[str]) -> Iter
             yield from _dotted(pack, use, user)
         case Expected.ATTRIBUTE if pack.package_of(use.owner):
             yield from _dotted(pack, use, user)
-        case Expected.ATTRIBUTE if use.owner == "npu":
-            yield from _operators(pack, use.names[0], user)
-        case Expected.OPERATOR | Expected.KERNEL if use.owner.startswith("npu::"):
-            yield from _operators(pack, use.owner.removeprefix("npu::").partition(".")[0], user)
+        case Expected.OPERATOR | Expected.KERNEL if use.owner.partition("::")[0] == "npu":
+            operator = use.owner.partition("::")[2].partition(".")[0] or use.names[0]
+            yield from _operators(pack, operator, user)
         case Expected.ATTRIBUTE:
             yield from _defined(pack, use, has_attribute(use.names[0]), f"`{use.owner}` has {names}", shown)
         case Expected.KEYWORD:
@@ -71,6 +73,8 @@ def questions(pack: SurfacePack, use: FailedUse, shown: Collection[str]) -> Iter
             yield from _abstract(pack, use, names)
         case Expected.MODEL_TYPE:
             yield from _mentioned(pack, MODEL_TYPES, use.names[0], f"transformers has the model type {names}")
+        case Expected.REGISTERED if user in ("", "transformers"):
+            yield from _mentioned(pack, MODEL_TYPES, use.names[0], f"transformers has the model type {names}")
         case Expected.ARCHITECTURE:
             yield from _mentioned(pack, ARCHITECTURES, use.names[0], f"vllm has the model class {names}")
 
@@ -81,7 +85,8 @@ def _dotted(pack: SurfacePack, use: FailedUse, user: str) -> Iterator[SurfaceQue
         return
     dotted = ".".join((use.owner, *use.names[:1]))
     has = f"the module `{dotted}` exists" if use.expected is Expected.MODULE else f"`{dotted}` exists"
-    yield SurfaceQuestion(history=pack.history(package, dotted), has=has, caller=user)
+    question = SurfaceQuestion(history=pack.history(package, dotted), has=has, caller=user)
+    yield _by_words(pack, question, dotted)
 
 
 def _operators(pack: SurfacePack, name: str, user: str) -> Iterator[SurfaceQuestion]:
@@ -96,6 +101,7 @@ def _defined(
     """The packages that define the owner; if the log names any of them, only those."""
     owner = use.owner.partition(".")[0]
     user = package_of_file(use.user)
+    names = ", ".join(f"`{name}`" for name in use.names)
     packages = [name for name in pack.packages if pack.modules_defining(name, owner)]
     named = [name for name in packages if name in shown or name in (user, package_of_file(use.defined_in))]
     if len(named or packages) > MOST_PACKAGES:
@@ -107,7 +113,42 @@ def _defined(
             # A method that overrides one of another package is called by that package.
             bases = bases_in_other_packages(pack, package, "", owner)
             caller = bases[0].package if bases else ""
-        yield SurfaceQuestion(history=history, has=has, caller=caller)
+        question = SurfaceQuestion(history=history, has=has, caller=caller)
+        yield _by_words(pack, question, use.names[0]) if use.expected is Expected.ATTRIBUTE else question
+        yield from _overridden(pack, use, package, names)
+
+
+def _overridden(pack: SurfacePack, use: FailedUse, package: str, names: str) -> Iterator[SurfaceQuestion]:
+    """What the base class in another package says, whose callers also call the class of `package`."""
+    owner, _, method = use.owner.partition(".")
+    for base in bases_in_other_packages(pack, package, "", owner):
+        if use.expected is Expected.ATTRIBUTE:
+            history = definition_history(pack, base.package, base.name, has_attribute(use.names[0]))
+            yield SurfaceQuestion(history=history, has=f"`{base.name}` has {names}", caller=package)
+        elif use.expected is Expected.KEYWORD and method not in ("", "__init__"):
+            dotted = f"{base.name}.{method}"
+            history = definition_history(pack, base.package, dotted, lacks_keyword(use.names[0]))
+            yield SurfaceQuestion(history=history, has=f"`{dotted}` has no {names}", caller=package)
+
+
+def _by_words(pack: SurfacePack, question: SurfaceQuestion, name: str) -> SurfaceQuestion:
+    """The question, where a release that does not contain the word anywhere counts as one without the name.
+
+    That decides for names which a package may define at run time, such as those of lazily loaded modules.
+    """
+    states = dict(question.history.releases)
+    if InRelease.FOUND not in states.values() or InRelease.UNKNOWN not in states.values():
+        return question
+    words = dict(pack.word_history(question.package, name.rpartition(".")[2]).releases)
+    absent = {
+        version
+        for version, state in states.items()
+        if state is InRelease.UNKNOWN and words.get(version) is InRelease.MISSING
+    }
+    if not absent:
+        return question
+    releases = tuple((one, InRelease.MISSING if one in absent else state) for one, state in states.items())
+    return replace(question, history=replace(question.history, releases=releases), is_certain=False)
 
 
 def _abstract(pack: SurfacePack, use: FailedUse, names: str) -> Iterator[SurfaceQuestion]:
