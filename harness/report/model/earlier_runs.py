@@ -79,10 +79,8 @@ class EarlierRuns:
         self._checks: dict[str, Check] = {task.check.name: task.check for task in plan.tasks.values()}
         self._judged: dict[str, tuple[JudgedOutcome, ...]] = {}
         self._tasks: dict[str, Mapping[str, TaskRecord]] = {}
-        self._made: dict[tuple[object, ...], HistoryEntry] = {}
-        #: The run that is left out and ids of entries, all of which are kept -> the history with these
-        #: entries, and the last of them on hardware.
-        self._histories: dict[tuple[str, tuple[int, ...]], tuple[History, HistoryEntry | None]] = {}
+        #: What a history depends on (`_same_history`) -> the history, and the last of its runs on hardware.
+        self._histories: dict[tuple[object, ...], tuple[History, HistoryEntry | None]] = {}
         self._on_hardware: dict[Pair, HistoryEntry] = {}
         self._differences: dict[tuple[str, str], KeyDifference | None] = {}
         self._run_id = run_id
@@ -96,8 +94,13 @@ class EarlierRuns:
         self._ends = ledger.run_ends()
         # Without a limit if the run is not in the ledger.
         self._end = self._ends.get(run_id, sys.maxsize)
-        self._entries = [run.plan.entries_by_name for run in self._runs]
-        self._without_outcome = [dispositions_of(ledger, run) for run in self._runs]
+        # Runs with one plan have one object for it.
+        plans = {id(run.plan): run.plan for run in self._runs}
+        by_plan = {number: plan.entries_by_name for number, plan in plans.items()}
+        self._plans = list(by_plan.values())
+        self._entries = [by_plan[id(run.plan)] for run in self._runs]
+        known: dict[EarlierVerdict, EarlierVerdict] = {}
+        self._without_outcome = [dispositions_of(ledger, run, known) for run in self._runs]
         self._expected = [expected_failures(run) for run in self._runs]
 
     @property
@@ -129,6 +132,25 @@ class EarlierRuns:
         today. other_than: the id of a run that is left out.
         """
         pair = (entry.cell_id, entry.check)
+        same = (*self._same_history(entry, pair), expected, other_than)
+        if same not in self._histories:
+            self._histories[same] = self._new_history(entry, pair, expected, other_than)
+        history, on_hardware = self._histories[same]
+        if on_hardware:
+            self._on_hardware[pair] = on_hardware
+        return history
+
+    def _same_history(self, entry: PlanEntry, pair: Pair) -> tuple[object, ...]:
+        """What the history of an entry depends on; equal for cells that shared their tasks in all runs."""
+        planned = [plan.get(pair) for plan in self._plans]
+        left = [(index, id(run[pair])) for index, run in enumerate(self._without_outcome) if pair in run]
+        foreseen = [(index, run[pair]) for index, run in enumerate(self._expected) if run and pair in run]
+        tasks = [(one.key, one.skip) if one else None for one in planned]
+        return (entry.key, entry.check, tuple(tasks), tuple(left), tuple(foreseen))
+
+    def _new_history(
+        self, entry: PlanEntry, pair: Pair, expected: ExpectedFailure | None, other_than: str
+    ) -> tuple[History, HistoryEntry | None]:
         found: list[tuple[float, HistoryEntry]] = [
             (when, self._entry_of(index, entries[pair], without_outcome.get(pair), expected))
             for index, when, entries, without_outcome in self._oldest_first
@@ -141,23 +163,10 @@ class EarlierRuns:
         ]
         # Runs at the same time keep their order.
         entries = [past for _time, past in sorted(found, key=itemgetter(0))]
-        history, on_hardware = self._shared(entries, other_than)
-        if on_hardware:
-            self._on_hardware[pair] = on_hardware
-        return history
-
-    def _shared(
-        self, entries: Sequence[HistoryEntry], other_than: str
-    ) -> tuple[History, HistoryEntry | None]:
-        """The one history with these entries, and the last of them that ran on hardware."""
-        same = (other_than, tuple(map(id, entries)))
-        known = self._histories.get(same)
-        if known is None:
-            on_hardware = (past for past in reversed(entries) if _was_on_hardware(past.verdict))
-            last = entries[-HISTORY_LENGTH:]
-            shown = History(past for past in last if not other_than or past.run_id != other_than)
-            known = self._histories[same] = (shown, next(on_hardware, None))
-        return known
+        on_hardware = (past for past in reversed(entries) if _was_on_hardware(past.verdict))
+        last = entries[-HISTORY_LENGTH:]
+        shown = History(past for past in last if not other_than or past.run_id != other_than)
+        return shown, next(on_hardware, None)
 
     def last_on_hardware(self, entry: PlanEntry, now: Verdict) -> HardwareRun | None:
         """When hardware last ran a check of a cell, also with other inputs; after `history` of the entry."""
@@ -350,22 +359,8 @@ class EarlierRuns:
         without_outcome: EarlierVerdict | None,
         expected: ExpectedFailure | None,
     ) -> HistoryEntry:
-        run, then = self._runs[index], self._expected[index]
-        foreseen = then.get((entry.cell_id, entry.check)) if then else None
-        same = (index, entry.key, entry.check, entry.skip, without_outcome, foreseen, expected)
-        if same not in self._made:
-            self._made[same] = self._new_entry(run, entry, without_outcome, expected, then)
-        return self._made[same]
-
-    def _new_entry(
-        self,
-        run: RunRecord,
-        entry: PlanEntry,
-        without_outcome: EarlierVerdict | None,
-        expected: ExpectedFailure | None,
-        expected_then: Mapping[Pair, ExpectedFailure] | None,
-    ) -> HistoryEntry:
-        verdict, judged = self._verdict(run, entry, without_outcome, expected_then)
+        run = self._runs[index]
+        verdict, judged = self._verdict(run, entry, without_outcome, self._expected[index])
         return HistoryEntry(
             time=run.started,
             run_id=run.run_id,

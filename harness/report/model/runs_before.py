@@ -47,9 +47,16 @@ def _planned(runs: Sequence[RunRecord]) -> int:
     return sum(len(run.plan.entries) for run in runs)
 
 
-def dispositions_of(ledger: Ledger, run: RunRecord) -> dict[Pair, EarlierVerdict]:
-    """The verdicts on entries that a run did not execute."""
-    return {
-        (unrun.cell_id, unrun.check): EarlierVerdict(status=unrun.status, reason=unrun.reason, key=unrun.key)
-        for unrun in ledger.dispositions(run.run_id)
-    }
+def dispositions_of(
+    ledger: Ledger, run: RunRecord, known: dict[EarlierVerdict, EarlierVerdict] | None = None
+) -> dict[Pair, EarlierVerdict]:
+    """The verdicts on entries that a run did not execute.
+
+    known: equal verdicts, which are repeated run after run, become the one object in it.
+    """
+    known = {} if known is None else known
+    found: dict[Pair, EarlierVerdict] = {}
+    for unrun in ledger.dispositions(run.run_id):
+        verdict = EarlierVerdict(status=unrun.status, reason=unrun.reason, key=unrun.key)
+        found[unrun.cell_id, unrun.check] = known.setdefault(verdict, verdict)
+    return found
