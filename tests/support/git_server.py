@@ -38,7 +38,8 @@ class GitServer:
     """A running server for the repositories below `root`.
 
     password: the password of the user `reader`, if one is needed. cut_after: bytes after which a pack is cut
-    off. stalls: whether requests are never answered. requests: the paths that were asked for.
+    off. stalls: whether requests are never answered. stall_from: the number of the request from which on none is
+    answered. requests: the paths that were asked for.
     """
 
     root: Path
@@ -46,6 +47,7 @@ class GitServer:
     password: str = ""
     cut_after: int = 0
     stalls: bool = False
+    stall_from: int = 1 << 30
     requests: list[str] = field(default_factory=list)
 
     def url(self, name: str) -> str:
@@ -79,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         server = self.served
         path, _mark, query = self.path.partition("?")
         server.requests.append(f"{self.command} {path}")
-        if server.stalls:
+        if server.stalls or len(server.requests) >= server.stall_from:
             time.sleep(60)
             return
         expected = "Basic " + base64.b64encode(f"reader:{server.password}".encode()).decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -291,6 +292,32 @@ def test_a_rewrite_to_a_forbidden_protocol_is_refused(
 
 def _update_in_process(mirrors: Path, of: Upstream) -> None:
     assert update_mirror(mirrors, of, RemoteGit(), if_absent=True).complete
+
+
+def test_an_update_that_was_killed_at_any_request_is_completed_by_the_next_one(
+    tmp_path: Path, server: GitServer, upstream: Path
+) -> None:
+    of = wanted(server, head(upstream))
+    _update_in_process(tmp_path / "alone", of)
+    requests = len(server.requests)
+    assert requests >= 3
+    context = multiprocessing.get_context("fork")
+    for number in range(1, requests + 1):
+        server.requests.clear()
+        server.stall_from = number
+        mirrors = tmp_path / f"mirrors {number}"
+        process = context.Process(target=_update_in_process, args=(mirrors, of))
+        process.start()
+        until = time.monotonic() + 60
+        while len(server.requests) < number and time.monotonic() < until:
+            time.sleep(0.01)
+        process.kill()
+        process.join(60)
+        assert not is_here(mirrors, of)
+        server.stall_from = 1 << 30
+        found = update_mirror(mirrors, of, RemoteGit())
+        assert found.complete, (number, found)
+        assert Repository(found.folder).tree(head(upstream)).read("setup.py") == b"two"
 
 
 def test_two_processes_fetch_once(tmp_path: Path, server: GitServer, upstream: Path) -> None:
