@@ -37,12 +37,14 @@ from harness.errors import (
     InputError,
     Location,
     NothingSelectedError,
+    Problem,
 )
 from harness.settings import Settings
 
 if TYPE_CHECKING:
     from harness.patchstack.apply.patch_verdict import ClassifiedPatch
     from harness.patchstack.apply.stack_apply import StackResult
+    from harness.patchstack.stacks.patch_stack import SelectedPatch
     from harness.patchstack.stacks.upstream_tree import UpstreamTree
     from harness.sources.git.commit_history import Commit
 
@@ -87,7 +89,9 @@ def check(settings: Settings, /, names: tuple[str, ...], as_json: bool, **tree: 
     """Check whether the patches apply to a source tree, in order. Nothing is written.
 
     Without a tree, only the headers, variants and version ranges of the stacks are checked, for the versions
-    in the matrix. With --tree or --repo, --version selects the patch variants if the tree has no version.
+    in the matrix. Patches in other layouts, which the section `patches` of matrix.yaml names, must be
+    readable, and a quilt series must name files that exist. With --tree or --repo, --version selects the
+    patch variants if the tree has no version.
     """
     from harness.workspace.patches.patch_effects import apply_with_culprits
     from harness.workspace.patches.patch_target import TreeSelection, resolve_target, variants_for_target
@@ -142,16 +146,19 @@ def _lint(settings: Settings, patches: Path, upstream: str, *, as_json: bool) ->
     from harness.workspace.patches.patch_target import matrix_versions
 
     known = [name for name in upstreams(patches) if not upstream or name == upstream]
-    if not known:
+    placed = _placed_patches(settings, upstream)
+    if not known and not placed:
         raise InputError(
             "there are no stacks here",
             where=Location(patches),
-            fix="expected patches/<upstream>/series; for other patches, give a tree with --tree or --repo",
+            fix="expected patches/<upstream>/series; `npu-matrix init` finds patches in other layouts, and "
+            "--tree or --repo applies those of a folder",
         )
     versions = {name: matrix_versions(settings, name) for name in known}
     problems = [
         problem for name in known for problem in lint_stack(patches, name, versions[name], today=today())
     ]
+    problems += [problem for patch in placed for problem in _unreadable(settings, patch)]
     if as_json:
         stacks = [{"upstream": name, "versions": versions[name]} for name in known]
         print_facts("patch-lint", {"stacks": stacks, "problems": [problem_facts(one) for one in problems]})
@@ -161,8 +168,28 @@ def _lint(settings: Settings, patches: Path, upstream: str, *, as_json: bool) ->
         for name in known:
             count = len(versions[name])
             click.echo(f"{patches / name}: valid for {count} versions of the matrix")
+        if placed:
+            click.echo(f"{len(placed)} patches in other layouts can be read")
         click.echo("the patches were not applied to a tree; give one with --version, --tree or --repo")
     return EXIT_BAD_INPUT if problems else EXIT_OK
+
+
+def _placed_patches(settings: Settings, upstream: str) -> tuple[SelectedPatch, ...]:
+    """The patches of this checkout that are in other layouts; none without a matrix."""
+    from harness.workspace.planning.open_plan import open_matrix, patch_sources
+
+    if settings.lacks_matrix:
+        return ()
+    placed = patch_sources(settings, open_matrix(settings)).placed
+    return tuple(one.patch for one in placed if not upstream or one.upstream == upstream)
+
+
+def _unreadable(settings: Settings, patch: SelectedPatch) -> list[Problem]:
+    """Why git rejects a patch, if it does."""
+    from harness.patchstack.apply.classify import read_patch
+
+    error = read_patch(patch.id, patch.data).error if patch.data else None
+    return [Problem(error.why, Location(settings.root / patch.file, error.line))] if error else []
 
 
 @command.command(

@@ -284,6 +284,9 @@ def _folder(
         raise InputError(
             f"{place.folder}: {first.what}", where=place.where, why=first.why, fix=first.fix
         ) from error
+    if stack.refused:
+        # Without these, the cells would have other patches than quilt applies.
+        raise InputError.of(stack.refused)
     yield from _imported(stack, folder, sources.root, place, unused, problems)
 
 

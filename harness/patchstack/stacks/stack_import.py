@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.errors import InputError, Location, Problem
 from harness.patchstack.apply.classify import read_patch
-from harness.patchstack.stacks.patch_stack import PATCH_SUFFIXES, patch_files, read_patch_file
+from harness.patchstack.stacks.patch_stack import PATCH_SUFFIXES, SERIES, patch_files, read_patch_file
 from harness.patchstack.stacks.summary_claims import Claim, read_claims
 from harness.sources.git.branch_patches import complete_last_line
 
@@ -59,6 +59,7 @@ class ImportedStack:
 
     summary: the file that documents the changes of the stack, if it has one.
     left_out: those of the problems that are about a patch file which is not in the stack, their `where`.
+    refused: those for which quilt refuses the series, for example because a file does not exist.
     """
 
     layout: str
@@ -67,6 +68,7 @@ class ImportedStack:
     problems: tuple[Problem, ...]
     summary: Path | None = None
     left_out: tuple[Problem, ...] = ()
+    refused: tuple[Problem, ...] = ()
 
 
 def import_patches(folder: Path, layout: str = "") -> ImportedStack:
@@ -113,6 +115,11 @@ def import_patches(folder: Path, layout: str = "") -> ImportedStack:
         problems=tuple(problems),
         summary=summary if summary and summary.is_file() else None,
         left_out=tuple(left_out),
+        refused=tuple(
+            problem
+            for problem in problems
+            if selected == QUILT and problem.where and Path(problem.where.file).name == SERIES
+        ),
     )
 
 

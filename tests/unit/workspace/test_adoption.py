@@ -11,6 +11,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from harness.cli.app import app
+from harness.errors import InputError
 from harness.matrix.reading.load_matrix import load_matrix
 from harness.matrix.version_matrix import Matrix
 from harness.settings import load_settings
@@ -328,3 +329,39 @@ npu = ["vllm-ascend==0.18.0"]
     text = (root / "matrix.yaml").read_text()
     assert "not used: docker/rocm/patches (a.patch): they are for other hardware than NPUs" in text
     assert "folder: cuda_graph, upstream: verl" in text
+
+
+def patches(root: Path, command: str) -> Result:
+    settings = load_settings({}, {}, root)
+    return CliRunner().invoke(app, ["--matrix", str(settings.path("matrix")), "patches", command])
+
+
+def test_patches_in_other_layouts_are_checked_where_they_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    series = "debian/patches/series"
+    root = write(
+        tmp_path / "我的 补丁",
+        {
+            series: "修复.patch\n",
+            "debian/patches/修复.patch": PATCH.format("verl"),
+            "补丁/v0.7.1/0001-a b.patch": PATCH.format("verl"),
+        },
+    )
+    monkeypatch.chdir(root)
+    assert init(root).exit_code == 0
+    checked = patches(root, "check")
+    assert checked.exit_code == 0, checked.output
+    assert "2 patches in other layouts can be read" in checked.output
+    listed = patches(root, "list")
+    assert listed.exit_code == 0, listed.output
+    assert "NOT USED" not in listed.output
+    (root / "补丁/v0.7.1/0001-a b.patch").write_text(PATCH.format("verl").replace("-1 +1,2", "-1 +1,9"))
+    broken = patches(root, "check")
+    assert isinstance(broken.exception, InputError)
+    assert "0001-a b.patch:" in str(broken.exception)
+    (root / series).write_text("修复.patch\nlost.patch\n")
+    for command in ("check", "list"):
+        lost = patches(root, command)
+        assert isinstance(lost.exception, InputError)
+        assert f"{root / series}:2: there is no lost.patch" in str(lost.exception)
