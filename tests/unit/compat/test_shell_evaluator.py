@@ -43,6 +43,21 @@ def commands_read(script: str, folder: Path | None = None) -> list[list[str]]:
 
 
 SCRIPTS = [
+    'A=(a "b c"); python ${A[@]+"${A[@]}"} end; B=(); python ${B[@]+"${B[@]}"} end; python "${B[@]:-none}" ${C[@]-"d e"}',
+    'X="e f"; python ${X:+"$X"} ${X:+--flag "$X"} ${Y:-"g h" i} p${X:+"$X"}q ${Y:+"no"} ${Y-a"b c"d e}',
+    'a[2]=x; a[0]=y; python "${a[@]}" ${!a[@]} ${a[-1]} ${#a[@]} "${a[1]-gap}"; a+=(z); python ${!a[@]}; unset "a[2]"; python ${a[@]} ${!a[@]}',
+    'a=([3]=c [1]=a); python "${a[@]}" ${!a[@]}; a[1]+=b; python ${a[1]}; i=3; python ${a[i]} ${a[$i]}; for k in "${!a[@]}"; do python $k=${a[$k]}; done',
+    'A=(1 2 3); unset "A[1]"; python ${!A[@]}; A=("${A[@]}"); python ${!A[@]} ${A[1]}; A[7]=q; python "${A[@]:1}"',
+    'X=1 eval "python \\$X"; python ${X-unset}; f() { python ${Y-none} $1; Y=changed; }; Y=2 f a; python ${Y-gone}; Z=3; Z=4 f b; python $Z',
+    "printf '%b|%s\\n' 'a\\tb' 'c\\td' | while read -r x; do python \"$x\"; done; python $'\\x41\\101' \"$(printf '\\x42\\103')\"",
+    "x=$(false) || python failed; y=$(true) && python fine; if z=$(echo 1); then python $z; fi",
+    'n=0; while read -r a b; do n=$((n + b)); done < <(printf "x 1\\ny 2\\n"); python $n; mapfile -t L < <(printf "a\\n\\nb\\n"); python ${#L[@]}',
+    "f-x() { python dash $1; }; f-x 1; f.y() { python dot; }; f.y; function a:b { python colon; }; a:b",
+    "python $((16#ff)) $((2#101)) $((10#09 + 1)); n=08; python $((10#$n)) $((10#${n} + 1))",
+    'A="a b"; B=${A:+"$A"}; python "$B"; C=(${A:+"$A"} ${A:+$A}); python ${#C[@]} "${C[0]}"; for i in ${A:+"$A"}; do python "$i"; done',
+    'opt=; python a $opt b "$opt" ${opt:+x} ${opt:-}; opt="--k v"; python $opt "$opt"; flag=${DEBUG:+--debug}; python $flag end',
+    'run() { local n=$1; shift; python "$n" "$@" ${EXTRA:+"$EXTRA"}; }; EXTRA="e f" run a b; run c',
+    'A=(x y z); python "${A[@]::2}" "${A[@]: -1}" "${A[*]:-none}" "${U[*]:-no ne}"',
     'f() { python "${@:2}"; python "${@: -1}" "${*: -2:1}"; }; f a b c',
     'set -- a b c; for x; do python $x; done; for x in "$@"; do python =$x; done; for x in; do python no; done',
     "f() { return 1; }; f && python no; f || python yes; g() { return 0; }; g && python g",
@@ -316,6 +331,7 @@ def programs(script: str) -> list[str]:
         "out=$(python -m x a=1)",
         "diff <(python -m x a=1) b",
         "conda run -n e python -m x a=1",
+        "trap 'python -m x a=1' EXIT",
         "python -m x a=1 | tee -a log.txt",
     ],
 )

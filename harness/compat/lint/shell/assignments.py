@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from harness.compat.lint.shell.arithmetic import UnknownNumberError
 from harness.compat.lint.shell.expansion import MAX_FIELDS, Expander
@@ -10,9 +10,11 @@ from harness.compat.lint.shell.syntax_tree import SyntaxNode
 from harness.compat.lint.shell.values import (
     Expansion,
     ScriptValue,
+    Sparse,
     TooLargeError,
     Variable,
     VariableValue,
+    array_of,
     placed,
 )
 from harness.compat.lint.shell.world import World
@@ -112,7 +114,7 @@ def _assign_element(
     *,
     append: bool,
 ) -> None:
-    if before is not None and isinstance(before.value, Mapping):
+    if before is not None and isinstance(before.value, Mapping) and not isinstance(before.value, Sparse):
         key = expander.text(index, world).text
         old = before.value.get(key)
         new = old + text if append and old is not None else text
@@ -123,41 +125,53 @@ def _assign_element(
     except UnknownNumberError as error:
         world.assign(name, Expansion(text=f"${{{name}}}", unknown=str(error) or name), where)
         return
-    elements = list(before.elements) if before is not None else []
-    if 0 <= place < len(elements):
-        elements[place] = placed(elements[place] + text if append else text, where)
-    else:
-        # Elements between are not set, and an expansion of all elements leaves them out.
-        elements.append(placed(text, where))
-    world.assign(name, tuple(elements), where)
+    elements = before.numbered if before is not None else {}
+    place = place if place >= 0 else max(elements, default=-1) + 1 + place
+    elements[place] = placed(elements[place] + text if append and place in elements else text, where)
+    world.assign(name, array_of(elements), where)
 
 
 def _array(array: SyntaxNode, world: World, expander: Expander, *, keyed: bool) -> VariableValue:
-    elements: list[ScriptValue] = []
+    elements: dict[int, ScriptValue] = {}
     named: dict[str, ScriptValue] = {}
+    place = 0
     for element in array.children("Elems"):
         word, index = element.child("Value"), element.child("Index")
         if word is None:
             continue
-        if index is not None:
-            key = expander.text(index, world).text
-            named[key] = placed(expander.text(word, world), word.location)
-            elements.append(named[key])
+        if index is None:
+            fields: Sequence[ScriptValue] = expander.all_fields([word], world)
         else:
-            elements += expander.all_fields([word], world)
-            if len(elements) > MAX_FIELDS:
-                raise TooLargeError(f"an array has more than {MAX_FIELDS:,} elements")
-    return named if keyed else tuple(elements)
+            fields = [placed(expander.text(word, world), word.location)]
+            named[expander.text(index, world).text] = fields[0]
+            place = place if keyed else _place(index, world, expander, place)
+        for field in fields:
+            elements[place] = field
+            place += 1
+        if len(elements) > MAX_FIELDS:
+            raise TooLargeError(f"an array has more than {MAX_FIELDS:,} elements")
+    return named if keyed else array_of(elements)
+
+
+def _place(index: SyntaxNode, world: World, expander: Expander, following: int) -> int:
+    """The number of an element; the one that follows if it is not known."""
+    try:
+        return expander.number(index, world)
+    except UnknownNumberError:
+        return following
 
 
 def _is_keyed(variable: Variable | None) -> bool:
-    return variable is not None and isinstance(variable.value, Mapping)
+    keyed = variable is not None and isinstance(variable.value, Mapping)
+    return keyed and not isinstance(variable.value if variable else None, Sparse)
 
 
 def _appended(before: Variable, value: VariableValue) -> VariableValue:
-    if isinstance(before.value, Mapping) and isinstance(value, Mapping):
-        return {**before.value, **value}
-    added = value if isinstance(value, tuple) else ()
-    if len(before.elements) + len(added) > MAX_FIELDS:
+    if _is_keyed(before):
+        return {**before.value, **value} if isinstance(value, Mapping) else before.value  # type: ignore[dict-item]
+    elements = before.numbered
+    added = Variable(value=value, where=before.where).elements
+    if len(elements) + len(added) > MAX_FIELDS:
         raise TooLargeError(f"an array has more than {MAX_FIELDS:,} elements")
-    return (*before.elements, *added)
+    first = max(elements, default=-1) + 1
+    return array_of({**elements, **{first + number: one for number, one in enumerate(added)}})

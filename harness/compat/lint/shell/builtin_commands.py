@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.compat.lint.shell.conditions import Truth
+from harness.compat.lint.shell.escapes import decoded
 from harness.compat.lint.shell.outcomes import Outcomes
 from harness.compat.lint.shell.printf_format import printed
 from harness.compat.lint.shell.values import Expansion, ScriptValue, joined, placed
@@ -122,14 +124,13 @@ def printf(arguments: list[ScriptValue], world: World, where: Location) -> Outco
 
 def echo(arguments: list[ScriptValue], world: World, _where: Location) -> Outcomes:
     """`echo` prints its arguments."""
-    words, end = list(arguments[1:]), "\n"
+    words, end, decodes = list(arguments[1:]), "\n", False
     while words and re.fullmatch(r"-[neE]+", words[0].text):
         option = words.pop(0).text
         end = "" if "n" in option else end
-        if "e" in option and any("\\" in word.text for word in words):
-            world.write(Expansion(text="$(echo -e)", unknown="$(echo -e)"))
-            return [(world, Truth.YES)]
-    world.write(joined(words, " ") + Expansion(text=end))
+        decodes = decodes or "e" in option
+    text = joined(words, " ")
+    world.write((replace(text, text=decoded(text.text)) if decodes else text) + Expansion(text=end))
     return [(world, Truth.YES)]
 
 

@@ -46,6 +46,7 @@ MAX_COMMANDS = 500
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _ENV_OPTION = re.compile(r"(?:-u|--unset=?)(?P<name>.*)")
+_SUBSTITUTION = re.compile(r"\$\((?!\()|`")
 _BLOCKED_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
 
 
@@ -145,7 +146,8 @@ class Evaluator:
         output = _printed_by(outcomes)
         if output is None or output.unknown.startswith(("$(", "`")):
             return None
-        return Expansion(text=output.text.rstrip("\n"), unknown=output.unknown)
+        text = output.text.rstrip("\n") if node.kind == "CmdSubst" else output.text
+        return Expansion(text=text, unknown=output.unknown)
 
     def _deeper(self, read: Callable[[], Outcomes]) -> Outcomes:
         self._nesting += 1
@@ -330,7 +332,9 @@ class Evaluator:
         if not arguments:
             for assign in assigns:
                 assign_variable(assign, world, self._expander)
-            return [(world, Truth.YES if not words else Truth.OPEN)]
+            # The status of an assignment is that of the command in it.
+            runs = any(_SUBSTITUTION.search(self._expander.raw(assign)) for assign in assigns)
+            return [(world, Truth.OPEN if words else Truth.RAN if runs else Truth.YES)]
         own = world.copy()
         for assign in assigns:
             assign_variable(assign, own, self._expander)
@@ -352,6 +356,7 @@ class Evaluator:
             "read": lambda words, world, where: builtin_commands.read(words, world, where, call.own),
             "mapfile": builtin_commands.mapfile,
             "readarray": builtin_commands.mapfile,
+            "trap": self._trap,
             "getopts": builtin_commands.read_unknown,
             "printf": builtin_commands.printf,
             "echo": builtin_commands.echo,
@@ -359,7 +364,7 @@ class Evaluator:
             "continue": builtin_commands.leave_loop,
         }
         if name in world.functions:
-            return self._function_call(arguments, world)
+            return _with_own_variables(call, lambda: self._function_call(arguments, world))
         if name in ("exit", "return"):
             after = world.copy()
             after.ended, after.returned = name == "exit", name == "return"
@@ -373,6 +378,8 @@ class Evaluator:
             return [(world, evaluate_test(arguments[1:-1]))]
         if name == "test":
             return [(world, evaluate_test(arguments[1:]))]
+        if name in ("eval", "source", "."):
+            return _with_own_variables(call, lambda: commands[name](arguments, world, where))
         if name in commands:
             return commands[name](arguments, world, where)
         program = looked_up(arguments)
@@ -514,6 +521,12 @@ class Evaluator:
         words = list(dropwhile(lambda word: word.text == "eval", arguments))
         return self._nested(joined(words, " "), world, where)
 
+    def _trap(self, arguments: list[ScriptValue], world: World, where: Location) -> Outcomes:
+        """The commands of `trap` are executed at some time, if at all."""
+        if len(arguments) > 2 and arguments[1].text not in ("", "-") and arguments[1].text[:1] != "-":
+            self._nested(arguments[1], world.copy(), where)
+        return [(world, Truth.YES)]
+
     def _source(self, arguments: list[ScriptValue], world: World, where: Location) -> Outcomes:
         if len(arguments) < 2:
             return [(world, Truth.OPEN)]
@@ -546,6 +559,21 @@ class Evaluator:
         except (OSError, ValueError):
             return None
         return None
+
+
+def _with_own_variables(call: Call, run: Callable[[], Outcomes]) -> Outcomes:
+    """Run what is executed by this shell with the variables that are set for it alone, as in `A=1 f`."""
+    world, own = call.world, call.own.variables
+    before = {name: world.variables.get(name) for name in own if world.variables.get(name) is not own[name]}
+    world.variables.update({name: own[name] for name in before})
+    outcomes = run()
+    for after, _truth in outcomes:
+        for name, variable in before.items():
+            if variable is None:
+                after.variables.pop(name, None)
+            else:
+                after.variables[name] = variable
+    return outcomes
 
 
 def _printed_by(outcomes: Outcomes) -> Expansion | None:

@@ -11,12 +11,14 @@ from dataclasses import replace
 
 from harness.compat.lint.shell.arithmetic import Arithmetic, UnknownNumberError
 from harness.compat.lint.shell.braces import expand_braces
+from harness.compat.lint.shell.escapes import decoded
 from harness.compat.lint.shell.glob_pattern import GlobPattern, TooMuchWorkError, parse_glob
 from harness.compat.lint.shell.syntax_tree import SyntaxNode, parse_bash
 from harness.compat.lint.shell.values import (
     MAX_TEXT,
     Expansion,
     ScriptValue,
+    Sparse,
     TooLargeError,
     Variable,
     joined,
@@ -28,7 +30,7 @@ from harness.errors import InputError
 
 _ESCAPE = re.compile(r"\\(\r?\n|.|\Z)", re.DOTALL)
 _ESCAPE_IN_QUOTES = re.compile(r"\\([$`\"\\\n])")
-_ANSI = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "e": "\x1b", "a": "\a", "b": "\b"}
+_BASED = re.compile(r"(?P<base>\d{1,2})#(?P<digits>[0-9a-zA-Z]+)")
 _NUMBER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|\d+)")
 # The words of a text with parts that are not known: these are written as in the script, `$(...)` with spaces.
 _WORD = re.compile(r"(?:\$\([^()]*(?:\([^()]*\)[^()]*)*\)|\$\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}|`[^`]*`|\S)+")
@@ -37,6 +39,10 @@ _ALONE = re.compile(r"\$\w+|\$\W|\$\{.*\}|\$\(.*\)|`[^`]*`", re.DOTALL)
 _NAMED = re.compile(r"\$\{?(\w+)")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 ALL_ELEMENTS = ("@", "*")
+#: Variables that bash or every login sets, and that have a value.
+SET_BY_BASH = frozenset(
+    ("BASH_VERSION", "EUID", "HOME", "HOSTNAME", "LINENO", "OSTYPE", "PATH", "PPID", "PWD", "RANDOM")
+) | {"SECONDS", "UID"}
 #: Words of a command or elements of an array.
 MAX_FIELDS = 20_000
 MAX_NESTING = 60
@@ -176,6 +182,9 @@ class Expander:
             return 0
         if _NUMBER.fullmatch(text):
             return int(text, 0) if "x" in text.lower() else _decimal_or_octal(text)
+        based = _BASED.fullmatch(text)
+        if based is not None:
+            return _number_of_base(based["digits"], int(based["base"]))
         if _NAME.fullmatch(text):
             found = world.text(text)
             if found is None:
@@ -198,7 +207,7 @@ class Expander:
                 return Expansion(text=_unescaped(part.text(), quoted=quoted))
             case "SglQuoted":
                 text = part.text()
-                return Expansion(text=_ansi(text) if part.flag("Dollar") else text)
+                return Expansion(text=decoded(text) if part.flag("Dollar") else text)
             case "DblQuoted":
                 return joined(self._part_text(one, world, quoted=True) for one in part.children("Parts"))
             case "ArithmExp":
@@ -233,10 +242,51 @@ class Expander:
             return None
         if part.kind not in ("ParamExp", "CmdSubst", "ArithmExp"):
             return None
+        chosen = self._chosen_word(part, world) if part.kind == "ParamExp" else None
+        if chosen is not None:
+            return self._fields_in_word(chosen, world)
         found = self._parameter(part, world) if part.kind == "ParamExp" else self._part_text(part, world)
         if isinstance(found, Expansion):
             return self._split(found, world.separators, whole=part.kind != "ArithmExp")
         return [piece for element in found for piece in self._split(element, world.separators, whole=True)]
+
+    def _chosen_word(self, node: SyntaxNode, world: World) -> SyntaxNode | None:
+        """The word with quotes that takes the place of a parameter, as in `${name:+"$name"}`."""
+        operation, name_node = node.child("Exp"), node.child("Param")
+        word = operation.child("Word") if operation is not None else None
+        if operation is None or word is None or name_node is None or node.flag("Excl"):
+            return None
+        operator, name = operation.text("Op"), name_node.text()
+        if operator not in (":-", "-", ":+", "+") or not any(
+            part.kind in ("SglQuoted", "DblQuoted") for part in word.children("Parts")
+        ):
+            return None
+        if name in ALL_ELEMENTS:
+            missing = not world.arguments
+        elif _is_every_element(node):
+            variable = world.variable(name)
+            missing = variable is None or not variable.elements
+        else:
+            value = self._scalar(node, name, world)
+            is_empty = value is not None and not value.text and operator.startswith(":")
+            missing = (value is None and name not in SET_BY_BASH) or is_empty
+        return word if missing == operator.endswith("-") else None
+
+    def _fields_in_word(self, word: SyntaxNode, world: World) -> list[Expansion | None]:
+        """The fields of a word in an unquoted expansion: what it does not quote is split."""
+        found: list[Expansion | None] = []
+        for part in word.children("Parts"):
+            pieces = self._part_fields(part, world)
+            if pieces is None and part.kind == "Lit":
+                pieces = self._split(self._part_text(part, world), world.separators, whole=False)
+            elif pieces is None:
+                pieces = [self._part_text(part, world)]
+            last, first = found[-1] if found else None, pieces[0] if pieces else None
+            if last is not None and first is not None:
+                found[-1:] = [last + first]
+                pieces = pieces[1:]
+            found += pieces
+        return found
 
     def _split(self, value: Expansion, separators: str, *, whole: bool) -> list[Expansion | None]:
         if separators != DEFAULT_IFS and not value.unknown:
@@ -294,7 +344,8 @@ class Expander:
     def _scalar(self, node: SyntaxNode, name: str, world: World) -> Expansion | None:
         index = node.child("Index")
         if index is None:
-            return world.text(name)
+            absent = name.isdigit() and world.arguments is not None and int(name) > len(world.arguments)
+            return None if absent and node.child("Exp") is not None else world.text(name)
         variable = world.variable(name)
         if variable is None:
             return world.text(name) if name == "BASH_SOURCE" else None
@@ -302,7 +353,7 @@ class Expander:
         return element if element is not None or node.child("Exp") is not None else Expansion(text="")
 
     def _index(self, index: SyntaxNode, variable: Variable | None, world: World) -> str:
-        if variable is not None and not isinstance(variable.value, (tuple, Expansion)):
+        if variable is not None and not isinstance(variable.value, (tuple, Expansion, Sparse)):
             return self.text(index, world).text
         try:
             return str(self.number(index, world))
@@ -338,6 +389,11 @@ class Expander:
             offset = max(start - 1, 0) if name in ALL_ELEMENTS and start >= 0 else start
             offset = max(len(elements) + offset, 0) if offset < 0 else offset
             elements = elements[offset:][:length] if length is None or length >= 0 else ()
+        changed = self._changed_elements(node, name, elements, world)
+        return joined(changed, world.separators[:1]) if _quoted_star(node, name) else changed
+
+    def _changed_elements(self, node: SyntaxNode, name: str, elements: Fields, world: World) -> Fields:
+        """The elements of `${name[@]...}` after its operation."""
         operation = node.child("Exp")
         if operation is not None:
             if operation.text("Op") in (":-", "-", ":+", "+"):
@@ -349,12 +405,14 @@ class Expander:
             return tuple(placed(one, node.location) for one in changed)
         if node.child("Repl") is not None:
             return tuple(placed(self._cut(node, element, world), element.where) for element in elements)
-        return joined(elements, world.separators[:1]) if _quoted_star(node, name) else elements
+        return elements
 
     def _operation(
         self, node: SyntaxNode, operation: SyntaxNode, name: str, value: Expansion | None, world: World
     ) -> Expansion:
         operator = operation.text("Op")
+        if value is None and name in SET_BY_BASH:
+            value = self._unknown(node, name)
         missing = value is None or (operator.startswith(":") and not value.text and not value.unknown)
         match operator.lstrip(":"):
             case "-" | "=" | "?":
@@ -421,8 +479,9 @@ class Expander:
 
     def _bounds(self, cut: SyntaxNode, world: World) -> tuple[int, int | None]:
         length = cut.child("Length")
+        offset = cut.child("Offset")
         return (
-            self.number(cut.child("Offset"), world),
+            self.number(offset, world) if offset is not None else 0,
             self.number(length, world) if length is not None else None,
         )
 
@@ -456,10 +515,6 @@ def _word(value: Expansion, word: str) -> Expansion:
     return replace(value, text=word, unknown=name, whole=bool(unknown and _ALONE.fullmatch(word)))
 
 
-def _ansi(text: str) -> str:
-    return re.sub(r"\\(.)", lambda found: _ANSI.get(found[1], found[0]), text, flags=re.DOTALL)
-
-
 def _decimal_or_octal(text: str) -> int:
     digits = text.lstrip("+-")
     if len(digits) > 1 and digits.startswith("0"):
@@ -470,6 +525,13 @@ def _decimal_or_octal(text: str) -> int:
     if len(digits) > 20:
         raise UnknownNumberError("a number that is too large")
     return int(text)
+
+
+def _number_of_base(digits: str, base: int) -> int:
+    try:
+        return int(digits, base)
+    except ValueError as error:
+        raise UnknownNumberError(f"{base}#{digits}") from error
 
 
 def _without(text: str, pattern: GlobPattern, operator: str) -> str:

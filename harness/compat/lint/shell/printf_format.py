@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from harness.compat.lint.shell.escapes import decoded
 from harness.compat.lint.shell.values import MAX_TEXT, Expansion, TooLargeError, joined
 
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "'", "a": "\a", "b": "\b", "0": "\0"}
 _PIECE = re.compile(
-    r"\\(?P<escape>.)|%%|%(?P<flags>[-+ #0]*\d{0,4}(?:\.\d{1,4})?)(?P<kind>[a-zA-Z])", re.DOTALL
+    r"(?P<escape>\\(?:x[0-9a-fA-F]{1,2}|[uU][0-9a-fA-F]{1,8}|[0-7]{1,3}|.))|%%"
+    r"|%(?P<flags>[-+ #0]*\d{0,4}(?:\.\d{1,4})?)(?P<kind>[a-zA-Z])",
+    re.DOTALL,
 )
 MAX_ROUNDS = 1_000
 
@@ -39,7 +41,7 @@ def _round(template: str, waiting: list[Expansion]) -> list[Expansion] | None:
         pieces.append(Expansion(text=template[position : match.start()]))
         position = match.end()
         if match["escape"] is not None:
-            pieces.append(Expansion(text=_ESCAPES.get(match["escape"], match[0])))
+            pieces.append(Expansion(text=decoded(match["escape"])))
         elif match["kind"] is None:
             pieces.append(Expansion(text="%"))
         else:
@@ -58,11 +60,9 @@ def _converted(flags: str, kind: str, value: Expansion) -> Expansion | None:
     try:
         match kind:
             case "s" | "b":
-                text = (
-                    f"%{flags.replace('0', '') if '.' not in flags else flags}s" % value.text
-                    if flags
-                    else value.text
-                )
+                text = decoded(value.text) if kind == "b" else value.text
+                if flags:
+                    text = f"%{flags.replace('0', '') if '.' not in flags else flags}s" % text
             case "d" | "i" | "x" | "X" | "o":
                 text = f"%{flags}{kind}" % int(value.text.strip() or "0", 0)
             case "e" | "f" | "g" | "E" | "G":

@@ -41,6 +41,13 @@ class ScriptValue(Expansion):
     where: Location
 
 
+class Sparse(dict[str, ScriptValue]):
+    """The elements of an array with gaps, by their number and in its order."""
+
+    def __init__(self, elements: Mapping[int, ScriptValue]) -> None:
+        super().__init__({str(number): elements[number] for number in sorted(elements)})
+
+
 #: A text, the elements of an array, or those of an associative array.
 VariableValue: TypeAlias = "Expansion | tuple[ScriptValue, ...] | Mapping[str, ScriptValue]"
 
@@ -60,9 +67,16 @@ class Variable:
             return (ScriptValue(text=self.value.text, unknown=self.value.unknown, where=self.where),)
         return tuple(self.value.values()) if isinstance(self.value, Mapping) else self.value
 
+    @property
+    def numbered(self) -> dict[int, ScriptValue]:
+        """The elements of an array by their number."""
+        if isinstance(self.value, Sparse):
+            return {int(number): element for number, element in self.value.items()}
+        return dict(enumerate(self.elements))
+
     def element(self, index: str) -> Expansion | None:
         """One element; None if there is no such element."""
-        if isinstance(self.value, Mapping):
+        if isinstance(self.value, Mapping) and not (isinstance(self.value, Sparse) and index.startswith("-")):
             return self.value.get(index)
         elements = self.elements
         try:
@@ -78,6 +92,13 @@ class Variable:
     def as_script_value(self) -> ScriptValue:
         """The text, with the place of the assignment."""
         return ScriptValue(text=self.text.text, unknown=self.text.unknown, where=self.where)
+
+
+def array_of(elements: Mapping[int, ScriptValue]) -> VariableValue:
+    """An array of elements by their number; those between are not set."""
+    if sorted(elements) == list(range(len(elements))):
+        return tuple(elements[number] for number in range(len(elements)))
+    return Sparse(elements)
 
 
 def joined(parts: Iterable[Expansion], separator: str = "") -> Expansion:

@@ -9,8 +9,10 @@ from harness.compat.lint.shell.syntax_tree import SyntaxNode
 from harness.compat.lint.shell.values import (
     Expansion,
     ScriptValue,
+    Sparse,
     Variable,
     VariableValue,
+    array_of,
     unknown_variable,
 )
 from harness.compat.lint.shell.word_splitting import DEFAULT_IFS
@@ -75,15 +77,16 @@ class World:
         variable = self.variable(name)
         if variable is None or isinstance(variable.value, Expansion):
             return
-        if isinstance(variable.value, Mapping):
+        if isinstance(variable.value, Mapping) and not isinstance(variable.value, Sparse):
             self.assign(
                 name, {key: one for key, one in variable.value.items() if key != index}, variable.where
             )
             return
-        elements = list(variable.value)
-        if index.lstrip("-").isdigit() and -len(elements) <= int(index) < len(elements):
-            elements.pop(int(index))
-            self.assign(name, tuple(elements), variable.where)
+        elements = variable.numbered
+        if index.lstrip("-").isdigit():
+            place = int(index) if int(index) >= 0 else max(elements, default=-1) + 1 + int(index)
+            elements.pop(place, None)
+            self.assign(name, array_of(elements), variable.where)
         elif not index.isdigit():
             self.assign(name, Expansion(text=f"${{{name}[@]}}", unknown=f"{name}[{index}]"), variable.where)
 
