@@ -12,6 +12,7 @@ import click
 
 from harness.cli.app import COMMANDS, app
 from harness.compat.lint.rule_catalogue import example_word, explained_rules
+from harness.devices.stand_in.stands_for import REPLACED
 from harness.errors import EXIT_CODES
 from harness.matrix.document.matrix_schema import json_schema
 from harness.plan.tasks.check_registry import all_checks
@@ -266,12 +267,26 @@ def _words(known: Mapping[str, str]) -> str:
 #: JSON schemas that are generated with the site. The schema of matrix.yaml is in docs/schema, for editors.
 SCHEMAS: dict[str, Callable[[], Mapping[str, Any]]] = {"report.schema.json": report_schema}
 
+
+def rehearsal(language: Language = ENGLISH) -> str:
+    """What `npu-matrix rehearse` has in place of an NPU host."""
+    which = 0 if language is ENGLISH else 1
+    rows = [(one.part[which], one.stand_in[which], one.untried[which]) for one in REPLACED]
+    opening = language.label(
+        "`npu-matrix rehearse` runs cells for NPUs on a stand-in for their host, with the same commands. All "
+        "evidence of it is simulated. Each row is a part of a real host."
+    )
+    head = language.head("part", "in its place", "untried until the real host")
+    return f"# {language.label('Rehearsal')}\n\n{opening}\n\n{table(head, rows)}\n"
+
+
 PAGES: dict[str, Callable[[Language], str]] = {
     "commands": commands,
     "exit-codes": exit_codes,
     "settings": settings,
     "checks": checks,
     "matrix-file": matrix_file,
+    "rehearsal": rehearsal,
     "report-json": json_output,
     "queries": queries,
     "lint-rules": lint_rules,

@@ -110,11 +110,14 @@ DEVICE_EVIDENCE = {"sim": Evidence.SIMULATED, "npu": Evidence.HARDWARE, "cpu": E
 def strongest_evidence(tier: Tier, facets: Mapping[str, object]) -> Evidence:
     """The strongest evidence that an outcome of a task with these facet values may have.
 
-    That of the device in the facets, `cpu` if the check reads no device, `static` for a check of that tier.
+    That of the device in the facets, `cpu` if the check reads no device, `static` for a check of that tier. A
+    rehearsal on a stand-in host gives what a simulated device gives.
     """
     if tier is Tier.STATIC:
         return Evidence.STATIC
     device = facets.get("device")
+    if isinstance(device, Mapping) and device.get("rehearsed"):
+        return Evidence.SIMULATED
     kind = device.get("kind") if isinstance(device, Mapping) else None
     # A plan that was read from a ledger can have anything there.
     return DEVICE_EVIDENCE.get(str(kind), Evidence.CPU)

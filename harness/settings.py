@@ -142,6 +142,12 @@ OPTIONS = (
         meaning="an image name: NAME:TAG, or NAME@sha256: followed by 64 hex digits",
     ),
     Option(
+        name="rehearsal",
+        default="",
+        help="folder of the stand-in for an NPU host on which cells run; `npu-matrix rehearse` sets it",
+        is_path=True,
+    ),
+    Option(
         name="wait",
         default="true",
         help="wait while another run uses this checkout, instead of stopping at once",

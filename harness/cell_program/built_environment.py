@@ -29,7 +29,8 @@ class CellDevice:
 
     soc: SoC name as torch_npu reports it. cann: CANN version. count: number of devices. memory_gb: memory of
     a simulated device in GiB, 0 for the default. engine, base_image: container engine and base image, "" for
-    a virtual environment. simulator: digest of the simulated device's code, "" for other devices.
+    a virtual environment. simulator: digest of the simulated device's code, "" for other devices. rehearsed:
+    whether the cell runs on a stand-in for an NPU host (`npu-matrix rehearse`).
     """
 
     kind: Literal["sim", "npu", "cpu"]
@@ -40,6 +41,12 @@ class CellDevice:
     engine: str = ""
     base_image: str = ""
     simulator: str = ""
+    rehearsed: bool = False
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the simulated runtime drives the device: of a simulated cell, or of a rehearsal."""
+        return self.kind == "sim" or self.rehearsed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,6 +75,10 @@ COMMANDS = {
         "Are the versions that an environment, an image or a list has compatible?",
     ),
     "cleanup": ("cleanup", "Remove containers, environments and cached files that nothing uses any more."),
+    "rehearse": (
+        "rehearse",
+        "Run cells for NPUs on a stand-in for their host; all evidence is simulated.",
+    ),
     "doctor": ("doctor", "Show what this host can run, and how to fix what it cannot."),
 }
 

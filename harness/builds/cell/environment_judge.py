@@ -166,7 +166,7 @@ def _device_reasons(requested: CellDevice, probed: ProbedDevice) -> list[str]:
         reasons.append(f"The cell needs {requested.count} device(s) and sees {probed.count}.")
     elif probed.sum_of_ones != 4.0:
         reasons.append(f"The sum of four ones on the device is {probed.sum_of_ones}, not 4.0.")
-    return [*reasons, *_runtime_reasons(requested.kind, probed.runtime), *_cann_reasons(requested, probed)]
+    return [*reasons, *_runtime_reasons(requested, probed.runtime), *_cann_reasons(requested, probed)]
 
 
 def _cann_reasons(requested: CellDevice, probed: ProbedDevice) -> list[str]:
@@ -180,11 +180,11 @@ def _cann_reasons(requested: CellDevice, probed: ProbedDevice) -> list[str]:
     return []
 
 
-def _runtime_reasons(requested: str, runtime: Runtime) -> list[str]:
+def _runtime_reasons(requested: CellDevice, runtime: Runtime) -> list[str]:
     """Compares the requested kind of device with the one that the CANN runtime shows (`harness.evidence`)."""
-    if runtime is (Runtime.SIMULATED if requested == "sim" else Runtime.CANN):
+    if runtime is (Runtime.SIMULATED if requested.simulated else Runtime.CANN):
         return []
-    expected = "a simulated" if requested == "sim" else "a real"
+    expected = "a simulated" if requested.simulated else "a real"
     if runtime is Runtime.NONE:
         return [f"The cell needs {expected} device, but no CANN runtime reports a device."]
     return [

@@ -106,14 +106,14 @@ def environment_spec(ctx: TaskContext) -> EnvironmentSpec:
     lock = ctx.artifact("resolve", "lock.txt")
     patched, manifest = _patched_input(ctx)
     locked = parse_lock(lock.read_text("utf-8"))
-    omitted = omitted_packages(locked, device.kind)
+    omitted = omitted_packages(locked, "sim" if device.simulated else device.kind)
     packages = tuple(package for package in locked if package.name not in omitted)
     build_env = {normal_name(name): values for name, values in pins.build_env.items()}
     return EnvironmentSpec(
         lock=lock,
         packages=packages,
         omitted=omitted,
-        built=_packages_to_build(ctx, packages, build_env, device.kind),
+        built=_packages_to_build(ctx, packages, build_env, simulated=device.simulated),
         build_env=build_env,
         indexes=RESOLVE_FORMAT.read(ctx.inputs["resolve"].measurements).indexes,
         patched=patched,
@@ -127,10 +127,10 @@ def environment_spec(ctx: TaskContext) -> EnvironmentSpec:
 
 
 def _packages_to_build(
-    ctx: TaskContext, packages: Sequence[LockedPackage], build_env: Collection[str], kind: str
+    ctx: TaskContext, packages: Sequence[LockedPackage], build_env: Collection[str], *, simulated: bool
 ) -> tuple[str, ...]:
     without_wheel = set(RESOLVE_FORMAT.read(ctx.inputs["resolve"].measurements).from_sdist)
-    configured = {name for name in build_env if not (kind == "sim" and name in BUILT_WITH_CANN)}
+    configured = {name for name in build_env if not (simulated and name in BUILT_WITH_CANN)}
     return tuple(package.name for package in packages if package.name in without_wheel | configured)
 
 

@@ -45,6 +45,7 @@ from harness.cell_program.built_environment import (
     read_cell_device,
 )
 from harness.check import Completed, TaskContext
+from harness.devices.sim.runtime_build.stand_in_cann import install_runtime
 from harness.devices.sim.start.sim_environment import DEFAULT_CANN
 from harness.errors import InfrastructureError, Location
 from harness.outcome import Measured
@@ -131,11 +132,13 @@ def _build_locked(
             _patch(spec, site_packages)
         with build.step("verify"):
             manifest = verify_installed(ctx, spec, prefix, site_packages, own)
-    if spec.device.kind == "sim":
+    if spec.device.simulated:
         with build.step("runtime"):
             build.runtime = build.runtime or str(make_runtime(spec, site_packages, home))
             runtime = runtime_folders(build.runtime, spec.device.cann or DEFAULT_CANN)
             manifest = with_folders(manifest, runtime)
+    if spec.device.rehearsed:
+        install_runtime(Path(build.runtime), os.environ)
     location = EnvironmentLocation(
         requested_device=spec.device,
         python=str(prefix / "bin" / "python"),
@@ -243,7 +246,7 @@ def _build_packages(
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     site_packages = prefix / "lib" / f"python{spec.minor}" / "site-packages"
-    if spec.device.kind == "sim" and (site_packages / "torch_npu").is_dir():
+    if spec.device.simulated and (site_packages / "torch_npu").is_dir():
         # Builds import torch, and a CUDA build of torch loads only with the stub libraries of the runtime.
         build.runtime = str(make_runtime(spec, site_packages, prefix.parent))
         variables["LD_LIBRARY_PATH"] = build.runtime

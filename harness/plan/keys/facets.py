@@ -38,6 +38,7 @@ class FacetInputs:
     axes: axis name -> its definition in the matrix.
     simulator: digest of the code of the simulated device, part of the facet `device` of simulated cells.
     engine: container engine and base image in which cells run; empty for virtual environments.
+    rehearsed: whether cells on an NPU run on a stand-in for their host (`npu-matrix rehearse`).
     violations: finds what the constraints and tables of the matrix say about a cell.
     """
 
@@ -50,6 +51,7 @@ class FacetInputs:
     patch_repositories: tuple[str, ...] = ()
     simulator: str = ""
     engine: Mapping[str, str] = field(default_factory=dict)
+    rehearsed: bool = False
     violations: Violations = field(default_factory=lambda: Violations(axes={}, constraints=(), tables=()))
 
     @functools.cached_property
@@ -74,7 +76,9 @@ def _platform(cell: Cell, inputs: FacetInputs) -> Any:
     chosen = inputs.host_python if python == HOST_PYTHON else python
     if cell.device != "npu":
         return to_json(PlatformFacet(python=chosen, arch=inputs.host_arch, host=True))
-    return to_json(PlatformFacet(python=chosen, arch=cell.axes.get("arch", NPU_HOST_ARCHITECTURE)))
+    # A stand-in runs the packages of the machine on which it is.
+    arch = inputs.host_arch if inputs.rehearsed else cell.axes.get("arch", NPU_HOST_ARCHITECTURE)
+    return to_json(PlatformFacet(python=chosen, arch=arch))
 
 
 def _device(cell: Cell, inputs: FacetInputs) -> Any:
@@ -88,6 +92,8 @@ def _device(cell: Cell, inputs: FacetInputs) -> Any:
         **inputs.engine,
     }
     # Outcomes of hardware must not depend on the code of the simulated device.
+    if cell.device == "npu" and inputs.rehearsed:
+        return {**device, "simulator": inputs.simulator, "rehearsed": True}
     return {**device, "simulator": inputs.simulator} if cell.device == "sim" else device
 
 

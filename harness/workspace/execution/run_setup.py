@@ -90,6 +90,7 @@ def host_record(context: PlanContext) -> dict[str, str]:
         "system": platform.platform(),
         "python": platform.python_version(),
         **host_kind(context.host),
+        **({"stand-in": "a rehearsal, no NPU"} if context.settings["rehearsal"] else {}),
         "host": host_fingerprint(),
         "runner": context.settings["runner"],
         "cann": context.host.cann or "none",

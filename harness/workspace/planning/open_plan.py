@@ -250,6 +250,7 @@ def facet_inputs(settings: Settings, matrix: Matrix, package_root: Path = PACKAG
         patch_repositories=sources.repositories,
         simulator=simulator_digest(package_root, settings.cache),
         engine=settings.engine,
+        rehearsed=bool(settings["rehearsal"]),
         violations=matrix.violations,
     )
 

@@ -245,6 +245,8 @@ READERS: dict[str, Probe | str] = {
     "workspace/planning/covering_plan.py:_earlier": WRITTEN_BY_USERS,
     "workspace/planning/revision_comparison.py:_expectations_there": PROCESS,
     "workspace/planning/revision_comparison.py:_planned_there": PROCESS,
+    "devices/stand_in/enter_host.py:mount_host": PROCESS,
+    "workspace/execution/rehearsal.py:read_report": PROCESS,
 }
 PROBES = {name: entry for name, entry in READERS.items() if isinstance(entry, Probe)}
 

@@ -1,0 +1,93 @@
+"""`npu-matrix rehearse`: run cells for NPUs on a stand-in for their host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from harness.cli.completion import complete_cells, complete_checks
+from harness.cli.stated_exit import StatedExit
+from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK
+from harness.settings import Settings
+
+
+@click.command(
+    "rehearse",
+    epilog="\b\nExamples:\n  npu-matrix rehearse --only 'one-step-off*'\n"
+    "  npu-matrix rehearse --only 'verl-0-9-1-npu*' --check environment,loss\n"
+    "  npu-matrix --profile rows rehearse --folder /data/rehearsal\n  npu-matrix rehearse --list",
+)
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("npu-matrix-rehearsal"),
+    show_default=True,
+    help="Where the stand-in hosts, the ledger and the reports are written.",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="GLOB",
+    shell_complete=complete_cells,
+    help="Cells to rehearse. Default: all cells of the profile that need an NPU.",
+)
+@click.option(
+    "--check",
+    "checks",
+    multiple=True,
+    shell_complete=complete_checks,
+    help="Checks to run. Default: all of the profile.",
+)
+@click.option("--list", "only_list", is_flag=True, help="Only print what the stand-in replaces.")
+@click.pass_obj
+def command(
+    settings: Settings, /, folder: Path, only: tuple[str, ...], checks: tuple[str, ...], only_list: bool
+) -> int:
+    """Run cells for NPUs on a stand-in for their host, with the commands that you run on the real one.
+
+    The stand-in has the device nodes, npu-smi, driver files and CANN folders of a host with the cell's SoC,
+    CANN and driver, in a mount namespace of its own: nothing outside is changed. The simulated device is in
+    the place of CANN's libraries, so all evidence is simulated. Needs Linux, and root or user namespaces.
+
+    Exits with 4 if a cell stopped for a reason that is not a fact of the world.
+    """
+    from harness.workspace.execution.rehearsal import STOPS, host_groups, rehearse_group
+    from harness.workspace.planning.open_plan import open_matrix
+    from harness.workspace.planning.plan_selection import select_cells
+
+    _print_replaced()
+    if only_list:
+        return EXIT_OK
+    if settings.lacks_matrix:
+        settings = settings.with_shipped_matrix()
+    groups = host_groups(select_cells(settings, open_matrix(settings), only))
+    if not groups:
+        return StatedExit(EXIT_NOTHING_SELECTED, ("no selected cell needs an NPU",))
+    place = folder.absolute()
+    place.mkdir(parents=True, exist_ok=True)
+    ours = 0
+    summary: list[str] = []
+    for group in groups:
+        click.echo(f"\n== {group.host.shape.title}, CANN {group.host.cann}, simulated")
+        for cell in rehearse_group(group, place, settings, checks, click.echo):
+            passed = ", ".join(f"{number} {evidence}" for evidence, number in cell.passed.items())
+            summary.append(f"{cell.cell}: passed {passed or 'nothing'}; {cell.following} not reached")
+            for stop in cell.stops:
+                meaning, is_ours = STOPS[stop.kind]
+                ours += is_ours
+                summary.append(f"  {stop.check} {stop.status}: {meaning}{' [ours]' if is_ours else ''}")
+                summary.append(f"    {stop.reason}")
+    click.echo("\n== what became of the cells (simulated)")
+    click.echo("\n".join(summary))
+    if ours:
+        return StatedExit(EXIT_INCOMPLETE, (f"{ours} stops are not facts of the world",))
+    return StatedExit(EXIT_OK, ("every stop is a fact of the world",))
+
+
+def _print_replaced() -> None:
+    from harness.devices.stand_in.stands_for import REPLACED
+
+    click.echo("A stand-in is no NPU host. Part by part: what is in its place, and what remains untried.")
+    for one in REPLACED:
+        click.echo(f"{one.part[0]}\n  in its place: {one.stand_in[0]}\n  untried: {one.untried[0]}")

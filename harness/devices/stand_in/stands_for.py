@@ -1,0 +1,103 @@
+# ruff: noqa: RUF001 - Chinese punctuation
+"""What a stand-in host has in place of a real one, and what therefore only a real one can show.
+
+`npu-matrix rehearse` prints the list, and the page `rehearsal` of the documentation is made from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replaced:
+    """A part of an NPU host. stand_in: what is in its place. untried: what remains for the real host.
+
+    Each text in English and in Chinese.
+    """
+
+    part: tuple[str, str]
+    stand_in: tuple[str, str]
+    untried: tuple[str, str]
+
+
+REPLACED = (
+    Replaced(
+        part=("cards, arithmetic", "卡与计算"),
+        stand_in=(
+            "the simulated runtime with CPU kernels; every outcome is simulated",
+            "模拟运行时与 CPU 算子；所有结果的证据都是 simulated",
+        ),
+        untried=(
+            "numerics, speed, memory, operators that CANN compiles, HCCL over links, failures of cards",
+            "数值、速度、显存、由 CANN 编译的算子、经由链路的 HCCL、卡的故障",
+        ),
+    ),
+    Replaced(
+        part=("device nodes", "设备节点"),
+        stand_in=(
+            "/dev/davinciN and the manager nodes are /dev/null",
+            "/dev/davinciN 与管理节点都是 /dev/null",
+        ),
+        untried=(
+            "opening a card as a user of the group HwHiAiUser, and that a card is in one container only",
+            "以 HwHiAiUser 组用户打开卡，以及一张卡只能进入一个容器",
+        ),
+    ),
+    Replaced(
+        part=("npu-smi, hccn_tool", "npu-smi、hccn_tool"),
+        stand_in=(
+            "scripts that print the recorded layouts of an idle, healthy host",
+            "按已记录的格式打印空闲、健康主机信息的脚本",
+        ),
+        untried=(
+            "layouts of driver releases that nobody has recorded, cards with errors",
+            "尚无记录的驱动版本的格式，有故障的卡",
+        ),
+    ),
+    Replaced(
+        part=("CANN", "CANN"),
+        stand_in=(
+            (
+                "folders, version file and set_env.sh as the Dockerfiles of Ascend/cann-container-image show "
+                "them; its libraries export what torch_npu imports"
+            ),
+            (
+                "目录、版本文件和 set_env.sh 与 Ascend/cann-container-image 的 Dockerfile 一致；"
+                "其中的库导出 torch_npu 所需的符号"
+            ),
+        ),
+        untried=(
+            (
+                "CANN's own installer, its compiler (vllm-ascend's and triton-ascend's kernels), ATB, "
+                "the link /usr/local/Ascend/cann"
+            ),
+            (
+                "CANN 自身的安装程序、编译器（vllm-ascend 与 triton-ascend 的内核）、ATB、"
+                "链接 /usr/local/Ascend/cann"
+            ),
+        ),
+    ),
+    Replaced(
+        part=("architecture", "架构"),
+        stand_in=(
+            "packages of this machine's architecture, in most cases x86_64",
+            "本机架构的软件包，通常是 x86_64",
+        ),
+        untried=(
+            "wheels for aarch64, and packages that exist only for it",
+            "aarch64 的 wheel，以及只为 aarch64 发布的软件包",
+        ),
+    ),
+    Replaced(
+        part=("container engine", "容器引擎"),
+        stand_in=(
+            "none: cells are virtual environments, as the daemon of this machine does not see the stand-in",
+            "无：单元是虚拟环境，因为本机的守护进程看不到替身主机",
+        ),
+        untried=(
+            "cells in images of CANN, Ascend Docker Runtime",
+            "CANN 镜像中的单元、Ascend Docker Runtime",
+        ),
+    ),
+)

@@ -1,0 +1,213 @@
+"""Rehearses cells for NPUs: the commands that a user of an NPU host runs, on stand-ins for their hosts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.devices.stand_in.enter_host import unshare_command
+from harness.devices.stand_in.host_shapes import SHAPES, HostShape
+from harness.devices.stand_in.host_tree import StandIn, write_host
+from harness.errors import EXIT_OK, InputError, Location
+from harness.matrix.model.cell import Cell
+from harness.package import IMPORT_ROOT
+from harness.settings import ENVIRONMENT_PREFIX, Settings
+
+#: The variable that makes cells of NPUs rehearsed ones.
+REHEARSAL_VARIABLE = f"{ENVIRONMENT_PREFIX}REHEARSAL"
+#: What a login shell on an NPU host does before the user types a command.
+_SOURCE = 'for file in {files}; do source "$file"; done; exec "$@"'
+#: The settings of the rehearsal that its commands get too; state and reports are in its own folder.
+_PASSED = ("profile", "cache", "mirrors", "fetch", "fetch_file", "references", "jobs", "cell_memory")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostGroup:
+    """The cells that one stand-in host can run."""
+
+    name: str
+    host: StandIn
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """A check of a rehearsed cell that did not pass. kind: a member of `STOPS`."""
+
+    check: str
+    status: str
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RehearsedCell:
+    """What became of a cell: how many checks passed with which evidence, and where it stopped.
+
+    following: how many checks did not run because of these stops.
+    """
+
+    cell: str
+    passed: Mapping[str, int]
+    stops: tuple[Stop, ...]
+    following: int
+
+
+#: Kinds of stops: what they mean, and whether npu-matrix can do something about it.
+STOPS = {
+    "index": ("a package is not on the index for this machine's architecture", False),
+    "compiler": ("needs the compiler of CANN", False),
+    "known": ("an expected failure of matrix.yaml", False),
+    "network": ("a repository that this machine cannot fetch", False),
+    "left out": ("the profile leaves the check out", False),
+    "source": ("a package from a repository, which the engine `venv` does not build", True),
+    "other": ("not explained: look at it", True),
+}
+_COMPILED_WITH_CANN = ("vllm-ascend", "triton-ascend", "torch-npu", "vllm_ascend")
+
+
+def host_groups(cells: Iterable[Cell]) -> tuple[HostGroup, ...]:
+    """The stand-in hosts for the NPU cells: one for each SoC, CANN, driver and torch_npu.
+
+    InputError for a cell with a SoC of which there is no stand-in.
+    """
+    groups: dict[tuple[str, str, str, str], list[str]] = {}
+    for cell in cells:
+        if cell.device == "npu":
+            axes = [cell.axes.get(axis, "") for axis in ("soc", "cann", "driver", "torch_npu")]
+            groups.setdefault((axes[0], axes[1], axes[2], axes[3]), []).append(cell.id)
+    return tuple(
+        HostGroup(
+            name="-".join(_file_name(part) for part in (soc, cann, torch_npu) if part),
+            host=StandIn(shape=_shape(soc, ids[0]), cann=cann, driver=driver),
+            cells=tuple(ids),
+        )
+        for (soc, cann, driver, torch_npu), ids in groups.items()
+    )
+
+
+def run_on_stand_in(
+    group: HostGroup, folder: Path, settings: Settings, arguments: Sequence[str], shown: bool = True
+) -> int:
+    """Run an npu-matrix command on the stand-in host of the group; returns its exit code.
+
+    folder: of the rehearsal. InfrastructureError if this machine cannot make a mount namespace.
+    """
+    place = folder / "hosts" / group.name
+    place.mkdir(parents=True, exist_ok=True)
+    if any(mark in str(place) for mark in ":,\\"):
+        raise InputError(
+            "the folder of a rehearsal cannot be mounted",
+            where=Location(place),
+            why="its path contains a colon, a comma or a backslash",
+            fix="use --folder",
+        )
+    files = " ".join(map(str, write_host(place, group.host)))
+    own = ("--matrix", str(settings.path("matrix")), "--state", str(folder / "state"))
+    command = [sys.executable, "-m", "harness", *own, *settings.flags(*_PASSED), *arguments]
+    shell = ["bash", "-c", _SOURCE.format(files=files), "--", *command]
+    paths = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])]
+    environ = {**os.environ, REHEARSAL_VARIABLE: str(place), "PYTHONPATH": os.pathsep.join(paths)}
+    output = None if shown else subprocess.DEVNULL
+    return subprocess.run(
+        unshare_command(place, shell), cwd=settings.root, env=environ, check=False, stdout=output
+    ).returncode
+
+
+def rehearse_group(
+    group: HostGroup,
+    folder: Path,
+    settings: Settings,
+    checks: Sequence[str],
+    notify: Callable[[str], None],
+) -> tuple[RehearsedCell, ...]:
+    """Run `doctor`, `plan` and `run` for the cells of the group, and read what the run reported."""
+    selection = ["--only", ",".join(group.cells), *(part for check in checks for part in ("--check", check))]
+    reports = folder / "reports" / group.name
+    commands = (
+        ["doctor", "--need", "NPU"],
+        ["plan", *selection],
+        ["run", *selection, "--reports", str(reports)],
+    )
+    # An earlier report must not be taken for that of a run that wrote none.
+    shutil.rmtree(reports, ignore_errors=True)
+    for arguments in commands:
+        notify(f"$ npu-matrix {' '.join(arguments)}")
+        code = run_on_stand_in(group, folder, settings, arguments)
+        notify(f"exit {code}")
+        if arguments[0] == "plan" and code != EXIT_OK:
+            break
+    return read_report(reports / "report.json", group.cells)
+
+
+def read_report(file: Path, cells: Sequence[str]) -> tuple[RehearsedCell, ...]:
+    """What a report says about the cells; a cell that is not in it has the stop `other`."""
+    try:
+        rows = {row["id"]: row["results"] for row in json.loads(file.read_text("utf-8"))["cells"]}
+    except (OSError, ValueError, KeyError):
+        rows = {}
+    return tuple(_rehearsed(cell, rows.get(cell, ())) for cell in cells)
+
+
+def _rehearsed(cell: str, results: Sequence[Mapping[str, object]]) -> RehearsedCell:
+    passed: dict[str, int] = {}
+    stops, following = [], 0
+    for result in results:
+        status = str(result.get("status"))
+        if status == "pass":
+            evidence = str(result.get("evidence"))
+            passed[evidence] = passed.get(evidence, 0) + 1
+        elif status == "blocked":
+            following += 1
+        elif status != "unsupported":
+            stops.append(_stop(result, status))
+    if not results:
+        stops.append(Stop(check="run", status="error", kind="other", reason="the run wrote no report"))
+    return RehearsedCell(cell=cell, passed=passed, stops=tuple(stops), following=following)
+
+
+def _stop(result: Mapping[str, object], status: str) -> Stop:
+    given = result.get("reasons")
+    reasons = [str(reason) for reason in given] if isinstance(given, list) else []
+    check = str(result.get("check"))
+    return Stop(
+        check=check,
+        status=status,
+        kind=_kind(check, status, result, " ".join(reasons)),
+        reason=reasons[0] if reasons else status,
+    )
+
+
+def _kind(check: str, status: str, result: Mapping[str, object], text: str) -> str:
+    measured = result.get("measurements")
+    lacks = measured.get("lacks") if isinstance(measured, Mapping) else None
+    lacking = lacks.get("kind") if isinstance(lacks, Mapping) else ""
+    if result.get("expected"):
+        return "known"
+    if check == "resolve" and status == "fail":
+        return "index"
+    if lacking == "engine":
+        return "compiler" if any(name in text for name in _COMPILED_WITH_CANN) else "source"
+    if lacking == "commits":
+        return "network"
+    return "left out" if status == "not-run" and "not in profile" in text else "other"
+
+
+def _shape(soc: str, cell: str) -> HostShape:
+    if soc not in SHAPES:
+        raise InputError(
+            f"there is no stand-in for a host with {soc or 'an unknown SoC'}",
+            why=f"the cell {cell} needs it",
+            fix=f"select cells with one of: {', '.join(SHAPES)}",
+        )
+    return SHAPES[soc]
+
+
+def _file_name(text: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "._" else "_" for letter in text)

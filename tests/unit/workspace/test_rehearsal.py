@@ -1,0 +1,138 @@
+"""A rehearsal is never hardware, and each stop of it is explained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness import evidence
+from harness.builds.cell.environment_judge import _device_reasons
+from harness.cell_program.built_environment import CellDevice, ProbedDevice
+from harness.errors import InputError
+from harness.evidence import DeviceFacts, Runtime, evidence_of
+from harness.matrix.model.cell import Cell
+from harness.matrix.reading.load_matrix import load_matrix
+from harness.outcome import Evidence, Tier
+from harness.package import shipped_file
+from harness.plan.keys.facets import FacetInputs, _device, _platform
+from harness.workspace.execution.rehearsal import STOPS, host_groups, read_report
+
+
+def _inputs(*, rehearsed: bool) -> FacetInputs:
+    return FacetInputs(
+        host_python="3.11",
+        host_arch="x86_64",
+        patches=lambda _upstream, _version: [],
+        recipes={},
+        axes={},
+        simulator="abc",
+        rehearsed=rehearsed,
+    )
+
+
+@pytest.fixture(scope="module")
+def cells() -> list[Cell]:
+    return list(load_matrix(shipped_file("matrix.yaml")).cells("rows").cells)
+
+
+def test_a_rehearsed_cell_has_other_facets_and_so_other_keys(cells: list[Cell]) -> None:
+    real, rehearsed = (_device(cells[0], _inputs(rehearsed=rehearsed)) for rehearsed in (False, True))
+    assert "rehearsed" not in real
+    assert "simulator" not in real
+    assert rehearsed == {**real, "rehearsed": True, "simulator": "abc"}
+    assert _platform(cells[0], _inputs(rehearsed=False))["arch"] == "aarch64"
+    assert _platform(cells[0], _inputs(rehearsed=True))["arch"] == "x86_64"
+
+
+def test_no_outcome_of_a_rehearsal_can_have_hardware_evidence(cells: list[Cell]) -> None:
+    facets = {"device": _device(cells[0], _inputs(rehearsed=True))}
+    for tier in Tier:
+        assert evidence.strongest_evidence(tier, facets) is not Evidence.HARDWARE
+    # The same cell on a real host can.
+    real = {"device": _device(cells[0], _inputs(rehearsed=False))}
+    assert evidence.strongest_evidence(Tier.NUMERICS, real) is Evidence.HARDWARE
+
+
+def test_the_sentinel_decides_also_without_the_setting() -> None:
+    """Someone runs the cell on the stand-in as a real one: it is simulated, and the environment fails."""
+    facts = DeviceFacts(device="npu:0", kind="npu", runtime=Runtime.SIMULATED, count=8, soc="Ascend910B3")
+    assert evidence_of(facts) is Evidence.SIMULATED
+    probed = ProbedDevice(
+        kind="npu", count=8, sum_of_ones=4.0, runtime=Runtime.SIMULATED, simulated=True, cann="8.5.0"
+    )
+    requested = CellDevice(kind="npu", cann="8.5.0")
+    assert _device_reasons(requested, probed) == ["The device is simulated; the cell needs a real one."]
+    rehearsed = CellDevice(kind="npu", cann="8.5.0", rehearsed=True)
+    assert _device_reasons(rehearsed, probed) == []
+
+
+def test_a_real_device_is_no_rehearsal() -> None:
+    probed = ProbedDevice(kind="npu", count=8, sum_of_ones=4.0, runtime=Runtime.CANN, cann="8.5.0")
+    rehearsed = CellDevice(kind="npu", cann="8.5.0", rehearsed=True)
+    assert _device_reasons(rehearsed, probed) == ["The device is real; the cell needs a simulated one."]
+
+
+def test_every_row_of_the_shipped_matrix_has_a_stand_in(cells: list[Cell]) -> None:
+    groups = host_groups(cells)
+    assert sorted(cell for group in groups for cell in group.cells) == sorted(cell.id for cell in cells)
+    assert len({group.name for group in groups}) == len(groups)
+    assert {group.host.shape.soc for group in groups} == {"a2", "a3"}
+
+
+def test_an_unknown_soc_has_none(cells: list[Cell]) -> None:
+    import dataclasses
+
+    strange = dataclasses.replace(cells[0], axes={**cells[0].axes, "soc": "a9"})
+    with pytest.raises(InputError, match="no stand-in for a host with a9"):
+        host_groups([strange])
+
+
+@pytest.mark.parametrize(
+    ("result", "kind"),
+    [
+        ({"check": "resolve", "status": "fail", "reasons": ["no wheel"]}, "index"),
+        ({"check": "lint", "status": "fail", "expected": "known-1", "reasons": ["x"]}, "known"),
+        (
+            {
+                "check": "environment",
+                "status": "not-run",
+                "reasons": ["vllm-ascend: what has to be compiled ..."],
+                "measurements": {"lacks": {"kind": "engine"}},
+            },
+            "compiler",
+        ),
+        (
+            {
+                "check": "environment",
+                "status": "not-run",
+                "reasons": ["megatron-core: what has to be compiled ..."],
+                "measurements": {"lacks": {"kind": "engine"}},
+            },
+            "source",
+        ),
+        (
+            {"check": "environment", "status": "not-run", "measurements": {"lacks": {"kind": "commits"}}},
+            "network",
+        ),
+        ({"check": "twin", "status": "not-run", "reasons": ["not in profile rows: long"]}, "left out"),
+        ({"check": "loss", "status": "fail", "reasons": ["something new"]}, "other"),
+        ({"check": "loss", "status": "error", "reasons": []}, "other"),
+    ],
+)
+def test_each_stop_is_explained(result: dict[str, object], kind: str, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    passed = {"check": "patches", "status": "pass", "evidence": "static"}
+    blocked = {"check": "actor", "status": "blocked"}
+    report.write_text(json.dumps({"cells": [{"id": "a", "results": [passed, result, blocked]}]}))
+    (cell,) = read_report(report, ["a"])
+    assert [stop.kind for stop in cell.stops] == [kind]
+    assert kind in STOPS
+    assert (dict(cell.passed), cell.following) == ({"static": 1}, 1)
+
+
+def test_a_cell_without_a_report_is_not_explained(tmp_path: Path) -> None:
+    (cell,) = read_report(tmp_path / "report.json", ["a"])
+    assert [stop.kind for stop in cell.stops] == ["other"]
+    assert STOPS["other"][1]
