@@ -69,6 +69,8 @@ STOPS = {
     "source": ("a package from a repository, which the engine `venv` does not build", True),
     "other": ("not explained: look at it", True),
 }
+#: What the check `resolve` says of a package that no index has for this platform.
+_NOT_ON_INDEX = "is not available from any package index"
 _COMPILED_WITH_CANN = ("vllm-ascend", "triton-ascend", "torch-npu", "vllm_ascend")
 
 
@@ -190,7 +192,8 @@ def _kind(check: str, status: str, result: Mapping[str, object], text: str) -> s
     lacking = lacks.get("kind") if isinstance(lacks, Mapping) else ""
     if result.get("expected"):
         return "known"
-    if check == "resolve" and status == "fail":
+    # Another failure of `resolve`, such as a contradiction between pins, is none of the index.
+    if check == "resolve" and status == "fail" and _NOT_ON_INDEX in text:
         return "index"
     if lacking == "engine":
         return "compiler" if any(name in text for name in _COMPILED_WITH_CANN) else "source"

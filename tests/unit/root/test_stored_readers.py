@@ -247,6 +247,7 @@ READERS: dict[str, Probe | str] = {
     "workspace/planning/revision_comparison.py:_planned_there": PROCESS,
     "devices/stand_in/enter_host.py:mount_host": PROCESS,
     "workspace/execution/rehearsal.py:read_report": PROCESS,
+    "workspace/adoption/pinned_versions.py:_always_required": WRITTEN_BY_USERS,
 }
 PROBES = {name: entry for name, entry in READERS.items() if isinstance(entry, Probe)}
 

@@ -92,7 +92,15 @@ def test_an_unknown_soc_has_none(cells: list[Cell]) -> None:
 @pytest.mark.parametrize(
     ("result", "kind"),
     [
-        ({"check": "resolve", "status": "fail", "reasons": ["no wheel"]}, "index"),
+        (
+            {
+                "check": "resolve",
+                "status": "fail",
+                "reasons": ["torch==2.7.1+cpu is not available from any package index that was searched"],
+            },
+            "index",
+        ),
+        ({"check": "resolve", "status": "fail", "reasons": ["a requires b<2, but b 2 is pinned"]}, "other"),
         ({"check": "lint", "status": "fail", "expected": "known-1", "reasons": ["x"]}, "known"),
         (
             {
