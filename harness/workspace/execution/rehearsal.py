@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.compat.resolve.resolve_problems import UNAVAILABLE_TEXT
 from harness.devices.stand_in.enter_host import unshare_command
 from harness.devices.stand_in.host_shapes import SHAPES, HostShape
 from harness.devices.stand_in.host_tree import StandIn, write_host
@@ -18,6 +19,7 @@ from harness.errors import EXIT_OK, InputError, Location
 from harness.matrix.model.cell import Cell
 from harness.package import IMPORT_ROOT
 from harness.settings import ENVIRONMENT_PREFIX, Settings
+from harness.sources.packages.uv_errors import UvFailureKind
 
 #: The variable that makes cells of NPUs rehearsed ones.
 REHEARSAL_VARIABLE = f"{ENVIRONMENT_PREFIX}REHEARSAL"
@@ -70,7 +72,7 @@ STOPS = {
     "other": ("not explained: look at it", True),
 }
 #: What the check `resolve` says of a package that no index has for this platform.
-_NOT_ON_INDEX = "is not available from any package index"
+_NOT_ON_INDEX = tuple(text for kind, text in UNAVAILABLE_TEXT.items() if kind is not UvFailureKind.BUILD)
 _COMPILED_WITH_CANN = ("vllm-ascend", "triton-ascend", "torch-npu", "vllm_ascend")
 
 
@@ -193,7 +195,7 @@ def _kind(check: str, status: str, result: Mapping[str, object], text: str) -> s
     if result.get("expected"):
         return "known"
     # Another failure of `resolve`, such as a contradiction between pins, is none of the index.
-    if check == "resolve" and status == "fail" and _NOT_ON_INDEX in text:
+    if check == "resolve" and status == "fail" and any(part in text for part in _NOT_ON_INDEX):
         return "index"
     if lacking == "engine":
         return "compiler" if any(name in text for name in _COMPILED_WITH_CANN) else "source"

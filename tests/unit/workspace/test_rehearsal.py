@@ -100,6 +100,7 @@ def test_an_unknown_soc_has_none(cells: list[Cell]) -> None:
             },
             "index",
         ),
+        ({"check": "resolve", "status": "fail", "reasons": ["x 1 has no file for this platform"]}, "index"),
         ({"check": "resolve", "status": "fail", "reasons": ["a requires b<2, but b 2 is pinned"]}, "other"),
         ({"check": "lint", "status": "fail", "expected": "known-1", "reasons": ["x"]}, "known"),
         (
