@@ -192,7 +192,8 @@ def _kind(check: str, status: str, result: Mapping[str, object], text: str) -> s
     measured = result.get("measurements")
     lacks = measured.get("lacks") if isinstance(measured, Mapping) else None
     lacking = lacks.get("kind") if isinstance(lacks, Mapping) else ""
-    if result.get("expected"):
+    # Unexpected failures have the value `unexpected`.
+    if result.get("expected") == "known":
         return "known"
     # Another failure of `resolve`, such as a contradiction between pins, is none of the index.
     if check == "resolve" and status == "fail" and any(part in text for part in _NOT_ON_INDEX):

@@ -102,7 +102,7 @@ def test_an_unknown_soc_has_none(cells: list[Cell]) -> None:
         ),
         ({"check": "resolve", "status": "fail", "reasons": ["x 1 has no file for this platform"]}, "index"),
         ({"check": "resolve", "status": "fail", "reasons": ["a requires b<2, but b 2 is pinned"]}, "other"),
-        ({"check": "lint", "status": "fail", "expected": "known-1", "reasons": ["x"]}, "known"),
+        ({"check": "lint", "status": "fail", "expected": "known", "reasons": ["x"]}, "known"),
         (
             {
                 "check": "environment",
@@ -126,7 +126,10 @@ def test_an_unknown_soc_has_none(cells: list[Cell]) -> None:
             "network",
         ),
         ({"check": "twin", "status": "not-run", "reasons": ["not in profile rows: long"]}, "left out"),
-        ({"check": "loss", "status": "fail", "reasons": ["something new"]}, "other"),
+        (
+            {"check": "loss", "status": "fail", "expected": "unexpected", "reasons": ["something new"]},
+            "other",
+        ),
         ({"check": "loss", "status": "error", "reasons": []}, "other"),
     ],
 )
