@@ -15,7 +15,7 @@ from harness.compat.knowledge.module_outline import outline
 from harness.compat.knowledge.pack_file import PackagedFiles, PackedRelease, PackFile
 from harness.compat.knowledge.surface_pack import ENTRY_POINTS, METADATA
 from harness.digest import digest_bytes
-from harness.errors import HarnessError
+from harness.errors import HarnessError, InfrastructureError
 from harness.sources.packages.index_listing import ListedRelease
 from harness.sources.packages.release_fetcher import Sources
 
@@ -100,6 +100,10 @@ class PackageBuild:
         try:
             sources = self._fetch(release)
             files = dict(packed_files(sources.file, self._outlines.of))
+        except InfrastructureError as error:
+            # Not a property of the release: it is read when the index can be reached again.
+            self._report(f"{release.version}: {' '.join(str(error).split())[:200]}")
+            return packed.model_copy(update={"unread": NOT_YET}), {}
         except (HarnessError, OSError, zipfile.BadZipFile) as error:
             return packed.model_copy(update={"unread": str(error).splitlines()[0][:200]}), {}
         archive = sources.archive

@@ -9,11 +9,11 @@ import pytest
 from source_zip import write_zip
 
 from harness.compat.knowledge.module_outline import outline
-from harness.compat.knowledge.pack_build import BuildPlan, PackageBuild
+from harness.compat.knowledge.pack_build import NOT_YET, BuildPlan, PackageBuild
 from harness.compat.knowledge.pack_file import PackagedFiles, PackedRelease, PackFile, write_pack
 from harness.compat.knowledge.surface_pack import InRelease, SurfacePack, signatures_of
 from harness.compat.surface.api_surface import ApiSurface
-from harness.errors import InputError
+from harness.errors import InfrastructureError, InputError
 from harness.sources.packages.index_listing import ListedRelease
 from harness.sources.packages.release_fetcher import Sources
 
@@ -139,6 +139,17 @@ def test_a_release_that_cannot_be_read_is_listed_with_the_reason(tmp_path: Path)
     found = build.files()
     assert found.releases[0].unread
     assert not found.contents
+
+
+def test_an_index_that_cannot_be_reached_says_nothing_about_a_release() -> None:
+    def fetch(_release: ListedRelease) -> Sources:
+        raise InfrastructureError("the index cannot be reached")
+
+    told: list[str] = []
+    build = PackageBuild(None, fetch, BuildPlan(since="2024-01-01"), told.append)
+    build.add([ListedRelease(version="1.0", uploaded="2025-01-01", files=())])
+    assert build.files().releases[0].unread == NOT_YET
+    assert "cannot be reached" in told[0]
 
 
 @pytest.mark.parametrize("damage", ["text", "truncated", "version", "chunk", "directory", "absent"])
