@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import click
 
+from harness.cli.number_range import NumberRange
 from harness.errors import EXIT_OK, InputError
 from harness.serialisation import dumps
 from harness.settings import Settings
-
-
-class Probability(click.FloatRange):
-    """A number in a range. click compares `nan` with the ends of a range, which it passes."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number; usage error if it is none."""
-        number = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail(f"{value!r} is not a number", param, ctx)
-        return number
 
 
 @click.command(
@@ -38,14 +27,14 @@ class Probability(click.FloatRange):
     help="The check that fails. Default: the cheapest check known to pass on GOOD and fail on BAD.",
 )
 @click.option(
-    "--false-fail", type=Probability(0, 0.49), help="Probability that the check fails on a good cell."
+    "--false-fail", type=NumberRange(0, 0.49), help="Probability that the check fails on a good cell."
 )
 @click.option(
-    "--false-pass", type=Probability(0, 0.49), help="Probability that the check passes on a bad cell."
+    "--false-pass", type=NumberRange(0, 0.49), help="Probability that the check passes on a bad cell."
 )
 @click.option(
     "--confidence",
-    type=Probability(0.5, 0.9999),
+    type=NumberRange(0.5, 0.9999),
     default=0.995,
     show_default=True,
     help="Stop when the culprit is this probable.",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli.number_range import NumberRange
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, InputError
 from harness.settings import Settings
 
@@ -53,7 +54,7 @@ def command() -> None:
 @click.option("--since", default="2024-01-01", show_default=True, help="Leave out releases before this date.")
 @click.option(
     "--minutes",
-    type=click.FloatRange(min=0, min_open=True),
+    type=NumberRange(min=0, min_open=True),
     help="Stop reading after this time. The next update reads the releases that remain.",
 )
 @click.option(
