@@ -91,7 +91,7 @@ class PlainCandidate:
 
     def bounds(self, case: LossCase) -> tuple[float, float]:
         """Clip range of the ratio."""
-        return 1 - case.settings["clip_ratio_low"], 1 + case.settings["clip_ratio_high"]
+        return 1 - float(case.settings["clip_ratio_low"]), 1 + float(case.settings["clip_ratio_high"])
 
     def surrogate(self, case: LossCase, ratio: Floats, advantages: Floats) -> tuple[Floats, Floats]:
         """Token losses, and whether the gradient of the ratio passes (0 or 1)."""
@@ -154,7 +154,7 @@ class PlainCandidate:
 
     def kl(self, case: LossCase) -> tuple[Floats, Floats]:
         """Aggregated KL estimate."""
-        estimator = case.settings["kl_penalty"]
+        estimator = str(case.settings["kl_penalty"])
         distance = self.read(case, "log_prob") - self.read(case, "ref_log_prob")
         value, slope = self.divergence(estimator.rstrip("+"), distance)
         if estimator.endswith("+"):
