@@ -320,6 +320,20 @@ class PackagePart:
         """Every path that any release has."""
         return self._members
 
+    def depth_of(self, parts: Sequence[str]) -> int:
+        """How many of the first parts of a dotted name are a folder or module of any release."""
+        depth = 0
+        while depth < len(parts) and "/".join(parts[: depth + 1]) in self._modules:
+            depth += 1
+        return depth
+
+    @cached_property
+    def _modules(self) -> frozenset[str]:
+        """Every module and every folder with modules, without its ending."""
+        modules = [path.removesuffix(".py") for path in self._members if path.endswith(".py")]
+        ends = ((path, (at for at, sign in enumerate(path) if sign == "/")) for path in modules)
+        return frozenset(modules) | {path[:at] for path, positions in ends for at in positions}
+
     def defining(self, name: str) -> tuple[str, ...]:
         """The paths of the modules that define a class or function of this name in any release."""
         paths = list(self._members)

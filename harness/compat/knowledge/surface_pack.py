@@ -231,15 +231,22 @@ class SurfacePack:
                 return self._release(normal_name(package), number)
         return None
 
+    def packages_of(self, dotted: str) -> tuple[str, ...]:
+        """The packages that have the longest beginning of a dotted name as a module, in any release.
+
+        Several packages can share a top-level name: `megatron` is a folder of more than one, and `triton` is
+        also a folder of triton-ascend. The package of that name comes first.
+        """
+        parts = dotted.split(".")
+        own = normal_name(parts[0])
+        depths = {name: self._part(name).depth_of(parts) for name in self.packages}
+        deepest = max(depths.values(), default=0)
+        found = [name for name, depth in depths.items() if depth == deepest > 0]
+        return tuple(sorted(found, key=lambda one: (one != own, one)))
+
     def package_of(self, dotted: str) -> str:
-        """The package that has the top-level name of a dotted name, "" if none in the pack has it."""
-        top = dotted.partition(".")[0]
-        own = normal_name(top)
-        for name in sorted(self.packages, key=lambda one: one != own):
-            paths = self._part(name).paths()
-            if f"{top}/__init__.py" in paths or f"{top}.py" in paths:
-                return name
-        return ""
+        """The first of `packages_of`, "" if none in the pack has it."""
+        return next(iter(self.packages_of(dotted)), "")
 
     def modules_defining(self, package: str, name: str) -> tuple[str, ...]:
         """The paths of the modules that define a class or function of this name in any release."""

@@ -53,9 +53,9 @@ def questions(pack: SurfacePack, use: FailedUse, shown: Collection[str]) -> Iter
     user = package_of_file(use.user)
     match use.expected:
         case Expected.NAME | Expected.MODULE:
-            yield from _dotted(pack, use, user)
+            yield from _dotted(pack, use, user, shown)
         case Expected.ATTRIBUTE if pack.package_of(use.owner):
-            yield from _dotted(pack, use, user)
+            yield from _dotted(pack, use, user, shown)
         case Expected.OPERATOR | Expected.KERNEL if use.owner.partition("::")[0] == "npu":
             operator = use.owner.partition("::")[2].partition(".")[0] or use.names[0]
             yield from _operators(pack, operator, user)
@@ -79,12 +79,19 @@ def questions(pack: SurfacePack, use: FailedUse, shown: Collection[str]) -> Iter
             yield from _mentioned(pack, ARCHITECTURES, use.names[0], f"vllm has the model class {names}")
 
 
-def _dotted(pack: SurfacePack, use: FailedUse, user: str) -> Iterator[SurfaceQuestion]:
-    package = pack.package_of(use.owner)
-    if not package or "." not in ".".join((use.owner, *use.names)):
+def _dotted(pack: SurfacePack, use: FailedUse, user: str, shown: Collection[str]) -> Iterator[SurfaceQuestion]:
+    packages = pack.packages_of(use.owner)
+    if not packages or "." not in ".".join((use.owner, *use.names)):
         return
+    package = next((name for name in packages if name in shown), packages[0])
     dotted = ".".join((use.owner, *use.names[:1]))
     has = f"the module `{dotted}` exists" if use.expected is Expected.MODULE else f"`{dotted}` exists"
+    if package == "torch-npu" and use.owner == "torch_npu" and use.names:
+        # torch_npu makes every operator an attribute of its module when it is imported.
+        operators = pack.operator_history(package, use.names[0])
+        if operators.since:
+            yield SurfaceQuestion(history=operators, has=has, caller=user)
+            return
     question = SurfaceQuestion(history=pack.history(package, dotted), has=has, caller=user)
     yield _by_words(pack, question, dotted)
 
