@@ -21,6 +21,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from benchmarks.figures import Figure
+from harness.verdict.triage.derived.cause_degree import Degree
 from harness.verdict.triage.diagnosis import Diagnosis, triage_text
 
 HERE = Path(__file__).parent
@@ -104,7 +105,10 @@ def read_stacks(folder: Path = STACKS) -> list[Stack]:
 
 
 def judge(case: Case) -> Judged:
-    """Ask triage for the cause of a case. A symptom is never wrong, and right if the thread has no cause."""
+    """Ask triage for the cause of a case. A symptom is never wrong, and right if the thread has no cause.
+
+    If the thread has none, naming a cause is wrong, unless it is proven by the releases of the packages.
+    """
     found = triage_text(case.error.encode(), versions=case.versions)
     return Judged(case=case, answer=_answer(case, found), found=found)
 
@@ -116,7 +120,8 @@ def _answer(case: Case, found: Diagnosis) -> Answer:
     text = f"{root.id} {root.signature.cause} {root.signature.remedy} {root.signature.affects}".casefold()
     text = text.replace("-", "_")
     named = any(name.casefold().replace("-", "_") in text for name in case.names)
-    if not case.cause:
+    proven = root.derived is not None and root.derived.degree is Degree.PROVEN
+    if not case.cause and not proven:
         return "wrong" if found.known else "right" if named else "none"
     if not found.known:
         return "none"

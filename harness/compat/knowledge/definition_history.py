@@ -15,6 +15,7 @@ from typing import TypeGuard
 from harness.compat.knowledge.surface_pack import (
     InRelease,
     NameHistory,
+    ReleaseSurface,
     SurfacePack,
     in_release,
     signatures_of,
@@ -39,26 +40,42 @@ class BaseInOtherPackage:
     name: str
 
 
-def definition_history(pack: SurfacePack, package: str, name: str, works: UseTest) -> NameHistory:
+def definition_history(
+    pack: SurfacePack, package: str, name: str, works: UseTest, failed_in: str = ""
+) -> NameHistory:
     """Over which releases of a package a use of `Class`, `Class.method` or `function` works.
 
-    UNKNOWN for releases that do not define the first part of the name.
+    UNKNOWN for releases that do not define the first part of the name. The use has failed, so a module in
+    whose definition it works in every release is not the one that is meant; if the release `failed_in` is in
+    the pack, the module is one in which it fails there.
     """
     first, _, rest = name.partition(".")
     paths = pack.modules_defining(package, first)
-    states = []
-    for version, surface in pack.surfaces(package):
-        if surface is None:
-            states.append((version, InRelease.NOT_READ))
-            continue
-        present = set(surface.names())
-        found = []
-        for path in paths if len(paths) <= MOST_MODULES else ():
-            module = module_of_file(path)
-            if path in present and first in _defined(surface.api, module):
-                found.append(works(surface.api, ".".join(filter(None, (module, first, rest)))))
-        states.append((version, _joined(found)))
-    return NameHistory(package=normal_name(package), name=name, releases=tuple(states))
+    surfaces = list(pack.surfaces(package))
+    states = {
+        path: [_state_in(surface, path, first, rest, works) for _version, surface in surfaces]
+        for path in (paths if len(paths) <= MOST_MODULES else ())
+    }
+    versions = [version for version, _surface in surfaces]
+    at = versions.index(failed_in) if failed_in in versions else None
+    meant = [one for one in states.values() if at is not None and one[at] is InRelease.MISSING]
+    meant = meant or [one for one in states.values() if InRelease.MISSING in one] or list(states.values())
+    releases = []
+    for number, (version, surface) in enumerate(surfaces):
+        found = [one[number] for one in meant if one[number] is not None]
+        state = InRelease.NOT_READ if surface is None else _joined([one for one in found if one])
+        releases.append((version, state))
+    return NameHistory(package=normal_name(package), name=name, releases=tuple(releases))
+
+
+def _state_in(
+    surface: ReleaseSurface | None, path: str, first: str, rest: str, works: UseTest
+) -> InRelease | None:
+    """Whether the use works with the definition in one module of a release; None if it defines no such name."""
+    module = module_of_file(path)
+    if surface is None or path not in surface.names() or first not in _defined(surface.api, module):
+        return None
+    return works(surface.api, ".".join(filter(None, (module, first, rest))))
 
 
 def has_attribute(attribute: str) -> UseTest:

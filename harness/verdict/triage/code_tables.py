@@ -23,6 +23,7 @@ NEEDLES = (
     "errorCode",
     "ErrorCode=",
     "runtime result",
+    ", errno:",
     "Inner Error",
     "RankID:",
     "detail:E",
@@ -30,10 +31,12 @@ NEEDLES = (
     *(f"ERR{module:02}{kind}" for module in range(5) for kind in ("00", "01", "10", "20", "30")),
     "_Error_",
 )
+#: CANN's codes for an inner error, such as EZ9999, end like this: other codes on the line tell more.
+UNSPECIFIC = "9999"
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 _ACL = re.compile(
-    r"(?:[Ee]rror ?[Cc]ode(?: is)?|[Rr]et(?:Code)?|[Ee]rr(?:or)?_code|runtime result|error no)"
+    r"(?:[Ee]rror ?[Cc]ode(?: is)?|[Rr]et(?:Code)?|[Ee]rr(?:or)?_code|runtime result|errno|error no)"
     r"\s{0,2}[:=]?\s{0,2}\(?"
     r"(?P<code>0x[0-9a-fA-F]{5,8}|[1235]\d{5})\b"
 )
@@ -132,12 +135,15 @@ def _yaml(name: str) -> object:
 
 def explain_codes(text: str) -> Iterator[Signature]:
     """The explanations of all codes on a line, the most specific kind of code first."""
-    for found in _CANN.finditer(text):
-        yield from _of_table(cann_table(), "CANN", found["code"], found["code"][1])
+    cann = [found["code"] for found in _CANN.finditer(text)]
+    for code in (one for one in cann if not one.endswith(UNSPECIFIC)):
+        yield from _of_table(cann_table(), "CANN", code, code[1])
     for found in _ACL.finditer(text):
         code = str(int(found["code"], 16)) if found["code"].startswith("0x") else found["code"]
         if len(code) == 6:
             yield from _of_table(acl_table(), "aclError", code, code[0])
+    for code in (one for one in cann if one.endswith(UNSPECIFIC)):
+        yield from _of_table(cann_table(), "CANN", code, code[1])
     hccl = _HCCL.search(text)
     if hccl and hccl["code"] in torch_npu_table().hccl:
         yield _of_hccl(hccl["code"])

@@ -30,9 +30,11 @@ NATIVE = (
         ("ACL failed, retCode=0x7bc87\n", "acl-507015", "aicore exception"),
         (
             "EH9999: [PID: 5] 2025-12-17-09:31:39.8 x failed, runtime result = 207000.\n",
-            "cann-eh9999",
-            "of ACL",
+            "acl-207000",
+            "does not have the requested feature",
         ),
+        ("launch failed for Cast, errno:561000.\n", "acl-561000", "aclnn inner"),
+        ("EH9999: [PID: 5] 2025-12-17-09:31:39.8 Inner Error!\n", "cann-eh9999", "of ACL"),
         (
             "EI0002: [PID: 7] The Notify register has not received it from remote rank: [6].\n",
             "cann-ei0002",

@@ -23,6 +23,7 @@ from harness.verdict.triage.derived.package_names import (
     package_of_library,
 )
 from harness.verdict.triage.derived.published_pairs import PublishedPairs, shipped_pairs
+from harness.verdict.triage.derived.requirement_causes import RequirementCauses
 from harness.verdict.triage.derived.surface_causes import SurfaceCauses
 
 #: Without a cause these say nothing about packages.
@@ -55,7 +56,8 @@ class CauseFinder:
         return self._known[use]
 
     def _cause(self, use: FailedUse) -> DerivedCause | None:
-        found = [*self._by_surfaces(use), self._by_rules(use), self._by_symbol(use), self._symptom(use)]
+        by_pack = (*self._by_surfaces(use), *self._by_requirements(use))
+        found = [*by_pack, self._by_rules(use), self._by_symbol(use), self._symptom(use)]
         order = list(Degree)
         return min((one for one in found if one), key=lambda one: order.index(one.degree), default=None)
 
@@ -64,6 +66,16 @@ class CauseFinder:
         if use.expected not in NOT_IN_SURFACES and self.surfaces.pack:
             asked = SurfaceCauses(pack=self.surfaces.pack, versions=self.versions, pairs=self.pairs)
             yield from asked.causes(use)
+
+    def _by_requirements(self, use: FailedUse) -> Iterator[DerivedCause]:
+        """What the packages of a use require of each other. An operator's package requires its torch."""
+        if not self.surfaces.pack:
+            return
+        asked = RequirementCauses(pack=self.surfaces.pack, versions=self.versions, pairs=self.pairs)
+        involved = tuple(_involved(use))
+        needed = (*involved, "torch") if use.expected is Expected.OPERATOR else involved
+        for requirer in involved:
+            yield from asked.causes(requirer, needed)
 
     def _by_rules(self, use: FailedUse) -> DerivedCause | None:
         """The rule of the matrix that two of the packages of a use break with the versions in the log."""

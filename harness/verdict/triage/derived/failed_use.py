@@ -96,9 +96,10 @@ FORMS = (
         Expected.ATTRIBUTE,
         rf"{Q}(?P<owner>{DOTTED}){Q} object has no (?:attribute|field) {Q}(?P<names>[\w ]{{1,100}}){Q}",
     ),
+    _form(Expected.ATTRIBUTE, r"^(?:\w+: )?(?P<owner>[A-Z]\w{1,100}) has no attribute (?P<names>\w{1,100})$"),
     _form(
         Expected.NAME,
-        rf"cannot import name {Q}(?P<names>\w+){Q} from (?:partially initialized module )?"
+        rf"[Cc]annot import name {Q}(?P<names>\w+){Q} from (?:partially initialized module )?"
         rf"{Q}(?P<owner>{DOTTED}){Q}"
         r"(?: \((?:most likely due to a circular import\) \()?(?P<file>[^()]{1,500})\))?",
     ),

@@ -21,6 +21,8 @@ from harness.verdict.triage.derived.surface_questions import SurfaceQuestion, qu
 
 #: How many versions that a release was published for are named.
 MOST_VERSIONS = 3
+#: How many runs of releases are named.
+MOST_RUNS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,44 +111,47 @@ class SurfaceCauses:
 
     def _remedy(self, question: SurfaceQuestion, installed: _Installed) -> str:
         package, history = question.package, question.history
-        run = _nearest_run(history, installed.version)
+        run = _nearest_runs(history, installed.version)[0]
         span = run[0] if run[0] == run[1] else f"{run[0]} to {run[1]}"
         caller = f", or a {question.caller} that was released for your {package}" if question.caller else ""
         return f"install {package} {span}{caller}"
 
 
 def _range_in_words(history: NameHistory, version: str) -> str:
-    """`from 0.9.1 on`, `until 0.8.5`, or both: the releases with the name that are nearest to a version."""
-    first, last = _nearest_run(history, version)
+    """The releases with the name, those nearest to a version first: `from 0.9.1 on`, `until 0.8.5`."""
+    runs = _nearest_runs(history, version)
+    shown = [_run_in_words(history, run) for run in runs[:MOST_RUNS]]
+    more = " and others" if len(runs) > MOST_RUNS else ""
+    return f"in {history.package} {', '.join(shown)}{more}"
+
+
+def _run_in_words(history: NameHistory, run: tuple[str, str]) -> str:
+    first, last = run
     read = [one for one, state in history.releases if state is not InRelease.NOT_READ]
-    words = []
-    if first != read[0]:
-        words.append(f"from {first} on" if last == read[-1] else f"from {first}")
-    if last != read[-1]:
-        words.append(f"until {last}" if not words else f"to {last}")
-    return f"in {history.package} " + " ".join(words or [f"from {first} to {last}"])
+    if last == read[-1]:
+        return f"from {first} on"
+    if first == read[0]:
+        return f"until {last}"
+    return first if first == last else f"from {first} to {last}"
 
 
-def _nearest_run(history: NameHistory, version: str) -> tuple[str, str]:
-    """The first and last of the adjacent releases with the name that are nearest to a version, or newest."""
-    runs: list[list[str]] = []
+def _nearest_runs(history: NameHistory, version: str) -> list[tuple[str, str]]:
+    """The runs of adjacent releases with the name (first, last), the one nearest to a version first.
+
+    Without a version, the newest first. A run after the version is nearer than one before it.
+    """
+    runs: list[tuple[str, str]] = []
     is_open = False
     for one, state in history.releases:
         if state is InRelease.FOUND:
-            if is_open:
-                runs[-1].append(one)
-            else:
-                runs.append([one])
-            is_open = True
-        elif state is InRelease.MISSING:
-            is_open = False
+            runs = [*runs[:-1], (runs[-1][0], one)] if is_open else [*runs, (one, one)]
+        is_open = state is InRelease.FOUND or (is_open and state is not InRelease.MISSING)
     parsed = _parsed(version)
     if parsed is None:
-        return runs[-1][0], runs[-1][-1]
-    later = next((run for run in runs if Version(run[0]) > parsed), None)
-    earlier = next((run for run in reversed(runs) if Version(run[-1]) < parsed), None)
-    chosen = later or earlier or runs[-1]
-    return chosen[0], chosen[-1]
+        return runs[::-1]
+    later = [run for run in runs if Version(run[0]) > parsed]
+    earlier = [run for run in runs if Version(run[0]) <= parsed]
+    return [*later[:1], *earlier[::-1], *later[1:]]
 
 
 def _read_in_words(history: NameHistory) -> str:

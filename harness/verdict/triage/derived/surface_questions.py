@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from harness.compat.knowledge.definition_history import (
@@ -19,6 +19,7 @@ from harness.compat.knowledge.definition_history import (
 )
 from harness.compat.knowledge.surface_pack import InRelease, NameHistory, SurfacePack
 from harness.verdict.triage.derived.failed_use import Expected, FailedUse
+from harness.verdict.triage.derived.logged_versions import LoggedVersion
 from harness.verdict.triage.derived.package_names import package_of_file
 
 #: More packages than this define a class or function of this name: nothing follows without the versions.
@@ -47,8 +48,8 @@ class SurfaceQuestion:
         return self.history.package
 
 
-def questions(pack: SurfacePack, use: FailedUse, shown: Collection[str]) -> Iterator[SurfaceQuestion]:
-    """The questions that a failed use asks, those that tell most first. shown: packages that a log names."""
+def questions(pack: SurfacePack, use: FailedUse, shown: Mapping[str, LoggedVersion]) -> Iterator[SurfaceQuestion]:
+    """The questions that a failed use asks, those that tell most first. shown: the versions in the log."""
     names = ", ".join(f"`{name}`" for name in use.names)
     user = package_of_file(use.user)
     match use.expected:
@@ -66,6 +67,10 @@ def questions(pack: SurfacePack, use: FailedUse, shown: Collection[str]) -> Iter
         case Expected.ARGUMENT:
             has = f"`{use.owner}` can be called without {names}"
             yield from _defined(pack, use, works_without(use.names), has, shown)
+            # In a commit between two releases an argument can be needed that a release has a default for.
+            has = f"`{use.owner}` has no {names}"
+            for question in _defined(pack, use, lacks_keyword(use.names[0]), has, shown):
+                yield replace(question, is_certain=False)
         case Expected.POSITIONAL if use.names[0].isdigit():
             has = f"`{use.owner}` takes {use.names[0]} positional arguments"
             yield from _defined(pack, use, takes_positional(int(use.names[0])), has, shown)
@@ -79,7 +84,7 @@ def questions(pack: SurfacePack, use: FailedUse, shown: Collection[str]) -> Iter
             yield from _mentioned(pack, ARCHITECTURES, use.names[0], f"vllm has the model class {names}")
 
 
-def _dotted(pack: SurfacePack, use: FailedUse, user: str, shown: Collection[str]) -> Iterator[SurfaceQuestion]:
+def _dotted(pack: SurfacePack, use: FailedUse, user: str, shown: Mapping[str, LoggedVersion]) -> Iterator[SurfaceQuestion]:
     packages = pack.packages_of(use.owner)
     if not packages or "." not in ".".join((use.owner, *use.names)):
         return
@@ -103,7 +108,7 @@ def _operators(pack: SurfacePack, name: str, user: str) -> Iterator[SurfaceQuest
 
 
 def _defined(
-    pack: SurfacePack, use: FailedUse, works: UseTest, has: str, shown: Collection[str]
+    pack: SurfacePack, use: FailedUse, works: UseTest, has: str, shown: Mapping[str, LoggedVersion]
 ) -> Iterator[SurfaceQuestion]:
     """The packages that define the owner; if the log names any of them, only those."""
     owner = use.owner.partition(".")[0]
@@ -114,7 +119,8 @@ def _defined(
     if len(named or packages) > MOST_PACKAGES:
         return
     for package in named or packages:
-        history = definition_history(pack, package, use.owner, works)
+        installed = shown[package].version.partition("+")[0] if package in shown else ""
+        history = definition_history(pack, package, use.owner, works, failed_in=installed)
         caller = user if user != package else ""
         if not caller:
             # A method that overrides one of another package is called by that package.
