@@ -71,7 +71,7 @@ def definition_history(
 def _state_in(
     surface: ReleaseSurface | None, path: str, first: str, rest: str, works: UseTest
 ) -> InRelease | None:
-    """Whether the use works with the definition in one module of a release; None if it defines no such name."""
+    """Whether the use works with the definition in one module of a release; None if it has none."""
     module = module_of_file(path)
     if surface is None or path not in surface.names() or first not in _defined(surface.api, module):
         return None

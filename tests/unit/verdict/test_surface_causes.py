@@ -269,7 +269,7 @@ def test_who_expects_it_was_released_for_another_version(pack_file: Path) -> Non
     text = USER + "ImportError: cannot import name 'gone' from 'vllm.core' (/x/vllm/core.py)"
     cause = derived(text, pack_file, vllm="0.9.1", vllm_ascend="0.8.5rc1")
     assert cause is not None
-    assert "vllm-ascend 0.8.5rc1, which expects it, was released for vllm 0.8.5" in cause.sentence
+    assert "vllm-ascend 0.8.5rc1, which needs one of them, was released for vllm 0.8.5" in cause.sentence
     assert any("vllm_ascend 0.8.5rc1 is published with vllm 0.8.5.post1" in one for one in cause.proof)
     assert cause.stacks
 
@@ -306,3 +306,86 @@ def test_the_newer_of_two_packs_is_used(tmp_path: Path) -> None:
         assert pack is not None
         assert pack.newest == "2026-01-01"
     assert pack_at_hand(tmp_path).pack is not None
+
+
+def test_a_constructor_that_overrides_one_of_another_package_is_called_by_that_package(
+    tmp_path: Path,
+) -> None:
+    old, new = (
+        "class Core:\n    def __init__(self, a): ...\n",
+        "class Core:\n    def __init__(self, a, b=0): ...\n",
+    )
+    child = "from vllm.core import Core\nclass Child(Core):\n    def __init__(self, a): ...\n"
+    vllm = {
+        version: {"vllm/__init__.py": b"\n", **files(vllm__core=text)}
+        for version, text in (("0.8.0", old), ("0.9.0", new))
+    }
+    plugin = {"0.8.0rc1": {"vllm_ascend/__init__.py": b"\n", **files(vllm_ascend__core=child)}}
+    write_pack(tmp_path / "s.pack", {"vllm": releases(vllm), "vllm-ascend": releases(plugin)})
+    text = "TypeError: Child.__init__() got an unexpected keyword argument 'b'"
+    cause = derived(text, tmp_path / "s.pack", vllm="0.9.0")
+    assert cause is not None
+    assert cause.degree == "proven"
+    assert "`Core.__init__` has no `b` in vllm until 0.8.0; vllm 0.9.0, which is installed" in cause.sentence
+
+
+def test_a_definition_with_which_the_use_never_fails_is_not_the_one_that_is_meant(tmp_path: Path) -> None:
+    """Two functions of one name: only one of them ever lacked the parameter."""
+    other = "def build(args, task=None): ...\n"
+    old, new = "def build(args): ...\n", "def build(args, task): ...\n"
+    contents = {
+        version: {"vllm/__init__.py": b"\n", **files(vllm__a=other, vllm__b=text)}
+        for version, text in (("0.8.0", old), ("0.9.0", new))
+    }
+    write_pack(tmp_path / "s.pack", {"vllm": releases(contents)})
+    cause = derived("TypeError: build() missing 1 required positional argument: 'task'", tmp_path / "s.pack")
+    assert cause is not None
+    assert "`build` can be called without `task` in vllm until 0.8.0" in cause.sentence
+
+
+def test_a_package_whose_folder_is_shared_is_found_by_its_modules(tmp_path: Path) -> None:
+    core = {"megatron/core/utils.py": outline(b"def new(): ...\n")}
+    bridge = {"megatron/bridge/utils.py": outline(b"def other(): ...\n")}
+    before = {"megatron/core/utils.py": outline(b"x = 1\n")}
+    write_pack(
+        tmp_path / "s.pack",
+        {"megatron-core": releases({"0.12.1": before, "0.15.0": core}), "a-bridge": releases({"1": bridge})},
+    )
+    text = "ImportError: cannot import name 'new' from 'megatron.core.utils' (/x/megatron/core/utils.py)"
+    cause = derived(text, tmp_path / "s.pack", megatron_core="0.12.1")
+    assert cause is not None
+    assert cause.degree == "proven"
+    assert cause.packages[0] == "megatron-core"
+
+
+def test_an_operator_is_an_attribute_of_torch_npu_in_each_run_of_releases(tmp_path: Path) -> None:
+    def release(schema: str) -> dict[str, bytes]:
+        return {
+            "torch_npu/csrc/aten/npu_native_functions.yaml": schema.encode(),
+            "torch_npu/__init__.py": outline(b"def __getattr__(name): ...\n"),
+        }
+
+    has, lacks = release(SCHEMAS), release("custom:\n  - func: npu_b(Tensor self) -> Tensor\n")
+    contents = {"2.4.0": lacks, "2.4.0.post4": has, "2.5.0": lacks, "2.5.1": has}
+    write_pack(tmp_path / "s.pack", {"torch-npu": releases(contents)})
+    text = "AttributeError: module 'torch_npu' has no attribute 'npu_a'"
+    cause = derived(text, tmp_path / "s.pack", torch_npu="2.5.0")
+    assert cause is not None
+    assert cause.degree == "proven"
+    assert (
+        "`torch_npu.npu_a` exists in torch-npu from 2.5.1 on, 2.4.0.post4; torch-npu 2.5.0" in cause.sentence
+    )
+
+
+@pytest.mark.parametrize(("torch", "is_proven"), [("2.6.0", True), ("2.4.0+cpu", False)])
+def test_a_broken_requirement_between_the_packages_of_a_use(
+    torch: str, is_proven: bool, tmp_path: Path
+) -> None:
+    stated = {"vllm/__init__.py": b"\n", "METADATA": b"Requires-Dist: torch==2.4.0\nRequires-Dist: numpy<2\n"}
+    write_pack(tmp_path / "s.pack", {"vllm": releases({"0.6.3": stated})})
+    text = "AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'"
+    cause = derived(text, tmp_path / "s.pack", vllm="0.6.3", torch=torch, numpy="2.1.0")
+    assert cause is not None
+    assert (cause.degree == "proven") is is_proven
+    if is_proven:
+        assert cause.sentence == f"vllm 0.6.3 requires torch==2.4.0, and torch {torch} is installed"

@@ -1,4 +1,4 @@
-"""Derives a cause from what a package states in its metadata: it requires another version of the other package.
+"""Derives a cause from the metadata of a package: it requires another version of the other package.
 
 The requirements of a release stand in the surface pack. Only a requirement between the two packages of the
 failed use counts: an environment often breaks other requirements and works.
@@ -42,13 +42,16 @@ class RequirementCauses:
             if name not in others or installed is None or not _is_broken(requirement, installed.version):
                 continue
             who = f"{requirer} {shown.version}"
+            wanted = f"{name}{requirement.specifier}"
             yield DerivedCause(
                 degree=Degree.PROVEN,
-                sentence=f"{who} requires {name}{requirement.specifier}, and {name} {installed.version} is installed",
+                sentence=f"{who} requires {wanted}, and {name} {installed.version} is installed",
                 proof=(f"metadata of {release.label} (surface pack {self.pack.digest[-12:]})",),
                 packages=(name, requirer),
-                remedy=f"install {name}{requirement.specifier}, or a {requirer} that was built for your {name}",
-                stacks=self.pairs.nearest_stacks({one.package: one.version for one in self.versions.values()}),
+                remedy=f"install {wanted}, or a {requirer} that was built for your {name}",
+                stacks=self.pairs.nearest_stacks(
+                    {one.package: one.version for one in self.versions.values()}
+                ),
             )
 
 

@@ -95,12 +95,14 @@ class SurfaceCauses:
         """What the log and the published tables say about the package whose code expects it."""
         caller = self.versions.get(question.caller)
         if not caller:
-            return [f"{question.caller} expects it"] if question.caller else []
+            return [f"{question.caller} needs one of them"] if question.caller else []
         who = f"{question.caller} {caller.version}"
         wanted = self.pairs.released_for(question.caller, caller.version, question.package)
         if not wanted:
-            return [f"{who} expects it"]
-        return [f"{who}, which expects it, was released for {question.package} {_listed_in_words(wanted)}"]
+            return [f"{who} needs one of them"]
+        return [
+            f"{who}, which needs one of them, was released for {question.package} {_listed_in_words(wanted)}"
+        ]
 
     def _broken(self, package: str, caller: str) -> list[str]:
         shown = {

@@ -22,6 +22,8 @@ from harness.verdict.triage.derived.failed_use import Expected, FailedUse
 from harness.verdict.triage.derived.logged_versions import LoggedVersion
 from harness.verdict.triage.derived.package_names import package_of_file
 
+#: Package -> its version, as the log shows it.
+ShownVersions = Mapping[str, LoggedVersion]
 #: More packages than this define a class or function of this name: nothing follows without the versions.
 MOST_PACKAGES = 3
 #: The files in which a package registers what it supports, by the beginning of their paths.
@@ -48,7 +50,7 @@ class SurfaceQuestion:
         return self.history.package
 
 
-def questions(pack: SurfacePack, use: FailedUse, shown: Mapping[str, LoggedVersion]) -> Iterator[SurfaceQuestion]:
+def questions(pack: SurfacePack, use: FailedUse, shown: ShownVersions) -> Iterator[SurfaceQuestion]:
     """The questions that a failed use asks, those that tell most first. shown: the versions in the log."""
     names = ", ".join(f"`{name}`" for name in use.names)
     user = package_of_file(use.user)
@@ -84,7 +86,7 @@ def questions(pack: SurfacePack, use: FailedUse, shown: Mapping[str, LoggedVersi
             yield from _mentioned(pack, ARCHITECTURES, use.names[0], f"vllm has the model class {names}")
 
 
-def _dotted(pack: SurfacePack, use: FailedUse, user: str, shown: Mapping[str, LoggedVersion]) -> Iterator[SurfaceQuestion]:
+def _dotted(pack: SurfacePack, use: FailedUse, user: str, shown: ShownVersions) -> Iterator[SurfaceQuestion]:
     packages = pack.packages_of(use.owner)
     if not packages or "." not in ".".join((use.owner, *use.names)):
         return
@@ -108,7 +110,7 @@ def _operators(pack: SurfacePack, name: str, user: str) -> Iterator[SurfaceQuest
 
 
 def _defined(
-    pack: SurfacePack, use: FailedUse, works: UseTest, has: str, shown: Mapping[str, LoggedVersion]
+    pack: SurfacePack, use: FailedUse, works: UseTest, has: str, shown: ShownVersions
 ) -> Iterator[SurfaceQuestion]:
     """The packages that define the owner; if the log names any of them, only those."""
     owner = use.owner.partition(".")[0]
@@ -138,7 +140,7 @@ def _overridden(pack: SurfacePack, use: FailedUse, package: str, names: str) -> 
         if use.expected is Expected.ATTRIBUTE:
             history = definition_history(pack, base.package, base.name, has_attribute(use.names[0]))
             yield SurfaceQuestion(history=history, has=f"`{base.name}` has {names}", caller=package)
-        elif use.expected is Expected.KEYWORD and method not in ("", "__init__"):
+        elif use.expected is Expected.KEYWORD and method:
             dotted = f"{base.name}.{method}"
             history = definition_history(pack, base.package, dotted, lacks_keyword(use.names[0]))
             yield SurfaceQuestion(history=history, has=f"`{dotted}` has no {names}", caller=package)
