@@ -79,6 +79,10 @@ COMMANDS = {
         "rehearse",
         "Run cells for NPUs on a stand-in for their host; all evidence is simulated.",
     ),
+    "first-contact": (
+        "first_contact",
+        "Measure a host with NPUs for the first time, and write one file that can be sent.",
+    ),
     "doctor": ("doctor", "Show what this host can run, and how to fix what it cannot."),
 }
 

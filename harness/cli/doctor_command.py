@@ -15,6 +15,7 @@ from harness.settings import Settings
 
 if TYPE_CHECKING:
     from harness.devices.host.host_findings import HostFinding
+    from harness.devices.host.inventory import HostReport
 
 
 @click.command(
@@ -40,33 +41,19 @@ def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str,
     Exits with 4 when this host cannot run the default profile, or a topic of --need is not ok, and with 2
     when there is no such topic.
     """
-    from harness.devices.cards.card_leases import CardLeases
-    from harness.devices.host.card_network import inspect_card_network
-    from harness.devices.host.host_findings import Health, examine_host
-    from harness.devices.host.inventory import HostView
-    from harness.workspace.execution.host_readiness import disk_requirements, ray_resources
+    from harness.devices.host.host_findings import Health
+    from harness.workspace.execution.host_readiness import ray_resources
     from harness.workspace.planning.open_plan import inspect_this_host
 
     host = inspect_this_host()
     if resources:
         click.echo(json.dumps(ray_resources(host)))
         return 0
-    findings = examine_host(
-        host,
-        zig=importlib.util.find_spec("ziglang") is not None,
-        disk=disk_requirements(settings),
-        leases=CardLeases.of_host(os.environ).list_leases,
-        network=inspect_card_network(HostView(environ=os.environ), host.usable_chips) if host.npu else None,
-    )
+    findings = examine_this_host(settings, host)
     if as_json:
         click.echo(dumps(_report(findings), indent=2))
     else:
-        width = max(len(finding.topic) for finding in findings)
-        for finding in findings:
-            mark = "BROKEN" if finding.health is Health.BROKEN else finding.health.value
-            click.echo(f"{finding.topic:<{width}}  {mark:<8}{finding.what}")
-            if finding.fix:
-                click.echo(f"{'':<{width}}  do: {finding.fix}")
+        print_findings(findings)
     missing = _missing(findings, need)
     if missing:
         click.echo(f"required but not ok: {', '.join(missing)}", err=True)
@@ -78,6 +65,37 @@ def command(settings: Settings, as_json: bool, resources: bool, need: tuple[str,
         return EXIT_BAD_INPUT
     broken = any(finding.health is Health.BROKEN for finding in findings)
     return EXIT_INCOMPLETE if broken or missing else 0
+
+
+def examine_this_host(settings: Settings, host: HostReport | None = None) -> tuple[HostFinding, ...]:
+    """The findings about this host; `host` is used instead of inspecting it again."""
+    from harness.devices.cards.card_leases import CardLeases
+    from harness.devices.host.card_network import inspect_card_network
+    from harness.devices.host.host_findings import examine_host
+    from harness.devices.host.inventory import HostView
+    from harness.workspace.execution.host_readiness import disk_requirements
+    from harness.workspace.planning.open_plan import inspect_this_host
+
+    host = host or inspect_this_host()
+    return examine_host(
+        host,
+        zig=importlib.util.find_spec("ziglang") is not None,
+        disk=disk_requirements(settings),
+        leases=CardLeases.of_host(os.environ).list_leases,
+        network=inspect_card_network(HostView(environ=os.environ), host.usable_chips) if host.npu else None,
+    )
+
+
+def print_findings(findings: tuple[HostFinding, ...]) -> None:
+    """Print each finding, and what to do about it."""
+    from harness.devices.host.host_findings import Health
+
+    width = max(len(finding.topic) for finding in findings)
+    for finding in findings:
+        mark = "BROKEN" if finding.health is Health.BROKEN else finding.health.value
+        click.echo(f"{finding.topic:<{width}}  {mark:<8}{finding.what}")
+        if finding.fix:
+            click.echo(f"{'':<{width}}  do: {finding.fix}")
 
 
 def _missing(findings: tuple[HostFinding, ...], need: tuple[str, ...]) -> list[str]:

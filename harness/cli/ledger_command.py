@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,20 +46,24 @@ def command() -> None:
 def merge(settings: Settings, ledgers: tuple[Path, ...], as_json: bool) -> None:
     """Add the outcomes of other ledgers to this ledger.
 
-    Their runs, logs, artifacts and signatures are added too. LEDGER is a state folder or the ledger file in
-    it, and is not changed. The next run reuses merged outcomes of tasks with the same key. Merging a ledger
-    twice adds nothing.
+    Their runs, logs, artifacts and signatures are added too. LEDGER is a state folder, the ledger file in
+    it, or the file that `npu-matrix first-contact` wrote, and is not changed. The next run reuses merged
+    outcomes of tasks with the same key. Merging a ledger twice adds nothing.
 
     Hardware outcomes count only if a runner that matrix.yaml names signed them; others are shown as claimed.
     Other outcomes are believed, because any machine can measure them again: merge only ledgers of machines
     and jobs that you trust. Outcomes and runs that contain credentials are left out.
     """
     from harness.serialisation import dumps
-    from harness.workspace.open_ledger import ledger_file, open_ledger
+    from harness.workspace.open_ledger import open_ledger
     from harness.workspace.results.foreign_secrets import ForeignSecrets
+    from harness.workspace.results.sent_ledger import opened_ledger
 
-    files, screen = [ledger_file(path) for path in ledgers], ForeignSecrets()
-    with open_ledger(settings) as ledger:
+    screen = ForeignSecrets()
+    with contextlib.ExitStack() as stack:
+        # All of them are opened before the first is merged.
+        files = [stack.enter_context(opened_ledger(path)) for path in ledgers]
+        ledger = stack.enter_context(open_ledger(settings))
         reports = {str(path): ledger.merge(file, screen) for path, file in zip(ledgers, files, strict=True)}
     if as_json:
         document = {

@@ -135,6 +135,19 @@ class Matrix:
             source=stack.source,
         )
 
+    def rehearsed(self, cell: Cell) -> Cell:
+        """The cell with the pins and overrides that it would have on the simulated device.
+
+        On a stand-in host the simulated runtime drives it on the architecture of this machine, so it needs
+        the same replacements of packages as a simulated cell.
+        """
+        versions = self.versions({**cell.axes, "device": "sim"})
+        return replace(
+            cell,
+            pins=resolve_rules(self.pin_rules, versions),
+            overrides=resolve_rules(self.override_rules, versions),
+        )
+
     def versions(self, axes: Mapping[str, str]) -> dict[str, Version]:
         """The parsed values of a cell."""
         return {name: self.axes[name].parse(text) for name, text in axes.items()}

@@ -117,7 +117,7 @@ def _conflict_remedy(failure: UvFailure) -> str:
 def _missing_remedy(failure: UvFailure) -> str:
     if failure.subject == "torch" and failure.subject_versions.endswith("+cpu"):
         return (
-            "On x86_64, torch-npu up to 2.9.0 requires PyTorch's own +cpu build: add PyTorch's CPU index to "
+            "On x86_64, torch-npu up to 2.11.0 requires PyTorch's own +cpu build: add PyTorch's CPU index to "
             "pip's extra-index-url, or a folder with that wheel to its find-links."
         )
     if failure.subject in VENDOR_PACKAGES:

@@ -37,7 +37,8 @@ class Demand:
 def resource_demand(check: Check, facets: Mapping[str, Any]) -> Demand:
     """The resources of a task: one CPU, and for a check on NPUs the cards, CANN version and SoC of its cell.
 
-    The recipe of the cell states the number of nodes and cards. Checks that do not read it run on one card.
+    The recipe of the cell states the number of nodes and cards. Checks that do not read it run on one card,
+    or on as many as their parameter `cards` says.
     """
     resources = {"CPU": 1.0}
     device = facets.get("device") or {}
@@ -46,7 +47,7 @@ def resource_demand(check: Check, facets: Mapping[str, Any]) -> Demand:
             resources[f"arch:{facets['platform']['arch']}"] = MARKER
         return Demand(resources=resources)
     recipe = facets.get("recipe") or {}
-    resources["NPU"] = float(recipe.get("cards", device.get("count", 1)))
+    resources["NPU"] = float(recipe.get("cards", check.params.get("cards", device.get("count", 1))))
     family = soc_family(str(device.get("soc", "")))
     if family:
         resources[f"soc:{family}"] = MARKER

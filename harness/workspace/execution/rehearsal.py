@@ -19,6 +19,7 @@ from harness.errors import EXIT_OK, InputError, Location
 from harness.matrix.model.cell import Cell
 from harness.package import IMPORT_ROOT
 from harness.settings import ENVIRONMENT_PREFIX, Settings
+from harness.sources.git.mirrors import COMMIT_REMEDY
 from harness.sources.packages.uv_errors import UvFailureKind
 
 #: The variable that makes cells of NPUs rehearsed ones.
@@ -177,8 +178,7 @@ def _rehearsed(cell: str, results: Sequence[Mapping[str, object]]) -> RehearsedC
 
 
 def _stop(result: Mapping[str, object], status: str) -> Stop:
-    given = result.get("reasons")
-    reasons = [str(reason) for reason in given] if isinstance(given, list) else []
+    reasons = _texts(result, "reasons")
     check = str(result.get("check"))
     return Stop(
         check=check,
@@ -186,6 +186,11 @@ def _stop(result: Mapping[str, object], status: str) -> Stop:
         kind=_kind(check, status, result, " ".join(reasons)),
         reason=reasons[0] if reasons else status,
     )
+
+
+def _texts(result: Mapping[str, object], name: str) -> list[str]:
+    given = result.get(name)
+    return [str(one) for one in given] if isinstance(given, list) else []
 
 
 def _kind(check: str, status: str, result: Mapping[str, object], text: str) -> str:
@@ -200,7 +205,7 @@ def _kind(check: str, status: str, result: Mapping[str, object], text: str) -> s
         return "index"
     if lacking == "engine":
         return "compiler" if any(name in text for name in _COMPILED_WITH_CANN) else "source"
-    if lacking == "commits":
+    if lacking == "commits" or COMMIT_REMEDY in _texts(result, "remedies"):
         return "network"
     return "left out" if status == "not-run" and "not in profile" in text else "other"
 

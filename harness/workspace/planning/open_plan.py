@@ -102,6 +102,8 @@ def open_plan(
     """
     matrix, moving = follow_branches(open_matrix(settings))
     cells = select_cells(settings, matrix, only, choose)
+    if settings["rehearsal"]:
+        cells = [matrix.rehearsed(cell) if cell.device == "npu" else cell for cell in cells]
     selected = select_checks(checks)
     unmatched = [glob for glob in split_names(only) if not any(is_selected(cell, [glob]) for cell in cells)]
     host = host or inspect_this_host()

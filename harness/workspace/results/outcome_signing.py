@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import InputError, did_you_mean
+from harness.errors import InputError, Location, did_you_mean
 from harness.ledger.attestation.ssh_keygen import Signer, sign
 from harness.ledger.attestation.statement import Attestation, make_statement
 from harness.ledger.plan_record import TaskRecord
@@ -13,6 +14,7 @@ from harness.ledger.store import Ledger
 from harness.outcome import DECIDED_STATES, Evidence, Outcome, Status
 from harness.plan.tasks.check_registry import all_checks
 from harness.plan.tasks.evidence_bound import strongest_evidence
+from harness.plan.tasks.task import Task
 from harness.settings import Settings
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.open_ledger import open_ledger, runner_signers
@@ -27,13 +29,16 @@ class SigningReport:
     refused: tuple[tuple[Outcome, str], ...] = ()
 
 
-def sign_outcomes(settings: Settings, key_file: Path, runner: str) -> SigningReport:
+def sign_outcomes(
+    settings: Settings, key_file: Path, runner: str, signers: Mapping[str, Signer] | None = None
+) -> SigningReport:
     """Sign every outcome of hardware that this machine recorded and that has no valid signature yet.
 
-    InputError if matrix.yaml names no key of the runner, or if ssh-keygen cannot use the key.
-    InfrastructureError if ssh-keygen is not installed.
+    signers: the runners with their public keys, by default those that matrix.yaml names. InputError if they
+    have no key of the runner, or if ssh-keygen cannot use the key. InfrastructureError if ssh-keygen is not
+    installed.
     """
-    signers = runner_signers(settings)
+    signers = runner_signers(settings) if signers is None else signers
     if runner not in signers:
         raise InputError(
             f"matrix.yaml names no key of the runner {runner!r}",
@@ -45,7 +50,7 @@ def sign_outcomes(settings: Settings, key_file: Path, runner: str) -> SigningRep
     signed: list[Outcome] = []
     signed_before: list[Outcome] = []
     refused: list[tuple[Outcome, str]] = []
-    with open_ledger(settings) as ledger:
+    with open_ledger(settings, lambda: signers) as ledger:
         recorded = _Recorded(ledger)
         for outcome in recorded.measured_here():
             if ledger.signer_of(outcome) == runner:
@@ -57,6 +62,26 @@ def sign_outcomes(settings: Settings, key_file: Path, runner: str) -> SigningRep
             else:
                 signed.append(outcome)
     return SigningReport(signed=tuple(signed), signed_before=tuple(signed_before), refused=tuple(refused))
+
+
+def own_signer(runner: str, key_file: Path, tasks: Iterable[Task]) -> Signer:
+    """The runner of this host, whose matrix.yaml need not name it. tasks: name the SoC of its NPUs.
+
+    InputError if the public key is not beside the private key.
+    """
+    public = key_file if key_file.suffix == ".pub" else key_file.with_name(f"{key_file.name}.pub")
+    try:
+        key = " ".join(public.read_text("utf-8").split()[:2])
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            "the public key cannot be read",
+            where=Location(public),
+            why=str(error),
+            fix=f"ssh-keygen -y -f {key_file} > {public}",
+        ) from error
+    devices = [task.facets.get("device") for task in tasks]
+    socs = frozenset(str(device.get("soc", "")) for device in devices if isinstance(device, Mapping))
+    return Signer(name=runner, keys=(key,), socs=socs)
 
 
 def _sign(ledger: Ledger, recorded: _Recorded, outcome: Outcome, key_file: Path, signer: Signer) -> str:

@@ -1,0 +1,177 @@
+"""`npu-matrix first-contact`: the first measurements of a host with NPUs, in one file that can be sent."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.completion import complete_cells
+from harness.cli.stated_exit import StatedExit
+from harness.errors import EXIT_INCOMPLETE, EXIT_OK, EXIT_UNEXPECTED, InputError
+from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from harness.devices.host.host_findings import HostFinding
+    from harness.plan.tasks.task import Task
+    from harness.workspace.execution.first_contact import ContactedCheck, ContactSummary
+
+#: Its outcomes are in a ledger of its own, which becomes the file.
+STATE = "npu-matrix-first-contact"
+MOST_SHOWN = 12
+EXIT_TEXTS = {
+    EXIT_OK: "everything was measured and passed",
+    EXIT_UNEXPECTED: "a check failed on this device: the file says which",
+    EXIT_INCOMPLETE: "something was not measured: the file says what and why",
+}
+
+
+@click.command(
+    "first-contact",
+    epilog="\b\nExamples:\n  npu-matrix first-contact\n  npu-matrix first-contact --only 'verl-0-9-1-npu*'\n"
+    "  npu-matrix --runner a2-host first-contact --sign ~/.ssh/npu-matrix --out a2-host.tar.gz\n\n"
+    "\b\nExit codes:\n" + "\n".join(f"  {code}  {meaning}" for code, meaning in EXIT_TEXTS.items()),
+)
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="GLOB",
+    shell_complete=complete_cells,
+    help="Cells to choose from. Default: all cells on NPUs; the newest that this host can run is measured.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("first-contact.tar.gz"),
+    show_default=True,
+    help="The file to write.",
+)
+@click.option(
+    "--minutes",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="When this time is up, nothing more is measured, and the file has what there is.",
+)
+@click.option(
+    "--sign",
+    "key",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="KEYFILE",
+    help="Sign hardware outcomes with this OpenSSH key, for the runner of the setting `runner`.",
+)
+@click.option(
+    "--predict/--no-predict",
+    default=True,
+    help="Also run the checks on the simulated device, to see what it predicts wrongly. Default: do so.",
+)
+@click.pass_obj
+def command(
+    settings: Settings, /, only: tuple[str, ...], out: Path, minutes: int, key: Path | None, *, predict: bool
+) -> int:
+    """Measure a host with NPUs for the first time, and write one file that can be sent and merged.
+
+    It shows what `doctor` finds, builds the newest row that this host can run, and measures on the device:
+    the constants that the numerics checks assume, a sample of operators against float64, collective
+    operations between two cards, and the loss battery. Then it compares them with the predictions of the
+    simulated device. The file has outcomes, logs and facts, without credentials; `npu-matrix ledger merge
+    FILE` adds them to another ledger.
+    """
+    from harness.cli.run_execution import execute_plan
+    from harness.run.executors.executor import LocalExecutor
+    from harness.workspace.execution.first_contact import contacted, open_contact, summary_of, write_file
+    from harness.workspace.execution.run_setup import exclusive_run, local_site
+
+    if settings.lacks_matrix:
+        settings = settings.with_shipped_matrix()
+    own = {} if settings.is_explicit("state") else {"state": STATE}
+    settings = settings.overridden({**own, "reports": str(Path(STATE) / "report")})
+    findings = _examine(settings)
+    deadline = time.monotonic() + 60.0 * minutes
+    context = open_contact(settings, only)
+    (cell,) = context.plan.cells
+    click.echo(f"\nrow: {cell.id} ({cell.title})")
+    with contextlib.ExitStack() as stack:
+        interrupted = stack.enter_context(exclusive_run(settings))
+        executor = LocalExecutor(local_site(settings, cards=context.host.usable_chips), settings.jobs)
+        stack.callback(executor.close)
+        result, _ = execute_plan(
+            context,
+            executor,
+            lambda: interrupted() or time.monotonic() > deadline,
+            rerun=frozenset(),
+            keep_going=True,
+            events=None,
+        )
+        in_time = time.monotonic() < deadline
+        work = settings.path("state") / "predictions"
+        checks = contacted(context, result, work, predicted=predict and in_time)
+    summary = summary_of(context, checks, findings)
+    if key is not None:
+        _sign(settings, key, context.plan.tasks.values())
+    sent = write_file(settings, summary, out)
+    _print_checks(checks)
+    for secret in (*sent.secret, *sent.secret_runs):
+        click.echo(f"left out of the file, because it contains a credential: {secret}")
+    click.echo(f"\nfile: {out} ({sent.added} outcomes, {out.stat().st_size / 1e6:.1f} MB)")
+    click.echo(f"to read it elsewhere: npu-matrix ledger merge {out.name}")
+    return _exit(summary)
+
+
+def _examine(settings: Settings) -> tuple[HostFinding, ...]:
+    """What `doctor` finds, printed and returned."""
+    from harness.cli.doctor_command import examine_this_host, print_findings
+
+    findings = examine_this_host(settings)
+    print_findings(findings)
+    return findings
+
+
+def _sign(settings: Settings, key: Path, tasks: Iterable[Task]) -> None:
+    from harness.workspace.results.outcome_signing import own_signer, sign_outcomes
+
+    if not settings["runner"]:
+        raise InputError("a signature needs the name of this host", fix="set it: --runner NAME")
+    signer = own_signer(settings["runner"], key, tasks)
+    report = sign_outcomes(settings, key, signer.name, {signer.name: signer})
+    click.echo(f"{len(report.signed) + len(report.signed_before)} outcomes signed as {signer.name}")
+    for outcome, why in report.refused:
+        click.echo(f"  not signed: {outcome.check}: {why}")
+    click.echo("who merges the file names this key in matrix.yaml:")
+    click.echo(f"  runners: {{{signer.name}: {{kind: local, devices: [npu], keys: ['{signer.keys[0]}']}}}}")
+
+
+def _print_checks(checks: Sequence[ContactedCheck]) -> None:
+    click.echo("\nfirst contact:")
+    for one in checks:
+        click.echo(
+            f"  {one.status:<13}{one.check} [{one.evidence or 'not measured'}] {' '.join(one.reasons[:2])}"
+        )
+        if one.unpredicted:
+            click.echo(f"    {one.unpredicted}")
+        wrong = [compared for compared in one.comparisons if not compared.right]
+        if one.comparisons:
+            click.echo(
+                f"    the simulated device predicted {len(one.comparisons) - len(wrong)} of "
+                f"{len(one.comparisons)} results"
+            )
+        for compared in wrong[:MOST_SHOWN]:
+            click.echo(
+                f"    predicted wrongly: {compared.what}: {compared.predicted}; here {compared.measured}"
+            )
+        if len(wrong) > MOST_SHOWN:
+            click.echo(f"    and {len(wrong) - MOST_SHOWN} more, in the file")
+
+
+def _exit(summary: ContactSummary) -> StatedExit:
+    evidence = f"evidence: {summary.evidence}"
+    if not summary.complete:
+        return StatedExit(EXIT_INCOMPLETE, ("something was not measured", evidence))
+    failed = [one.check for one in summary.checks if one.status != "pass"]
+    if failed:
+        return StatedExit(EXIT_UNEXPECTED, (f"not passed: {', '.join(failed)}", evidence))
+    return StatedExit(EXIT_OK, ("everything was measured and passed", evidence))

@@ -1,0 +1,259 @@
+"""First contact with real silicon: which row a host runs, what the simulated device predicted, and the file.
+
+The file is a ledger that `ledger merge` reads, with a summary for people: `first-contact.json`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import __version__
+from harness.atomic_write import replace_bytes
+from harness.devices.host.host_findings import HostFinding
+from harness.devices.host.inventory import HostReport
+from harness.errors import HarnessError, InputError, NothingSelectedError
+from harness.ledger.merge_report import MergeReport
+from harness.ledger.store import FILE_NAME, Ledger
+from harness.matrix.model.cell import Cell
+from harness.matrix.version_matrix import Matrix
+from harness.outcome import Evidence, Outcome, State
+from harness.run.scheduling.run_result import RunResult
+from harness.serialisation import to_json
+from harness.settings import Settings
+from harness.sources.secrets.masking import Masker
+from harness.verdict.verdict import judge_outcome
+from harness.workspace.execution.simulated_prediction import (
+    Comparison,
+    compare,
+    predict,
+    why_without_prediction,
+)
+from harness.workspace.open_ledger import open_ledger
+from harness.workspace.planning.open_plan import PlanContext, open_plan
+from harness.workspace.results.foreign_secrets import ForeignSecrets
+
+#: The checks of a first contact, in the order of their worth; the checks that they need are run too.
+CHECKS = ("device-sample", "collectives", "loss")
+SUMMARY = "first-contact.json"
+#: The lock of a checkout, of which the file needs nothing, is beside the ledger.
+_KEPT = (FILE_NAME, "artifacts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContactedCheck:
+    """A check of the first contact: its verdict on this host, and where the simulated device was wrong.
+
+    evidence: "" without an outcome. unpredicted: why there is no prediction, "" if there is one or none is
+    made of this check.
+    """
+
+    check: str
+    status: str
+    evidence: str
+    seconds: float
+    reasons: tuple[str, ...]
+    comparisons: tuple[Comparison, ...] = ()
+    unpredicted: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummarySchema:
+    """Name and version of the summary."""
+
+    name: str = "npu-matrix.first-contact"
+    version: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContactSummary:
+    """The summary in the file. host: facts without names and addresses. doctor: what `doctor` found."""
+
+    schema: SummarySchema
+    npu_matrix: str
+    cell: str
+    axes: Mapping[str, str]
+    host: Mapping[str, str]
+    doctor: tuple[HostFinding, ...]
+    evidence: str
+    complete: bool
+    checks: tuple[ContactedCheck, ...]
+
+
+def open_contact(settings: Settings, only: Sequence[str]) -> PlanContext:
+    """The plan of a first contact: one cell that this host can run, the newest if several are.
+
+    NothingSelectedError, with the reason of each cell, if it can run none.
+    """
+    offered = open_plan(settings, only=only, checks=CHECKS, choose=_npu_cells)
+    refusals = _refusals(offered)
+    able = [cell.id for cell in offered.plan.cells if cell.id not in refusals]
+    if not able:
+        listed = "; ".join(f"{cell}: {why}" for cell, why in list(refusals.items())[:6])
+        raise NothingSelectedError(
+            "this host can run no row of the matrix",
+            why=listed,
+            fix="choose a row with --only and give the host what it lacks, add a row with the versions of "
+            "this host to matrix.yaml (`npu-matrix advise` names compatible ones), or use "
+            "`npu-matrix --engine docker first-contact`",
+        )
+    chosen = max(able, key=lambda cell: _rank(offered.matrix, _cell(offered, cell)))
+    return open_plan(settings, only=(chosen,), checks=CHECKS, choose=_npu_cells)
+
+
+def _npu_cells(matrix: Matrix) -> list[Cell]:
+    return [cell for cell in matrix.all_cells if cell.device == "npu"]
+
+
+def _cell(context: PlanContext, cell_id: str) -> Cell:
+    return next(cell for cell in _npu_cells(context.matrix) if cell.id == cell_id)
+
+
+def _refusals(context: PlanContext) -> dict[str, str]:
+    """Cell -> why this host cannot run it."""
+    found: dict[str, str] = {}
+    in_image = context.settings["engine"] != "venv"
+    for cell in map(lambda facts: _cell(context, facts.id), context.plan.cells):  # noqa: C417
+        wanted = cell.axes.get("cann", "")
+        if not in_image and context.host.cann and wanted and wanted != context.host.cann:
+            found[cell.id] = f"it needs CANN {wanted}, this host has {context.host.cann}"
+        sources = [name for name, value in cell.axes.items() if "@" in value and name != "verl"]
+        if sources and not in_image:
+            found.setdefault(cell.id, f"{', '.join(sources)} must be built from a repository in a container")
+    for entry in context.plan.entries:
+        if entry.skip and entry.check in ("environment", "device-sample"):
+            found[entry.cell_id] = entry.skip.reason
+    return found
+
+
+def _rank(matrix: Matrix, cell: Cell) -> tuple[bool, list[object]]:
+    """Releases first, then the newest verl and torch_npu."""
+    versions = matrix.versions(cell.axes)
+    released = not any("@" in value for value in cell.axes.values())
+    return released, [versions[name] for name in ("verl", "torch_npu") if name in versions]
+
+
+def contacted(
+    context: PlanContext, result: RunResult, folder: Path, *, predicted: bool
+) -> tuple[ContactedCheck, ...]:
+    """The checks of the run in order, each compared with the prediction of the simulated device."""
+    built = next(
+        (one for one in result.outcomes.values() if one.check == "environment" and _completed(one)), None
+    )
+    reasons = {(one.cell_id, one.check): one.reason for one in result.without_outcome}
+    found = []
+    for entry in context.plan.entries:
+        outcome = result.outcomes.get(entry.key)
+        if outcome is None:
+            why = reasons.get((entry.cell_id, entry.check), "the time was up before it ended")
+            found.append(
+                ContactedCheck(check=entry.check, status="not-run", evidence="", seconds=0.0, reasons=(why,))
+            )
+            continue
+        task = context.plan.tasks[entry.key]
+        judgement = judge_outcome(task.check, outcome)
+        comparisons: tuple[Comparison, ...] = ()
+        unpredicted = ""
+        if predicted and built is not None and entry.check in CHECKS and _completed(outcome):
+            try:
+                guess = predict(context.settings, task, built, folder / entry.check)
+                comparisons = compare(outcome, guess)
+            except HarnessError as error:
+                unpredicted = why_without_prediction(error)
+        found.append(
+            ContactedCheck(
+                check=entry.check,
+                status=judgement.status.value,
+                evidence=outcome.evidence.value,
+                seconds=round(outcome.seconds, 1),
+                reasons=judgement.reasons,
+                comparisons=comparisons,
+                unpredicted=unpredicted,
+            )
+        )
+    return tuple(found)
+
+
+def _completed(outcome: Outcome) -> bool:
+    return outcome.state is State.COMPLETED
+
+
+def summary_of(
+    context: PlanContext, checks: tuple[ContactedCheck, ...], findings: tuple[HostFinding, ...]
+) -> ContactSummary:
+    """The summary. Its evidence is the weakest of the checks that ran on the device."""
+    (cell,) = context.plan.cells
+    ranks = {one.value: number for number, one in enumerate(Evidence)}
+    reached = [one.evidence for one in checks if one.check in CHECKS and one.evidence]
+    return ContactSummary(
+        schema=SummarySchema(),
+        npu_matrix=__version__,
+        cell=cell.id,
+        axes=dict(cell.axes),
+        host=host_facts(context.host),
+        doctor=findings,
+        evidence=min(reached, key=ranks.__getitem__, default="none"),
+        complete=all(one.evidence for one in checks),
+        checks=checks,
+    )
+
+
+def host_facts(host: HostReport) -> dict[str, str]:
+    """Facts about the host that explain its outcomes; none of them identifies it."""
+    chips = host.npu.chips if host.npu else ()
+    return {
+        "soc": host.soc,
+        "chips": ", ".join(sorted({chip.name for chip in chips})),
+        "usable": str(len(host.usable_chips)),
+        "driver": host.driver,
+        "cann": host.cann,
+        "machine": platform.machine(),
+        "cpus": str(host.cpus),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "engines": ", ".join(host.container_engines),
+    }
+
+
+def write_file(settings: Settings, summary: ContactSummary, out: Path) -> MergeReport:
+    """Write the file: the ledger of the first contact without credentials, and the summary.
+
+    The report says which outcomes are in it, and which were left out because they contain credentials.
+    """
+    with tempfile.TemporaryDirectory(prefix="npu-matrix-contact-") as name:
+        folder = Path(name)
+        with open_ledger(settings):
+            # Its journal is written back when it is closed.
+            pass
+        with Ledger.open(folder) as sent:
+            report = sent.merge(settings.path("state") / FILE_NAME, ForeignSecrets())
+        document = Masker.of_host(os.environ).json(to_json(summary))
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+            _add(archive, SUMMARY, json.dumps(document, indent=2, ensure_ascii=False).encode())
+            for kept in _KEPT:
+                for path in sorted(_files(folder / kept)):
+                    _add(archive, path.relative_to(folder).as_posix(), path.read_bytes())
+    try:
+        replace_bytes(out, stream.getvalue(), mode=0o644)
+    except OSError as error:
+        raise InputError(f"cannot write {out}", why=str(error), fix="name another file with --out") from error
+    return report
+
+
+def _files(path: Path) -> list[Path]:
+    return [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+
+
+def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    """Add a file without the names and times of this host."""
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(data), 0o644
+    archive.addfile(member, io.BytesIO(data))
