@@ -88,8 +88,9 @@ def command(
 
     if settings.lacks_matrix:
         settings = settings.with_shipped_matrix()
-    own = {} if settings.is_explicit("state") else {"state": STATE}
-    settings = settings.overridden({**own, "reports": str(Path(STATE) / "report")})
+    # Nothing else of this host may get into the file.
+    state = settings.path("state") / "first-contact" if settings.is_explicit("state") else Path(STATE)
+    settings = settings.overridden({"state": str(state), "reports": str(state / "report")})
     findings = _examine(settings)
     deadline = time.monotonic() + 60.0 * minutes
     context = open_contact(settings, only)

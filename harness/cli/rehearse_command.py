@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,12 +13,17 @@ from harness.cli.stated_exit import StatedExit
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK
 from harness.settings import Settings
 
+if TYPE_CHECKING:
+    from harness.workspace.execution.rehearsal import HostGroup
+
 
 @click.command(
     "rehearse",
     epilog="\b\nExamples:\n  npu-matrix rehearse --only 'one-step-off*'\n"
     "  npu-matrix rehearse --only 'verl-0-9-1-npu*' --check environment,loss\n"
-    "  npu-matrix --profile rows rehearse --folder /data/rehearsal\n  npu-matrix rehearse --list",
+    "  npu-matrix --profile rows rehearse --folder /data/rehearsal\n"
+    "  npu-matrix rehearse --first-contact --only 'verl-0-9-1-npu*'\n"
+    "  npu-matrix rehearse --list",
 )
 @click.option(
     "--folder",
@@ -39,10 +46,23 @@ from harness.settings import Settings
     shell_complete=complete_checks,
     help="Checks to run. Default: all of the profile.",
 )
+@click.option(
+    "--first-contact",
+    "contact",
+    is_flag=True,
+    help="Run `npu-matrix first-contact` on the stand-in instead of `plan` and `run`.",
+)
 @click.option("--list", "only_list", is_flag=True, help="Only print what the stand-in replaces.")
 @click.pass_obj
 def command(
-    settings: Settings, /, folder: Path, only: tuple[str, ...], checks: tuple[str, ...], only_list: bool
+    settings: Settings,
+    /,
+    folder: Path,
+    only: tuple[str, ...],
+    checks: tuple[str, ...],
+    *,
+    contact: bool,
+    only_list: bool,
 ) -> int:
     """Run cells for NPUs on a stand-in for their host, with the commands that you run on the real one.
 
@@ -66,6 +86,8 @@ def command(
         return StatedExit(EXIT_NOTHING_SELECTED, ("no selected cell needs an NPU",))
     place = folder.absolute()
     place.mkdir(parents=True, exist_ok=True)
+    if contact:
+        return _contact(groups, place, settings)
     ours = 0
     summary: list[str] = []
     for group in groups:
@@ -83,6 +105,18 @@ def command(
     if ours:
         return StatedExit(EXIT_INCOMPLETE, (f"{ours} stops are not facts of the world",))
     return StatedExit(EXIT_OK, ("every stop is a fact of the world",))
+
+
+def _contact(groups: Sequence[HostGroup], place: Path, settings: Settings) -> StatedExit:
+    from harness.workspace.execution.rehearsal import contact_group
+
+    codes = []
+    for group in groups:
+        click.echo(f"\n== {group.host.shape.title}, CANN {group.host.cann}, simulated")
+        _, code = contact_group(group, place, settings, click.echo)
+        codes.append(code)
+    done = codes.count(EXIT_OK)
+    return StatedExit(max(codes), (f"{done} of {len(codes)} stand-in hosts were measured (simulated)",))
 
 
 def _print_replaced() -> None:

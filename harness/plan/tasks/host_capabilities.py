@@ -41,9 +41,9 @@ def device_skip(cell: Cell, check: Check, host: HostFacts, facets: Mapping[str, 
     """Why this host cannot run a check of the cell that uses its device; None if it can."""
     if not check.device or cell.device != "npu":
         return None
+    demand = resource_demand(check, {name: facets[name].value for name in check.facets})
     if host.nodes:
-        values = {name: facets[name].value for name in check.facets}
-        reason = unmet_reason(resource_demand(check, values), host.nodes)
+        reason = unmet_reason(demand, host.nodes)
         return Skip(status=Status.NOT_RUN, reason=reason) if reason else None
     if host.npu is None:
         return Skip(status=Status.NOT_RUN, reason="no NPU on this host")
@@ -53,6 +53,10 @@ def device_skip(cell: Cell, check: Check, host: HostFacts, facets: Mapping[str, 
     arch = facets["platform"].value["arch"] if "platform" in facets else ""
     if arch and host.arch and arch != host.arch:
         return Skip(status=Status.NOT_RUN, reason=f"the cell is for {arch}, this host is {host.arch}")
+    cards = int(demand.resources.get("NPU", 0))
+    if cards > host.npu.cards:
+        reason = f"the check needs {cards} cards, this host has {host.npu.cards}"
+        return Skip(status=Status.NOT_RUN, reason=reason)
     misfit = host.cann_misfit(cell.axes.get("cann", ""), host.npu.driver)
     if misfit:
         return Skip(status=Status.NOT_RUN, reason=f"{misfit}; update the driver, or use an older CANN")

@@ -151,6 +151,20 @@ def rehearse_group(
     return read_report(reports / "report.json", group.cells)
 
 
+def contact_group(
+    group: HostGroup, folder: Path, settings: Settings, notify: Callable[[str], None]
+) -> tuple[Path, int]:
+    """Run `first-contact` for the cells of the group; returns its file and its exit code."""
+    out = folder / "first-contact" / f"{group.name}.tar.gz"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.unlink(missing_ok=True)
+    arguments = ["first-contact", "--only", ",".join(group.cells), "--out", str(out), "--minutes", "60"]
+    notify(f"$ npu-matrix {' '.join(arguments)}")
+    code = run_on_stand_in(group, folder, settings, arguments)
+    notify(f"exit {code}")
+    return out, code
+
+
 def read_report(file: Path, cells: Sequence[str]) -> tuple[RehearsedCell, ...]:
     """What a report says about the cells; a cell that is not in it has the stop `other`."""
     try:

@@ -215,6 +215,7 @@ READERS: dict[str, Probe | str] = {
     "rollout/generation/generation_checks.py:run_generation": SAME_TASK,
     "rollout/generation/generation_checks.py:run_plumbing": SAME_TASK,
     "rollout/generation/reference_log_probs.py:read_cases": SAME_TASK,
+    "rollout/contact/contact_checks.py:_measured": SAME_TASK,
     "rollout/imports/import_checks.py:run": SAME_TASK,
     "rollout/imports/import_program.py:_forked": PROCESS,
     "run/programs/supervise.py:_read_request": PROCESS,
