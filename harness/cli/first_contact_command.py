@@ -83,8 +83,9 @@ def command(
     """
     from harness.cli.run_execution import execute_plan
     from harness.run.executors.executor import LocalExecutor
-    from harness.workspace.execution.first_contact import contacted, open_contact, summary_of, write_file
+    from harness.workspace.execution.first_contact import contacted, open_contact, summary_of
     from harness.workspace.execution.run_setup import exclusive_run, local_site
+    from harness.workspace.results.sent_ledger import write_sent_ledger
 
     if settings.lacks_matrix:
         settings = settings.with_shipped_matrix()
@@ -114,7 +115,7 @@ def command(
     summary = summary_of(context, checks, findings)
     if key is not None:
         _sign(settings, key, context.plan.tasks.values())
-    sent = write_file(settings, summary, out)
+    sent = write_sent_ledger(settings, summary, out)
     _print_checks(checks)
     for secret in (*sent.secret, *sent.secret_runs):
         click.echo(f"left out of the file, because it contains a credential: {secret}")

@@ -1,34 +1,24 @@
-"""First contact with real silicon: which row a host runs, what the simulated device predicted, and the file.
+"""First contact with real silicon: which row a host runs, and what the simulated device predicted of it.
 
-The file is a ledger that `ledger merge` reads, with a summary for people: `first-contact.json`.
+`workspace.results.sent_ledger` writes the file.
 """
 
 from __future__ import annotations
 
-import io
-import json
-import os
 import platform
-import tarfile
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness import __version__
-from harness.atomic_write import replace_bytes
 from harness.devices.host.host_findings import HostFinding
 from harness.devices.host.inventory import HostReport
-from harness.errors import HarnessError, InputError, NothingSelectedError
-from harness.ledger.merge_report import MergeReport
-from harness.ledger.store import FILE_NAME, Ledger
+from harness.errors import HarnessError, NothingSelectedError
 from harness.matrix.model.cell import Cell
 from harness.matrix.version_matrix import Matrix
 from harness.outcome import Evidence, Outcome, State
 from harness.run.scheduling.run_result import RunResult
-from harness.serialisation import to_json
 from harness.settings import Settings
-from harness.sources.secrets.masking import Masker
 from harness.verdict.verdict import judge_outcome
 from harness.workspace.execution.simulated_prediction import (
     Comparison,
@@ -36,15 +26,10 @@ from harness.workspace.execution.simulated_prediction import (
     predict,
     why_without_prediction,
 )
-from harness.workspace.open_ledger import open_ledger
 from harness.workspace.planning.open_plan import PlanContext, open_plan
-from harness.workspace.results.foreign_secrets import ForeignSecrets
 
 #: The checks of a first contact, in the order of their worth; the checks that they need are run too.
 CHECKS = ("device-sample", "collectives", "loss")
-SUMMARY = "first-contact.json"
-#: The lock of a checkout, of which the file needs nothing, is beside the ledger.
-_KEPT = (FILE_NAME, "artifacts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,40 +205,3 @@ def host_facts(host: HostReport) -> dict[str, str]:
         "python": platform.python_version(),
         "engines": ", ".join(host.container_engines),
     }
-
-
-def write_file(settings: Settings, summary: ContactSummary, out: Path) -> MergeReport:
-    """Write the file: the ledger of the first contact without credentials, and the summary.
-
-    The report says which outcomes are in it, and which were left out because they contain credentials.
-    """
-    with tempfile.TemporaryDirectory(prefix="npu-matrix-contact-") as name:
-        folder = Path(name)
-        with open_ledger(settings):
-            # Its journal is written back when it is closed.
-            pass
-        with Ledger.open(folder) as sent:
-            report = sent.merge(settings.path("state") / FILE_NAME, ForeignSecrets())
-        document = Masker.of_host(os.environ).json(to_json(summary))
-        stream = io.BytesIO()
-        with tarfile.open(fileobj=stream, mode="w:gz") as archive:
-            _add(archive, SUMMARY, json.dumps(document, indent=2, ensure_ascii=False).encode())
-            for kept in _KEPT:
-                for path in sorted(_files(folder / kept)):
-                    _add(archive, path.relative_to(folder).as_posix(), path.read_bytes())
-    try:
-        replace_bytes(out, stream.getvalue(), mode=0o644)
-    except OSError as error:
-        raise InputError(f"cannot write {out}", why=str(error), fix="name another file with --out") from error
-    return report
-
-
-def _files(path: Path) -> list[Path]:
-    return [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
-
-
-def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
-    """Add a file without the names and times of this host."""
-    member = tarfile.TarInfo(name)
-    member.size, member.mode = len(data), 0o644
-    archive.addfile(member, io.BytesIO(data))

@@ -1,21 +1,72 @@
-"""Reads the file that `npu-matrix first-contact` writes on another host: a ledger in an archive."""
+"""The file of `npu-matrix first-contact`: a ledger in an archive, with a summary for people.
+
+It is written on the host that was measured, and merged elsewhere.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import json
+import os
 import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from harness.atomic_write import replace_bytes
 from harness.errors import InputError, Location
-from harness.ledger.store import FILE_NAME
-from harness.workspace.open_ledger import ledger_file
+from harness.ledger.merge_report import MergeReport
+from harness.ledger.store import FILE_NAME, Ledger
+from harness.serialisation import to_json
+from harness.settings import Settings
+from harness.sources.secrets.masking import Masker
+from harness.workspace.open_ledger import ledger_file, open_ledger
+from harness.workspace.results.foreign_secrets import ForeignSecrets
 
 #: A first contact has a few megabytes. Larger archives are not what they claim to be.
 MOST_BYTES = 512 << 20
-_MEMBERS = (FILE_NAME, "artifacts", "first-contact.json")
+SUMMARY = "first-contact.json"
+#: What the archive has of a ledger.
+_LEDGER = (FILE_NAME, "artifacts")
+
+
+def write_sent_ledger(settings: Settings, summary: object, out: Path) -> MergeReport:
+    """Write the file: the ledger of the state folder, and the summary, both without credentials.
+
+    The report says which outcomes are in it, and which were left out because they contain credentials.
+    """
+    with tempfile.TemporaryDirectory(prefix="npu-matrix-contact-") as name:
+        folder = Path(name)
+        with open_ledger(settings):
+            # Its journal is written back when it is closed.
+            pass
+        with Ledger.open(folder) as sent:
+            report = sent.merge(settings.path("state") / FILE_NAME, ForeignSecrets())
+        document = Masker.of_host(os.environ).json(to_json(summary))
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+            _add(archive, SUMMARY, json.dumps(document, indent=2, ensure_ascii=False).encode())
+            for kept in _LEDGER:
+                for path in _files(folder / kept):
+                    _add(archive, path.relative_to(folder).as_posix(), path.read_bytes())
+    try:
+        replace_bytes(out, stream.getvalue(), mode=0o644)
+    except OSError as error:
+        raise InputError(f"cannot write {out}", why=str(error), fix="name another file with --out") from error
+    return report
+
+
+def _files(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file())
+
+
+def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    """Add a file without the names and times of this host."""
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(data), 0o644
+    archive.addfile(member, io.BytesIO(data))
 
 
 @contextlib.contextmanager
@@ -46,7 +97,7 @@ def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
     total = 0
     for member in archive:
         top = PurePosixPath(member.name).parts[:1]
-        if not member.isfile() or top not in [(name,) for name in _MEMBERS]:
+        if not member.isfile() or top not in [(name,) for name in (*_LEDGER, SUMMARY)]:
             raise tarfile.ReadError(f"{member.name!r} does not belong to a first contact")
         total += member.size
         if total > MOST_BYTES:
