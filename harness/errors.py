@@ -22,7 +22,7 @@ EXIT_INCOMPLETE = 4
 EXIT_INTERRUPTED = 130
 
 EXIT_CODES = {
-    EXIT_OK: "everything that was planned ran and came out as expected",
+    EXIT_OK: "every check that ran came out as expected",
     EXIT_UNEXPECTED: "an unexpected failure, or an expected failure that passed",
     EXIT_BAD_INPUT: "bad usage or a bad input file",
     EXIT_NOTHING_SELECTED: "nothing was selected, so nothing was proved",

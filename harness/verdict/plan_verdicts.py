@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from harness.errors import EXIT_INCOMPLETE, EXIT_NOTHING_SELECTED, EXIT_OK, EXIT_UNEXPECTED
 from harness.ledger.plan_record import PlanEntry, SkipCause
 from harness.ledger.run_record import Disposition
-from harness.outcome import UNVERIFIED, Judgement, Outcome, Status
+from harness.outcome import UNRUN, UNVERIFIED, Judgement, Outcome, Status
 from harness.plan.tasks.cell_decisions import EntryDecision, Phase, decide_cell, entries_by_cell
 from harness.plan.tasks.evidence_bound import bounded_outcome
 from harness.plan.tasks.task import Plan, Task
@@ -162,5 +162,13 @@ def summarise_verdicts(verdicts: Iterable[Verdict]) -> RunSummary:
         by_status={status.value: count for status, count in statuses.items()},
         by_standing={standing.value: count for standing, count in standings.items()},
         exit_code=code,
-        reasons=tuple(reasons) or ("all planned checks came out as expected",),
+        reasons=tuple(reasons) or (_all_as_expected(statuses),),
     )
+
+
+def _all_as_expected(statuses: Counter[Status]) -> str:
+    """The reason for exit code 0; it says how many checks were not run."""
+    unrun = sum(statuses[status] for status in UNRUN)
+    if unrun:
+        return f"every check that ran came out as expected; {unrun} of {statuses.total()} were not run"
+    return "all planned checks came out as expected"
