@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -14,11 +15,14 @@ from harness import __version__
 from harness.errors import Location
 from harness.matrix.model.constraints import AxisAgreement
 from harness.matrix.model.definitions import Axis, PatchPlace
+from harness.matrix.model.versions import parse_version
 from harness.matrix.reading.load_matrix import parse_matrix
 from harness.matrix.version_matrix import Matrix
 from harness.package import data_file
 from harness.patchstack.stacks.patch_sources import PatchSources
 from harness.settings import MATRIX_FILE
+from harness.workspace.adoption.dockerfile_pins import is_dockerfile
+from harness.workspace.adoption.pinned_versions import PinnedVersion
 from harness.workspace.adoption.repository_survey import RepositorySurvey
 
 WORKFLOW = ".github/workflows/npu-matrix.yml"
@@ -147,13 +151,18 @@ class OwnStack:
 def _own_stacks(survey: RepositorySurvey, shipped: Matrix) -> list[OwnStack]:
     """The stacks that the repository itself pins: one for each folder with pins, and that of a fork."""
     fork = survey.fork
-    found = []
-    folders = {**survey.pins} if not fork else {".": survey.pins.get(".", {})}
-    for folder, pins in folders.items():
+    found: list[OwnStack] = []
+    for folder, pins in _stack_pins(survey).items():
         axes = {axis: (pin.version, pin.where) for axis, pin in pins.items()}
         files = dict.fromkeys(pin.where.rpartition(":")[0] for pin in pins.values())
         if fork and fork.base and fork.version:
-            base = f"where HEAD left {fork.of}" if fork.of else f"the release before HEAD; base {fork.base}"
+            base = (
+                "the commit of today; later commits are its patches"
+                if fork.of == "HEAD"
+                else f"where HEAD left {fork.of}"
+                if fork.of
+                else f"the release before HEAD; base {fork.base}"
+            )
             axes[fork.axis] = (fork.version, base)
             files[f"git history, {fork.of or fork.base}"] = None
         if not _NPU_AXES & axes.keys():
@@ -165,13 +174,51 @@ def _own_stacks(survey: RepositorySurvey, shipped: Matrix) -> list[OwnStack]:
         where = "" if folder == "." else f"/{folder}"
         found.append(
             OwnStack(
-                name=_name(f"{survey.root.resolve().name}{where}"),
+                name=_stack_name(survey.root.resolve().name, folder, {one.name for one in found}),
                 title=f"what {survey.root.resolve().name}{where} pins",
                 source=", ".join(files),
                 axes=axes,
             )
         )
     return found[:_MOST_STACKS]
+
+
+def _stack_pins(survey: RepositorySurvey) -> dict[str, Mapping[str, PinnedVersion]]:
+    """The pins of each stack: of every folder, in a fork of its top folder, and of Dockerfiles.
+
+    A Dockerfile installs the requirements at the top, too. Left out are those that pin no package for NPUs,
+    those for older CANN releases than the newest one, and those with the versions of another one.
+    """
+    top = survey.pins.get(".", {})
+    folders = {
+        folder: pins
+        for folder, pins in survey.pins.items()
+        if not is_dockerfile(PurePosixPath(folder)) and (folder == "." or not survey.fork)
+    }
+    stacks: dict[str, Mapping[str, PinnedVersion]] = {".": top, **folders}
+    files = {
+        name: merged
+        for name, pins in survey.pins.items()
+        if is_for_cann(name, pins) and _NPU_AXES & (merged := {**top, **pins}).keys()
+    }
+    newest = max((parse_version("cann", pins["cann"].version) for pins in files.values()), default=None)
+    if newest is not None and "cann" in top:
+        newest = max(newest, parse_version("cann", top["cann"].version))
+    known = [_versions(pins) for pins in stacks.values()]
+    for name, pins in files.items():
+        if parse_version("cann", pins["cann"].version) == newest and _versions(pins) not in known:
+            stacks[name] = pins
+            known.append(_versions(pins))
+    return stacks
+
+
+def is_for_cann(name: str, pins: Mapping[str, PinnedVersion]) -> bool:
+    """Whether these are the pins of a Dockerfile with a CANN image for an NPU that the matrix has."""
+    return is_dockerfile(PurePosixPath(name)) and {"cann", "soc"} <= pins.keys()
+
+
+def _versions(pins: Mapping[str, PinnedVersion]) -> dict[str, str]:
+    return {axis: pin.version for axis, pin in pins.items()}
 
 
 def _published_with(axes: Mapping[str, tuple[str, str]], shipped: Matrix) -> dict[str, tuple[str, str]]:
@@ -272,6 +319,15 @@ def _one_line(text: str) -> str:
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
+def _stack_name(repository: str, folder: str, taken: Collection[str]) -> str:
+    """A name that no other stack has. Of `docker/ascend/Dockerfile.ascend_8.5_a2`, the words at the end count."""
+    path = PurePosixPath(folder)
+    if is_dockerfile(path):
+        folder = re.sub(r"(?i)(docker|container)file", "", path.name)
+    name = _name(f"{repository}/{folder}")
+    return next(one for n in itertools.count(1) if (one := f"{name}-{n}" if n > 1 else name) not in taken)
+
+
 def _name(text: str) -> str:
     """A name for a stack: lower-case letters, digits and dashes."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:48].strip("-")
@@ -296,7 +352,12 @@ def describe(survey: RepositorySurvey) -> Sequence[str]:
         since = f"{fork.commits} own commits since {start}" if fork.base else f"no base: {fork.note}"
         release = fork.version.partition("@")[0] or "(release unknown)"
         lines.append(f"  fork      of {fork.axis} {release}, {since}")
-    for pins in survey.pins.values():
+    for folder, pins in survey.pins.items():
+        if is_dockerfile(PurePosixPath(folder)):
+            if is_for_cann(folder, pins):
+                versions = ", ".join(f"{axis} {pin.version}" for axis, pin in pins.items())
+                lines.append(f"  pins      {folder}: {versions}")
+            continue
         for axis, pin in pins.items():
             other = f"; elsewhere: {', '.join(pin.other[:2])}" if pin.other else ""
             lines.append(f"  pin       {axis} {pin.version} ({pin.where}{other})")

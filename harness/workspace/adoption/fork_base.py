@@ -67,12 +67,19 @@ def find_fork(files: Sequence[str], checkout: GitCheckout, axes: Mapping[str, Ax
     best = min(found, key=lambda one: one.commits, default=None)
     if best is not None and best.commits <= MAX_COMMITS:
         return best
-    note = (
-        f"HEAD is more than {MAX_COMMITS} commits after {tag or best.of}"
-        if best
-        else "it has no tag and no branch of the upstream"
-    )
-    return FoundFork(axis=axis, base="", version=version, commits=0, note=note)
+    return _from_today(checkout, axis, version)
+
+
+def _from_today(checkout: GitCheckout, axis: str, version: str) -> FoundFork:
+    """A repository far from any release that can be named: its commits from today on are the patches."""
+    main = next((one for one in _main_branches(checkout, "origin")), "HEAD")
+    start = checkout.merge_base(main, "HEAD") or checkout.commit("HEAD")
+    commits = checkout.count(start, "HEAD")
+    if commits is None or commits > MAX_COMMITS:
+        note = f"HEAD is more than {MAX_COMMITS} commits after {main}"
+        return FoundFork(axis=axis, base="", version=version, commits=0, note=note)
+    dated = f"{_version_at(checkout, start, axis, version)}@{start}"
+    return FoundFork(axis=axis, base=start, version=dated, commits=commits, of=main)
 
 
 def _upstream_branches(checkout: GitCheckout, repository: str) -> Iterator[str]:
@@ -80,10 +87,14 @@ def _upstream_branches(checkout: GitCheckout, repository: str) -> Iterator[str]:
     name = _owner_and_name(repository)
     for remote, url in checkout.remotes().items():
         if remote == "upstream" or _owner_and_name(url) == name:
-            for branch in ("main", "master"):
-                if checkout.commit(f"refs/remotes/{remote}/{branch}"):
-                    yield f"{remote}/{branch}"
-                    break
+            yield from _main_branches(checkout, remote)
+
+
+def _main_branches(checkout: GitCheckout, remote: str) -> Iterator[str]:
+    for branch in ("main", "master"):
+        if checkout.commit(f"refs/remotes/{remote}/{branch}"):
+            yield f"{remote}/{branch}"
+            return
 
 
 def _owner_and_name(address: str) -> str:

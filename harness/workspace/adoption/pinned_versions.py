@@ -11,6 +11,7 @@ import tomllib
 
 from harness.matrix.model.definitions import Axis
 from harness.patchstack.stacks.stack_import import REQUIRED_VERL
+from harness.workspace.adoption.dockerfile_pins import dockerfile_lines, dockerfile_pins, is_dockerfile
 
 _PIN = re.compile(r"(?<![\w.-])([A-Za-z][A-Za-z0-9_.-]*)\s*==\s*([0-9][A-Za-z0-9_.+!]*)(?!\S*\*)")
 #: A requirement on a tag of a repository: `verl @ git+https://github.com/verl-project/verl@v0.6.1#egg=verl`.
@@ -23,6 +24,7 @@ _TAG = re.compile(r"TAG=v?([0-9][\w.]*)\s*")
 _FOR_NPU = re.compile(r"npu|ascend|cann")
 #: Not setup.py: what it pins are mostly extras of other hardware.
 _NAMES = re.compile(rf"requirements[\w.-]*\.txt|pyproject\.toml|constraints[\w.-]*\.txt|{REQUIRED_VERL}")
+_PLAIN_DOCKERFILES = frozenset({"Dockerfile", "Containerfile"})
 _MAX_BYTES = 1 << 20
 
 
@@ -41,20 +43,33 @@ def find_pins(
     """Folder -> axis -> the version that the files of the folder pin, "." first.
 
     Versions of different folders need not go together, so each folder is on its own. In one folder, the first
-    file in the order of names counts.
+    file in the order of names counts. A Dockerfile with a name of its own, such as `Dockerfile.a3`, is one of
+    several in its folder: it has its path as the key, and its versions are not those of the folder.
     """
-    packages = {_normal(axis.package): name for name, axis in axes.items() if axis.package}
+    names = _axis_names(axes)
     found: dict[str, dict[str, list[tuple[str, str]]]] = {}
-    for name in sorted(files, key=lambda name: (name.count("/"), name)):
+    # Requirements come before a Dockerfile, whose comments and stages may name older versions.
+    for name in sorted(files, key=lambda name: (name.count("/"), is_dockerfile(PurePosixPath(name)), name)):
         path = PurePosixPath(name)
-        if not _NAMES.fullmatch(path.name):
+        in_dockerfile = is_dockerfile(path)
+        if not in_dockerfile and not _NAMES.fullmatch(path.name):
             continue
+        is_own = in_dockerfile and path.name not in _PLAIN_DOCKERFILES
         for package, version, line in _pins_of(root / name):
-            axis = packages.get(_normal(package), "")
+            axis = names.get(_normal(package), "")
             if axis and _is_valid(axes[axis], version):
-                pins = found.setdefault(str(path.parent), {})
+                pins = found.setdefault(name if is_own else str(path.parent), {})
                 pins.setdefault(axis, []).append((version, f"{name}:{line}"))
     return {folder: {axis: _first(places) for axis, places in pins.items()} for folder, pins in found.items()}
+
+
+def _axis_names(axes: Mapping[str, Axis]) -> dict[str, str]:
+    """Name of an axis, its package or its repository -> the axis."""
+    found = {}
+    for name, axis in axes.items():
+        repository = PurePosixPath(axis.repository).name.removesuffix(".git")
+        found |= {_normal(one): name for one in (repository, axis.package, name) if one}
+    return found
 
 
 def _first(pins: Sequence[tuple[str, str]]) -> PinnedVersion:
@@ -68,9 +83,12 @@ def _pins_of(file: Path) -> Iterator[tuple[str, str, int]]:
         text = file.read_bytes()[:_MAX_BYTES].decode("utf-8", "replace")
     except OSError:
         return
-    lines = text.splitlines()
+    numbered = ((line, number) for number, line in enumerate(text.splitlines(), start=1))
+    if is_dockerfile(PurePosixPath(file.name)):
+        yield from dockerfile_pins(text)
+        numbered = dockerfile_lines(text)
     always = _always_required(text) if file.name == "pyproject.toml" else None
-    for number, line in enumerate(lines, start=1):
+    for line, number in numbered:
         if file.name == REQUIRED_VERL:
             tag = _TAG.fullmatch(line)
             if tag:
@@ -101,7 +119,7 @@ def _is_valid(axis: Axis, version: str) -> bool:
         axis.parse(version)
     except ValueError:
         return False
-    return True
+    return not axis.values or version in axis.values
 
 
 def _normal(name: str) -> str:

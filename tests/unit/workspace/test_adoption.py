@@ -365,3 +365,55 @@ def test_patches_in_other_layouts_are_checked_where_they_lie(
         lost = patches(root, command)
         assert isinstance(lost.exception, InputError)
         assert f"{root / series}:2: there is no lost.patch" in str(lost.exception)
+
+
+DOCKERFILE = """\
+# FROM quay.io/ascend/cann:8.2.rc1-910b-ubuntu22.04-py3.10
+ARG REGISTRY="quay.io/ascend/cann"
+ARG CANN=8.5.0
+FROM ${REGISTRY}:${CANN}-@CHIP@-ubuntu22.04-py3.11
+ARG VLLM_TAG=v0.13.0
+RUN git clone --depth 1 --branch core_v0.12.1 https://github.com/NVIDIA/Megatron-LM.git && \\
+    pip install torch==2.8.0 torch_npu==${TORCH_NPU:-2.8.0} triton==3.1.0
+"""
+
+
+def test_a_dockerfile_pins_its_image_and_what_it_installs_or_clones(tmp_path: Path) -> None:
+    old = DOCKERFILE.replace("8.5.0", "8.3.rc1").replace("v0.13.0", "v0.11.0")
+    root = write(
+        tmp_path / "fork",
+        {
+            "docker/Dockerfile.a2": DOCKERFILE.replace("@CHIP@", "910b"),
+            "docker/Dockerfile.a2.openEuler": DOCKERFILE.replace("@CHIP@", "910b"),
+            "docker/Dockerfile.a3": DOCKERFILE.replace("@CHIP@", "a3"),
+            "docker/Dockerfile.310p": DOCKERFILE.replace("@CHIP@", "310p"),
+            "docker/Dockerfile.old": old.replace("@CHIP@", "910b"),
+            "docker/Dockerfile.cuda": "FROM nvidia/cuda:12.8.1\nARG VLLM_TAG=v0.12.0\n",
+        },
+    )
+    matrix = matrix_of(root)
+    expected = {
+        "cann": "8.5.0",
+        "python": "3.11",
+        "vllm": "0.13.0",
+        "megatron_core": "0.12.1",
+        "torch": "2.8.0",
+        "torch_npu": "2.8.0",
+        "device": "npu",
+    }
+    assert {name: dict(matrix.stacks[name].axes) for name in selected(matrix)} == {
+        "fork-a2": {**expected, "soc": "a2"},
+        "fork-a3": {**expected, "soc": "a3"},
+    }
+
+
+def test_a_source_far_from_any_release_is_followed_from_today_on(tmp_path: Path) -> None:
+    root = write(tmp_path / "fork", {"vllm_ascend/__init__.py": "", "vllm_ascend/ops.py": "a = 1\n"})
+    git(root, "init", "-q", "-b", "main")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "first")
+    start = git(root, "rev-parse", "HEAD").strip()
+    matrix = matrix_of(root)
+    assert matrix.stacks["fork"].axes["vllm_ascend"].endswith(f"@{start}")
+    (entry,) = yaml.safe_load((root / "matrix.yaml").read_text())["patches"]
+    assert entry == {"branch": "HEAD", "base": start, "upstream": "vllm_ascend"}
