@@ -77,7 +77,7 @@ def check(settings: Settings, cell: str, everything: bool, history: bool, as_jso
     )
     measured = examine(gather(facets, source, settings.root))
     measured = with_last_releases(measured, source, everything=history)
-    failed = any(finding.always for finding in measured.findings)
+    failed = any(finding.fails for finding in measured.findings)
     if as_json:
         report: dict[str, JsonValue] = {"schema": {"name": "npu-matrix.api-check", "version": 1}}
         report["cell"] = found.id
@@ -85,7 +85,7 @@ def check(settings: Settings, cell: str, everything: bool, history: bool, as_jso
         click.echo(json.dumps(report, indent=2))
         return EXIT_UNEXPECTED if failed else EXIT_OK
     for finding in measured.findings:
-        if finding.always or finding.breaks or everything:
+        if finding.breaks or everything:
             click.echo(f"{_level(finding):<8} {finding}")
     for pair in measured.pairs:
         click.echo(f"checked {pair}")
@@ -140,7 +140,7 @@ def diff(settings: Settings, before: str, after: str, breaking: bool, as_json: b
 
 
 def _level(finding: ApiFinding) -> str:
-    if finding.always:
+    if finding.fails:
         return "error"
     return "warning" if finding.breaks else "guarded" if finding.guarded else "patch"
 

@@ -1,8 +1,8 @@
 """Check `api`: do the pinned packages have the names that verl, vllm-ascend and our patches use from them?
 
-A use fails the cell when it breaks the import of a module that every training imports. A use that breaks only
-when a function is called is reported and does not fail the cell, because the sources do not show which
-recipes call the function.
+A use fails the cell when it breaks the import of a module that every training imports, or when our patches add
+it. Another use that breaks only when a function is called is reported and does not fail the cell, because the
+sources do not show which recipes call the function.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def with_last_releases(measured: ApiMeasured, source: ReleaseFetcher, *, everyth
     kinds = ("missing", "lost-patch", "patch", "dead-patch")
 
     def is_selected(finding: ApiFinding) -> bool:
-        return finding.kind in kinds and (finding.always or (everything and not finding.guarded))
+        return finding.kind in kinds and (finding.fails or (everything and not finding.guarded))
 
     names: dict[str, set[str]] = {}
     for finding in filter(is_selected, measured.findings):
@@ -264,12 +264,12 @@ def with_last_releases(measured: ApiMeasured, source: ReleaseFetcher, *, everyth
 
 
 def judge(measurements: ApiMeasured, _params: Mapping[str, object]) -> Judgement:
-    """Fail when every training would fail, not-run when a package could not be read, otherwise pass.
+    """Fail when every training would fail or our patches add a use that breaks, not-run when a package could not be read, otherwise pass.
 
     Inconclusive when no use was found in a consumer: its sources are then incomplete.
     """
     breaking = [finding for finding in measurements.findings if finding.breaks]
-    always = [finding for finding in breaking if finding.always]
+    failing = [finding for finding in breaking if finding.fails]
     unread = [f"Not checked: the sources of {text} are not available." for text in measurements.not_read]
     if not measurements.pairs:
         return Judgement(
@@ -279,10 +279,10 @@ def judge(measurements: ApiMeasured, _params: Mapping[str, object]) -> Judgement
         )
     consumers = dict.fromkeys(pair.consumer for pair in measurements.pairs)
     empty = [name for name in consumers if not measurements.uses.get(name)]
-    if empty and not (always or unread):
+    if empty and not (failing or unread):
         why = f"No use of another package was found in {' and '.join(empty)}: its sources are incomplete."
         return Judgement(status=Status.INCONCLUSIVE, reasons=(why,))
-    later = [f"Breaks only when it is called: {finding}." for finding in breaking if not finding.always]
+    later = [f"Breaks only when it is called: {finding}." for finding in breaking if not finding.fails]
     if len(later) > MAX_REPORTED:
         later = [
             *later[:MAX_REPORTED],
@@ -291,18 +291,18 @@ def judge(measurements: ApiMeasured, _params: Mapping[str, object]) -> Judgement
     unparsed = ", ".join(measurements.unparsed)
     checked = f"Checked: {'; '.join(map(str, measurements.pairs))}."
     return Judgement(
-        status=Status.FAIL if always else Status.NOT_RUN if unread else Status.PASS,
+        status=Status.FAIL if failing else Status.NOT_RUN if unread else Status.PASS,
         reasons=(
-            *(f"{finding}." for finding in always),
+            *(f"{finding}." for finding in failing),
             *unread,
-            *([] if always else [checked]),
+            *([] if failing else [checked]),
             *(f"Checked without our patch {patch}, which does not apply." for patch in measurements.misfits),
             *([f"Not checked, because this Python version cannot parse it: {unparsed}."] if unparsed else []),
             *later,
         ),
         remedies=(
-            *dict.fromkeys(_remedy(finding) for finding in always),
-            *((COMMIT_REMEDY,) if unread and not always else ()),
+            *dict.fromkeys(_remedy(finding) for finding in failing),
+            *((COMMIT_REMEDY,) if unread and not failing else ()),
         ),
     )
 
@@ -311,7 +311,8 @@ def _remedy(finding: ApiFinding) -> str:
     if finding.last:
         name = finding.provider.partition(" ")[0]
         return f"{name} {finding.last} is the last release with {finding.name}."
-    return f"Choose a version of {finding.provider.partition(' ')[0]} that has {finding.name}."
+    change = f"Change the patch {', '.join(finding.patches)}, or choose" if finding.introduced else "Choose"
+    return f"{change} a version of {finding.provider.partition(' ')[0]} that has {finding.name}."
 
 
 def read_release(spec: str, source: ReleaseFetcher) -> tuple[str, ApiSurface]:

@@ -25,9 +25,15 @@ class ApiFinding(UseFinding):
     patches: tuple[str, ...] = ()
     last: str = ""
 
+    @property
+    def fails(self) -> bool:
+        """Whether it fails the cell: every training breaks, or our patches add a line that breaks."""
+        return self.breaks and (self.always or self.introduced)
+
     def __str__(self) -> str:
         had = f", {self.last} had it" if self.last else ""
-        ours = f"; our patch {', '.join(self.patches)} changes this file" if self.patches else ""
+        what = "adds this use" if self.introduced and len(self.patches) == 1 else "changes this file"
+        ours = f"; our patch {', '.join(self.patches)} {what}" if self.patches else ""
         return f"{self.file}:{self.line}: {self.text} ({self.provider}{had}{ours})"
 
 

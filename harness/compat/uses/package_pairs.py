@@ -106,7 +106,12 @@ class ConsumerAnalysis:
             lambda: self._check_changes(provider, made_for),
         )
         unchanged = [finding for finding in found.findings if finding.file not in consumer.changes]
-        return replace(found, findings=(*unchanged, *patched.findings))
+        before = {(finding.file, finding.kind, finding.name) for finding in found.findings}
+        marked = (
+            replace(finding, introduced=(finding.file, finding.kind, finding.name) not in before)
+            for finding in patched.findings
+        )
+        return replace(found, findings=(*unchanged, *marked))
 
     def _check(self, provider: Package, made_for: Package | None) -> PairResult:
         uses = [use for use in self._uses.uses if use.target.partition(".")[0] == provider.top]

@@ -21,6 +21,7 @@ class UseFinding:
     name: the dotted name that is used.
     guarded, at_import: as in `Use`.
     breaks: whether the line fails when it runs.
+    introduced: whether our patches add it; without them, the file has no such use.
     """
 
     kind: str
@@ -32,3 +33,4 @@ class UseFinding:
     guarded: str
     at_import: bool
     breaks: bool
+    introduced: bool = False

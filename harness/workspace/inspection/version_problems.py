@@ -122,7 +122,7 @@ def _operators(measured: OperatorsMeasured) -> Iterator[Problem]:
 def _names(measured: ApiMeasured) -> Iterator[Problem]:
     later = 0
     for finding in measured.findings:
-        if finding.always:
+        if finding.fails:
             remedy = f"{finding.provider.partition(' ')[0]} {finding.last} had it" if finding.last else ""
             yield Problem(
                 stage=Stage.IMPORT,

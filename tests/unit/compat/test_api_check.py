@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from harness.compat.checks import CHECKS
 from harness.compat.surface.api_surface import ApiSurface
 from harness.compat.uses.analysis_process import analyse
 from harness.compat.uses.package_pairs import Package
+from harness.digest import digest_bytes
 from harness.errors import InfrastructureError, InputError
 from harness.matrix.model.environment_facets import PinnedOverride, PinsFacet
 from harness.outcome import Status
@@ -57,7 +59,9 @@ def verl(stack: Any, **files: str) -> None:
     )
 
 
-def run_check(context: Any, transformers: str, **tree: str) -> Any:
+def run_check(
+    context: Any, transformers: str, patches: Sequence[dict[str, str]] = (), root: Path = Path(), **tree: str
+) -> Any:
     pins = {"requirements": [f"transformers=={transformers}"], "overrides": []}
     facet = {"package": "verl", "kind": "release", "version": "1.0", **tree}
     task = context(
@@ -66,10 +70,11 @@ def run_check(context: Any, transformers: str, **tree: str) -> Any:
             "platform": PLATFORM,
             "verl_tree": facet,
             "vllm_ascend": {"version": ""},
-            "patches[verl]": [],
+            "patches[verl]": list(patches),
             "patches[vllm_ascend]": [],
-        }
+        },
     )
+    task.root = root if patches else task.root
     measured = run(task)
     assert API_FORMAT.read(API_FORMAT.write(measured.measurements)) == measured.measurements
     return measured.measurements, judge(measured.measurements, {})
@@ -113,6 +118,34 @@ def test_a_missing_name_that_no_import_needs_is_reported_and_passes(
     _, judgement = run_check(context, "5.5.4")
     assert judgement.status is Status.PASS
     assert any(message in reason for reason in judgement.reasons)
+
+
+def patch_of(root: Path, new: str) -> list[dict[str, str]]:
+    """A patch that appends a line to verl/extra.py, a module that no training needs."""
+    text = f"--- a/verl/extra.py\n+++ b/verl/extra.py\n@@ -1 +1,2 @@\n {MODEL}+{new}\n"
+    (root / "0001-extra.patch").write_text(text)
+    digest = digest_bytes(text.encode())
+    return [{"id": "verl/0001-extra", "file": "0001-extra.patch", "digest": digest}]
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("from transformers import load", Status.PASS),
+        ("from transformers import Lost", Status.FAIL),
+        ("from transformers import AutoModel as Again", Status.PASS),
+    ],
+)
+def test_a_use_that_our_patch_adds_and_that_breaks_fails_the_cell_wherever_it_is(
+    stack: Any, context: Any, tmp_path: Path, line: str, status: Status
+) -> None:
+    verl(stack, verl__extra=MODEL)
+    _, judgement = run_check(context, "5.5.4", patch_of(tmp_path, line), tmp_path)
+    assert judgement.status is status
+    if status is Status.FAIL:
+        assert judgement.reasons[0].startswith("verl/extra.py:2: transformers has no Lost (transformers 5.5.4;")
+        assert "our patch verl/0001-extra adds this use" in judgement.reasons[0]
+        assert judgement.remedies[0].startswith("Change the patch verl/0001-extra, or choose a version")
 
 
 @pytest.mark.parametrize(("name", "status"), [("Old", Status.FAIL), ("New", Status.PASS)])
