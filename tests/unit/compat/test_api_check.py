@@ -143,7 +143,9 @@ def test_a_use_that_our_patch_adds_and_that_breaks_fails_the_cell_wherever_it_is
     _, judgement = run_check(context, "5.5.4", patch_of(tmp_path, line), tmp_path)
     assert judgement.status is status
     if status is Status.FAIL:
-        assert judgement.reasons[0].startswith("verl/extra.py:2: transformers has no Lost (transformers 5.5.4;")
+        assert judgement.reasons[0].startswith(
+            "verl/extra.py:2: transformers has no Lost (transformers 5.5.4;"
+        )
         assert "our patch verl/0001-extra adds this use" in judgement.reasons[0]
         assert judgement.remedies[0].startswith("Change the patch verl/0001-extra, or choose a version")
 
