@@ -1,8 +1,8 @@
 """Check `api`: do the pinned packages have the names that verl, vllm-ascend and our patches use from them?
 
-A use fails the cell when it breaks the import of a module that every training imports, or when our patches add
-it. Another use that breaks only when a function is called is reported and does not fail the cell, because the
-sources do not show which recipes call the function.
+A use fails the cell when it breaks the import of a module that every training imports, or when our patches
+add it. Another use that breaks only when a function is called is reported and does not fail the cell, because
+the sources do not show which recipes call the function.
 """
 
 from __future__ import annotations
@@ -264,8 +264,9 @@ def with_last_releases(measured: ApiMeasured, source: ReleaseFetcher, *, everyth
 
 
 def judge(measurements: ApiMeasured, _params: Mapping[str, object]) -> Judgement:
-    """Fail when every training would fail or our patches add a use that breaks, not-run when a package could not be read, otherwise pass.
+    """Fail when every training would fail or our patches add a use that breaks, otherwise pass.
 
+    Not-run when a package could not be read.
     Inconclusive when no use was found in a consumer: its sources are then incomplete.
     """
     breaking = [finding for finding in measurements.findings if finding.breaks]

@@ -320,7 +320,7 @@ def _one_line(text: str) -> str:
 
 
 def _stack_name(repository: str, folder: str, taken: Collection[str]) -> str:
-    """A name that no other stack has. Of `docker/ascend/Dockerfile.ascend_8.5_a2`, the words at the end count."""
+    """A name that no other stack has. Of a Dockerfile, the words after `Dockerfile` count."""
     path = PurePosixPath(folder)
     if is_dockerfile(path):
         folder = re.sub(r"(?i)(docker|container)file", "", path.name)
