@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -65,7 +65,7 @@ def find_pins(
 
 def _axis_names(axes: Mapping[str, Axis]) -> dict[str, str]:
     """Name of an axis, its package or its repository -> the axis."""
-    found = {}
+    found: dict[str, str] = {}
     for name, axis in axes.items():
         repository = PurePosixPath(axis.repository).name.removesuffix(".git")
         found |= {_normal(one): name for one in (repository, axis.package, name) if one}
@@ -83,7 +83,9 @@ def _pins_of(file: Path) -> Iterator[tuple[str, str, int]]:
         text = file.read_bytes()[:_MAX_BYTES].decode("utf-8", "replace")
     except OSError:
         return
-    numbered = ((line, number) for number, line in enumerate(text.splitlines(), start=1))
+    numbered: Iterable[tuple[str, int]] = (
+        (line, number) for number, line in enumerate(text.splitlines(), start=1)
+    )
     if is_dockerfile(PurePosixPath(file.name)):
         yield from dockerfile_pins(text)
         numbered = dockerfile_lines(text)
