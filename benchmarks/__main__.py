@@ -42,6 +42,7 @@ BENCHMARKS = (
     "known_releases",
     "verl_losses",
     "lint_agreement",
+    "lint_random_scripts",
     "lint_mutations",
     "lint_precision",
     "lint_speed",

@@ -206,7 +206,7 @@ def _nearest(run: RecordedRun, jobs: Sequence[JobSettings]) -> str:
     """The words of bash that the job of `lint` with the fewest such words does not have."""
     words = list(_overrides(run.words))
     missing = [
-        [word for word in words if not any(_fits(_pattern(one), word) for one in job.arguments)]
+        [word for word in words if not any(_fits(word_pattern(one), word) for one in job.arguments)]
         for job in jobs
     ]
     fewest = min(missing, key=len) if missing else words
@@ -216,10 +216,10 @@ def _nearest(run: RecordedRun, jobs: Sequence[JobSettings]) -> str:
 def _is_job_of(run: RecordedRun, job: JobSettings) -> bool:
     """Whether a job of `lint` is the program that bash started."""
     entry = ScriptValue(text=job.entry, where=job.where, unknown="x" if "$" in job.entry else "")
-    if not _pattern(entry).fullmatch(run.entry):
+    if not word_pattern(entry).fullmatch(run.entry):
         return False
     words = list(_overrides(run.words))
-    expected = [_pattern(word) for word in job.arguments]
+    expected = [word_pattern(word) for word in job.arguments]
     position = 0
     for pattern in expected:
         while job.has_unread_arguments and position < len(words) and not _fits(pattern, words[position]):
@@ -247,7 +247,7 @@ def _overrides(words: Sequence[str]) -> Iterator[str]:
             yield word
 
 
-def _pattern(word: ScriptValue) -> re.Pattern[str]:
+def word_pattern(word: ScriptValue) -> re.Pattern[str]:
     """The words that a word of `lint` can be."""
     if not word.unknown:
         start, equals, path = word.text.partition("=")

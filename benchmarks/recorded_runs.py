@@ -25,8 +25,8 @@ RUNNERS = ("uv", "conda", "poetry", "numactl", "taskset", "stdbuf")
 HARMLESS = tuple(
     re.split(
         r"\s+",
-        "basename bash cat cut date dirname env expr grep head hostname ls mkdir mktemp nohup nproc printf "
-        "readlink realpath sed seq sh sort tail tee timeout touch tr true uname wc xargs",
+        "awk basename bash cat cut date dirname env expr grep head hostname ls mkdir mktemp nohup nproc "
+        "paste printf readlink realpath rev sed seq sh sort tail tee timeout touch tr true uname wc xargs",
     )
 )
 SECONDS = 20
@@ -75,6 +75,10 @@ class Sandbox:
         variables: the environment. The script gets arguments only if it starts nothing without them.
         """
         return self._runs(script, variables, ()) or self._runs(script, variables, ARGUMENTS)
+
+    def runs_without_arguments(self, script: str, variables: Mapping[str, str]) -> list[RecordedRun]:
+        """The Python programs that a script of the checkout starts without arguments."""
+        return self._runs(script, variables, ())
 
     def _runs(self, script: str, variables: Mapping[str, str], given: Sequence[str]) -> list[RecordedRun]:
         records = Path(tempfile.mkdtemp(dir=self._home))

@@ -33,7 +33,8 @@ def test_braces_become_what_bash_makes_of_them(text: str) -> None:
     if "${" in text:
         # What bash makes of a parameter is another step.
         return
-    assert [word for word in expand_braces(text) if word] == bash(f"printf '%s\\n' {text}").split()
+    words = ["".join(parts) for parts in expand_braces([text])]
+    assert [word for word in words if word] == bash(f"printf '%s\\n' {text}").split()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from harness.compat.lint.shell.arithmetic import UnknownNumberError
 from harness.compat.lint.shell.expansion import MAX_FIELDS, Expander
@@ -49,6 +50,8 @@ def declare(node: SyntaxNode, world: World, expander: Expander) -> None:
             world.assign(name.text(), {} if "A" in options else Expansion(text=""), assign.location)
         if "i" in options:
             world.integers |= {name.text()}
+        if "u" in options or "l" in options:
+            world.cases = {**world.cases, name.text(): "u" if "u" in options else "l"}
         if not assign.flag("Naked"):
             assign_variable(assign, world, expander, keyed="A" in options)
         _declared(kind, options, name.text(), world)
@@ -74,6 +77,8 @@ def assign_variable(node: SyntaxNode, world: World, expander: Expander, *, keyed
         world.assign(name, value, where)
         return
     text = expander.text(node.child("Value"), world)
+    if name in world.cases:
+        text = replace(text, text=text.text.upper() if world.cases[name] == "u" else text.text.lower())
     if name in world.integers and index is None:
         _assign_number(name, text, world, expander, where, append=node.flag("Append"))
         return

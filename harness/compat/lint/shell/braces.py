@@ -1,15 +1,20 @@
-"""Brace expansion of bash: `a{b,c}d` and `{1..10..2}`."""
+"""Brace expansion of bash: `a{b,c}d` and `{1..10..2}`, also around quotes and expansions."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from typing import TypeVar
 
 from harness.compat.lint.shell.values import TooLargeError
 
 MAX_WORDS = 2_000
 MAX_NESTING = 50
+Part = TypeVar("Part")
+#: Characters for private use, which no script has.
+_FIRST_MARK = 0xF0000
 _NUMBERS = re.compile(r"([+-]?\d{1,18})\.\.([+-]?\d{1,18})(?:\.\.([+-]?\d{1,18}))?")
 _LETTERS = re.compile(r"([A-Za-z])\.\.([A-Za-z])(?:\.\.([+-]?\d{1,18}))?")
 
@@ -23,9 +28,21 @@ class _Group:
     is_parameter: bool = False
 
 
-def expand_braces(text: str) -> list[str]:
-    """The words that one unquoted word becomes, in bash's order; TooLargeError if they are too many."""
-    return _Braces(text).words(0, len(text))
+def expand_braces(parts: Sequence[str | Part]) -> list[list[str | Part]]:
+    """The words that one word becomes, in bash's order; TooLargeError if they are too many.
+
+    parts: texts that are not quoted, and others that braces can only stand around.
+    """
+    # A character that stands for a part: none of those that brace expansion knows.
+    others = [part for part in parts if not isinstance(part, str)]
+    marks = {chr(_FIRST_MARK + index): part for index, part in enumerate(others)}
+    names = iter(marks)
+    text = "".join(part if isinstance(part, str) else next(names) for part in parts)
+    found: list[list[str | Part]] = []
+    for word in _Braces(text).words(0, len(text)):
+        pieces = re.split(f"([{''.join(marks)}])", word) if marks else [word]
+        found.append([marks.get(piece, piece) for piece in pieces if piece])
+    return found
 
 
 class _Braces:

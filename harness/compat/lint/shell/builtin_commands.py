@@ -21,8 +21,13 @@ _VALUED = {"read": "adeiNnptu", "mapfile": "dnOsuCc", "readarray": "dnOsuCc"}
 
 
 def set_arguments(arguments: list[ScriptValue], world: World, _where: Location) -> Outcomes:
-    """`set -- ARGUMENTS`; other options have no effect here."""
+    """`set -- ARGUMENTS`, and options such as `set -eu -o pipefail`."""
     texts = [argument.text for argument in arguments]
+    for text in texts[1:]:
+        if not re.fullmatch(r"[-+][A-Za-z]+", text):
+            break
+        letters = frozenset(text[1:])
+        world.options = world.options | letters if text.startswith("-") else world.options - letters
     if "--" in texts:
         world.arguments = tuple(arguments[texts.index("--") + 1 :])
     elif len(arguments) > 1 and not arguments[1].whole and not texts[1].startswith(("-", "+")):
@@ -43,8 +48,11 @@ def unset(arguments: list[ScriptValue], world: World, _where: Location) -> Outco
         found = _ELEMENT.fullmatch(argument.text)
         if found:
             world.remove_element(found["name"], found["index"].strip("'\""))
-        else:
-            world.variables.pop(argument.text, None)
+        elif arguments[1].text == "-f":
+            world.functions.pop(argument.text, None)
+        elif argument.text.isidentifier():
+            world.forget(argument.text)
+            world.functions.pop(argument.text, None)
     return [(world, Truth.YES)]
 
 
@@ -55,6 +63,36 @@ def leave_loop(arguments: list[ScriptValue], world: World, _where: Location) -> 
     after.left_loops = int(count) if count.isdigit() and int(count) else 1
     after.continued = arguments[0].text == "continue"
     return [(after, Truth.YES)]
+
+
+def getopts(arguments: list[ScriptValue], world: World, where: Location) -> Outcomes:
+    """`getopts LETTERS NAME [ARGUMENTS]`: the next option of the arguments."""
+    given = tuple(arguments[3:]) or world.arguments
+    index = world.text("OPTIND") or Expansion(text="1")
+    if len(arguments) < 3 or given is None or not index.text.isdigit() or any(one.unknown for one in given):
+        return read_unknown(arguments[:1] + arguments[2:3], world, where)
+    position, letters, name = int(index.text) - 1, arguments[1].text, arguments[2].text
+    word = given[position].text if position < len(given) else ""
+    if not word.startswith("-") or word in ("-", "--"):
+        world.assign("OPTIND", Expansion(text=str(position + 1 + (word == "--"))), where)
+        world.assign(name, Expansion(text="?"), where)
+        return [(world, Truth.NO)]
+    place = world.option_place or 1
+    letter, rest = word[place], word[place + 1 :]
+    is_known = letter in letters.replace(":", "")
+    takes_value = is_known and letters[letters.index(letter) + 1 :][:1] == ":"
+    world.forget("OPTARG")
+    if takes_value:
+        value = rest or (given[position + 1].text if position + 1 < len(given) else None)
+        position, rest = position + (1 if rest else 2), ""
+        if value is not None:
+            world.assign("OPTARG", Expansion(text=value), where)
+    else:
+        position += not rest
+    world.option_place = place + 1 if rest else 0
+    world.assign("OPTIND", Expansion(text=str(position + 1)), where)
+    world.assign(name, Expansion(text=letter if is_known else "?"), where)
+    return [(world, Truth.YES)]
 
 
 def read_unknown(arguments: list[ScriptValue], world: World, where: Location) -> Outcomes:
@@ -77,8 +115,8 @@ def read(arguments: list[ScriptValue], world: World, where: Location, own: World
         text = text.strip(own.separators) if own.separators else text
         world.assign(names[0], Expansion(text=text, unknown=document.unknown), where)
         world.input = Expansion(text=rest, unknown=document.unknown if found else "")
-        # At the end of the input, `read -d ''` fails with the variable set, which scripts expect.
-        return [(world, Truth.YES if found else Truth.RAN if text else Truth.NO)]
+        # At the end of the input, `read -d ''` fails with the variable set.
+        return [(world, Truth.of(bool(found)))]
     if document is None or document.unknown or set(given) - set("radpst"):
         return read_unknown(arguments, world, where)
     line, found, rest = document.text.partition(given.get("d", "\n")[:1] or "\0")

@@ -51,23 +51,26 @@ _OPEN_OPERATOR = re.compile(r"-[abcdefghkoprstuvwxGLNORS]")
 _INTEGER = re.compile(r"[+-]?\d{1,20}")
 
 
-def evaluate_test(words: Sequence[Expansion]) -> Truth:
+def evaluate_test(words: Sequence[Expansion], world: World) -> Truth:
     """The truth of the arguments of `test`."""
     if not words:
         return Truth.NO
-    if words[0].text == "!" and len(words) > 1:
-        return evaluate_test(words[1:]).negated()
+    if words[0].text == "!" and 1 < len(words) < 5:
+        return evaluate_test(words[1:], world).negated()
     if len(words) == 1:
         return _is_not_empty(words[0])
     if len(words) == 2:
-        return _unary(words[0].text, words[1])
-    if len(words) == 3:
+        return _unary(words[0].text, words[1], world)
+    if len(words) == 3 and words[1].text not in ("-a", "-o"):
         return _binary(words[1].text, words[0], words[2])
     for joint in ("-o", "-a"):
         places = [index for index, word in enumerate(words) if word.text == joint]
         if places:
-            left, right = evaluate_test(words[: places[0]]), evaluate_test(words[places[0] + 1 :])
+            left = evaluate_test(words[: places[0]], world)
+            right = evaluate_test(words[places[0] + 1 :], world)
             return _either(left, right) if joint == "-o" else _both(left, right)
+    if words[0].text == "!":
+        return evaluate_test(words[1:], world).negated()
     # `test` ends with an error if it has too many arguments.
     unclear = any(word.unknown or word.text in ("(", ")") for word in words)
     return Truth.OPEN if unclear else Truth.NO
@@ -83,7 +86,7 @@ def evaluate_clause(node: SyntaxNode | None, expander: Expander, world: World) -
         case "UnaryTest":
             if node.text("Op") == "!":
                 return evaluate_clause(node.child("X"), expander, world).negated()
-            return _unary(node.text("Op"), expander.text(node.child("X"), world))
+            return _unary(node.text("Op"), expander.text(node.child("X"), world), world)
         case "BinaryTest":
             return _binary_clause(node, expander, world)
     return _is_not_empty(expander.text(node, world))
@@ -96,6 +99,8 @@ def _binary_clause(node: SyntaxNode, expander: Expander, world: World) -> Truth:
     if operator == "||":
         return _either(evaluate_clause(left, expander, world), evaluate_clause(right, expander, world))
     value = expander.text(left, world)
+    if operator == "=~":
+        return Truth.of(expander.matches_expression(right, value, world))
     if operator in ("=", "==", "!="):
         equal = Truth.of(expander.matches(right, value, world))
         return equal.negated() if operator == "!=" else equal
@@ -107,7 +112,10 @@ def _binary_clause(node: SyntaxNode, expander: Expander, world: World) -> Truth:
     return _binary(operator, value, expander.text(right, world))
 
 
-def _unary(operator: str, value: Expansion) -> Truth:
+def _unary(operator: str, value: Expansion, world: World) -> Truth:
+    if operator == "-v" and value.text.isidentifier():
+        is_set = world.variable(value.text) is not None
+        return Truth.YES if is_set else Truth.NO if world.is_absent(value.text) else Truth.OPEN
     if operator in ("-n", "-z"):
         filled = _is_not_empty(value)
         return filled if operator == "-n" else filled.negated()

@@ -18,6 +18,14 @@ def decoded(text: str) -> str:
     return _ESCAPE.sub(_character, text)
 
 
+def quoted(text: str) -> str:
+    """The text as `${name@Q}` quotes it."""
+    if any(ord(char) < 32 for char in text):
+        names = {char: f"\\{letter}" for letter, char in _CHARACTERS.items() if letter not in 'e?"'}
+        return "$'" + "".join(names.get(char, char) for char in text) + "'"
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
 def _character(found: re.Match[str]) -> str:
     if found["letter"] is not None:
         return _CHARACTERS.get(found["letter"], found[0])

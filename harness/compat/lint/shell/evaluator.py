@@ -7,7 +7,8 @@ read if its condition is not known; a loop over an unknown list is read once wit
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count, dropwhile
 from pathlib import Path
@@ -17,7 +18,7 @@ from harness.compat.lint.shell import builtin_commands
 from harness.compat.lint.shell.arithmetic import UnknownNumberError
 from harness.compat.lint.shell.assignments import assign_variable, declare
 from harness.compat.lint.shell.conditions import Truth, evaluate_clause, evaluate_test
-from harness.compat.lint.shell.expansion import Expander
+from harness.compat.lint.shell.expansion import Expander, UnsetVariableError, UnusableExpansionError
 from harness.compat.lint.shell.launchers import (
     PREFIXES,
     PYTHON,
@@ -44,6 +45,8 @@ MAX_PARSED = 50
 MAX_PARSED_CHARACTERS = 256 << 10
 MAX_COMMANDS = 500
 
+#: Commands that end the script when they fail, with `set -e`. Blocks and the like do not do so themselves.
+_ENDED_BY_FAILURE = ("CallExpr", "TestClause", "ArithmCmd", "LetClause")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _ENV_OPTION = re.compile(r"(?:-u|--unset=?)(?P<name>.*)")
 _SUBSTITUTION = re.compile(r"\$\((?!\()|`")
@@ -86,9 +89,9 @@ class Evaluator:
         self._nesting = 0
         self._parsed = self._parsed_characters = 0
         self._substitutions = 0
+        self._tolerant = False
         self._where = Location(path, 1)
-        self._expressions = count()
-        self._expander = Expander(b"", self._output, self._expressions)
+        self._expander = Expander(self._output, count())
         self.commands: list[Command] = []
         self.notes: list[ScriptNote] = []
         self.stopped: ScriptNote | None = None
@@ -98,20 +101,12 @@ class Evaluator:
         world = World(script=self.path)
         tree = parse_bash(text, self.path)
         try:
-            self._script(tree, text, world)
+            self._statements(tree.children("Stmts"), world)
         except (TooLargeError, RecursionError) as error:
             why = str(error) if isinstance(error, TooLargeError) else "it is nested too deeply"
             text = f"the rest of the script is not read: {why}"
             self.stopped = ScriptNote(line=self._where.line, text=text, unread=True)
             self.notes.append(self.stopped)
-
-    def _script(self, tree: SyntaxNode, text: str, world: World) -> Outcomes:
-        before = self._expander
-        self._expander = Expander(text.encode("utf-8", "surrogateescape"), self._output, self._expressions)
-        try:
-            return self._statements(tree.children("Stmts"), world)
-        finally:
-            self._expander = before
 
     def _nested(self, text: Expansion, world: World, where: Location) -> Outcomes:
         """Read a script that is a string, as in `bash -c` or `eval`."""
@@ -128,7 +123,7 @@ class Evaluator:
             why = error.problems[0].why
             self._note(where, f"a command in a string is not read: {why}", unread=True)
             return [(world, Truth.OPEN)]
-        return self._deeper(lambda: self._script(tree, text.text, world))
+        return self._deeper(lambda: self._statements(tree.children("Stmts"), world))
 
     def _output(self, node: SyntaxNode, world: World) -> Expansion | None:
         """What the commands in `$(...)` or `<(...)` print; None if only a run knows it."""
@@ -181,11 +176,30 @@ class Evaluator:
         command = statement.child("Cmd")
         if command is None:
             return [(world, Truth.YES)]
-        redirections = redirections_of(statement.children("Redirs"), world, self._expander, self._output)
-        outcomes = redirections.run(lambda inner: self._command(command, inner), world)
-        if statement.flag("Negated"):
+        is_negated = statement.flag("Negated")
+        try:
+            redirections = redirections_of(statement.children("Redirs"), world, self._expander, self._output)
+            with self._tolerating(is_negated):
+                outcomes = redirections.run(lambda inner: self._command(command, inner), world)
+        except UnusableExpansionError as error:
+            fails = "e" in world.options and not self._tolerant
+            world.ended = fails or isinstance(error, UnsetVariableError)
+            return [(world, Truth.NO)]
+        if is_negated:
             return [(after, truth.negated()) for after, truth in outcomes]
+        if command.kind in _ENDED_BY_FAILURE and not self._tolerant:
+            for after, truth in outcomes:
+                after.ended = after.ended or (truth is Truth.NO and "e" in after.options)
         return outcomes
+
+    @contextmanager
+    def _tolerating(self, is_tested: bool = True) -> Iterator[None]:
+        """Read commands whose failure does not end the script with `set -e`, because it is tested."""
+        before, self._tolerant = self._tolerant, self._tolerant or is_tested
+        try:
+            yield
+        finally:
+            self._tolerant = before
 
     def _command(self, node: SyntaxNode, world: World) -> Outcomes:
         readers: dict[str, Callable[[SyntaxNode, World], Outcomes]] = {
@@ -208,7 +222,7 @@ class Evaluator:
         if node.kind == "CallExpr":
             return self._call(node, world)
         if node.kind not in readers:
-            self._note(node.location, f"`{self._expander.raw(node)[:60]}` is not read", unread=True)
+            self._note(node.location, f"`{node.raw[:60]}` is not read", unread=True)
             return [(world, Truth.OPEN)]
         return readers[node.kind](node, world)
 
@@ -217,7 +231,9 @@ class Evaluator:
         if not conditions:
             return self._statements(node.children("Then"), world)
         outcomes: Outcomes = []
-        for after, truth in self._statements(conditions, world):
+        with self._tolerating():
+            tested = self._statements(conditions, world)
+        for after, truth in tested:
             if not after.running:
                 outcomes.append((after, truth))
                 continue
@@ -255,7 +271,7 @@ class Evaluator:
         return found
 
     def _loop(self, node: SyntaxNode, world: World) -> Outcomes:
-        return Loops(self._expander, self._statements, self._note).read(node, world)
+        return Loops(self._expander, self._statements, self._tolerating, self._note).read(node, world)
 
     def _joined_commands(self, node: SyntaxNode, world: World) -> Outcomes:
         left, right, operator = node.child("X"), node.child("Y"), node.text("Op")
@@ -264,7 +280,9 @@ class Evaluator:
         if operator not in ("&&", "||"):
             return self._pipeline(left, right, world)
         outcomes: Outcomes = []
-        for after, truth in self._statement(left, world):
+        with self._tolerating():
+            tested = self._statement(left, world)
+        for after, truth in tested:
             if not after.running:
                 outcomes.append((after, truth))
                 continue
@@ -284,7 +302,8 @@ class Evaluator:
         """Each command of a pipeline runs in a process of its own."""
         first, second = world.copy(), world.copy()
         first.output = Expansion(text="")
-        second.input = _printed_by(self._statement(left, first))
+        with self._tolerating():
+            second.input = _printed_by(self._statement(left, first))
         return self._after(self._statement(right, second), world)
 
     def _subshell(self, node: SyntaxNode, world: World) -> Outcomes:
@@ -333,7 +352,7 @@ class Evaluator:
             for assign in assigns:
                 assign_variable(assign, world, self._expander)
             # The status of an assignment is that of the command in it.
-            runs = any(_SUBSTITUTION.search(self._expander.raw(assign)) for assign in assigns)
+            runs = any(_SUBSTITUTION.search(assign.raw) for assign in assigns)
             return [(world, Truth.OPEN if words else Truth.RAN if runs else Truth.YES)]
         own = world.copy()
         for assign in assigns:
@@ -357,7 +376,7 @@ class Evaluator:
             "mapfile": builtin_commands.mapfile,
             "readarray": builtin_commands.mapfile,
             "trap": self._trap,
-            "getopts": builtin_commands.read_unknown,
+            "getopts": builtin_commands.getopts,
             "printf": builtin_commands.printf,
             "echo": builtin_commands.echo,
             "break": builtin_commands.leave_loop,
@@ -375,9 +394,9 @@ class Evaluator:
         if name == "false":
             return [(world, Truth.NO)]
         if name == "[" and arguments[-1].text == "]":
-            return [(world, evaluate_test(arguments[1:-1]))]
+            return [(world, evaluate_test(arguments[1:-1], world))]
         if name == "test":
-            return [(world, evaluate_test(arguments[1:]))]
+            return [(world, evaluate_test(arguments[1:], world))]
         if name in ("eval", "source", "."):
             return _with_own_variables(call, lambda: commands[name](arguments, world, where))
         if name in commands:
@@ -450,12 +469,12 @@ class Evaluator:
 
     def _script_of(self, call: Call) -> bool:
         """Read the script that a command starts: a file, a string, or the input of a shell."""
-        arguments, inner = call.arguments, call.own.copy()
-        inner.output = None
+        arguments, inner = call.arguments, call.own.child()
         if arguments[0].text.endswith(".sh") and self._other_script(arguments, inner):
             return True
         kind, position = shell_script(arguments) or ("", 0)
         if kind == "-c":
+            inner.script = arguments[position + 1].text if position + 1 < len(arguments) else "bash"
             inner.arguments = tuple(arguments[position + 2 :])
             self._nested(arguments[position], inner, arguments[position].where)
         elif kind == "file":
@@ -502,7 +521,6 @@ class Evaluator:
         if text is None:
             return False
         world.arguments = tuple(arguments[1:])
-        world.variables = {name: value for name, value in world.variables.items() if value.exported}
         self._nested(text, world, arguments[0].where)
         return True
 

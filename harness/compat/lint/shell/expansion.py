@@ -12,7 +12,9 @@ from dataclasses import replace
 from harness.compat.lint.shell.arithmetic import Arithmetic, UnknownNumberError
 from harness.compat.lint.shell.braces import expand_braces
 from harness.compat.lint.shell.escapes import decoded
+from harness.compat.lint.shell.escapes import quoted as shell_quoted
 from harness.compat.lint.shell.glob_pattern import GlobPattern, TooMuchWorkError, parse_glob
+from harness.compat.lint.shell.regular_expression import match_groups
 from harness.compat.lint.shell.syntax_tree import SyntaxNode, parse_bash
 from harness.compat.lint.shell.values import (
     MAX_TEXT,
@@ -26,7 +28,7 @@ from harness.compat.lint.shell.values import (
 )
 from harness.compat.lint.shell.word_splitting import DEFAULT_IFS, split_fields
 from harness.compat.lint.shell.world import World
-from harness.errors import InputError
+from harness.errors import InputError, Location
 
 _ESCAPE = re.compile(r"\\(\r?\n|.|\Z)", re.DOTALL)
 _ESCAPE_IN_QUOTES = re.compile(r"\\([$`\"\\\n])")
@@ -39,6 +41,8 @@ _ALONE = re.compile(r"\$\w+|\$\W|\$\{.*\}|\$\(.*\)|`[^`]*`", re.DOTALL)
 _NAMED = re.compile(r"\$\{?(\w+)")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 ALL_ELEMENTS = ("@", "*")
+#: What `${name@U}` and the like do, by the operator that does the same.
+_TRANSFORMATIONS = {"U": "^^", "u": "^", "L": ",,", "Q": "@Q"}
 #: Variables that bash or every login sets, and that have a value.
 SET_BY_BASH = frozenset(
     ("BASH_VERSION", "EUID", "HOME", "HOSTNAME", "LINENO", "OSTYPE", "PATH", "PPID", "PWD", "RANDOM")
@@ -49,30 +53,33 @@ MAX_NESTING = 60
 #: Texts that are parsed as arithmetic, each by a process.
 MAX_EXPRESSIONS = 20
 
+
+class UnusableExpansionError(Exception):
+    """An expansion with which bash does not execute the command: `${!name}` of a variable without a value."""
+
+
+class UnsetVariableError(UnusableExpansionError):
+    """A variable without a value, with which bash ends the script: `${name:?}`, or any with `set -u`."""
+
+
 Fields = tuple[ScriptValue, ...]
 
 
 class Expander:
-    """Expands the words of one script.
+    """Expands the words of a script.
 
-    source: the script's bytes, for the text of unknowns. substitute: the output of a command substitution, if
-    it can be known without executing it. expressions: counts the texts that were parsed as arithmetic.
+    substitute: the output of a command substitution, if it can be known without executing it. expressions:
+    counts the texts that were parsed as arithmetic.
     """
 
     def __init__(
         self,
-        source: bytes,
         substitute: Callable[[SyntaxNode, World], Expansion | None],
         expressions: Iterator[int],
     ) -> None:
-        self._source = source
         self._substitute = substitute
         self._expressions = expressions
         self._depth = 0
-
-    def raw(self, node: SyntaxNode) -> str:
-        """The text of a node as written."""
-        return self._source[node.span].decode("utf-8", "replace")
 
     def text(self, word: SyntaxNode | None, world: World) -> Expansion:
         """The value of a word that is not split, as in an assignment. Only a run knows what `~` means."""
@@ -87,13 +94,20 @@ class Expander:
     def fields(self, word: SyntaxNode, world: World) -> Fields:
         """The words that a word becomes: none, one or several."""
         parts = word.children("Parts")
-        literal = "".join(part.text() if part.kind == "Lit" else "$" for part in parts)
-        if "{" in literal and all(part.kind == "Lit" for part in parts):
-            texts = (_unescaped(text, quoted=False) for text in expand_braces(literal))
-            return tuple(ScriptValue(text=text, where=word.location) for text in texts)
+        if any("{" in part.text() for part in parts if part.kind == "Lit"):
+            every = [part.text() if part.kind == "Lit" else part for part in parts]
+            return tuple(
+                field
+                for choice in expand_braces(every)
+                for field in self._word_fields([_part_of(word, one) for one in choice], word.location, world)
+            )
+        return self._word_fields(parts, word.location, world)
+
+    def _word_fields(self, parts: Sequence[SyntaxNode], where: Location, world: World) -> Fields:
+        """The words that the parts of one become, without braces to expand."""
         fields: list[ScriptValue] = []
         current: Expansion | None = None
-        for part in word.children("Parts"):
+        for part in parts:
             pieces = self._part_fields(part, world)
             if pieces is None and part.kind == "Lit" and not _unescaped(part.text(), quoted=False):
                 continue
@@ -103,12 +117,12 @@ class Expander:
             for index, piece in enumerate(pieces):
                 if index:
                     if current is not None:
-                        fields.append(placed(current, word.location))
+                        fields.append(placed(current, where))
                     current = None
                 if piece is not None:
                     current = piece if current is None else current + piece
         if current is not None:
-            fields.append(placed(current, word.location))
+            fields.append(placed(current, where))
         return tuple(fields)
 
     def all_fields(self, words: Sequence[SyntaxNode], world: World) -> list[ScriptValue]:
@@ -148,6 +162,21 @@ class Expander:
         except TooMuchWorkError:
             return None
 
+    def matches_expression(self, pattern: SyntaxNode | None, value: Expansion, world: World) -> bool | None:
+        """Whether a regular expression matches; None if it is not known. `$BASH_REMATCH` has its groups."""
+        pieces, unknown = self._pieces(pattern, world)
+        found = None if unknown or value.unknown else match_groups(pieces, value.text)
+        where = pattern.location if pattern is not None else Location("")
+        name = "BASH_REMATCH"
+        if isinstance(found, tuple):
+            world.assign(name, tuple(ScriptValue(text=text, where=where) for text in found), where)
+            return True
+        if found is False:
+            world.assign(name, (), where)
+        else:
+            world.assign(name, Expansion(text=f"${{{name}[@]}}", unknown=name), where)
+        return found
+
     def _anchor(self, replacement: SyntaxNode) -> str:
         """The `#` or `%` of `${name/#pattern/text}`, which matches at the start or end only; or ""."""
         word = replacement.child("Orig")
@@ -162,16 +191,21 @@ class Expander:
 
         skip: characters at its start that are not a part of the pattern.
         """
+        pieces, unknown = self._pieces(word, world, skip=skip)
+        return (None, unknown) if unknown else (parse_glob(pieces), "")
+
+    def _pieces(
+        self, word: SyntaxNode | None, world: World, *, skip: int = 0
+    ) -> tuple[list[tuple[str, bool]], str]:
+        """The texts of a pattern, each with whether it is quoted; and what of them is unknown, or ""."""
         pieces: list[tuple[str, bool]] = []
         for part in word.children("Parts") if word is not None else ():
-            quoted = part.kind in ("SglQuoted", "DblQuoted")
-            if not quoted and part.kind not in ("Lit", "ParamExp"):
-                return None, self.raw(part)
+            is_quoted = part.kind in ("SglQuoted", "DblQuoted")
             value = Expansion(text=part.text()) if part.kind == "Lit" else self._part_text(part, world)
             if value.unknown:
-                return None, value.unknown
-            pieces.append((value.text if pieces else value.text[skip:], quoted))
-        return parse_glob(pieces), ""
+                return [], value.unknown
+            pieces.append((value.text if pieces else value.text[skip:], is_quoted))
+        return pieces, ""
 
     def number_in(self, value: Expansion, world: World, depth: int = 0) -> int:
         """The number in a text, which can be the name of a variable or an expression; UnknownNumberError."""
@@ -187,9 +221,9 @@ class Expander:
             return _number_of_base(based["digits"], int(based["base"]))
         if _NAME.fullmatch(text):
             found = world.text(text)
-            if found is None:
+            if found is None and not world.is_absent(text):
                 raise UnknownNumberError(text)
-            return self.number_in(found, world, depth + 1)
+            return self.number_in(found or Expansion(text=""), world, depth + 1)
         if next(self._expressions) >= MAX_EXPRESSIONS:
             raise UnknownNumberError(text)
         try:
@@ -214,9 +248,9 @@ class Expander:
                 try:
                     return Expansion(text=str(self.number(part.child("X"), world)))
                 except UnknownNumberError as error:
-                    return Expansion(text=self.raw(part), unknown=str(error) or self.raw(part))
+                    return Expansion(text=part.raw, unknown=str(error) or part.raw)
             case "ParamExp":
-                found = self._parameter(part, world)
+                found = self._parameter(part, world, quoted=quoted)
                 return found if isinstance(found, Expansion) else joined(found, " ")
             case "ProcSubst":
                 # Its value is the name of a pipe; the command may start a program.
@@ -233,7 +267,8 @@ class Expander:
         """
         if part.kind == "DblQuoted":
             inner = part.children("Parts")
-            if len(inner) == 1 and inner[0].kind == "ParamExp" and _is_every_element(inner[0]):
+            is_list = len(inner) == 1 and inner[0].kind == "ParamExp"
+            if is_list and (_is_every_element(inner[0]) or inner[0].text("Names") == "@"):
                 found = self._parameter(inner[0], world)
                 if not isinstance(found, Expansion):
                     return found
@@ -248,7 +283,9 @@ class Expander:
         found = self._parameter(part, world) if part.kind == "ParamExp" else self._part_text(part, world)
         if isinstance(found, Expansion):
             return self._split(found, world.separators, whole=part.kind != "ArithmExp")
-        return [piece for element in found for piece in self._split(element, world.separators, whole=True)]
+        # An element without words still ends the word before it.
+        split = [self._split(element, world.separators, whole=True) or [None] for element in found]
+        return [piece for pieces in split for piece in pieces]
 
     def _chosen_word(self, node: SyntaxNode, world: World) -> SyntaxNode | None:
         """The word with quotes that takes the place of a parameter, as in `${name:+"$name"}`."""
@@ -302,26 +339,31 @@ class Expander:
         return found
 
     def _unknown(self, node: SyntaxNode, name: str = "") -> Expansion:
-        raw = self.raw(node)
+        raw = node.raw
         return Expansion(text=raw, unknown=name or raw)
 
-    def _parameter(self, node: SyntaxNode, world: World) -> Expansion | Fields:
+    def _parameter(self, node: SyntaxNode, world: World, *, quoted: bool = False) -> Expansion | Fields:
         self._depth += 1
         try:
             if self._depth > MAX_NESTING:
                 raise TooLargeError("expansions are nested too deeply")
-            return self._expanded(node, world)
+            return self._expanded(node, world, quoted=quoted)
         finally:
             self._depth -= 1
 
-    def _expanded(self, node: SyntaxNode, world: World) -> Expansion | Fields:
+    def _expanded(self, node: SyntaxNode, world: World, *, quoted: bool) -> Expansion | Fields:
         name_node = node.child("Param")
         name = name_node.text() if name_node is not None else ""
         if node.flag("Excl"):
             pointed = world.text(name)
             variable = world.variable(name)
             if _is_every_element(node) and variable is not None:
-                return self._keys(variable)
+                return tuple(ScriptValue(text=key, where=variable.where) for key in variable.keys)
+            if node.text("Names"):
+                found = sorted(one for one in world.variables if one.startswith(name))
+                return tuple(ScriptValue(text=one, where=node.location) for one in found)
+            if pointed is None and world.is_absent(name):
+                raise UnusableExpansionError(name)
             if pointed is None or pointed.unknown or node.child("Index") is not None:
                 return self._unknown(node, name)
             name = pointed.text
@@ -329,17 +371,27 @@ class Expander:
             return self._elements(node, name, world)
         value = self._scalar(node, name, world)
         if node.flag("Length"):
+            if value is None and world.is_absent(name):
+                return self._nothing(name, world, "0")
             if value is None or value.unknown:
                 return self._unknown(node, name)
             return Expansion(text=str(len(value.text)))
         operation = node.child("Exp")
         if operation is not None:
-            return self._operation(node, operation, name, value, world)
+            return self._operation(node, operation, name, value, world, quoted=quoted)
+        if value is None and world.is_absent(name):
+            return self._nothing(name, world)
         if value is None:
             return self._unknown(node, name)
         if node.child("Slice") is not None or node.child("Repl") is not None:
             return self._cut(node, value, world)
         return value
+
+    def _nothing(self, name: str, world: World, text: str = "") -> Expansion:
+        """What a variable that has no value expands to; with `set -u`, bash ends the script instead."""
+        if "u" in world.options:
+            raise UnsetVariableError(name)
+        return Expansion(text=text)
 
     def _scalar(self, node: SyntaxNode, name: str, world: World) -> Expansion | None:
         index = node.child("Index")
@@ -349,8 +401,11 @@ class Expander:
         variable = world.variable(name)
         if variable is None:
             return world.text(name) if name == "BASH_SOURCE" else None
-        element = variable.element(self._index(index, variable, world))
-        return element if element is not None or node.child("Exp") is not None else Expansion(text="")
+        place = self._index(index, variable, world)
+        element = variable.element(place)
+        if element is None and node.child("Exp") is None:
+            return self._nothing(f"{name}[{place}]", world)
+        return element
 
     def _index(self, index: SyntaxNode, variable: Variable | None, world: World) -> str:
         if variable is not None and not isinstance(variable.value, (tuple, Expansion, Sparse)):
@@ -360,19 +415,13 @@ class Expander:
         except UnknownNumberError:
             return self.text(index, world).text
 
-    def _keys(self, variable: Variable) -> Fields:
-        if isinstance(variable.value, Expansion):
-            keys = ["0"]
-        elif isinstance(variable.value, tuple):
-            keys = [str(number) for number in range(len(variable.value))]
-        else:
-            keys = list(variable.value)
-        return tuple(ScriptValue(text=key, where=variable.where) for key in keys)
-
     def _elements(self, node: SyntaxNode, name: str, world: World) -> Expansion | Fields:
         if name in ALL_ELEMENTS:
             # The script's own arguments: as it stands, it gets none.
             elements = world.arguments or ()
+            if node.child("Slice") is not None:
+                # `${@:0}` begins with the name of the script.
+                elements = (ScriptValue(text=world.script, where=node.location), *elements)
         else:
             variable = world.variable(name)
             if variable is not None and isinstance(variable.value, Expansion) and variable.value.unknown:
@@ -386,9 +435,9 @@ class Expander:
                 start, length = self._bounds(cut, world)
             except UnknownNumberError as error:
                 return self._unknown(node, str(error))
-            offset = max(start - 1, 0) if name in ALL_ELEMENTS and start >= 0 else start
-            offset = max(len(elements) + offset, 0) if offset < 0 else offset
-            elements = elements[offset:][:length] if length is None or length >= 0 else ()
+            offset = len(elements) + start if start < 0 else start
+            is_possible = offset >= 0 and (length is None or length >= 0)
+            elements = elements[offset:][:length] if is_possible else ()
         changed = self._changed_elements(node, name, elements, world)
         return joined(changed, world.separators[:1]) if _quoted_star(node, name) else changed
 
@@ -408,26 +457,40 @@ class Expander:
         return elements
 
     def _operation(
-        self, node: SyntaxNode, operation: SyntaxNode, name: str, value: Expansion | None, world: World
+        self,
+        node: SyntaxNode,
+        operation: SyntaxNode,
+        name: str,
+        value: Expansion | None,
+        world: World,
+        *,
+        quoted: bool = False,
     ) -> Expansion:
         operator = operation.text("Op")
         if value is None and name in SET_BY_BASH:
             value = self._unknown(node, name)
         missing = value is None or (operator.startswith(":") and not value.text and not value.unknown)
+        is_absent = value is None and world.is_absent(name)
         match operator.lstrip(":"):
             case "-" | "=" | "?":
                 if not missing and value is not None:
                     return value
+                if operator.endswith("?") and (is_absent or value is not None):
+                    raise UnsetVariableError(name)
                 if operator.endswith("?"):
                     return self._unknown(node, name)
-                default = self.text(operation.child("Word"), world)
+                default = self._replacement(operation.child("Word"), world, quoted=quoted)
                 if operator.endswith("="):
                     world.assign(name, default, node.location)
                 return default
             case "+":
                 if value is None:
                     return Expansion(text="")
-                return Expansion(text="") if missing else self.text(operation.child("Word"), world)
+                if missing:
+                    return Expansion(text="")
+                return self._replacement(operation.child("Word"), world, quoted=quoted)
+        if is_absent:
+            return self._nothing(name, world)
         if value is None or value.unknown:
             return self._unknown(node, name)
         if operator in ("#", "##", "%", "%%"):
@@ -443,9 +506,31 @@ class Expander:
             "^": lambda text: text[:1].upper() + text[1:],
             ",": lambda text: text[:1].lower() + text[1:],
         }
-        if operator in cases:
+        word = operation.child("Word")
+        if operator == "@":
+            operator, word = _TRANSFORMATIONS.get(self.text(word, world).text, ""), None
+        if operator == "@Q":
+            return replace(value, text=shell_quoted(value.text))
+        if operator in cases and (word is None or not word.children("Parts")):
             return replace(value, text=cases[operator](value.text))
+        pattern, _ = self._pattern(word, world)
+        if operator in cases and pattern is not None:
+            return replace(value, text=_changed_letters(value.text, pattern, cases[operator], operator))
         return self._unknown(node, name)
+
+    def _replacement(self, word: SyntaxNode | None, world: World, *, quoted: bool) -> Expansion:
+        """The word of `${name:-word}`; single quotes are ordinary characters inside of double quotes."""
+        if not quoted or word is None:
+            return self.text(word, world)
+        parts = word.children("Parts")
+        if any(part.kind == "SglQuoted" and re.search(r"[$`\\\\]", part.text()) for part in parts):
+            return Expansion(text=word.raw, unknown=word.raw)
+        return joined(
+            Expansion(text=part.raw)
+            if part.kind == "SglQuoted"
+            else self._part_text(part, world, quoted=part.kind == "Lit")
+            for part in parts
+        )
 
     def _cut(self, node: SyntaxNode, value: Expansion, world: World) -> Expansion:
         """`${name:offset:length}` or `${name/pattern/text}`."""
@@ -458,6 +543,8 @@ class Expander:
             except UnknownNumberError as error:
                 return self._unknown(node, str(error))
             text = value.text[start:] if start >= 0 or -start <= len(value.text) else ""
+            if length is not None and length < 0 and -length > len(text):
+                return self._unknown(node)
             return replace(value, text=text if length is None else text[:length])
         assert replacement is not None
         anchor = self._anchor(replacement)
@@ -484,6 +571,17 @@ class Expander:
             self.number(offset, world) if offset is not None else 0,
             self.number(length, world) if length is not None else None,
         )
+
+
+def _part_of(word: SyntaxNode, part: str | SyntaxNode) -> SyntaxNode:
+    """A part of the word, which braces were expanded in."""
+    return word.literal(part) if isinstance(part, str) else part
+
+
+def _changed_letters(text: str, pattern: GlobPattern, change: Callable[[str], str], operator: str) -> str:
+    """`${name^^pattern}`: the letters that match are changed; the first one only for `^` and `,`."""
+    count = len(text) if len(operator) == 2 else 1
+    return "".join(change(one) if pattern.matches(one) else one for one in text[:count]) + text[count:]
 
 
 def _is_every_element(node: SyntaxNode) -> bool:

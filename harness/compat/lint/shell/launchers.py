@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -79,10 +80,13 @@ def command_lines(arguments: Sequence[ScriptValue]) -> Iterator[ScriptValue]:
 
 def xargs_commands(arguments: Sequence[ScriptValue], text: Expansion | None) -> list[list[ScriptValue]]:
     """The commands that `xargs` runs for its input, which is None if it is not known."""
-    position, mark = 1, ""
+    position, mark, count = 1, "", 0
     while position < len(arguments) and arguments[position].text.startswith("-"):
         option = arguments[position].text
         position += 1
+        value = option[2:] or (arguments[position].text if position < len(arguments) else "")
+        if option[:2] == "-n" and value.isdigit():
+            count = int(value)
         if option[:2] in ("-I", "-n", "-P", "-d", "-L") and len(option) == 2:
             mark = arguments[position].text if option == "-I" and position < len(arguments) else mark
             position += 1
@@ -92,14 +96,25 @@ def xargs_commands(arguments: Sequence[ScriptValue], text: Expansion | None) -> 
     if not command:
         return []
     unknown = ScriptValue(text="$(xargs)", unknown="xargs", whole=True, where=arguments[0].where)
-    if text is None or text.unknown or "-n" in [one.text for one in arguments[1:position]]:
+    if text is None or text.unknown:
         if not mark:
             return [[*command, unknown]]
         return [[_with(word, mark, "$(xargs)", "xargs") for word in command]]
     if not mark:
-        return [[*command, *(ScriptValue(text=word, where=unknown.where) for word in text.text.split())]]
+        words = [ScriptValue(text=word, where=unknown.where) for word in _input_words(text.text)]
+        together = max(count or len(words), 1)
+        starts = range(0, max(len(words), 1), together)[:MAX_LINES]
+        return [[*command, *words[start : start + together]] for start in starts]
     lines = [line.strip() for line in text.text.splitlines() if line.strip()]
     return [[_with(word, mark, line, "") for word in command] for line in lines[:MAX_LINES]]
+
+
+def _input_words(text: str) -> list[str]:
+    """The words that `xargs` reads: quotes and backslashes keep what is between them together."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
 
 
 def _with(word: ScriptValue, mark: str, text: str, unknown: str) -> ScriptValue:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from harness.compat.lint.shell.arithmetic import UnknownNumberError
@@ -26,15 +27,20 @@ class Noting(Protocol):
 
 
 class Loops:
-    """Reads loops. expander: that of the script which has the loop. statements: reads statements."""
+    """Reads loops. expander: that of the script which has the loop. statements: reads statements.
+
+    tolerating: a context in which failures do not end the script.
+    """
 
     def __init__(
         self,
         expander: Expander,
         statements: Callable[[Sequence[SyntaxNode], World], Outcomes],
+        tolerating: Callable[[], AbstractContextManager[None]],
         note: Noting,
     ) -> None:
         self._expander, self._statements, self._note = expander, statements, note
+        self._tolerating = tolerating
 
     def read(self, node: SyntaxNode, world: World) -> Outcomes:
         """The outcomes of `for`, `while` and `until`."""
@@ -95,7 +101,8 @@ class Loops:
     def _while(self, node: SyntaxNode, world: World) -> Outcomes:
         left: Outcomes = []
         for _ in range(MAX_ITERATIONS):
-            found = self._statements(node.children("Cond"), world)
+            with self._tolerating():
+                found = self._statements(node.children("Cond"), world)
             world, truth = found[0] if len(found) == 1 else (merged([one for one, _ in found]), Truth.OPEN)
             known = truth.negated().known if node.flag("Until") else truth.known
             if known is False or not world.running:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from posixpath import normpath
 
 from harness.compat.lint.shell.expansion import Expander
@@ -12,6 +13,8 @@ from harness.compat.lint.shell.syntax_tree import SyntaxNode
 from harness.compat.lint.shell.values import Expansion
 from harness.compat.lint.shell.world import World
 
+#: What `<<-EOF` leaves out at the start of each line.
+_TABS = re.compile(r"^\t+", re.MULTILINE)
 _OUTPUTS = (">", ">>", ">|", "&>", "&>>")
 
 
@@ -56,7 +59,10 @@ def redirections_of(
         operator, body, descriptor = node.text("Op"), node.child("Hdoc"), node.child("N")
         word = node.child("Word")
         if body is not None:
-            found = _with_input(found, expander.text(body, world))
+            text = expander.text(body, world)
+            if operator == "<<-":
+                text = replace(text, text=_TABS.sub("", text.text))
+            found = _with_input(found, text)
         elif operator == "<<<":
             found = _with_input(found, expander.text(word, world) + Expansion(text="\n"))
         elif operator == "<" and word is not None:

@@ -12,7 +12,8 @@ import re
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -26,20 +27,53 @@ PARSE_TIMEOUT_S = 1.5
 _MESSAGE = re.compile(r"(?:<standard input>:)?(?P<line>\d+):(?P<column>\d+):(?P<why>[^\n]*)")
 # A key of an associative array with a point, which shfmt takes for arithmetic: `[trainer.nnodes]=2`.
 _KEYED_ELEMENT = re.compile(rb"(?P<start>[\w(\s])\[(?P<key>[A-Za-z_][\w/@-]*\.[\w./@-]*)\](?=\+?=|\})")
+# One whose words shfmt takes for arithmetic: `${names[two words]}`.
+_KEY_OF_WORDS = re.compile(
+    rb"(?:(?<=[\w(])|(?<=\s))\[(?P<key>[\w./@-]+(?:[ /@.:-]+[\w./@-]+)+)\](?=\+?=|[}:+\-#%/^,@])"
+)
+_BACKSLASH_IN_COMMENT = re.compile(rb"(?:^|[\s;])#[^\n]*\\(?=\r?\n)", re.MULTILINE)
+_BRACKETS = re.compile(rb"[()]")
+#: How often a script that shfmt refuses is written otherwise.
+MAX_REPAIRS = 20
 _ENVIRONMENT = {"GOMEMLIMIT": "200MiB", "GOMAXPROCS": "1"}
 
 
-class SyntaxNode:
-    """A node of shfmt's typed tree.
+@dataclass(frozen=True, kw_only=True)
+class ScriptText:
+    """The bytes that a tree was made of. file: the script, for locations.
 
-    file: the script, for locations. place: the location of all nodes of a script that is a string inside
-    another script.
+    place: the location of all nodes of a script that is a string inside another script. edits: where bytes
+    were inserted that the script does not have, as (offset in `source`, their number).
     """
 
-    __slots__ = ("_data", "_file", "_place")
+    source: bytes
+    file: str
+    place: Location | None = None
+    edits: tuple[tuple[int, int], ...] = ()
 
-    def __init__(self, data: Mapping[str, JsonValue], file: str, place: Location | None = None) -> None:
-        self._data, self._file, self._place = data, file, place
+    def original(self, offset: int) -> int:
+        """The offset in the script of an offset in `source`."""
+        return offset - sum(count for place, count in self.edits if place < offset)
+
+    def location(self, offset: int, line: int, column: int) -> Location:
+        """The location in the script; columns of shfmt count bytes, those of a location count characters."""
+        if self.place is not None:
+            return self.place
+        start = self.source.rfind(b"\n", 0, offset) + 1
+        before = self.source[start:offset]
+        if before.isascii() and not self.edits:
+            return Location(self.file, line, column)
+        inserted = sum(count for place, count in self.edits if start <= place < offset)
+        return Location(self.file, line, len(before.decode("utf-8", "replace")) + 1 - inserted)
+
+
+class SyntaxNode:
+    """A node of shfmt's typed tree. script: the text that the tree was made of."""
+
+    __slots__ = ("_data", "_script")
+
+    def __init__(self, data: Mapping[str, JsonValue], script: ScriptText) -> None:
+        self._data, self._script = data, script
 
     @property
     def kind(self) -> str:
@@ -49,26 +83,36 @@ class SyntaxNode:
     @property
     def location(self) -> Location:
         """File, line and column of the node; line and column count from 1."""
-        if self._place is not None:
-            return self._place
-        position = self._data.get("Pos")
-        if not isinstance(position, dict):
-            return Location(self._file)
-        line, column = position.get("Line"), position.get("Col")
-        return Location(
-            self._file, line if isinstance(line, int) else 0, column if isinstance(column, int) else 0
-        )
+        place, position = self._script.place, self._data.get("Pos")
+        if place is not None or not isinstance(position, dict):
+            return place or Location(self._script.file)
+        line, column, offset = position.get("Line"), position.get("Col"), position.get("Offset", 0)
+        if isinstance(line, int) and isinstance(column, int) and isinstance(offset, int):
+            return self._script.location(offset, line, column)
+        return Location(self._script.file)
+
+    @property
+    def raw(self) -> str:
+        """The text of the node as written."""
+        return self._script.source[slice(*self._written)].decode("utf-8", "replace")
+
+    def literal(self, text: str) -> SyntaxNode:
+        """A node of a text that stands in the place of this one."""
+        return SyntaxNode({**self._data, "Type": "Lit", "Value": text}, self._script)
 
     @property
     def span(self) -> slice:
         """The bytes of the script that the node covers."""
+        start, end = self._written
+        return slice(self._script.original(start), self._script.original(end))
+
+    @property
+    def _written(self) -> tuple[int, int]:
+        """Start and end in the text that the tree was made of."""
         start, end = (self._data.get(name) for name in ("Pos", "End"))
         first = start.get("Offset", 0) if isinstance(start, dict) else 0
         last = end.get("Offset", 0) if isinstance(end, dict) else 0
-        return slice(
-            first if isinstance(first, int) else 0,
-            last if isinstance(last, int) else 0,
-        )
+        return first if isinstance(first, int) else 0, last if isinstance(last, int) else 0
 
     def text(self, name: str = "Value") -> str:
         """A text field; "" if the node does not have it."""
@@ -82,14 +126,14 @@ class SyntaxNode:
     def child(self, name: str) -> SyntaxNode | None:
         """A field that is a node; None if the node does not have it."""
         value = self._data.get(name)
-        return SyntaxNode(value, self._file, self._place) if isinstance(value, dict) else None
+        return SyntaxNode(value, self._script) if isinstance(value, dict) else None
 
     def children(self, name: str) -> list[SyntaxNode]:
         """A field that is a list of nodes; empty if the node does not have it."""
         value = self._data.get(name)
         if not isinstance(value, list):
             return []
-        return [SyntaxNode(item, self._file, self._place) for item in value if isinstance(item, dict)]
+        return [SyntaxNode(item, self._script) for item in value if isinstance(item, dict)]
 
     def descendants(self) -> Iterator[SyntaxNode]:
         """This node and all below it, parents before their children."""
@@ -115,41 +159,103 @@ def parse_bash(text: str, file: str, place: Location | None = None) -> SyntaxNod
             fix="pass the script that contains the `python -m verl...` command",
         )
     try:
-        tree = _parsed(data, file)
+        tree, script = _parsed(ScriptText(source=data, file=file, place=place))
         ends = _continued_comments(tree)
         if ends:
-            changed = bytearray(data)
+            changed = bytearray(script.source)
             for end in ends:
                 changed[end] = ord(" ")
-            tree = _parsed(bytes(changed), file)
+            tree, script = _parsed(replace(script, source=bytes(changed)))
     except (subprocess.TimeoutExpired, RecursionError, MemoryError) as error:
         raise InputError(
             "this script cannot be parsed", where=Location(file), why="it is nested too deeply or too large"
         ) from error
-    return SyntaxNode(tree, file, place)
+    return SyntaxNode(tree, script)
 
 
-def _parsed(data: bytes, file: str) -> dict[str, JsonValue]:
-    """shfmt's tree; InputError if it refuses the script."""
-    done = subprocess.run(
-        [_shfmt(), "-ln", "bash", "--to-json"],
-        input=data,
-        capture_output=True,
-        timeout=PARSE_TIMEOUT_S,
-        env={**os.environ, **_ENVIRONMENT},
-        check=False,
-    )
-    if not done.returncode:
-        tree: dict[str, JsonValue] = json.loads(done.stdout)
-        return tree
-    message = _MESSAGE.match(done.stderr.decode("utf-8", "replace"))
-    if message is None:
-        # shfmt itself failed: it has no more memory.
-        raise MemoryError
-    keyed = _KEYED_ELEMENT.sub(rb'\g<start>["\g<key>"]', data)
-    if "zsh feature" in message["why"] and keyed != data:
-        return _parsed(keyed, file)
-    raise _syntax_error(message, file)
+def _parsed(script: ScriptText) -> tuple[dict[str, JsonValue], ScriptText]:
+    """shfmt's tree, and the text as it was written for shfmt; InputError if shfmt refuses it."""
+    refused: re.Match[str] | None = None
+    for _ in range(MAX_REPAIRS):
+        done = subprocess.run(
+            [_shfmt(), "-ln", "bash", "--to-json"],
+            input=script.source,
+            capture_output=True,
+            timeout=PARSE_TIMEOUT_S,
+            env={**os.environ, **_ENVIRONMENT},
+            check=False,
+        )
+        if not done.returncode:
+            tree: dict[str, JsonValue] = json.loads(done.stdout)
+            return tree, script
+        message = _MESSAGE.match(done.stderr.decode("utf-8", "replace"))
+        if message is None:
+            # shfmt itself failed: it has no more memory.
+            raise MemoryError
+        refused = message
+        changed = _written_otherwise(script, message)
+        if changed is None:
+            break
+        script = changed
+    assert refused is not None
+    raise _syntax_error(refused, script.file)
+
+
+def _written_otherwise(script: ScriptText, message: re.Match[str]) -> ScriptText | None:
+    """What bash reads in the same way and shfmt does not refuse here; None if nothing is known."""
+    source, lines = script.source, script.source.split(b"\n")
+    line = int(message["line"])
+    if "zsh feature" in message["why"]:
+        return _with_quotes(script, _KEYED_ELEMENT, 0, len(source))
+    if line > len(lines):
+        return None
+    start = sum(len(one) + 1 for one in lines[: line - 1])
+    if "arithmetic" in message["why"] or re.search(r"matching `\$?\(\(`", message["why"]):
+        quoted = _with_quotes(script, _KEY_OF_WORDS, start, start + len(lines[line - 1]))
+        if quoted is not None:
+            return quoted
+        # `((` without `))` is a command in two subshells, or a subshell in a substitution.
+        place = start + int(message["column"]) - 1
+        found = place if source.startswith(b"(((", place) else source.rfind(b"((", 0, place + 3)
+        is_command = source.startswith(b"(((", found) or _is_command(source, found)
+        return _inserted(script, [found + 1], b" ") if is_command else None
+    # A comment does not go on in the next line, also if a backslash is at its end.
+    places = [found.end() - 1 for found in _BACKSLASH_IN_COMMENT.finditer(source)]
+    changed = bytearray(source)
+    for place in [place for place in places if place < start][-1:] or places:
+        changed[place] = ord(" ")
+    return replace(script, source=bytes(changed)) if places else None
+
+
+def _is_command(source: bytes, place: int) -> bool:
+    """Whether the brackets `((` at a place are not closed by `))`, so bash takes them for commands."""
+    depth = 0
+    for found in _BRACKETS.finditer(source, place) if place >= 0 else ():
+        depth += 1 if found[0] == b"(" else -1
+        if depth == 1 and found[0] == b")":
+            return source[found.end() : found.end() + 1] != b")"
+    return False
+
+
+def _with_quotes(script: ScriptText, pattern: re.Pattern[bytes], start: int, end: int) -> ScriptText | None:
+    """The script with quotes around the keys of associative arrays; None if there are none to quote."""
+    places = [place for found in pattern.finditer(script.source, start, end) for place in found.span("key")]
+    return _inserted(script, places, b'"') if places else None
+
+
+def _inserted(script: ScriptText, places: Sequence[int], text: bytes) -> ScriptText:
+    """The script with a text at several places, which are in order."""
+    pieces, before = list[bytes](), 0
+    for place in places:
+        pieces += [script.source[before:place], text]
+        before = place
+    moved = [
+        (offset + sum(len(text) for place in places if place <= offset), count)
+        for offset, count in script.edits
+    ]
+    added = [(place + index * len(text), len(text)) for index, place in enumerate(places)]
+    source = b"".join([*pieces, script.source[before:]])
+    return replace(script, source=source, edits=tuple(sorted([*moved, *added])))
 
 
 def _continued_comments(tree: JsonValue) -> list[int]:

@@ -158,6 +158,46 @@ def _wc(words: Words, text: str) -> str | None:
     return f"{counts[words[0]]}\n" if len(words) == 1 and words[0] in counts else None
 
 
+def _sort(words: Words, text: str) -> str | None:
+    """`sort`, of numbers or lower case letters: the order of others depends on the language."""
+    options = set("".join(word[1:] for word in words if re.fullmatch(r"-[nru]+", word)))
+    lines = text.splitlines()
+    if len(words) != sum(word.startswith("-") for word in words) or not options <= set("nru"):
+        return None
+    if "n" in options and all(_INTEGER.fullmatch(line) for line in lines):
+        found = sorted(lines, key=lambda line: (int(line), line), reverse="r" in options)
+    elif "n" not in options and all(re.fullmatch(r"[a-z]*|\d*", line) for line in lines):
+        found = sorted(lines, reverse="r" in options)
+    else:
+        return None
+    return "".join(f"{line}\n" for line in (dict.fromkeys(found) if "u" in options else found))
+
+
+def _rev(words: Words, text: str) -> str | None:
+    return "".join(f"{line[::-1]}\n" for line in text.splitlines()) if not words else None
+
+
+def _paste(words: Words, text: str) -> str | None:
+    given = re.fullmatch(r"-s ?-?d ?(.)(?: -)?|-s -d ?(.)(?: -)?|-d ?(.) -s(?: -)?", " ".join(words))
+    mark = next(filter(None, given.groups()), "") if given else ""
+    return f"{mark.join(text.splitlines())}\n" if given else None
+
+
+def _awk(words: Words, text: str) -> str | None:
+    """`awk '{print $N}'`, also with `-F MARK`."""
+    given = re.fullmatch(
+        r"(?:-F ?(?P<mark>[^ .*+?|\\^$()\[\]{}]) )?\{ *print \$(?P<field>\d+|NF) *;? *\}", " ".join(words)
+    )
+    if given is None:
+        return None
+    lines = []
+    for line in text.splitlines():
+        fields = line.split(given["mark"]) if given["mark"] else line.split()
+        place = len(fields) if given["field"] == "NF" else int(given["field"])
+        lines.append(line if not place else fields[place - 1] if place <= len(fields) else "")
+    return "".join(f"{line}\n" for line in lines)
+
+
 def _xargs(words: Words, text: str) -> str | None:
     return f"{' '.join(text.split())}\n" if not words and not re.search(r"['\"\\]", text) else None
 
@@ -183,6 +223,10 @@ _FILTERS: dict[str, Callable[[Words, str], str | None]] = {
     "head": _head,
     "tail": _tail,
     "wc": _wc,
+    "sort": _sort,
+    "rev": _rev,
+    "paste": _paste,
+    "awk": _awk,
     "xargs": _xargs,
     "bc": _bc,
 }

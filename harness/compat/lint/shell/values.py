@@ -65,7 +65,19 @@ class Variable:
         """The elements of an array; a text is its only element."""
         if isinstance(self.value, Expansion):
             return (ScriptValue(text=self.value.text, unknown=self.value.unknown, where=self.where),)
-        return tuple(self.value.values()) if isinstance(self.value, Mapping) else self.value
+        if isinstance(self.value, Mapping):
+            return tuple(self.value[key] for key in self.keys)
+        return self.value
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of an array; those of an associative one in bash's order, that of its hash table."""
+        if isinstance(self.value, Expansion):
+            return ("0",)
+        if isinstance(self.value, Mapping):
+            keys = tuple(self.value)
+            return keys if isinstance(self.value, Sparse) else tuple(sorted(keys, key=_bucket))
+        return tuple(str(number) for number in range(len(self.value)))
 
     @property
     def numbered(self) -> dict[int, ScriptValue]:
@@ -92,6 +104,14 @@ class Variable:
     def as_script_value(self) -> ScriptValue:
         """The text, with the place of the assignment."""
         return ScriptValue(text=self.text.text, unknown=self.text.unknown, where=self.where)
+
+
+def _bucket(key: str) -> int:
+    """Where bash keeps a key (`hash_string` in its hashlib.c, which has 1,024 places for an array)."""
+    found = 2166136261
+    for byte in key.encode("utf-8", "surrogateescape"):
+        found = found * 16777619 & 0xFFFFFFFF ^ byte
+    return found & 1023
 
 
 def array_of(elements: Mapping[int, ScriptValue]) -> VariableValue:

@@ -27,7 +27,10 @@ class World:
     given from outside. hidden: the variables that the local ones of a function hide (None: there was none);
     it is None outside of functions. ended: `exit` was executed. returned: `return` was. left_loops: how many
     loops `break` leaves; continued: the last of them goes on with its next item, after `continue`.
-    references: variables that are names of others (`declare -n`). integers: those of `declare -i`.
+    references: variables that are names of others (`declare -n`). integers: those of `declare -i`. cases: "u"
+    or "l" for those of `declare -u` and `declare -l`. absent: names that the script has unset, or that it did
+    not export to this shell; others can be given from outside. options: those of `set`, such as `e` and `u`.
+    option_place: where in a word `getopts` goes on.
     input: what is left of the standard input, None if it is not known. output: what was printed, None if
     nobody reads it. files: the texts of files that the script writes.
     """
@@ -43,6 +46,10 @@ class World:
     continued: bool = False
     references: dict[str, str] = field(default_factory=dict)
     integers: frozenset[str] = frozenset()
+    cases: Mapping[str, str] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()
+    options: frozenset[str] = frozenset()
+    option_place: int = 0
     input: Expansion | None = None
     output: Expansion | None = None
     files: dict[str, Expansion] = field(default_factory=dict)
@@ -57,6 +64,24 @@ class World:
             files=dict(self.files),
             hidden=None if self.hidden is None else dict(self.hidden),
         )
+
+    def child(self) -> World:
+        """The world of a program that this script starts: it has the exported variables only."""
+        own = {name: variable for name, variable in self.variables.items() if variable.exported}
+        return World(
+            script=self.script,
+            variables=own,
+            arguments=(),
+            absent=self.absent | (self.variables.keys() - own.keys()),
+            files=dict(self.files),
+            input=self.input,
+        )
+
+    def forget(self, name: str) -> None:
+        """`unset NAME`."""
+        name = self._resolved(name)
+        self.variables.pop(name, None)
+        self.absent |= {name}
 
     @property
     def running(self) -> bool:
@@ -106,6 +131,7 @@ class World:
         name = self._resolved(name)
         before = self.variables.get(name)
         exported = before is not None and before.exported
+        self.absent -= {name}
         self.variables[name] = Variable(value=value, where=where, exported=exported)
 
     def export(self, name: str, *, exported: bool = True) -> None:
@@ -140,6 +166,10 @@ class World:
             return Expansion(text=str(len(self.arguments)))
         variable = self.variable(name)
         return variable.text if variable else None
+
+    def is_absent(self, name: str) -> bool:
+        """Whether a variable has no value, and cannot be given from outside."""
+        return self._resolved(name) in self.absent
 
     def _argument(self, index: int) -> Expansion | None:
         if self.arguments is None:
