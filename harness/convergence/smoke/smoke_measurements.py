@@ -52,11 +52,12 @@ class SmokeRun:
 class SmokeMeasurements:
     """The measurements of the checks `grpo` and `gspo`.
 
-    state: how the last training program ended; returncode and tail are set unless it is "measured".
+    state: how the last training program ended; returncode and tail are set unless it is "measured". With
+    "unsupported", tail is why the cell's packages cannot be trained like this.
     reference: digest of the reference set, "" if there is none. seconds_per_step: the median.
     """
 
-    state: Literal["measured", "hung", "crashed"]
+    state: Literal["measured", "hung", "crashed", "unsupported"]
     returncode: int = 0
     tail: str = ""
     algorithm: str

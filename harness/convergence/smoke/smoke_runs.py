@@ -61,7 +61,7 @@ def run(context: TaskContext) -> Measured[SmokeMeasurements]:
     reference = for_recipe(recipe.digest())
     trained: list[Trained] = []
     stops: dict[int, EarlyStop] = {}
-    failure: ProgramFailure | None = None
+    failure: ProgramFailure | Unsupported | None = None
     for seed in CANDIDATE_SEEDS:
         stop_file = context.workdir / f"stop-{seed}"
         watcher = Watcher(
@@ -102,7 +102,7 @@ def _early_decision(
 
 def _train(
     context: TaskContext, algorithm: str, seed: int, *more: str
-) -> tuple[list[Trained], ProgramFailure | None]:
+) -> tuple[list[Trained], ProgramFailure | Unsupported | None]:
     out = context.workdir / f"run-{seed}.jsonl"
     device = cell_device(context)
     ended = run_in_cell(
@@ -116,10 +116,8 @@ def _train(
     )
     telemetry = read(out)
     runs = [(int(run.header.get("seed", -1)), run) for run in telemetry.runs]
-    if isinstance(ended, ProgramFailure):
+    if isinstance(ended, (ProgramFailure, Unsupported)):
         return runs, ended
-    if isinstance(ended, Unsupported):
-        return runs, ProgramFailure(state="crashed", returncode=0, tail=ended.why, on=device)
     if [trained for trained, _ in runs] != [seed]:
         tail = "; ".join([f"it recorded {len(runs)} of 1 runs", *telemetry.problems])
         return runs, ProgramFailure(state="crashed", returncode=0, tail=tail, on=device)
@@ -139,7 +137,7 @@ def _measured(
     reference: ReferenceSet | None,
     trained: Sequence[Trained],
     stops: Mapping[int, EarlyStop],
-    failure: ProgramFailure | None,
+    failure: ProgramFailure | Unsupported | None,
 ) -> Measured[SmokeMeasurements]:
     header = _header(trained[0][1]) if trained else None
     device = header.device if header else DeviceFacts(device=cell_device(context))
@@ -147,8 +145,8 @@ def _measured(
     return Measured(
         measurements=SmokeMeasurements(
             state=failure.state if failure else "measured",
-            returncode=failure.returncode if failure else 0,
-            tail=failure.tail if failure else "",
+            returncode=failure.returncode if isinstance(failure, ProgramFailure) else 0,
+            tail=_tail(failure),
             algorithm=recipe.algorithm,
             recipe_digest=header.digest if header else recipe.digest(),
             recipe=header.recipe if header else {},
@@ -165,6 +163,12 @@ def _measured(
         artifacts={path.name: str(path) for path in sorted(context.workdir.glob("run-*.jsonl"))},
         environment={"versions": dict(header.versions) if header else {}, "device": to_json(device)},
     )
+
+
+def _tail(failure: ProgramFailure | Unsupported | None) -> str:
+    if isinstance(failure, Unsupported):
+        return failure.why
+    return failure.tail if failure else ""
 
 
 def _header(run: RecordedRun) -> SmokeHeader:
@@ -196,6 +200,8 @@ def _smoke_run(seed: int, run: RecordedRun, stopped: EarlyStop | None) -> SmokeR
 
 def judge(measured: SmokeMeasurements, _params: Mapping[str, Any]) -> Judgement:
     """Apply the decision rule to the recorded series and the reference set that the run was compared with."""
+    if measured.state == "unsupported":
+        return Judgement(status=Status.UNSUPPORTED, reasons=(measured.tail,))
     if measured.state != "measured":
         return _judge_failure(measured)
     reference = by_digest(measured.reference) or for_recipe(measured.recipe_digest)

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from harness.convergence.smoke import repeat_task
 from harness.convergence.smoke.smoke_recipe import TinyRecipe
-from harness.errors import InfrastructureError
+from harness.errors import InfrastructureError, NothingSelectedError
+from harness.numerics.loss.verl_configuration import verl_configuration
 
 _LOSS_NAMES = {"grpo": "vanilla", "gspo": "gspo"}
 
@@ -49,8 +50,10 @@ class Objective:
         self._loss_name = _LOSS_NAMES[recipe.algorithm]
         self._registered = self._loss_name in registry
         if not self._registered and recipe.algorithm == "gspo":
-            raise InfrastructureError(
-                f"verl {self.verl_version} has no GSPO loss", why="verl has it since 0.6.0"
+            raise NothingSelectedError(
+                f"verl {self.verl_version} has no GSPO loss",
+                why="verl has it since 0.6.0",
+                fix="omit this check for the cell, or use verl 0.6.0 or later",
             )
 
     def response_mask(self, tokens: Tensor) -> Tensor:
@@ -130,10 +133,10 @@ def _actor_config(recipe: TinyRecipe) -> Any:
         "use_dynamic_bsz": False,
     }
     try:
-        from verl.workers.config import ActorConfig, PolicyLossConfig
+        from verl.workers.config import ActorConfig, PolicyLossConfig  # noqa: F401
     except ImportError:  # 0.5.0 expects an omegaconf object
         from omegaconf import OmegaConf
 
         return OmegaConf.create({**values, "policy_loss": {"loss_mode": _LOSS_NAMES[recipe.algorithm]}})
-    known = {name: value for name, value in values.items() if name in ActorConfig.__dataclass_fields__}
-    return ActorConfig(**known, policy_loss=PolicyLossConfig(loss_mode=_LOSS_NAMES[recipe.algorithm]))
+    loss = PolicyLossConfig(loss_mode=_LOSS_NAMES[recipe.algorithm])
+    return verl_configuration("ActorConfig", {**values, "policy_loss": loss})

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from harness.errors import NothingSelectedError
 from harness.numerics.actor.actor_case import PROMPT, RESPONSE, UpdateSettings
+from harness.numerics.loss.verl_configuration import verl_configuration
 
 LEGACY = "verl.workers.actor.dp_actor"
 ENGINE = "verl.workers.engine.fsdp.transformer_impl"
@@ -100,8 +101,11 @@ class LegacyActor:
 
     name = "DataParallelPPOActor"
 
-    def __init__(self, model: Any, optimizer: Any, case: WorkerCase, _device: str) -> None:
+    def __init__(self, model: Any, optimizer: Any, case: WorkerCase, device: str) -> None:
         config = import_module("verl.workers.config")
+        if case.compute == "float32" and "dtype" not in config.FSDPEngineConfig.__dataclass_fields__:
+            # Up to 0.6.0 the actor always computes in bfloat16.
+            _without_autocast(model, device)
         self.micro = case.update.ppo_micro_batch_size_per_gpu
         self.temperature = case.update.temperature
         actor_settings = {
@@ -111,11 +115,11 @@ class LegacyActor:
             "use_torch_compile": False,
             "use_remove_padding": case.packed,
             "policy_loss": config.PolicyLossConfig(loss_mode=case.update.loss_mode),
-            "fsdp_config": config.FSDPEngineConfig(dtype=case.compute),
+            "fsdp_config": verl_configuration("FSDPEngineConfig", {"dtype": case.compute}),
             **_update_settings(case, "lr", "loss_mode"),
         }
         self.actor = import_module(LEGACY).DataParallelPPOActor(
-            _supported_config(config.FSDPActorConfig, actor_settings), model, optimizer
+            verl_configuration("FSDPActorConfig", actor_settings), model, optimizer
         )
 
     def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
@@ -163,10 +167,8 @@ class EngineActor:
             # In 0.7 the function has no parameter, in later releases the configuration of the model.
             patches(*[None for _ in signature(patches).parameters])
         if case.compute == "float32":
-            # 0.7 always computes in bfloat16, so autocast is switched off where the model starts.
-            model.register_forward_pre_hook(
-                lambda *_: import_module("torch").set_autocast_enabled(device, False)
-            )
+            # The engine of 0.7 always computes in bfloat16.
+            _without_autocast(model, device)
         self.engine = _plain_engine(
             engine_module.FSDPEngineWithLMHead, packed=case.packed, dp_size=case.dp_size
         )
@@ -186,7 +188,7 @@ class EngineActor:
             "policy_loss": config.PolicyLossConfig(loss_mode=case.update.loss_mode),
             **_update_settings(case, "lr", "grad_clip", "loss_mode"),
         }
-        actor = _supported_config(config.ActorConfig, actor_settings)
+        actor = verl_configuration("ActorConfig", actor_settings)
         self.loss = partial(import_module("verl.workers.utils.losses").ppo_loss, config=actor)
 
     def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
@@ -255,15 +257,13 @@ class EngineActor:
         return data
 
 
+def _without_autocast(model: Any, device: str) -> None:
+    """Switch autocast off where the model starts; verl's `with torch.autocast` restores it."""
+    model.register_forward_pre_hook(lambda *_: import_module("torch").set_autocast_enabled(device, False))
+
+
 def _update_settings(case: WorkerCase, *omitted: str) -> dict[str, object]:
     return {name: value for name, value in asdict(case.update).items() if name not in omitted}
-
-
-def _supported_config(config: Any, actor_settings: Mapping[str, object]) -> Any:
-    """A configuration with the given settings, without those that this release does not have."""
-    return config(
-        **{name: value for name, value in actor_settings.items() if name in config.__dataclass_fields__}
-    )
 
 
 def _plain_engine(engine: type[Any], *, packed: bool, dp_size: int) -> Any:

@@ -25,6 +25,7 @@ from harness.numerics.calibration.calibration_measurements import (
 )
 from harness.numerics.checks import FACETS
 from harness.numerics.loss import loss_check
+from harness.numerics.loss.loss_check import LossResult
 from harness.numerics.loss.loss_measurements import LossCaseOutcome, LossMeasured, LossStatus
 from harness.outcome import Judgement, Measured, Status, Tier
 from harness.serialisation import json_object
@@ -68,7 +69,7 @@ def _constants(context: TaskContext) -> DeviceConstants:
     return read_shape(DeviceConstants, out)
 
 
-def calibration(battery: LossMeasured | ProgramFailure, constants: DeviceConstants) -> CalibrationRecord:
+def calibration(battery: LossResult, constants: DeviceConstants) -> CalibrationRecord:
     """The calibration record: device, constants, and the budget of each group of cases."""
     measured = battery if isinstance(battery, LossMeasured) else None
     return CalibrationRecord(
@@ -102,7 +103,7 @@ def budgets(cases: Sequence[LossCaseOutcome]) -> tuple[BudgetGroup, ...]:
 
 def judge(measurements: CalibrationMeasured, _params: Mapping[str, Any]) -> Judgement:
     """Pass if everything was recorded; nothing is compared with a limit."""
-    if isinstance(measurements.loss, ProgramFailure):
+    if not isinstance(measurements.loss, LossMeasured):
         return loss_check.judge(measurements.loss, {})
     constants = measurements.calibration.constants
     beyond = [constant.constant for constant in constants if not constant.holds]

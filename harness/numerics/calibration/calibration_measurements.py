@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from harness.cell_program.program_run import ProgramFailure
+from harness.cell_program.program_run import ProgramFailure, Unsupported
 from harness.evidence import DeviceFacts
 from harness.measurements import measurement_format
 from harness.numerics.loss.loss_measurements import LossMeasured
@@ -64,7 +64,7 @@ class CalibrationRecord:
     schema: RecordSchema = field(default_factory=RecordSchema)
     device: DeviceFacts
     verl: str
-    state: Literal["measured", "hung", "crashed"]
+    state: Literal["measured", "hung", "crashed", "unsupported"]
     constants: tuple[DeviceConstant, ...]
     groups: tuple[BudgetGroup, ...]
 
@@ -74,7 +74,7 @@ class CalibrationMeasured:
     """The loss battery as measured, and the record."""
 
     state: Literal["calibrated"] = "calibrated"
-    loss: LossMeasured | ProgramFailure
+    loss: LossMeasured | ProgramFailure | Unsupported
     calibration: CalibrationRecord
 
 

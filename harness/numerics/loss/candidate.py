@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,13 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.errors import NothingSelectedError
 from harness.measurements import read_shape
 from harness.numerics.loss.cases.loss_case import LossCase, read_npz, write_npz
-from harness.numerics.loss.loss_measurements import LossProgramFacts
+from harness.numerics.loss.loss_measurements import UNCALLABLE, LossProgramFacts
+from harness.package import IMPORT_ROOT
 from harness.serialisation import to_json
 
 FORMAT = "npu-matrix-loss-results/1"
 LONGEST_MESSAGE = 400
+ADAPTERS = IMPORT_ROOT / "harness" / "numerics"
+"""The folder of the code that calls verl. An exception raised there is about the call, not about verl."""
 
 
 class UnsupportedCaseError(Exception):
@@ -54,15 +59,23 @@ def evaluate(
 
 
 def evaluate_one(candidate: Candidate, case: LossCase) -> CandidateResult:
-    """Evaluate one case. KeyboardInterrupt and SystemExit are not caught."""
+    """Evaluate one case. NothingSelectedError is not caught: it concerns all cases."""
     started = time.monotonic()
     try:
         checked = _checked(candidate(case))
     except UnsupportedCaseError as error:
         checked = CandidateResult(unsupported=_shortened(str(error)) or "the candidate does not offer this")
+    except NothingSelectedError:
+        raise
     except Exception as error:  # noqa: BLE001 - whatever a candidate raises is a verdict on it
-        checked = CandidateResult(error=f"raised {type(error).__name__}: {_shortened(str(error))}")
+        checked = CandidateResult(error=f"{_raised(error)}{type(error).__name__}: {_shortened(str(error))}")
     return replace(checked, seconds=time.monotonic() - started)
+
+
+def _raised(error: Exception) -> str:
+    """How the reason of an exception starts."""
+    innermost = traceback.extract_tb(error.__traceback__)[-1].filename
+    return UNCALLABLE if Path(innermost).is_relative_to(ADAPTERS) else "raised "
 
 
 def _checked(result: object) -> CandidateResult:

@@ -19,7 +19,13 @@ from harness.cell_program.self_test import judge_self_test, self_test_summary
 from harness.check import TaskContext
 from harness.errors import InfrastructureError
 from harness.evidence import evidence_of
-from harness.numerics.loss.loss_measurements import LOST, LossCaseOutcome, LossMeasured, LossStatus
+from harness.numerics.loss.loss_measurements import (
+    LOST,
+    UNCALLABLE,
+    LossCaseOutcome,
+    LossMeasured,
+    LossStatus,
+)
 from harness.outcome import Evidence, Judgement, Measured, Status
 from harness.package import IMPORT_ROOT
 from harness.serialisation import json_object
@@ -29,7 +35,10 @@ PROGRAM_TIMEOUT_S = 300.0
 REFERENCE_TIMEOUT_S = 120.0
 
 
-def run(context: TaskContext) -> Measured[LossMeasured | ProgramFailure]:
+LossResult = LossMeasured | ProgramFailure | Unsupported
+
+
+def run(context: TaskContext) -> Measured[LossResult]:
     """Write the battery, evaluate it in the cell, compute the reference in another process, and compare."""
     # Planning imports this module, but not numpy.
     from harness.numerics.loss.cases.loss_battery import DEFAULT_SEED, default_battery
@@ -51,9 +60,7 @@ def run(context: TaskContext) -> Measured[LossMeasured | ProgramFailure]:
         on=device,
         progress=progress_file(results),
     )
-    if isinstance(end, Unsupported):
-        raise InfrastructureError("the loss evaluation could not be set up in the cell", why=end.why)
-    if isinstance(end, ProgramFailure):
+    if isinstance(end, (ProgramFailure, Unsupported)):
         # No device was reported, so the only known evidence is that it ran on a CPU.
         return Measured(measurements=end, evidence=Evidence.CPU, artifacts={battery.name: battery.name})
     return _compare(context, seed, cases, battery, results, end.seconds)
@@ -61,7 +68,7 @@ def run(context: TaskContext) -> Measured[LossMeasured | ProgramFailure]:
 
 def _compare(
     context: TaskContext, seed: int, cases: Sequence[Any], battery: Path, results_file: Path, seconds: float
-) -> Measured[LossMeasured | ProgramFailure]:
+) -> Measured[LossResult]:
     # Planning imports this module, but not numpy.
     from harness.numerics.loss.candidate import load_facts, load_results
     from harness.numerics.loss.expected_result import load_expected, load_reference_facts
@@ -124,15 +131,20 @@ def _compute_references(context: TaskContext, battery: Path, out: Path, release:
         )
 
 
-def judge(measurements: LossMeasured | ProgramFailure, _params: Mapping[str, Any]) -> Judgement:
+def judge(measurements: LossResult, _params: Mapping[str, Any]) -> Judgement:
     """Pass if no required case fails, a case passes in every group that contains ill-posed cases, and every
     injected fault was caught."""
     if isinstance(measurements, ProgramFailure):
         return _judge_program_failure(measurements)
+    if isinstance(measurements, Unsupported):
+        return Judgement(status=Status.UNSUPPORTED, reasons=(measurements.why,))
     required = [case for case in measurements.cases if case.is_required]
     failed = [case for case in required if case.status is LossStatus.FAIL]
     if failed:
         return _judge_failed(failed, len(required), measurements.device.device)
+    uncallable = [case for case in required if _is_uncallable(case)]
+    if uncallable:
+        return _judge_uncallable(uncallable, len(required), measurements.verl)
     missed = judge_self_test(measurements.self_test)
     if missed:
         return missed
@@ -195,14 +207,43 @@ def _judge_failed(failed: Sequence[LossCaseOutcome], total: int, device: str) ->
     remedies = [REMEDIES[case.name] for case in failed if case.name in REMEDIES]
     if any(case.reasons[0].startswith(LOST) for case in failed):
         remedies.append(LOST_REMEDY)
-    kinds = ", ".join(sorted({case.kind for case in failed}))
-    remedies.append(
-        f"Evaluate the same battery with --device cpu. If {kinds} also fails there, verl's code is wrong; "
-        "otherwise the arithmetic of the device is wrong."
-    )
+    if any(_is_uncallable(case) for case in failed):
+        remedies.append(UNCALLABLE_REMEDY)
+    kinds = ", ".join(sorted({case.kind for case in failed if _has_value(case)}))
+    if kinds:
+        remedies.append(
+            f"Evaluate the same battery with --device cpu. If {kinds} also fails there, verl's code is "
+            "wrong; otherwise the arithmetic of the device is wrong."
+        )
     return Judgement(status=Status.FAIL, reasons=tuple(reasons), remedies=tuple(dict.fromkeys(remedies)))
 
 
+def _is_uncallable(case: LossCaseOutcome) -> bool:
+    return case.reasons[:1] != () and case.reasons[0].startswith(UNCALLABLE)
+
+
+def _has_value(case: LossCaseOutcome) -> bool:
+    """Whether something was computed, so that verl's code or the device can be wrong."""
+    return not case.reasons[0].startswith((LOST, UNCALLABLE, "raised "))
+
+
+def _judge_uncallable(cases: Sequence[LossCaseOutcome], total: int, verl: str) -> Judgement:
+    """Unsupported: this commit of verl has other interfaces than all that the check was written for."""
+    reasons = [
+        f"{len(cases)} of {total} loss cases were not evaluated, because verl {verl} has other interfaces."
+    ]
+    reasons += [f"{case.name}: {'; '.join(case.reasons)}." for case in cases[:MAX_REASONS]]
+    return Judgement(
+        status=Status.UNSUPPORTED,
+        reasons=tuple(reasons),
+        remedies=("Read the interfaces of this commit: python -m benchmarks.verl_losses compares releases.",),
+    )
+
+
+UNCALLABLE_REMEDY = (
+    "This release as published accepts the calls of this check. Look for a patch that changes the arguments "
+    "of the function; verl's trainer calls it in the same way."
+)
 LOST_REMEDY = (
     "The installed verl lacks a function, or an argument of a function, that this release has. Look for a "
     "patch that removes, renames or replaces it, also in the modules that register it or import it by name."

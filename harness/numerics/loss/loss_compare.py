@@ -14,6 +14,7 @@ from harness.numerics.loss.loss_faults import LOSS_FAULTS, SELF_TEST_CASES, SEPA
 from harness.numerics.loss.loss_measurements import (
     LOST,
     ROBUSTNESS,
+    UNCALLABLE,
     LossCaseOutcome,
     LossFinding,
     LossInjectedFault,
@@ -64,6 +65,8 @@ def compare(
             verdict = standard if standard.ok else recorded
         if _is_lost(case, verdict, objective):
             verdict = _lost(objective, verdict)
+        if _is_uncallable(verdict) and not objective.known:
+            verdict = replace(verdict, status=LossStatus.UNSUPPORTED)
         findings.case(case, verdict)
         outcomes.append(_outcome(case, verdict))
     required = [outcome for outcome in outcomes if outcome.is_required]
@@ -121,9 +124,13 @@ def _lost(objective: ReleaseObjective, verdict: LossVerdict) -> LossVerdict:
     return LossVerdict(status=LossStatus.FAIL, reasons=(why, *verdict.reasons))
 
 
+def _is_uncallable(verdict: LossVerdict) -> bool:
+    return any(reason.startswith(UNCALLABLE) for reason in verdict.reasons)
+
+
 def _is_caught(verdict: LossVerdict) -> bool:
     return verdict.status is LossStatus.FAIL and not any(
-        reason.startswith("raised") for reason in verdict.reasons
+        reason.startswith(("raised", UNCALLABLE)) for reason in verdict.reasons
     )
 
 
@@ -169,7 +176,8 @@ class _Findings:
         """Record with which of the two objectives a result agrees."""
         for difference in differences:
             if recorded.ok and not standard.ok:
-                self.add(difference.id, "objective", difference.what, difference.source, case)
+                what = f"{difference.what}; {difference.consequence}"
+                self.add(difference.id, "objective", what, difference.source, case)
             elif standard.ok and not recorded.ok:
                 what = (
                     "computes the standard objective although this release is known to differ from it: "

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.cell_program.program_run import ProgramFailure
+from harness.cell_program.program_run import ProgramFailure, Unsupported
 from harness.cell_program.self_test import SelfTestFault
 from harness.evidence import DeviceFacts
 from harness.measurements import measurement_format
@@ -16,6 +16,8 @@ REQUIRED = "required"
 ROBUSTNESS = "robustness"
 LOST = "lost: "
 """How the reason of a case starts that the installed verl does not offer although its release has it."""
+UNCALLABLE = "cannot be called as this check does, "
+"""How the reason of a case starts whose exception was raised by the check's own call, not within verl."""
 
 
 class LossStatus(str, enum.Enum):
@@ -133,4 +135,4 @@ class LossMeasured:
     seconds: Mapping[str, float]
 
 
-LOSS_FORMAT = measurement_format(LossMeasured, ProgramFailure, version=1)
+LOSS_FORMAT = measurement_format(LossMeasured, ProgramFailure, Unsupported, version=1)

@@ -25,11 +25,13 @@ ReleaseVersion = tuple[int, ...]
 class ObjectiveDifference:
     """One difference from the standard objective.
 
-    applies: whether it concerns a case. changes: the settings that describe it.
+    applies: whether it concerns a case. changes: the settings that describe it. consequence: what it changes
+    in a training.
     """
 
     id: str
     what: str
+    consequence: str
     source: str
     changes: LossSettings = field(default_factory=dict)
     applies: Callable[[LossCase], bool]
@@ -52,10 +54,16 @@ def _has_empty_row(case: LossCase) -> bool:
     return mask is not None and averaged and bool((mask.sum(axis=-1) == 0).any())
 
 
+def _has_global_sequences(case: LossCase) -> bool:
+    averaged = str(case.setting("loss_agg_mode", "")).startswith("seq-mean")
+    return averaged and "global_batch_size" in case.settings and case.setting("dp_size", 1) != 1
+
+
 DIFFERENCES = (
     ObjectiveDifference(
         id="gspo-ignores-loss-agg-mode",
         what="GSPO ignores loss_agg_mode and always computes seq-mean-token-mean",
+        consequence="a recipe that sets another mode trains with this one",
         source="verl 0.6.0 to 0.9.0, core_algos.compute_policy_loss_gspo; honoured from 0.9.1",
         changes={"loss_agg_mode": "seq-mean-token-mean"},
         applies=_is_gspo,
@@ -63,6 +71,7 @@ DIFFERENCES = (
     ObjectiveDifference(
         id="sum-norm-without-sequences",
         what="seq-mean-token-sum-norm divides by the horizon only, not by sequences, without dp_size",
+        consequence="the gradient grows with the number of sequences in a micro-batch",
         source="verl up to 0.7.0, core_algos.agg_loss; changed in 0.7.1",
         changes={"sum_norm": "horizon", "dp_size": 1},
         applies=_is_sum_norm,
@@ -70,9 +79,21 @@ DIFFERENCES = (
     ObjectiveDifference(
         id="empty-sequences-counted",
         what="the mean over sequences includes sequences without valid tokens",
-        source="verl up to 0.6.0, core_algos.agg_loss; excluded from 0.6.1",
+        consequence="each empty response makes the gradient of the others smaller",
+        source="verl up to 0.6.0 and commits before 0.7.1 such as ccd7d934, core_algos.agg_loss",
         changes={"empty_rows": "counted"},
         applies=_has_empty_row,
+    ),
+    ObjectiveDifference(
+        id="dp-size-divides",
+        what="modes that average over the sequences of the global batch divide by dp_size instead of "
+        "multiplying by it",
+        consequence="with engine workers, which pass the global batch, gradients are dp_size squared times "
+        "too small, so grad_clip and the epsilon of Adam act differently from what the recipe sets; legacy "
+        "workers pass no global batch and are not affected",
+        source="verl between 0.6.1 and 0.7.0, for example ccd7d934, core_algos.agg_loss",
+        changes={"dp_size_divides": True},
+        applies=_has_global_sequences,
     ),
 )
 
@@ -93,9 +114,11 @@ class ReleaseObjective:
     """The objective of one release: the standard one with `differences`.
 
     capabilities: what this release has. If the installed package lacks one of them, something removed it.
+    known: whether this very release or commit was read, so that the check is known to call it correctly.
     """
 
     version: str
+    known: bool
     differences: tuple[ObjectiveDifference, ...]
     capabilities: frozenset[str]
 
@@ -120,7 +143,12 @@ def release_objective(version: str) -> ReleaseObjective:
     known = known_losses()
     released = known.get(commit) or _between(number, known)
     differences = tuple(entry for entry in DIFFERENCES if entry.id in released.differences)
-    return ReleaseObjective(version=number, differences=differences, capabilities=released.capabilities)
+    return ReleaseObjective(
+        version=number,
+        known=(commit or number) in known,
+        differences=differences,
+        capabilities=released.capabilities,
+    )
 
 
 def newest_release(difference: str) -> str:

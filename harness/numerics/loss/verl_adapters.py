@@ -25,6 +25,7 @@ from harness.numerics.loss.candidate import CandidateResult, UnsupportedCaseErro
 from harness.numerics.loss.cases.loss_case import LossCase
 from harness.numerics.loss.loss_measurements import SourceFile
 from harness.numerics.loss.trainer_functions import TrainerFunctions, advantage_step
+from harness.numerics.loss.verl_configuration import CONFIGURATIONS, verl_configuration
 
 IO_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 
@@ -132,17 +133,11 @@ class VerlCandidate:
             "loss_agg_mode": settings["loss_agg_mode"],
             "global_batch_info": _global_batch(case),
         }
-        classes = _import_optional("verl.workers.config")
-        config = getattr(classes, "ActorConfig", None)
-        if config is None:
+        if not hasattr(_import_optional(CONFIGURATIONS), "ActorConfig"):
             return SimpleNamespace(
                 **actor_settings, get=lambda name, default=None: actor_settings.get(name, default)
             )
-        # Some commits refuse the default, whose learning rate is not set.
-        actor_settings["optim"] = classes.OptimizerConfig(lr=1e-6)
-        return config(
-            **{name: value for name, value in actor_settings.items() if name in config.__dataclass_fields__}
-        )
+        return verl_configuration("ActorConfig", actor_settings)
 
     def _aggregation(self, case: LossCase, tensors: Tensors) -> Any:
         return self._aggregated(case, tensors["losses"], tensors["response_mask"])

@@ -53,6 +53,7 @@ def read_losses(read: ReadSource) -> ReleasedLosses:
         "gspo-ignores-loss-agg-mode": gspo is not None and _fixes_mode(gspo),
         "sum-norm-without-sequences": aggregate is not None and _sum_over_horizon(aggregate),
         "empty-sequences-counted": aggregate is not None and not _compares_with_zero(aggregate),
+        "dp-size-divides": aggregate is not None and _is_divided_by_dp_size(aggregate),
     }
     return ReleasedLosses(
         capabilities=frozenset(name for name, present in offered.items() if present),
@@ -124,6 +125,18 @@ def _sum_over_horizon(aggregate: Function) -> bool:
         and isinstance(node.op, ast.Div)
         and ast.unparse(node.left) == "torch.sum(seq_losses)"
         and ast.unparse(node.right) in horizons
+        for node in ast.walk(aggregate)
+    )
+
+
+def _is_divided_by_dp_size(aggregate: Function) -> bool:
+    """Whether the denominator of sequences contains dp_size as a factor."""
+    factors = {"global_batch_size", "dp_size"}
+    return any(
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.BinOp)
+        and isinstance(node.value.op, ast.Mult)
+        and {ast.unparse(node.value.left), ast.unparse(node.value.right)} == factors
         for node in ast.walk(aggregate)
     )
 

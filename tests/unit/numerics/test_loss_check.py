@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from mutants import MUTANTS, REGRESSIONS, changed
 from plain_losses import PlainCandidate
 
-from harness.cell_program.program_run import cell_device
+from harness.cell_program.program_run import Unsupported, cell_device
 from harness.digest import canonical_json
 from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, InfrastructureError
 from harness.numerics.checks import CHECKS
@@ -157,9 +158,13 @@ def test_what_a_release_has_and_the_installed_package_does_not_is_red(context):
 
 
 def test_a_commit_is_judged_by_its_own_source_not_by_the_next_release(context):
-    """The commit divides by all rows, which its neighbours 0.6.1 and 0.7.0 do not."""
+    """The commit divides by all rows and by dp_size, which its neighbours 0.6.1 and 0.7.0 do not."""
 
-    class CountsEmptyRows(changed(sequences=lambda _self, _original, mask: len(mask))):
+    def share(_self, original, case, mask):
+        size = case.setting("dp_size", 1) if case.setting("dp_size_divides") else 1
+        return original(case, mask) / size**2
+
+    class CountsEmptyRows(changed(sequences=lambda _self, _original, mask: len(mask), share=share)):
         def __call__(self, case):
             return super().__call__(objective.released_case(case)[0])
 
@@ -171,6 +176,40 @@ def test_a_commit_is_judged_by_its_own_source_not_by_the_next_release(context):
     assert judge(run(context).measurements, {}).status is Status.PASS
     del context.facets["verl_tree"]["commit"]
     assert judge(run(context).measurements, {}).status is Status.FAIL
+
+
+def calls_another_interface(case):
+    """A candidate whose own call raises, as of a function with other arguments."""
+    raise TypeError("agg_loss() got an unexpected keyword argument 'dp_size'")
+
+
+def through_the_adapter(monkeypatch):
+    """The calls of the candidate count as calls of the adapter."""
+    monkeypatch.setattr("harness.numerics.loss.candidate.ADAPTERS", Path(__file__).parent)
+
+
+def test_an_unknown_commit_with_other_interfaces_is_unsupported_not_wrong(context, monkeypatch):
+    through_the_adapter(monkeypatch)
+    context.cell.candidate = calls_another_interface
+    context.facets["verl_tree"].update(version="0.7.0.dev0", commit="f" * 40)
+    judgement = judge(run(context).measurements, {})
+    assert judgement.status is Status.UNSUPPORTED
+    assert any("has other interfaces" in reason for reason in judgement.reasons)
+    assert not any("wrong" in text for text in (*judgement.reasons, *judgement.remedies))
+
+
+def test_a_release_that_the_check_knows_is_not_accused_of_wrong_arithmetic(context, monkeypatch):
+    through_the_adapter(monkeypatch)
+    context.cell.candidate = calls_another_interface
+    judgement = judge(run(context).measurements, {})
+    assert judgement.status is Status.FAIL
+    assert any("a patch that changes the arguments" in remedy for remedy in judgement.remedies)
+    assert not any("arithmetic of the device is wrong" in remedy for remedy in judgement.remedies)
+
+
+def test_a_verl_that_refuses_the_configuration_is_unsupported():
+    measured = Unsupported(why="the check cannot build ActorConfig of verl 0.6.0.dev0")
+    assert judge(measured, {}).status is Status.UNSUPPORTED
 
 
 def test_a_candidate_that_offers_nothing_is_red(context):

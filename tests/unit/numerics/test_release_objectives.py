@@ -39,7 +39,10 @@ def test_versions(version, expected):
         ("main", set()),
         ("0.7.0.dev0", {"gspo-ignores-loss-agg-mode", "sum-norm-without-sequences"}),
         (f"0.7.0.dev0@{'f' * 40}", {"gspo-ignores-loss-agg-mode", "sum-norm-without-sequences"}),
-        (f"0.7.0.dev0@{COUNTS_EMPTY_ROWS}", {"gspo-ignores-loss-agg-mode", "empty-sequences-counted"}),
+        (
+            f"0.7.0.dev0@{COUNTS_EMPTY_ROWS}",
+            {"gspo-ignores-loss-agg-mode", "empty-sequences-counted", "dp-size-divides"},
+        ),
     ],
 )
 def test_what_each_release_does_differently(version, names):

@@ -74,6 +74,7 @@ def test_what_is_not_in_the_source_is_not_a_capability(old, new, lost):
             "torch.sum(seq_losses) / loss_mask.shape[-1]",
             "sum-norm-without-sequences",
         ),
+        ("    seq_mask = (", "    rows = global_batch_size * dp_size\n    seq_mask = (", "dp-size-divides"),
     ],
 )
 def test_each_difference_is_seen_in_the_source(old, new, difference):

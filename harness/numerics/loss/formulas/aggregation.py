@@ -10,9 +10,9 @@ L_i > 0}, horizon H and data-parallel size d:
 N and S are those of the micro-batch unless the settings contain those of the global batch. A sequence without
 tokens contributes nothing and is not counted in S. A batch without tokens has loss 0 and gradient 0.
 
-Some older releases compute something else, which two settings describe (see `release_objectives`): with
+Some older releases compute something else, which three settings describe (see `release_objectives`): with
 `sum_norm` "horizon" the factor 1/S is omitted (verl up to 0.7.0), with `empty_rows` "counted" S is the number
-of rows (up to 0.6.0).
+of rows (up to 0.6.0). With `dp_size_divides`, d is 1 divided by the data-parallel size.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def _exact(mask: Array, case: LossCase, mode: str) -> Array:
     }
     if mode not in denominators:
         raise ValueError(f"unknown loss_agg_mode {mode!r}; known: {', '.join(MODES)}")
-    factor = float(case.setting("dp_size", 1)) * float(case.setting("scale", 1.0))
+    size = float(case.setting("dp_size", 1))
+    factor = (1 / size if case.setting("dp_size_divides") else size) * float(case.setting("scale", 1.0))
     return np.asarray(mask / denominators[mode] * factor)
 
 
