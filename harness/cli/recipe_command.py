@@ -14,7 +14,8 @@ from harness.errors import EXIT_UNEXPECTED
 from harness.settings import Settings
 
 if TYPE_CHECKING:
-    from harness.convergence.recipes.recipe_launch import Launch, Twin
+    from harness.convergence.recipes.recipe_launch import Launch
+    from harness.convergence.recipes.recipe_twin import Twin
 
 
 @click.group(
@@ -150,6 +151,11 @@ def _lines(name: str, launch: Launch) -> list[str]:
         lines += ["", "would fail:", *(f"  {problem}" for problem in launch.problems)]
     if launch.twin:
         lines += ["", "the same objective on a tiny model, in a built cell:", f"  {_twin(launch.twin)}"]
+        lines += [
+            "",
+            "what the tiny run leaves out:",
+            *(f"  {part.sentence}" for part in launch.twin.left_out),
+        ]
     return [*lines, "", "command:", f"  {_wrapped(launch)}"]
 
 

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from harness.convergence.recipes.recipe_twin import Twin, make_twin
 from harness.measurements import read_shape
 from harness.serialisation import JsonValue, json_form, json_object
 
@@ -63,20 +64,6 @@ _DETERMINISM_WHY = (
     "two runs with the same seed compute the same numbers; this is slower",
     f"{_GUIDE}, dev_guide/precision_analysis/precision_alignment_zh.md",
 )
-# Settings that the scaled-down twin of a recipe keeps: the objective, and which of verl's workers computes
-# it. All other settings only concern the size.
-OBJECTIVE = (
-    "algorithm.adv_estimator",
-    "actor_rollout_ref.actor.policy_loss.loss_mode",
-    "actor_rollout_ref.actor.loss_agg_mode",
-    "actor_rollout_ref.actor.clip_ratio",
-    "actor_rollout_ref.actor.clip_ratio_low",
-    "actor_rollout_ref.actor.clip_ratio_high",
-    "actor_rollout_ref.actor.clip_ratio_c",
-    "actor_rollout_ref.actor.entropy_coeff",
-    "trainer.use_legacy_worker_impl",
-)
-_LOSS_MODE = "actor_rollout_ref.actor.policy_loss.loss_mode"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,26 +120,6 @@ class Memory:
     training: float
     rollout: float
     budget: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Twin:
-    """A recipe scaled down to a tiny model and task: arguments of the trainer program.
-
-    one_step_off: one-step-off-policy training, with the rollout on a second card. settings: the recipe's
-    settings that the twin keeps.
-    """
-
-    algorithm: str
-    one_step_off: bool
-    settings: Mapping[str, str]
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """Its command line, without the device and the paths."""
-        one_step_off = ("--one-step-off",) if self.one_step_off else ()
-        settings = [text for key, value in self.settings.items() for text in ("--set", f"{key}={value}")]
-        return ("--algorithm", self.algorithm, *one_step_off, *settings)
 
 
 @json_form(memory="memory_gb", unknown="unknown_locations")
@@ -240,15 +207,7 @@ def twin_of(facet: Mapping[str, JsonValue]) -> Twin | None:
 
 
 def _twin(recipe: RecipeFacet) -> Twin | None:
-    if not recipe.trains:
-        return None
-    settings = _texts(recipe.overrides)
-    objective = {key: settings[key] for key in OBJECTIVE if key in settings}
-    return Twin(
-        algorithm="gspo" if objective.get(_LOSS_MODE) == "gspo" else "grpo",
-        one_step_off="one_step_off_policy" in recipe.entry,
-        settings=objective,
-    )
+    return make_twin(recipe.entry, _texts(recipe.overrides), recipe.model) if recipe.trains else None
 
 
 def _argv(recipe: RecipeFacet, settings: Mapping[str, str], config: str) -> list[str]:

@@ -48,7 +48,20 @@ INITIAL_STD = 0.08
 # All runs start from the same model; they differ in their prompts and samples.
 MODEL_SEED = 0
 
+EXPERTS = 4
+
 JsonObject = dict[str, Any]
+
+_EXPERT_OPTIONS: JsonObject = {
+    "head_dim": HIDDEN // HEADS,
+    "num_experts": EXPERTS,
+    "num_experts_per_tok": EXPERTS // 2,
+    "moe_intermediate_size": 2 * HIDDEN,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+    "output_router_logits": False,
+}
 
 
 def best_blind_reward() -> float:
@@ -61,15 +74,18 @@ def best_blind_reward() -> float:
     return (sum(1 / len(words) for words in PLACES) + 1) / (ANSWER_DIGITS + 1)
 
 
-def write(folder: Path, *, seed: int, prompts: int) -> None:
-    """Write `model/`, `train.parquet` and `val.parquet` into an existing folder."""
+def write(folder: Path, *, seed: int, prompts: int, experts: bool = False) -> None:
+    """Write `model/`, `train.parquet` and `val.parquet` into an existing folder.
+
+    experts: the model is a mixture of experts (Qwen3-MoE) instead of Qwen2.
+    """
     model = folder / "model"
     model.mkdir()
-    _write_json(model / "config.json", model_config())
+    _write_json(model / "config.json", model_config(experts=experts))
     _write_json(model / "generation_config.json", {"do_sample": True, **_token_numbers()})
     _write_json(model / "tokenizer.json", tokenizer())
     _write_json(model / "tokenizer_config.json", _tokenizer_config())
-    (model / "model.safetensors").write_bytes(safetensors(weights(MODEL_SEED)))
+    (model / "model.safetensors").write_bytes(safetensors(weights(MODEL_SEED, experts=experts)))
     rows = examples(seed, prompts)
     _write_parquet(folder / "train.parquet", rows)
     _write_parquet(folder / "val.parquet", rows[:1])
@@ -97,11 +113,15 @@ def examples(seed: int, number: int) -> list[JsonObject]:
     return rows
 
 
-def model_config() -> JsonObject:
-    """The model's config.json: Qwen2 with 0.07 million parameters and the vocabulary of the tokenizer."""
+def model_config(*, experts: bool = False) -> JsonObject:
+    """The model's config.json: Qwen2 with 0.07 million parameters and the vocabulary of the tokenizer.
+
+    experts: Qwen3-MoE of the same size, whose tokens use half of its experts each.
+    """
     return {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
+        "architectures": ["Qwen3MoeForCausalLM" if experts else "Qwen2ForCausalLM"],
+        "model_type": "qwen3_moe" if experts else "qwen2",
+        **(_EXPERT_OPTIONS if experts else {}),
         "vocab_size": len(VOCABULARY),
         "hidden_size": HIDDEN,
         "intermediate_size": 2 * HIDDEN,
@@ -120,7 +140,7 @@ def model_config() -> JsonObject:
     }
 
 
-def weights(seed: int) -> dict[str, Floats]:
+def weights(seed: int, *, experts: bool = False) -> dict[str, Floats]:
     """Initial weights, by transformers' names: normally distributed, biases zero, norms one."""
     import numpy as np
 
@@ -135,11 +155,18 @@ def weights(seed: int) -> dict[str, Floats]:
         prefix = f"model.layers.{layer}"
         for name, size in (("q", HIDDEN), ("k", keys), ("v", keys)):
             found[f"{prefix}.self_attn.{name}_proj.weight"] = normal(size, HIDDEN)
-            found[f"{prefix}.self_attn.{name}_proj.bias"] = np.zeros(size, np.float32)
+            if not experts:
+                found[f"{prefix}.self_attn.{name}_proj.bias"] = np.zeros(size, np.float32)
         found[f"{prefix}.self_attn.o_proj.weight"] = normal(HIDDEN, HIDDEN)
-        for name in ("gate", "up"):
-            found[f"{prefix}.mlp.{name}_proj.weight"] = normal(2 * HIDDEN, HIDDEN)
-        found[f"{prefix}.mlp.down_proj.weight"] = normal(HIDDEN, 2 * HIDDEN)
+        blocks = [f"{prefix}.mlp.experts.{number}" for number in range(EXPERTS)]
+        for block in blocks if experts else [f"{prefix}.mlp"]:
+            for name in ("gate", "up"):
+                found[f"{block}.{name}_proj.weight"] = normal(2 * HIDDEN, HIDDEN)
+            found[f"{block}.down_proj.weight"] = normal(HIDDEN, 2 * HIDDEN)
+        if experts:
+            found[f"{prefix}.mlp.gate.weight"] = normal(EXPERTS, HIDDEN)
+            for name in ("q", "k"):
+                found[f"{prefix}.self_attn.{name}_norm.weight"] = np.ones(HIDDEN // HEADS, np.float32)
         for name in ("input_layernorm", "post_attention_layernorm"):
             found[f"{prefix}.{name}.weight"] = np.ones(HIDDEN, np.float32)
     return {**found, "model.norm.weight": np.ones(HIDDEN, np.float32)}

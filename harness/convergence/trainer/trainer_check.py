@@ -60,7 +60,9 @@ def older_than(facets: Mapping[str, Any], version: tuple[int, int]) -> str:
     """The cell's release of verl, such as "verl 0.5.0", if it is older than `version`; otherwise ""."""
     release = str(facets.get("versions", {}).get("verl", "")).partition("@")[0]
     numbers = tuple(int(part) for part in release.split(".")[:2] if part.isdigit())
-    return f"verl {release}" if release and numbers < version else ""
+    # A development version of X.Y.0 can be as old as the release before it.
+    before = numbers == version and release.endswith(".0.dev0") and version == OLDEST
+    return f"verl {release}" if release and (numbers < version or before) else ""
 
 
 CHECKS = tuple(

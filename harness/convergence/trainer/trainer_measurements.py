@@ -104,7 +104,8 @@ class TrainerMeasurements(TrainerRun):
     """The measurements of a check: the run that failed, otherwise the first run.
 
     tail: the end of the output of a failed run. stop: why the run was stopped early, or None. more: runs with
-    further seeds. limits: for runs with a vLLM rollout.
+    further seeds. limits: for runs with a vLLM rollout. left_out: for the twin of a recipe, the parts of the
+    recipe that it does not have.
     """
 
     tail: str = ""
@@ -115,6 +116,7 @@ class TrainerMeasurements(TrainerRun):
     decision: Decision | None = None
     curves: TrainingCurves = field(default_factory=TrainingCurves)
     limits: GapLimits | None = None
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ from harness.convergence.trainer import tiny_task, trainer_environment, trainer_
 from harness.convergence.trainer.supervision import supervised_run, zygote_client
 from harness.convergence.trainer.trainer_measurements import TrainerRun, TrainerSeconds
 from harness.convergence.trainer.trainer_recipe import (
+    DAPO_RECIPE,
     ENTRY,
     ONE_STEP_OFF,
     ONE_STEP_OFF_RECIPE,
@@ -80,6 +81,14 @@ def parser() -> argparse.ArgumentParser:
         help="one-step-off-policy training, with the rollout on an additional card",
     )
     result.add_argument(
+        "--dapo", action="store_true", help="training by verl's recipe DAPO, which samples groups dynamically"
+    )
+    result.add_argument("--experts", action="store_true", help="the model is a mixture of experts")
+    result.add_argument(
+        "--sync", action="store_true", help="sample in the trainer's processes, also where verl has servers"
+    )
+    result.add_argument("--samples", type=int, help="responses per prompt")
+    result.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="an additional Hydra override"
     )
     result.add_argument(
@@ -113,15 +122,20 @@ def run(options: argparse.Namespace) -> TrainerRun:
     host, others = machine_load(), OtherProcesses()
     folder = options.folder.resolve()
     prepared = time.monotonic()
-    tiny_task.write(folder, seed=chosen.seed, prompts=chosen.prompts * chosen.steps)
+    tiny_task.write(folder, seed=chosen.seed, prompts=chosen.prompts * chosen.steps, experts=options.experts)
     (folder / "processes").mkdir()
     ray_folder = _short_folder()
-    entry = _one_step_off() if options.one_step_off else ENTRY
+    entry = _entry(options)
     settings = {
         **trainer_recipe.overrides(
-            chosen, trainer_recipe.version_of(verl), task=folder, device=options.device
+            chosen,
+            trainer_recipe.version_of(verl),
+            task=folder,
+            device=options.device,
+            sync=options.sync,
         ),
         **(trainer_recipe.one_step_off_overrides(entry) if options.one_step_off else {}),
+        **(trainer_recipe.dapo_overrides(chosen) if options.dapo else {}),
         **trainer_recipe.ray_overrides(
             ray_folder, device=options.device, worker=_worker(options, ray_folder)
         ),
@@ -181,6 +195,8 @@ def _recipe(options: argparse.Namespace) -> TrainerRecipe:
     chosen = dataclasses.replace(
         RECIPES[options.algorithm], **{name: value for name, value in given.items() if value is not None}
     )
+    if options.samples is not None:
+        chosen = trainer_recipe.with_samples(chosen, options.samples)
     if chosen.steps < 1 or chosen.cards < 1 or (chosen.mini_batch * chosen.samples) % chosen.cards:
         raise InputError(
             f"{chosen.steps} steps on {chosen.cards} cards cannot be trained",
@@ -198,7 +214,8 @@ def settings_digest(options: argparse.Namespace) -> str:
 def _identity(digest: str, options: argparse.Namespace) -> str:
     """The digest of the recipe, combined with the options that are not part of the recipe."""
     more = {"set": _overrides(options.set), "one_step_off": options.one_step_off}
-    return digest_json([digest, more]) if any(more.values()) else digest
+    kinds = {name: True for name in ("dapo", "experts", "sync") if getattr(options, name)}
+    return digest_json([digest, {**more, **kinds}]) if any((*more.values(), kinds)) else digest
 
 
 def _verl() -> str:
@@ -210,14 +227,31 @@ def _verl() -> str:
     return found
 
 
+def _entry(options: argparse.Namespace) -> str:
+    """The module of this verl that trains like this. InfrastructureError if it has none."""
+    if options.dapo:
+        if _is_installed(DAPO_RECIPE):
+            return DAPO_RECIPE
+        raise InfrastructureError(
+            "this verl has no DAPO recipe",
+            why=f"there is no module {DAPO_RECIPE}; wheels leave it out",
+            fix="use a checkout of verl up to 0.7.0 (the profile `twins` has one)",
+        )
+    return _one_step_off() if options.one_step_off else ENTRY
+
+
+def _is_installed(entry: str) -> bool:
+    package, *inside = entry.split(".")
+    # `find_spec` of the module itself would import verl.
+    spec = importlib.util.find_spec(package)
+    folders = (spec.submodule_search_locations if spec else None) or ()
+    return any(Path(folder, *inside).with_suffix(".py").is_file() for folder in folders)
+
+
 def _one_step_off() -> str:
     """The module of this verl for one-step-off-policy training."""
     for entry in (ONE_STEP_OFF, ONE_STEP_OFF_RECIPE):
-        package, *inside = entry.split(".")
-        # `find_spec` of the module itself would import verl.
-        spec = importlib.util.find_spec(package)
-        folders = (spec.submodule_search_locations if spec else None) or ()
-        if any(Path(folder, *inside).with_suffix(".py").is_file() for folder in folders):
+        if _is_installed(entry):
             return entry
     raise InfrastructureError(
         "this verl has no one-step-off-policy training",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,6 +23,11 @@ ENTRY = "verl.trainer.main_ppo"
 # without the module itself.
 ONE_STEP_OFF = "verl.experimental.one_step_off_policy.main_ppo"
 ONE_STEP_OFF_RECIPE = "recipe.one_step_off_policy.main_ppo"
+# The module for DAPO with dynamic sampling, in checkouts up to verl 0.7.0.
+DAPO_RECIPE = "recipe.dapo.main_dapo"
+# Prompts that DAPO samples at a time, for each prompt that it trains. Groups without variance are dropped.
+DAPO_SAMPLED = 3
+DAPO_EPOCHS = 10
 WEIGHT_GROUP = "harness.convergence.trainer.verl_extensions.weight_group"
 ALGORITHMS = ("grpo", "gspo")
 # The first version whose rollouts are servers.
@@ -78,6 +83,21 @@ RECIPES = {
 }
 
 
+def with_samples(recipe: TrainerRecipe, samples: int) -> TrainerRecipe:
+    """The recipe with this number of responses per prompt, and as many responses per step and mini-batch.
+
+    Raises InputError if a mini-batch cannot be divided by it.
+    """
+    rows, mini = recipe.rows, recipe.mini_batch * recipe.samples
+    if samples < 2 or mini % samples:
+        raise InputError(
+            f"groups of {samples} responses cannot be trained",
+            why=f"a mini-batch of {mini} responses contains whole groups",
+            fix=f"give a divisor of {mini} above 1",
+        )
+    return replace(recipe, samples=samples, prompts=rows // samples, mini_batch=mini // samples)
+
+
 def version_of(text: str) -> Version:
     """(0, 6, 1) for "0.6.1". Raises InputError when the text does not start with a number."""
     found = re.match(r"\d+(?:\.\d+)*", text)
@@ -86,12 +106,15 @@ def version_of(text: str) -> Version:
     return tuple(int(part) for part in found.group().split("."))
 
 
-def overrides(recipe: TrainerRecipe, verl: Version, *, task: Path, device: str) -> dict[str, str]:
+def overrides(
+    recipe: TrainerRecipe, verl: Version, *, task: Path, device: str, sync: bool = False
+) -> dict[str, str]:
     """Hydra overrides for `ENTRY`, by key.
 
-    device: npu or cpu. task: the folder that `tiny_task.write` filled.
+    device: npu or cpu. task: the folder that `tiny_task.write` filled. sync: the rollout runs in the
+    trainer's processes, also in a verl that has servers.
     """
-    asynchronous = verl >= SERVER_MODE
+    asynchronous = verl >= SERVER_MODE and not sync
     rows_per_card = recipe.rows // recipe.cards
     settings: HydraSettings = {
         "algorithm.adv_estimator": "grpo",
@@ -137,6 +160,8 @@ def overrides(recipe: TrainerRecipe, verl: Version, *, task: Path, device: str) 
         "actor_rollout_ref.rollout.n": recipe.samples,
         "actor_rollout_ref.rollout.load_format": "dummy",
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": rows_per_card,
+        # Only read if the recipe has a KL term.
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": rows_per_card,
         # verl compares the log-probabilities of the rollout with those of the trainer.
         "actor_rollout_ref.rollout.calculate_log_probs": True,
         "trainer.device": device,
@@ -197,6 +222,18 @@ def one_step_off_overrides(entry: str) -> dict[str, str]:
     else:
         # The recipe supports the engine name vllm; `one_step_rollout` registers our rollout under this name.
         settings |= {"actor_rollout_ref.rollout.name": "vllm"}
+    return {key: _text(value) for key, value in settings.items()}
+
+
+def dapo_overrides(recipe: TrainerRecipe) -> dict[str, str]:
+    """Additional overrides for `DAPO_RECIPE`."""
+    settings: HydraSettings = {
+        # The configuration of this trainer gives the folder of verl's configuration relative to a checkout.
+        "hydra.searchpath": "[pkg://verl/trainer/config]",
+        "data.gen_batch_size": DAPO_SAMPLED * recipe.prompts,
+        # A step consumes prompts until enough groups have variance; the file is read again when it ends.
+        "trainer.total_epochs": DAPO_EPOCHS,
+    }
     return {key: _text(value) for key, value in settings.items()}
 
 
