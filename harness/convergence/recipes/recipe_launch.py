@@ -160,7 +160,8 @@ def render(
 ) -> Launch:
     """Render the facet `recipe` of a cell.
 
-    locations: variable -> folder on the runner, for `${VARIABLE}` in the recipe. Other variables stay.
+    locations: variable -> folder on the runner, or another value of the host, for `${VARIABLE}` in the
+    recipe. Other variables stay.
     config: the name of Hydra's configuration, if it differs from the entry's default.
     exists: tells whether a path exists on the runner; None if that cannot be checked.
     address: the Ray cluster to which jobs with several nodes are submitted.
@@ -168,7 +169,8 @@ def render(
     """
     recipe = read_shape(RecipeFacet, facet)
     settings = {key: _placed(value, locations) for key, value in _texts(recipe.overrides).items()}
-    environment = _environment(recipe.env, deterministic=deterministic)
+    placed = {name: _placed(value, locations) for name, value in recipe.env.items()}
+    environment = _environment(placed, deterministic=deterministic)
     argv = _argv(recipe, settings, config)
     variables = {variable.name: variable.value for variable in environment}
     if recipe.nodes > 1:
@@ -194,7 +196,11 @@ def render(
             *_too_large(memory),
             *known_problems,
         ),
-        unknown=tuple(sorted({name for value in settings.values() for name in _PLACE.findall(value)})),
+        unknown=tuple(
+            sorted(
+                {name for value in (*settings.values(), *placed.values()) for name in _PLACE.findall(value)}
+            )
+        ),
         twin=_twin(recipe),
         folder=_folder(recipe),
         settings=settings if recipe.is_script else {},

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import signature
+from inspect import getsource, signature
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -103,6 +103,9 @@ class LegacyActor:
 
     def __init__(self, model: Any, optimizer: Any, case: WorkerCase, device: str) -> None:
         config = import_module("verl.workers.config")
+        actor_class = import_module(LEGACY).DataParallelPPOActor
+        # In older releases the worker around the actor moves batches to the device.
+        self.device = "" if "get_device_id" in getsource(actor_class.compute_log_prob) else device
         if case.compute == "float32" and "dtype" not in config.FSDPEngineConfig.__dataclass_fields__:
             # Up to 0.6.0 the actor always computes in bfloat16.
             _without_autocast(model, device)
@@ -118,9 +121,7 @@ class LegacyActor:
             "fsdp_config": verl_configuration("FSDPEngineConfig", {"dtype": case.compute}),
             **_update_settings(case, "lr", "loss_mode"),
         }
-        self.actor = import_module(LEGACY).DataParallelPPOActor(
-            verl_configuration("FSDPActorConfig", actor_settings), model, optimizer
-        )
+        self.actor = actor_class(verl_configuration("FSDPActorConfig", actor_settings), model, optimizer)
 
     def log_probs(self, tokens: Tensors) -> tuple[Any, Any]:
         """Log-probabilities and entropies of the responses, (batch, response)."""
@@ -144,7 +145,7 @@ class LegacyActor:
             "use_dynamic_bsz": False,
             "multi_turn": False,
         }
-        return data
+        return data.to(self.device) if self.device else data
 
 
 class EngineActor:

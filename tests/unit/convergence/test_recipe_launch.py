@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.convergence.recipes.recipe_launch import DETERMINISM, OBJECTIVE, render, twin_of
+from harness.convergence.recipes.recipe_launch import DETERMINISM, render, twin_of
 from harness.convergence.trainer import trainer_program
-from harness.convergence.trainer.trainer_recipe import RECIPES, overrides
 from harness.matrix.reading.load_matrix import load_matrix
 
 MATRIX = load_matrix(Path(__file__).parents[3] / "matrix.yaml")
@@ -179,7 +178,8 @@ KNOWN = {
 
 @pytest.mark.parametrize("name", sorted(MATRIX.recipes))
 def test_every_shipped_recipe_renders_with_no_problem_but_the_known(name):
-    places = {"DATA_ROOT": "/data", "MODEL_ROOT": "/models"}
+    ports = {"HCCL_HOST_SOCKET_PORT_RANGE": "61000-61050", "HCCL_NPU_SOCKET_PORT_RANGE": "61051-61100"}
+    places = {"DATA_ROOT": "/data", "MODEL_ROOT": "/models", "SOCKET_IFNAME": "eth0", **ports}
     launch = render(shipped(name), locations=places)
 
     expected = KNOWN.get(name, ())
@@ -190,23 +190,68 @@ def test_every_shipped_recipe_renders_with_no_problem_but_the_known(name):
     assert all(variable.reason and variable.source for variable in launch.environment)
 
 
+def test_the_environment_may_name_values_of_the_host():
+    env = {"HCCL_SOCKET_IFNAME": "${SOCKET_IFNAME}"}
+    assert render(facet(env=env), locations={"DATA_ROOT": "/d"}).unknown == ("SOCKET_IFNAME",)
+
+    launch = render(facet(env=env), locations={"DATA_ROOT": "/d", "SOCKET_IFNAME": "eth0"})
+    assert "HCCL_SOCKET_IFNAME=eth0" in launch.submit
+    assert launch.unknown == ()
+
+
+def plain(settings):
+    return {key.lstrip("+"): value for key, value in settings.items()}
+
+
 @pytest.mark.parametrize("name", sorted(MATRIX.recipes))
-def test_the_twin_of_every_recipe_sets_only_what_the_tiny_run_has(name):
+def test_every_setting_of_a_recipe_is_in_its_twin_or_in_the_list_of_what_it_leaves_out(name):
     twin = twin_of(shipped(name))
     if MATRIX.recipes[name].kind == "infer":
         assert twin is None
         return
-    known = overrides(RECIPES["grpo"], (0, 9, 1), task=Path("/t"), device="npu")
-
-    assert set(twin.settings) - set(known) <= {
-        "actor_rollout_ref.actor.clip_ratio_c",
-        "trainer.use_legacy_worker_impl",
+    listed = {text.partition("=")[0] for part in twin.left_out for text in part.settings}
+    harmless = ("1", "false", "-1")
+    silent = {
+        key: value
+        for key, value in MATRIX.recipes[name].overrides.items()
+        if key not in twin.settings and key not in listed and str(value).lower() not in harmless
     }
-    assert set(twin.settings) <= set(OBJECTIVE)
-    assert twin.one_step_off == (name == "one-step-off-2card")
+    answered = {"actor_rollout_ref.rollout.mode", "actor_rollout_ref.actor.strategy"}
+    if twin.samples == silent.get("actor_rollout_ref.rollout.n"):
+        answered.add("actor_rollout_ref.rollout.n")
+    assert set(silent) <= answered
+    assert all(part.what and part.unanswered for part in twin.left_out)
     assert trainer_program.parser().parse_args(
         [*twin.arguments, "--device", "npu", "--folder", "f", "--out", "o"]
     )
+
+
+def test_the_twin_of_dapo_samples_groups_dynamically_and_shapes_overlong_rewards():
+    twin = twin_of(shipped("plugin-dapo-qwen3-30b"))
+
+    assert (twin.dapo, twin.experts, twin.samples) == (True, True, 16)
+    assert twin.settings["algorithm.filter_groups.enable"] == "true"
+    assert twin.settings["reward_model.overlong_buffer.enable"] == "true"
+    assert twin.settings["reward_model.overlong_buffer.len"] == "2"
+    assert twin.settings["data.max_response_length"] == "5"
+    assert "--dapo" in twin.arguments
+
+
+def test_the_twin_names_megatron_and_the_question_that_it_leaves_open():
+    twin = twin_of(shipped("gspo-qwen3-30b-a3b"))
+
+    (megatron,) = (part for part in twin.left_out if "Megatron" in part.what)
+    assert "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4" in megatron.settings
+    assert "MindSpeed" in megatron.unanswered
+    assert (twin.experts, twin.sync) == (True, True)
+    assert twin.settings["reward_model.reward_manager"] == "dapo"
+
+
+def test_a_setting_that_nobody_knows_is_listed():
+    twin = twin_of(facet(overrides={"actor_rollout_ref.actor.invented": 7}))
+
+    (other,) = (part for part in twin.left_out if part.what == "other settings")
+    assert other.settings == ("actor_rollout_ref.actor.invented=7",)
 
 
 def test_the_twin_keeps_the_workers_of_the_engine():
