@@ -14,6 +14,10 @@ from dataclasses import dataclass
 CORE_ALGOS = "verl/trainer/ppo/core_algos.py"
 ROLLOUT_CORRECTION = "verl/trainer/ppo/rollout_corr_helper.py"
 
+LEGACY_ACTOR = "verl/workers/actor/dp_actor.py"
+ON_POLICY = "on_policy"
+"""A worker takes the new log-probabilities as the old ones if a step has one update."""
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 ReadSource = Callable[[str], str | None]
@@ -48,6 +52,7 @@ def read_losses(read: ReadSource) -> ReleasedLosses:
         "kl:k3+": _cuts_last_character(functions.get("kl_penalty"), "kl_penalty"),
         "weights": "compute_rollout_correction_weights" in correction,
         "weights:icepop": "_parse_rollout_is_threshold" in correction,
+        ON_POLICY: _assigns(read(LEGACY_ACTOR) or "", "on_policy"),
     }
     differs = {
         "gspo-ignores-loss-agg-mode": gspo is not None and _fixes_mode(gspo),
@@ -64,6 +69,13 @@ def read_losses(read: ReadSource) -> ReleasedLosses:
 def _functions(source: str) -> dict[str, Function]:
     body = ast.parse(source).body
     return {node.name: node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def _assigns(source: str, name: str) -> bool:
+    return any(
+        isinstance(node, ast.Assign) and any(ast.unparse(target) == name for target in node.targets)
+        for node in ast.walk(ast.parse(source))
+    )
 
 
 def _registered(functions: dict[str, Function], decorator: str) -> Iterator[tuple[str, Function]]:

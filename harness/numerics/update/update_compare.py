@@ -177,12 +177,12 @@ class _Comparison:
         self, step: int, micro: int, rows: NDArray[np.int64], new: NDArray[Any], advantages: NDArray[Any]
     ) -> None:
         inputs = self.inputs
-        old = new if self.reference.legacy and self.case.on_policy else inputs.old_log_probs[rows]
+        old = new if self.reference.on_policy else inputs.old_log_probs[rows]
         valid = inputs.response_mask[rows] != 0
         self._equal("argument old_log_prob", old, step, micro, valid)
         self._equal("argument advantages", advantages[rows], step, micro, valid)
         self._equal("argument response_mask", inputs.response_mask[rows], step, micro)
-        if self.case.weights:
+        if self.reference.weighted:
             self._equal("argument rollout_is_weights", inputs.rollout_is_weights[rows], step, micro, valid)
 
     def _layout(self, step: int, micro: int, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:

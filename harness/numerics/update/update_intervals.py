@@ -20,6 +20,7 @@ from harness.numerics.loss.expected_result import ExpectedResult
 from harness.numerics.loss.formulas.loss_reference import reference
 from harness.numerics.loss.formulas.softmax import entropies, log_probs
 from harness.numerics.loss.release_objectives import ReleaseObjective
+from harness.numerics.loss.verl_losses_source import ON_POLICY
 from harness.numerics.update.update_cases import (
     BETAS,
     EPSILON,
@@ -144,6 +145,16 @@ class UpdateReference:
         log_prob, entropy = (_only(Interval.around(one), attended) for one in found)
         return log_prob, entropy
 
+    @property
+    def on_policy(self) -> bool:
+        """Whether this release takes the new log-probabilities as the old ones."""
+        return self.legacy and self.case.on_policy and ON_POLICY in self.objective.capabilities
+
+    @property
+    def weighted(self) -> bool:
+        """Whether this release multiplies the losses of the case by rollout importance weights."""
+        return self.case.weights and "rollout_is_weights" in self.objective.capabilities
+
     def loss_terms(
         self, log_prob: Array, entropy: Array, advantages: Array, rows: NDArray[np.int64], mini: int
     ) -> LossTerms:
@@ -151,14 +162,14 @@ class UpdateReference:
         update, inputs = self.case.update, self.inputs
         mask = inputs.response_mask[rows].astype(np.float64)
         settings = self._denominators(mini)
-        old = log_prob if self.legacy and self.case.on_policy else inputs.old_log_probs[rows]
+        old = log_prob if self.on_policy else inputs.old_log_probs[rows]
         arrays = {
             "old_log_prob": old,
             "log_prob": log_prob,
             "advantages": advantages,
             "response_mask": mask,
         }
-        if self.case.weights:
+        if self.weighted:
             arrays["rollout_is_weights"] = inputs.rollout_is_weights[rows]
         policy = self._loss_case(
             "policy",

@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from harness.numerics.loss.verl_losses_source import CORE_ALGOS, ROLLOUT_CORRECTION, read_losses
+from harness.numerics.loss.verl_losses_source import (
+    CORE_ALGOS,
+    LEGACY_ACTOR,
+    ROLLOUT_CORRECTION,
+    read_losses,
+)
 
 NEW = {
     CORE_ALGOS: '''
@@ -24,6 +29,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode, batch_num_tokens=None):
 def kl_penalty(logprob, ref_logprob, kl_penalty):
     return kl_penalty[:-1] if kl_penalty.endswith("+") else kl_penalty
 ''',
+    LEGACY_ACTOR: "on_policy = len(mini_batches) == 1\n",
     ROLLOUT_CORRECTION: """
 def compute_rollout_correction_weights(): ...
 def _parse_rollout_is_threshold(): ...
@@ -43,7 +49,7 @@ def test_a_release_that_has_everything():
     losses = read()
     assert losses.capabilities == {
         *("vanilla", "gspo", "rollout_is_weights", "global_denominators", "token-sum"),
-        *("kl:k3+", "weights", "weights:icepop"),
+        *("kl:k3+", "weights", "weights:icepop", "on_policy"),
     }
     assert losses.differences == set()
 
@@ -58,6 +64,7 @@ def test_a_release_that_has_everything():
         ("kl_penalty[:-1]", "kl_penalty", "kl:k3+"),
         (", rollout_is_weights=None):", ", **kwargs):", "rollout_is_weights"),
         ("def _parse_rollout_is_threshold", "def _parse", "weights:icepop"),
+        ("on_policy = ", "off_policy = ", "on_policy"),
     ],
 )
 def test_what_is_not_in_the_source_is_not_a_capability(old, new, lost):
