@@ -14,7 +14,7 @@ from harness.serialisation import json_object
 from harness.settings import Settings
 
 if TYPE_CHECKING:
-    from harness.cell_program.program_run import ProgramFailure
+    from harness.cell_program.program_run import ProgramFailure, Unsupported
     from harness.numerics.loss.loss_measurements import LossCaseOutcome, LossMeasured
     from harness.outcome import Judgement, Outcome
 
@@ -153,10 +153,12 @@ def _print_cases(cases: Sequence[LossCaseOutcome]) -> None:
         click.echo(f"{case.name:<{width}}  {status:<11}  {budget:>8}  {scale:>8}  {shown}".rstrip())
 
 
-def _device(measured: LossMeasured | ProgramFailure) -> str:
+def _device(measured: LossMeasured | ProgramFailure | Unsupported) -> str:
     from harness.numerics.loss.loss_measurements import LossMeasured
 
-    return measured.device.device if isinstance(measured, LossMeasured) else measured.on
+    if isinstance(measured, LossMeasured):
+        return measured.device.device
+    return getattr(measured, "on", "") or "no device"
 
 
 def _print_judgement(device: str, outcome: Outcome, judgement: Judgement) -> None:
