@@ -1,4 +1,5 @@
-"""torch.distributed on the simulated device: a backend `hccl` that uses gloo.
+"""Collectives of the simulated device.
 
-Start with `hccl.py`; `reductions.py` computes the reductions that gloo lacks before torch 2.9.
+torch_npu's own ProcessGroupHCCL runs them on the HCCL of the simulated runtime (`runtime_build/runtime/hccl.c`).
+`collective_faults.py` lets faults and call counts reach them.
 """

@@ -6,7 +6,7 @@ import fnmatch
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -72,14 +72,15 @@ class FaultInjector:
     """The active faults of the simulated device. It can also count the calls of each operator.
 
     interceptors: the list of the `Machine`. It stays empty while no fault is active and calls are not
-    counted, so that such a run is not slowed down.
+    counted, so that such a run is not slowed down. prepare: called before it has an entry.
     """
 
-    def __init__(self, interceptors: list[Interceptor]) -> None:
+    def __init__(self, interceptors: list[Interceptor], prepare: Callable[[], None]) -> None:
         self.active: list[ActiveFault] = []
         self.calls: Counter[str] = Counter()
         self._counting = False
         self._interceptors = interceptors
+        self._prepare = prepare
 
     def add(self, specs: Iterable[FaultSpec]) -> list[ActiveFault]:
         """Activate faults."""
@@ -108,7 +109,11 @@ class FaultInjector:
         return {"faults": [fault.report() for fault in self.active], "calls": dict(self.calls.most_common())}
 
     def _update_interceptors(self) -> None:
-        self._interceptors[:] = [self._intercept] if self.active or self._counting else []
+        if self.active or self._counting:
+            self._prepare()
+            self._interceptors[:] = [self._intercept]
+        else:
+            self._interceptors.clear()
 
     def _intercept(
         self, plan: OperatorPlan, compute: Compute, args: list[Any], kwargs: dict[str, Any]

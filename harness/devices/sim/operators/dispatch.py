@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -24,6 +24,12 @@ Compute = Callable[..., Any]
 Interceptor = Callable[[OperatorPlan, Compute, list[Any], dict[str, Any]], Any]
 
 
+class Pending(Protocol):
+    """A counter in the memory of the runtime."""
+
+    value: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """What kernels need to know about the simulated device.
@@ -32,7 +38,8 @@ class Machine:
     tensor. randomly: (plan, compute, generator or None, device number) -> `compute` with that device's random
     numbers. interceptors: at most one; may change between calls. devices: all devices of this process.
     current: returns the number of the current device. synchronise: waits for the device; None if waiting
-    cannot fail.
+    cannot fail. pending: its `value` is the number of collectives that are not done, in all streams.
+    finish_stream: waits for those of the current stream.
     """
 
     alias: Callable[[torch.Tensor], torch.Tensor]
@@ -40,6 +47,8 @@ class Machine:
     randomly: Callable[[OperatorPlan, Compute, torch.Generator | None, int], Compute]
     devices: Sequence[torch.device]
     current: Callable[[], int]
+    pending: Pending
+    finish_stream: Callable[[], None]
     interceptors: list[Interceptor] = field(default_factory=list)
     synchronise: Callable[[], None] | None = None
 
@@ -60,8 +69,12 @@ def make_kernel(plan: OperatorPlan, compute: Compute, machine: Machine) -> Calla
     fresh = plain and plan.returns == (None,) and only is not None and not plan.mutable and plan.single
     in_place = plain and plan.returns == ((0, "self"),) and only is not None
     finish = _general_finish(plan, compute, machine)
+    pending = machine.pending
+    finish_stream = machine.finish_stream
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
+        if pending.value:
+            finish_stream()
         values = list(args)
         count = len(values)
         foreign = None

@@ -11,7 +11,7 @@ With `NPU_SIM_RNG=host` they come from torch's CPU generator, to compare a progr
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,9 +26,9 @@ _MASK = (1 << 64) - 1
 
 
 def random_source(
-    defaults: Sequence[torch.Generator],
+    default: Callable[[int], torch.Generator],
 ) -> Callable[[OperatorPlan, Compute, torch.Generator | None, int], Compute]:
-    """The function `Machine.randomly`; `defaults` are the default generators of the devices."""
+    """The function `Machine.randomly`; `default` returns the default generator of a device."""
     if os.environ.get(VARIABLE, "device") == "host":
         return _from_host
 
@@ -39,7 +39,7 @@ def random_source(
             raise RuntimeError(
                 f"Expected a '{DEVICE_TYPE}' device type for generator but found '{generator.device.type}'"
             )
-        seed = _next_seed(generator if generator is not None else defaults[index])
+        seed = _next_seed(generator if generator is not None else default(index))
         if plan.generator is not None:
             return _with_generator(plan.generator, compute, torch.Generator().manual_seed(seed))
         return _with_default_seed(compute, seed)

@@ -20,11 +20,6 @@ current_autograd_node = torch._C._current_autograd_node
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 neg_view = torch._neg_view
 
-GLOO_HAS_ALL_REDUCTIONS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 9)
-"""Whether gloo implements every ReduceOp. Before torch 2.8 it rejects ReduceOp.AVG, and before 2.9 every
-reduce_scatter silently sums."""
-
-
 def schemas(namespace: str) -> Iterator[tuple[str, Any]]:
     """Every registered operator of a namespace: "base" or "base.overload", and its schema."""
     prefix = namespace + "::"
@@ -45,6 +40,11 @@ def callable_of(operator: Any) -> Callable[..., Any]:
     """The builtin function behind an OpOverload. Calling it directly saves a Python frame."""
     function: Callable[..., Any] = operator._op
     return function
+
+
+def call_host_kernel(operator: Any, *args: Any) -> Any:
+    """Call the CPU kernel of an OpOverload, whatever the devices of the arguments are."""
+    return operator._op_dk(torch._C.DispatchKey.CPU, *args)
 
 
 def schema_of(operator: Any) -> Any:

@@ -35,11 +35,11 @@ import os
 for name, value in {variables!r}.items():
     os.environ.setdefault(name, value)
 try:
-    from harness.devices.sim.start import stand_in_start
+    from harness.devices.sim.start import after_torch_npu
 except ImportError:
     pass
 else:
-    stand_in_start.install()
+    after_torch_npu.install()
 """
 #: The variables that the set_env.sh of CANN and of ATB set; from the section ENV of those Dockerfiles.
 _SET_ENV = """\

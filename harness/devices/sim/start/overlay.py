@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import warnings
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.devices.sim.faults.fault_spec import FaultSpec
-from harness.errors import InfrastructureError
+from harness.evidence import device_count, runtime_library
 
 COUNT_VARIABLE = "NPU_SIM_COUNT_CALLS"
 LATE_FAULTS = ("NPU_SIM_SYNC_FAIL", "NPU_SIM_HANG")
@@ -38,7 +39,7 @@ def installed() -> Simulation | None:
 def install(faults: Iterable[FaultSpec]) -> Simulation:
     """Install the CPU kernels and these faults, once per process. The runtime must be the simulated one.
 
-    InfrastructureError when no device is visible.
+    As with torch_npu alone, the device is initialised when it is used, so that a forked process can use it too.
     """
     if not _installed:
         _installed.append(_build(faults))
@@ -50,6 +51,7 @@ def _build(faults: Iterable[FaultSpec]) -> Simulation:
     import torch
     import torch_npu  # noqa: F401 - registers the device
 
+    from harness.devices.sim.collectives.collective_faults import intercept_collectives
     from harness.devices.sim.faults.fault_injection import FaultInjector
     from harness.devices.sim.operators.aten_kernels import install_aten
     from harness.devices.sim.operators.custom_kernels import install_custom
@@ -59,20 +61,31 @@ def _build(faults: Iterable[FaultSpec]) -> Simulation:
     from harness.devices.sim.operators.serving_kernels import install_serving
 
     npu = torch.npu
-    if not npu.is_available():
-        raise InfrastructureError(
-            "no simulated device is visible in this process",
-            fix="unset ASCEND_RT_VISIBLE_DEVICES or set NPU_SIM_COUNT to 1 or more",
-        )
-    npu.init()
+    runtime = runtime_library()
+    assert runtime is not None
+
+    def default_generator(index: int) -> Any:
+        npu.init()
+        return npu.default_generators[index]
+
+    def finish_stream() -> None:
+        stream = ctypes.c_void_p(npu.current_stream().npu_stream)
+        if error := runtime.npu_sim_drain(stream):
+            raise RuntimeError(f"a collective on this stream failed, error code is {error}")
+
     alias = alias_maker()
     machine = Machine(
         alias=alias,
         to_device=device_copier(alias),
-        randomly=random_source(npu.default_generators),
-        devices=tuple(torch.device(DEVICE_TYPE, index) for index in range(npu.device_count())),
+        randomly=random_source(default_generator),
+        # Variables of the environment can still change which devices are visible.
+        devices=tuple(
+            torch.device(DEVICE_TYPE, index) for index in range(device_count(runtime) or runtime.npu_sim_count())
+        ),
         current=npu.current_device,
         synchronise=npu.synchronize if any(os.environ.get(name) for name in LATE_FAULTS) else None,
+        pending=ctypes.c_int.in_dll(runtime, "npu_sim_pending"),
+        finish_stream=finish_stream,
     )
     use_host_generator(npu)
     with warnings.catch_warnings():
@@ -83,7 +96,7 @@ def _build(faults: Iterable[FaultSpec]) -> Simulation:
         custom_library = torch.library.Library("npu", "IMPL")
         custom = install_custom(custom_library, machine)
         serving, serving_libraries = install_serving(machine)
-    injector = FaultInjector(machine.interceptors)
+    injector = FaultInjector(machine.interceptors, lambda: intercept_collectives(machine))
     injector.add(faults)
     if os.environ.get(COUNT_VARIABLE) == "1":
         injector.count_calls()

@@ -15,11 +15,12 @@ import json
 import os
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.devices.sim.faults import fault_spec
+from harness.devices.sim.faults.fault_spec import FaultSpec
 from harness.devices.sim.runtime_build import cann_toolkit
 from harness.devices.sim.start import overlay, sim_probe
 from harness.errors import EXIT_BAD_INPUT, EXIT_INCOMPLETE, HarnessError, InfrastructureError, InputError
@@ -79,18 +80,27 @@ def set_up() -> None:
             why=str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__,
             fix="install torch and the matching torch-npu into this environment",
         ) from error
+    install(faults)
+    if not sim_probe.device_facts().count:
+        raise InfrastructureError(
+            "no simulated device is visible in this process",
+            fix="unset ASCEND_RT_VISIBLE_DEVICES or set NPU_SIM_COUNT to 1 or more",
+        )
+    # Only for child processes. In this process the folders would count as packages of the cell.
+    _add_to_pythonpath(data_folder("devices/sim/start/child_processes"), first=True)
+    _add_to_pythonpath(data_folder("devices/sim/start/vllm_platform"))
+
+
+def install(faults: Iterable[FaultSpec]) -> None:
+    """Install the simulated device in this process, which has imported torch_npu, and publish its facts."""
     # Imported here because they import torch.
-    from harness.devices.sim.collectives import hccl
     from harness.devices.sim.start import triton_interpreter
 
     simulation = overlay.install(faults)
     if triton_interpreter.is_requested():
         triton_interpreter.install(simulation.machine)
     _provide_pyacl()
-    # Only for child processes. In this process the folder would count as one more package of the cell.
-    _add_to_pythonpath(data_folder("devices/sim/start/vllm_platform"))
     cann_toolkit.offer_npu_smi()
-    hccl.install(simulation.machine)
     sim_probe.publish_facts()
     report = os.environ.get(REPORT_VARIABLE)
     if report:
@@ -131,11 +141,12 @@ def _provide_pyacl() -> None:
         sys.path.append(str(folder))
 
 
-def _add_to_pythonpath(folder: Path) -> None:
-    """Make the modules in a folder importable in child processes."""
+def _add_to_pythonpath(folder: Path, *, first: bool = False) -> None:
+    """Make the modules in a folder importable in child processes. first: before all others."""
     folders = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if str(folder) not in folders:
-        os.environ["PYTHONPATH"] = os.pathsep.join((*folders, str(folder)))
+        folders.insert(0 if first else len(folders), str(folder))
+        os.environ["PYTHONPATH"] = os.pathsep.join(folders)
 
 
 def _write_report(path: Path, simulation: overlay.Simulation) -> None:

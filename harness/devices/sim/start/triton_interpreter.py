@@ -139,6 +139,8 @@ def intercepted(run: Callable[..., Any], machine: Machine) -> Callable[..., Any]
     """Let faults and call counts also apply to kernels, as operators with the name triton::KERNEL."""
 
     def launch(executor: Any, *args: Any, **kwargs: Any) -> None:
+        if machine.pending.value:
+            machine.finish_stream()
         if not machine.interceptors:
             run(executor, *args, **kwargs)
             return

@@ -77,7 +77,3 @@ SIM_API aclError aclGetCompileopt(int option, char *value, size_t length) {
     return SIM_OK;
 }
 SIM_API aclError aclopSetCompileFlag(int flag) { (void)flag; TRACE; return SIM_OK; }
-
-/* HCCL: only the configuration works. Creating communicators fails; collectives run over gloo. */
-SIM_API int HcclSetConfig(int key, uint64_t value) { (void)key; (void)value; TRACE; return SIM_OK; }
-SIM_API int HcclGetConfig(int key, void *value) { (void)key; (void)value; TRACE; return SIM_OK; }

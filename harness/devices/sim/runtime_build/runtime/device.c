@@ -32,6 +32,9 @@ static int visible_count(void) {
 
 int sim_current_device(void) { return current; }
 
+/* The number of devices of the host, visible or not. */
+SIM_API int npu_sim_count(void) { return sim_get_config()->count; }
+
 SIM_API aclError aclrtGetDeviceCount(uint32_t *count) {
     TRACE;
     *count = (uint32_t)visible_count();

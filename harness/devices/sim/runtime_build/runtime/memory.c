@@ -88,12 +88,14 @@ SIM_API aclError aclrtMemcpy(void *target, size_t room, const void *source, size
     return copy(target, room, source, bytes);
 }
 SIM_API aclError aclrtMemcpyAsync(void *target, size_t room, const void *source, size_t bytes, int kind, void *stream) {
-    (void)kind; (void)stream; TRACE;
-    return copy(target, room, source, bytes);
+    (void)kind; TRACE;
+    aclError error = sim_stream_drain(stream);
+    return error ? error : copy(target, room, source, bytes);
 }
 SIM_API aclError aclrtMemcpyAsyncWithCondition(void *target, size_t room, const void *source, size_t bytes, int kind, void *stream) {
-    (void)kind; (void)stream; TRACE;
-    return copy(target, room, source, bytes);
+    (void)kind; TRACE;
+    aclError error = sim_stream_drain(stream);
+    return error ? error : copy(target, room, source, bytes);
 }
 
 SIM_API aclError aclrtMemset(void *target, size_t room, int32_t value, size_t bytes) {
@@ -103,6 +105,6 @@ SIM_API aclError aclrtMemset(void *target, size_t room, int32_t value, size_t by
     return SIM_OK;
 }
 SIM_API aclError aclrtMemsetAsync(void *target, size_t room, int32_t value, size_t bytes, void *stream) {
-    (void)stream;
-    return aclrtMemset(target, room, value, bytes);
+    aclError error = sim_stream_drain(stream);
+    return error ? error : aclrtMemset(target, room, value, bytes);
 }

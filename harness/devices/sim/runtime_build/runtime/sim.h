@@ -1,7 +1,9 @@
 /* Declarations for all parts of the simulated CANN runtime.
  *
- * Device memory is host memory, and every stream is synchronous. The real torch_npu can initialise, allocate, copy,
- * record events and report memory with it. It has no kernels; these are CPU kernels in Python (start/overlay.py).
+ * Device memory is host memory. A stream runs its work when it is submitted, except collectives (hccl.c): these wait for other
+ * processes, so the stream's own thread runs them and everything that is submitted after them. The real torch_npu can
+ * initialise, allocate, copy, communicate, record events and report memory with it. It has no kernels; these are CPU kernels in
+ * Python (start/overlay.py).
  * No header of CANN is used; signatures follow the ACL documentation.
  *
  * Configuration, read once per process:
@@ -34,6 +36,7 @@ enum {
     SIM_NO_DEVICE = 207004,
     SIM_AICORE_EXCEPTION = 507015,
     SIM_SYNC_TIMEOUT = 507046,
+    SIM_COLLECTIVE_FAILED = 507048,
 };
 
 typedef struct {
@@ -53,6 +56,12 @@ void sim_trace(const char *function);
 #define TRACE sim_trace(__func__)
 
 int sim_current_device(void);
+
+/* Runs `run(argument)` in the stream's thread, after everything that was submitted to the stream before. The result is the
+ * stream's error from then on, unless it is SIM_OK. */
+aclError sim_stream_submit(void *stream, aclError (*run)(void *), void *argument);
+/* Waits until the stream has done what was submitted to it. Returns the stream's error. */
+aclError sim_stream_drain(void *stream);
 aclError sim_charge(int device, size_t bytes);
 void sim_refund(int device, size_t bytes);
 

@@ -1,6 +1,7 @@
-/* Streams and events. Work is done when it is submitted, so nothing is ever pending. Synchronising can fail or hang on request. */
+/* Streams and events. Only collectives and what follows them in their stream can be pending. Synchronising can fail or hang on request. */
 #include "sim.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
@@ -34,18 +35,130 @@ static aclError synchronise(int32_t timeout_ms) {
     return SIM_OK;
 }
 
-SIM_API aclError aclrtSynchronizeDevice(void) { TRACE; return synchronise(-1); }
-SIM_API aclError aclrtSynchronizeDeviceWithTimeout(int32_t timeout) { TRACE; return synchronise(timeout); }
-SIM_API aclError aclrtSynchronizeStream(void *stream) { (void)stream; TRACE; return synchronise(-1); }
-SIM_API aclError aclrtSynchronizeStreamWithTimeout(void *stream, int32_t timeout) { (void)stream; TRACE; return synchronise(timeout); }
+typedef struct sim_work {
+    aclError (*run)(void *);
+    void *argument;
+    struct sim_work *next;
+} sim_work;
 
-typedef struct {
+/* A stream without submitted work has no thread. One with a thread is never freed, because events point to it. */
+typedef struct sim_stream {
     int32_t id;
+    int has_thread;
+    uint64_t submitted, done;
+    aclError error;
+    sim_work *first, *last;
+    struct sim_stream *next;
 } sim_stream;
+
+/* Number of work items that are not done, in all streams. Kernels in Python read it to know whether they must wait. */
+SIM_API atomic_int npu_sim_pending;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static sim_stream default_stream;
+static sim_stream *with_thread;
+
+static sim_stream *stream_of(void *stream) { return stream ? stream : &default_stream; }
+
+static void *run_stream(void *argument) {
+    sim_stream *stream = argument;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        while (!stream->first) pthread_cond_wait(&changed, &lock);
+        sim_work *work = stream->first;
+        pthread_mutex_unlock(&lock);
+        aclError error = work->run(work->argument);
+        pthread_mutex_lock(&lock);
+        stream->first = work->next;
+        if (!stream->first) stream->last = NULL;
+        if (error && !stream->error) stream->error = error;
+        stream->done++;
+        atomic_fetch_sub(&npu_sim_pending, 1);
+        pthread_cond_broadcast(&changed);
+        free(work);
+    }
+    return NULL;
+}
+
+aclError sim_stream_submit(void *handle, aclError (*run)(void *), void *argument) {
+    sim_stream *stream = stream_of(handle);
+    sim_work *work = malloc(sizeof *work);
+    if (!work) return SIM_OUT_OF_MEMORY;
+    *work = (sim_work){run, argument, NULL};
+    pthread_mutex_lock(&lock);
+    if (!stream->has_thread) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, run_stream, stream)) {
+            pthread_mutex_unlock(&lock);
+            free(work);
+            return SIM_OUT_OF_MEMORY;
+        }
+        pthread_detach(thread);
+        stream->has_thread = 1;
+        stream->next = with_thread;
+        with_thread = stream;
+    }
+    if (stream->last) stream->last->next = work;
+    else stream->first = work;
+    stream->last = work;
+    stream->submitted++;
+    atomic_fetch_add(&npu_sim_pending, 1);
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    return SIM_OK;
+}
+
+/* Waits for the number-th item of the stream, with the lock held. timeout_ms < 0: forever. */
+static aclError wait_for_work(sim_stream *stream, uint64_t number, int32_t timeout_ms) {
+    struct timespec limit;
+    clock_gettime(CLOCK_REALTIME, &limit);
+    if (timeout_ms >= 0) {
+        limit.tv_sec += timeout_ms / 1000;
+        limit.tv_nsec += (timeout_ms % 1000) * 1000000L;
+        if (limit.tv_nsec >= 1000000000L) limit.tv_sec++, limit.tv_nsec -= 1000000000L;
+    }
+    while (stream->done < number) {
+        if (timeout_ms < 0) pthread_cond_wait(&changed, &lock);
+        else if (pthread_cond_timedwait(&changed, &lock, &limit) && stream->done < number) return SIM_SYNC_TIMEOUT;
+    }
+    return stream->error;
+}
+
+static aclError drain(void *handle, int32_t timeout_ms) {
+    sim_stream *stream = stream_of(handle);
+    if (!stream->has_thread) return SIM_OK;
+    pthread_mutex_lock(&lock);
+    aclError error = wait_for_work(stream, stream->submitted, timeout_ms);
+    pthread_mutex_unlock(&lock);
+    return error;
+}
+
+aclError sim_stream_drain(void *stream) { return drain(stream, -1); }
+SIM_API aclError npu_sim_drain(void *stream) { return drain(stream, -1); }
+
+static aclError drain_all(int32_t timeout_ms) {
+    aclError error = SIM_OK;
+    pthread_mutex_lock(&lock);
+    for (sim_stream *stream = with_thread; stream && !error; stream = stream->next)
+        error = wait_for_work(stream, stream->submitted, timeout_ms);
+    pthread_mutex_unlock(&lock);
+    return error;
+}
+
+static aclError then_synchronise(aclError error, int32_t timeout_ms) { return error ? error : synchronise(timeout_ms); }
+
+SIM_API aclError aclrtSynchronizeDevice(void) { TRACE; return then_synchronise(drain_all(-1), -1); }
+SIM_API aclError aclrtSynchronizeDeviceWithTimeout(int32_t timeout) { TRACE; return then_synchronise(drain_all(timeout), timeout); }
+SIM_API aclError aclrtSynchronizeStream(void *stream) { TRACE; return then_synchronise(drain(stream, -1), -1); }
+SIM_API aclError aclrtSynchronizeStreamWithTimeout(void *stream, int32_t timeout) {
+    TRACE;
+    return then_synchronise(drain(stream, timeout), timeout);
+}
 
 SIM_API aclError aclrtCreateStream(void **stream) {
     TRACE;
-    sim_stream *created = malloc(sizeof *created);
+    sim_stream *created = calloc(1, sizeof *created);
     if (!created) return SIM_OUT_OF_MEMORY;
     created->id = atomic_fetch_add(&next_stream, 1);
     *stream = created;
@@ -55,31 +168,67 @@ SIM_API aclError aclrtCreateStreamWithConfig(void **stream, uint32_t priority, u
     (void)priority; (void)flags;
     return aclrtCreateStream(stream);
 }
-SIM_API aclError aclrtDestroyStream(void *stream) { TRACE; free(stream); return SIM_OK; }
+SIM_API aclError aclrtDestroyStream(void *stream) {
+    TRACE;
+    if (stream && !((sim_stream *)stream)->has_thread) free(stream);
+    return SIM_OK;
+}
 SIM_API aclError aclrtDestroyStreamForce(void *stream) { return aclrtDestroyStream(stream); }
-SIM_API aclError aclrtStreamGetId(void *stream, int32_t *id) { *id = stream ? ((sim_stream *)stream)->id : 0; return SIM_OK; }
-SIM_API aclError aclrtStreamQuery(void *stream, int *status) { (void)stream; TRACE; *status = 0; return SIM_OK; }
-SIM_API aclError aclrtStreamWaitEvent(void *stream, void *event) { (void)stream; (void)event; TRACE; return SIM_OK; }
+SIM_API aclError aclrtStreamGetId(void *stream, int32_t *id) { *id = stream_of(stream)->id; return SIM_OK; }
+/* 0 is ACL_STREAM_STATUS_COMPLETE, 1 is NOT_READY. */
+SIM_API aclError aclrtStreamQuery(void *handle, int *status) {
+    TRACE;
+    sim_stream *stream = stream_of(handle);
+    pthread_mutex_lock(&lock);
+    *status = stream->done < stream->submitted;
+    pthread_mutex_unlock(&lock);
+    return SIM_OK;
+}
 SIM_API aclError aclrtSetStreamFailureMode(void *stream, uint64_t mode) { (void)stream; (void)mode; TRACE; return SIM_OK; }
 SIM_API aclError aclrtSetStreamOverflowSwitch(void *stream, uint32_t flag) { (void)stream; (void)flag; TRACE; return SIM_OK; }
 SIM_API aclError aclrtGetStreamOverflowSwitch(void *stream, uint32_t *flag) { (void)stream; TRACE; *flag = 0; return SIM_OK; }
 SIM_API aclError aclrtUseStreamResInCurrentThread(void *stream) { (void)stream; TRACE; return SIM_OK; }
 SIM_API aclError aclrtUnuseStreamResInCurrentThread(void *stream) { (void)stream; TRACE; return SIM_OK; }
 
-/* Host callbacks run immediately, in the calling thread. */
-SIM_API aclError aclrtLaunchHostFunc(void *stream, void (*function)(void *), void *argument) {
-    (void)stream; TRACE;
-    function(argument);
+typedef struct {
+    void (*function)(void *);
+    void *argument;
+} host_call;
+
+static aclError run_host_call(void *argument) {
+    host_call call = *(host_call *)argument;
+    free(argument);
+    call.function(call.argument);
     return SIM_OK;
+}
+
+/* A host callback runs immediately, in the calling thread, unless its stream has work that is pending. */
+SIM_API aclError aclrtLaunchHostFunc(void *stream, void (*function)(void *), void *argument) {
+    TRACE;
+    int status;
+    aclrtStreamQuery(stream, &status);
+    if (status == 0) {
+        function(argument);
+        return SIM_OK;
+    }
+    host_call *call = malloc(sizeof *call);
+    if (!call) return SIM_OUT_OF_MEMORY;
+    *call = (host_call){function, argument};
+    return sim_stream_submit(stream, run_host_call, call);
 }
 SIM_API aclError aclrtLaunchCallback(void (*function)(void *), void *argument, int block, void *stream) {
     (void)block;
     return aclrtLaunchHostFunc(stream, function, argument);
 }
 
+/* stream: where work was pending when the event was recorded, NULL if there was none; then its number-th item must be done. */
 typedef struct {
     struct timespec recorded;
+    sim_stream *stream;
+    uint64_t number;
 } sim_event;
+
+static int is_complete(const sim_event *event) { return !event->stream || event->stream->done >= event->number; }
 
 SIM_API aclError aclrtCreateEvent(void **event) {
     TRACE;
@@ -89,17 +238,61 @@ SIM_API aclError aclrtCreateEvent(void **event) {
 SIM_API aclError aclrtCreateEventWithFlag(void **event, uint32_t flags) { (void)flags; return aclrtCreateEvent(event); }
 SIM_API aclError aclrtCreateEventExWithFlag(void **event, uint32_t flags) { (void)flags; return aclrtCreateEvent(event); }
 SIM_API aclError aclrtDestroyEvent(void *event) { TRACE; free(event); return SIM_OK; }
-SIM_API aclError aclrtRecordEvent(void *event, void *stream) {
-    (void)stream; TRACE;
-    clock_gettime(CLOCK_MONOTONIC, &((sim_event *)event)->recorded);
+SIM_API aclError aclrtRecordEvent(void *handle, void *on) {
+    TRACE;
+    sim_event *event = handle;
+    sim_stream *stream = stream_of(on);
+    clock_gettime(CLOCK_MONOTONIC, &event->recorded);
+    event->stream = NULL;
+    if (!stream->has_thread) return SIM_OK;
+    pthread_mutex_lock(&lock);
+    event->number = stream->submitted;
+    event->stream = stream->done < stream->submitted ? stream : NULL;
+    pthread_mutex_unlock(&lock);
     return SIM_OK;
 }
 SIM_API aclError aclrtResetEvent(void *event, void *stream) { (void)event; (void)stream; TRACE; return SIM_OK; }
-SIM_API aclError aclrtSynchronizeEvent(void *event) { (void)event; TRACE; return synchronise(-1); }
-SIM_API aclError aclrtSynchronizeEventWithTimeout(void *event, int32_t timeout) { (void)event; TRACE; return synchronise(timeout); }
+
+static aclError wait_for_event(const sim_event *event, int32_t timeout_ms) {
+    aclError error = SIM_OK;
+    pthread_mutex_lock(&lock);
+    if (event->stream) error = wait_for_work(event->stream, event->number, timeout_ms);
+    pthread_mutex_unlock(&lock);
+    return error;
+}
+static aclError run_wait(void *argument) {
+    sim_event event = *(sim_event *)argument;
+    free(argument);
+    return wait_for_event(&event, -1);
+}
+/* The stream waits with its own thread, so that the caller can submit what other processes wait for. */
+SIM_API aclError aclrtStreamWaitEvent(void *stream, void *handle) {
+    TRACE;
+    const sim_event *event = handle;
+    pthread_mutex_lock(&lock);
+    int complete = is_complete(event);
+    pthread_mutex_unlock(&lock);
+    if (complete || event->stream == stream_of(stream)) return SIM_OK;
+    sim_event *copy = malloc(sizeof *copy);
+    if (!copy) return SIM_OUT_OF_MEMORY;
+    *copy = *event;
+    return sim_stream_submit(stream, run_wait, copy);
+}
+
+SIM_API aclError aclrtSynchronizeEvent(void *event) { TRACE; return then_synchronise(wait_for_event(event, -1), -1); }
+SIM_API aclError aclrtSynchronizeEventWithTimeout(void *event, int32_t timeout) {
+    TRACE;
+    return then_synchronise(wait_for_event(event, timeout), timeout);
+}
+static int completeness(const sim_event *event) {
+    pthread_mutex_lock(&lock);
+    int complete = is_complete(event);
+    pthread_mutex_unlock(&lock);
+    return complete;
+}
 /* The number that means "complete" differs between the three queries: 0, 1 and 0. */
-SIM_API aclError aclrtQueryEvent(void *event, int *status) { (void)event; TRACE; *status = 0; return SIM_OK; }
-SIM_API aclError aclrtQueryEventStatus(void *event, int *status) { (void)event; TRACE; *status = 1; return SIM_OK; }
+SIM_API aclError aclrtQueryEvent(void *event, int *status) { TRACE; *status = !completeness(event); return SIM_OK; }
+SIM_API aclError aclrtQueryEventStatus(void *event, int *status) { TRACE; *status = completeness(event); return SIM_OK; }
 SIM_API aclError aclrtQueryEventWaitStatus(void *event, int *status) { (void)event; TRACE; *status = 0; return SIM_OK; }
 SIM_API aclError aclrtEventElapsedTime(float *milliseconds, void *start, void *end) {
     TRACE;

@@ -1,6 +1,7 @@
-"""Installs the simulated device in a Python process on a stand-in host, when torch_npu has been imported.
+"""Installs the simulated device in a Python process when torch_npu has been imported.
 
-The stand-in's CANN starts this (`runtime_build/stand_in_cann.py`): programs on an NPU host have no launcher.
+For processes that have no launcher: those that a program on the device starts (`child_processes`), and all
+processes on a stand-in host (`runtime_build/stand_in_cann.py`).
 """
 
 from __future__ import annotations
