@@ -144,8 +144,8 @@ def test_a_fault_distorts_what_a_kernel_writes_and_not_what_it_reads() -> None:
             values[:rows] *= table
 
     interceptors: list[Any] = []
-    injector = FaultInjector(interceptors)
-    machine: Any = SimpleNamespace(interceptors=interceptors)
+    injector = FaultInjector(interceptors, lambda: None)
+    machine: Any = SimpleNamespace(interceptors=interceptors, pending=SimpleNamespace(value=0))
     launch = triton_interpreter.intercepted(Executor.launch, machine)
     query, key = torch.full((2, 3), 1 / 3), torch.full((2, 3), 1 / 7)
     table = torch.full((3,), 1 + 2.0**-20)

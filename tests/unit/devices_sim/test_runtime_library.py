@@ -156,12 +156,14 @@ acl = ctypes.CDLL("libascendcl.so"); acl.aclrtSetDevice(0)
 size = ctypes.c_size_t(4 << 20)
 p, h = ctypes.c_void_p(), ctypes.c_void_p()
 print(acl.aclrtReserveMemAddress(ctypes.byref(p), size, 0, None, 0), acl.aclrtMallocPhysical(ctypes.byref(h), size, None, 0))
-print(acl.aclrtMapMem(p, size, 0, h, 0)); ctypes.memset(p, 7, 100)
-print(acl.aclrtUnmapMem(p), acl.aclrtUnmapMem(p), acl.aclrtMapMem(p, size, 0, h, 0), ctypes.string_at(p, 1) == b"\\x07")
+print(acl.aclrtMapMem(p, size, 0, h, 0), acl.aclrtMemset(p, size, 7, ctypes.c_size_t(100)))
+print(acl.aclrtUnmapMem(p), acl.aclrtUnmapMem(p), acl.aclrtMapMem(p, size, 0, h, 0))
+read = ctypes.create_string_buffer(1); one = ctypes.c_size_t(1)
+print(acl.aclrtMemcpy(read, one, p, one, 2), read.raw == b"\\x07")
 print(acl.aclrtUnmapMem(p), acl.aclrtFreePhysical(h), acl.aclrtReleaseMemAddress(p), acl.aclrtReleaseMemAddress(p))
 """
     out = run_on(runtime, code).split()
-    assert out == ["0", "0", "0", "0", "107000", "0", "True", "0", "0", "0", "107000"]
+    assert out == ["0", "0", "0", "0", "0", "107000", "0", "0", "True", "0", "0", "0", "107000"]
 
 
 @pytest.mark.parametrize(

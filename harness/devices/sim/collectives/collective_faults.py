@@ -1,7 +1,7 @@
 """Lets faults and call counts reach collectives.
 
-The operators of torch.distributed (c10d) call torch_npu's ProcessGroupHCCL in C++. Once there is an interceptor,
-these kernels are replaced by functions that call it, with the same process group in between.
+The operators of torch.distributed (c10d) call torch_npu's ProcessGroupHCCL in C++. Once there is an
+interceptor, these kernels are replaced by functions that call the interceptor, and it the same process group.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _libraries: list[Any] = []
 
 
 def intercept_collectives(machine: Machine) -> None:
-    """From now on, the interceptor of `machine` is also called for collectives. Does nothing the second time."""
+    """From now on, the interceptor of `machine` is also called for collectives. Can be called repeatedly."""
     if _libraries or not dist.is_available():
         return
     library = torch.library.Library("c10d", "IMPL")
@@ -35,9 +35,9 @@ def intercept_collectives(machine: Machine) -> None:
     groups = _Groups()
     for name, schema in schemas("c10d"):
         operator = overload("c10d", name)
-        if operator is None or name == "monitored_barrier_":
-            continue
         arguments = [argument.name for argument in schema.arguments]
+        if operator is None or name == "monitored_barrier_" or "process_group" not in arguments:
+            continue
         plan = plan_of(operator, schema)
         if name not in _NOT_WAITED_FOR:
             # The schemas of collectives do not declare that the first argument is written.

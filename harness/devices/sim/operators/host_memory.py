@@ -1,6 +1,7 @@
 """Makes CPU tensors that share the memory of device tensors, and device tensors from CPU results.
 
-The memory of the simulated device is host memory, so a CPU tensor for a device tensor needs no copy.
+The memory of the simulated device is host memory, so a CPU tensor for a device tensor needs no copy. The
+addresses of device tensors have a bit that makes them invalid for the host; only this module accesses them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 
+from harness.devices.sim.operators.host_memory_address import HOST_ADDRESS
 from harness.devices.sim.operators.torch_internals import HOST, host_bytes, neg_view
 
 # Flat CPU tensors over device storages are cached, because creating one costs as much as a small operator.
@@ -30,7 +32,7 @@ def alias_maker() -> Callable[[torch.Tensor], torch.Tensor]:
         size = storage.nbytes()
         if not size:
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=HOST)
-        key = (storage.data_ptr(), size, tensor.dtype)
+        key = (storage.data_ptr() & HOST_ADDRESS, size, tensor.dtype)
         base = bases.get(key)
         if base is None:
             if len(bases) >= _CACHED_BASES:
@@ -63,7 +65,7 @@ def device_copier(
         source = result.data_ptr()
         # Lazy results (conjugates, negatives, zeros without memory) need a copy by torch.
         if source and result.is_contiguous() and not result.is_conj() and not result.is_neg():
-            move(out.data_ptr(), source, size)
+            move(out.data_ptr() & HOST_ADDRESS, source, size)
         else:
             alias(out).copy_(result)
         return out

@@ -20,6 +20,7 @@ current_autograd_node = torch._C._current_autograd_node
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 neg_view = torch._neg_view
 
+
 def schemas(namespace: str) -> Iterator[tuple[str, Any]]:
     """Every registered operator of a namespace: "base" or "base.overload", and its schema."""
     prefix = namespace + "::"

@@ -39,7 +39,7 @@ def installed() -> Simulation | None:
 def install(faults: Iterable[FaultSpec]) -> Simulation:
     """Install the CPU kernels and these faults, once per process. The runtime must be the simulated one.
 
-    As with torch_npu alone, the device is initialised when it is used, so that a forked process can use it too.
+    As with torch_npu alone, the device is initialised when it is used, so that forked processes can use it.
     """
     if not _installed:
         _installed.append(_build(faults))
@@ -80,7 +80,8 @@ def _build(faults: Iterable[FaultSpec]) -> Simulation:
         randomly=random_source(default_generator),
         # Variables of the environment can still change which devices are visible.
         devices=tuple(
-            torch.device(DEVICE_TYPE, index) for index in range(device_count(runtime) or runtime.npu_sim_count())
+            torch.device(DEVICE_TYPE, index)
+            for index in range(device_count(runtime) or runtime.npu_sim_count())
         ),
         current=npu.current_device,
         synchronise=npu.synchronize if any(os.environ.get(name) for name in LATE_FAULTS) else None,

@@ -34,7 +34,7 @@ SIM_API void *aclCreateTensor(const int64_t *sizes, uint64_t dimensions, int typ
     }
     created->dimensions = dimensions;
     created->item = item_bytes[type];
-    created->data = (char *)data + offset * (int64_t)created->item;
+    created->data = (char *)sim_host(data) + offset * (int64_t)created->item;
     memcpy(created->sizes, sizes, dimensions * sizeof *sizes);
     memcpy(created->strides, strides, dimensions * sizeof *strides);
     return created;

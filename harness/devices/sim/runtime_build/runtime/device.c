@@ -41,6 +41,9 @@ SIM_API aclError aclrtGetDeviceCount(uint32_t *count) {
     return *count ? SIM_OK : SIM_NO_DEVICE;
 }
 
+/* A device is in use, and its primary context active, once a thread has set it. */
+static atomic_int is_active[SIM_MAX_DEVICES];
+
 SIM_API aclError aclrtSetDevice(int32_t device) {
     TRACE;
     int count = visible_count();
@@ -49,6 +52,7 @@ SIM_API aclError aclrtSetDevice(int32_t device) {
     atomic_store(&latched_count, count);
     current = device;
     has_context = 1;
+    atomic_store(&is_active[device], 1);
     return SIM_OK;
 }
 
@@ -78,6 +82,49 @@ SIM_API aclError aclrtSetCurrentContext(void *context) {
     has_context = 1;
     return SIM_OK;
 }
+
+SIM_API aclError aclrtGetPrimaryCtxState(int32_t device, uint32_t *flags, int32_t *active) {
+    TRACE;
+    if (device < 0 || device >= visible_count()) return SIM_INVALID_DEVICE;
+    if (flags) *flags = 0;
+    if (active) *active = atomic_load(&is_active[device]);
+    return SIM_OK;
+}
+SIM_API aclError aclrtGetLogicDevIdByUserDevId(int32_t user, int32_t *logic) { *logic = user; return SIM_OK; }
+SIM_API aclError aclrtDeviceGetUuid(int32_t device, void *uuid) {
+    TRACE;
+    if (device < 0 || device >= visible_count()) return SIM_INVALID_DEVICE;
+    memset(uuid, 0, 16);
+    memcpy(uuid, "npu-sim", 7);
+    ((char *)uuid)[15] = (char)device;
+    return SIM_OK;
+}
+
+/* Limits of cube cores (type 0) and vector cores (type 1). Nothing runs on cores, so they are only stored. */
+static const uint32_t cores[2] = {24, 48};
+static atomic_uint limits[SIM_MAX_DEVICES][2];
+SIM_API aclError aclrtSetDeviceResLimit(int32_t device, int type, uint32_t value) {
+    TRACE;
+    if (device < 0 || device >= visible_count()) return SIM_INVALID_DEVICE;
+    if (type < 0 || type > 1 || !value || value > cores[type]) return SIM_PARAM_INVALID;
+    atomic_store(&limits[device][type], value);
+    return SIM_OK;
+}
+SIM_API aclError aclrtGetDeviceResLimit(int32_t device, int type, uint32_t *value) {
+    TRACE;
+    if (device < 0 || device >= visible_count()) return SIM_INVALID_DEVICE;
+    if (type < 0 || type > 1) return SIM_PARAM_INVALID;
+    uint32_t limit = atomic_load(&limits[device][type]);
+    *value = limit ? limit : cores[type];
+    return SIM_OK;
+}
+SIM_API aclError aclrtResetDeviceResLimit(int32_t device) {
+    TRACE;
+    if (device < 0 || device >= visible_count()) return SIM_INVALID_DEVICE;
+    for (int type = 0; type < 2; type++) atomic_store(&limits[device][type], 0);
+    return SIM_OK;
+}
+SIM_API aclError aclrtGetResInCurrentThread(int type, uint32_t *value) { return aclrtGetDeviceResLimit(current, type, value); }
 
 SIM_API aclError aclrtResetDevice(int32_t device) { (void)device; TRACE; return SIM_OK; }
 SIM_API aclError aclrtResetDeviceForce(int32_t device) { (void)device; TRACE; return SIM_OK; }
@@ -110,3 +157,4 @@ SIM_API aclError aclrtCtxSetSysParamOpt(int option, int64_t value) { return aclr
 SIM_API aclError aclrtSetDeviceSatMode(int mode) { (void)mode; TRACE; return SIM_OK; }
 SIM_API aclError aclrtSetOpWaitTimeout(uint32_t seconds) { (void)seconds; TRACE; return SIM_OK; }
 SIM_API aclError aclrtSetOpExecuteTimeOut(uint32_t seconds) { (void)seconds; TRACE; return SIM_OK; }
+SIM_API aclError aclrtSetOpExecuteTimeOutV2(uint64_t seconds, uint64_t *actual) { TRACE; if (actual) *actual = seconds; return SIM_OK; }

@@ -45,6 +45,7 @@ static const uint8_t type_bytes[TYPES] = {1, 2, 4, 2, 4, 8, 8, 1, 2, 4, 8, 2};
 #define NAME_LENGTH 128
 #define ROOT_INFO_BYTES 4108
 #define CONFIG_NAME_OFFSET 32
+#define DESTROY_SECONDS 10
 
 typedef struct {
     char address[INET_ADDRSTRLEN];
@@ -333,11 +334,12 @@ SIM_API int HcclGetCommAsyncError(void *handle, int *error) {
     return HCCL_OK;
 }
 SIM_API int HcclCommResume(void *handle) { TRACE; return handle ? HCCL_OK : HCCL_E_PTR; }
-/* Collectives that still wait for other ranks fail; the last of them frees the communicator. */
+/* Submitted collectives may still finish. Those that wait for other ranks then fail; the last of them frees the communicator. */
 SIM_API int HcclCommDestroy(void *handle) {
     TRACE;
     communicator *comm = handle;
     if (!comm) return HCCL_E_PTR;
+    for (double until = now() + DESTROY_SECONDS; atomic_load(&comm->references) > 1 && now() < until;) usleep(1000);
     for (uint32_t rank = 0; rank < comm->size && atomic_load(&comm->references) > 1; rank++)
         if (comm->links[rank] >= 0) shutdown(comm->links[rank], SHUT_RDWR);
     release(comm);
@@ -697,6 +699,9 @@ static int submit(call description, const uint64_t *const *arrays, uint32_t list
     call *c = malloc(sizeof *c);
     if (!c) return HCCL_E_MEMORY;
     *c = description;
+    c->source = sim_host(c->source);
+    c->target = sim_host(c->target);
+    for (uint32_t i = 0; i < c->items; i++) c->transfers[i].data = sim_host(c->transfers[i].data);
     if (lists) {
         c->counts = malloc((size_t)lists * comm->size * sizeof *c->counts);
         if (!c->counts) {

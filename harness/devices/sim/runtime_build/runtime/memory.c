@@ -1,6 +1,7 @@
 /* Device and host memory, with thread-safe accounting per device. */
 #include "sim.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,77 @@ SIM_API aclError aclrtGetMemInfo(int attribute, size_t *free_bytes, size_t *tota
     return SIM_OK;
 }
 
+/* Device memory, and host memory that the device knows. device: -1 for host memory. */
+typedef struct region {
+    const char *start;
+    size_t bytes;
+    int device;
+    struct region *next;
+} region;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static region *regions;
+
+static void remember(const void *start, size_t bytes, int device) {
+    region *entry = malloc(sizeof *entry);
+    if (!entry) abort();
+    pthread_mutex_lock(&lock);
+    *entry = (region){start, bytes, device, regions};
+    regions = entry;
+    pthread_mutex_unlock(&lock);
+}
+
+static int forget(const void *start) {
+    int found = 0;
+    pthread_mutex_lock(&lock);
+    for (region **link = &regions; *link; link = &(*link)->next) {
+        if ((*link)->start != start) continue;
+        region *entry = *link;
+        *link = entry->next;
+        free(entry);
+        found = 1;
+        break;
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+/* aclrtPtrAttributes: location.id, location.type (0 host, 1 device, 2 not registered), page size, 4 reserved */
+SIM_API aclError aclrtPointerGetAttributes(const void *pointer, uint32_t *attributes) {
+    TRACE;
+    if (!pointer || !attributes) return SIM_PARAM_INVALID;
+    memset(attributes, 0, 7 * sizeof *attributes);
+    attributes[0] = (uint32_t)sim_current_device();
+    attributes[1] = sim_is_device(pointer) ? 1 : 2;
+    attributes[2] = 4096;
+    pthread_mutex_lock(&lock);
+    for (region *entry = regions; entry; entry = entry->next) {
+        if ((const char *)pointer < entry->start || (const char *)pointer >= entry->start + entry->bytes) continue;
+        attributes[0] = entry->device < 0 ? 0 : (uint32_t)entry->device;
+        attributes[1] = entry->device < 0 ? 0 : 1;
+        break;
+    }
+    pthread_mutex_unlock(&lock);
+    return SIM_OK;
+}
+
+/* The device reads registered host memory at its own address. */
+SIM_API aclError aclrtHostRegister(void *pointer, uint64_t bytes, int type, void **device_pointer) {
+    (void)type; TRACE;
+    if (!pointer || !bytes || sim_is_device(pointer)) return SIM_PARAM_INVALID;
+    remember(pointer, bytes, -1);
+    if (device_pointer) *device_pointer = pointer;
+    return SIM_OK;
+}
+SIM_API aclError aclrtHostRegisterV2(void *pointer, uint64_t bytes, uint32_t flag) { return aclrtHostRegister(pointer, bytes, (int)flag, NULL); }
+SIM_API aclError aclrtHostUnregister(void *pointer) { TRACE; return forget(pointer) ? SIM_OK : SIM_PARAM_INVALID; }
+
+/* Prefetching and writing back caches changes no values. */
+SIM_API aclError aclrtCmoAsync(void *source, size_t bytes, int type, void *stream) {
+    (void)bytes; (void)type; (void)stream; TRACE;
+    return source ? SIM_OK : SIM_PARAM_INVALID;
+}
+
 SIM_API aclError aclrtMalloc(void **pointer, size_t bytes, int policy) {
     (void)policy; TRACE;
     int device = sim_current_device();
@@ -48,7 +120,8 @@ SIM_API aclError aclrtMalloc(void **pointer, size_t bytes, int policy) {
         return SIM_OUT_OF_MEMORY;
     }
     *(block_header *)raw = (block_header){.bytes = size, .device = device};
-    *pointer = (char *)raw + ALIGNMENT;
+    *pointer = sim_device((char *)raw + ALIGNMENT);
+    remember(*pointer, size, device);
     return SIM_OK;
 }
 
@@ -60,8 +133,8 @@ SIM_API aclError aclrtMallocWithCfg(void **pointer, size_t bytes, int policy, vo
 
 SIM_API aclError aclrtFree(void *pointer) {
     TRACE;
-    if (!pointer) return SIM_PARAM_INVALID;
-    block_header *header = (block_header *)((char *)pointer - ALIGNMENT);
+    if (!pointer || !forget(pointer)) return SIM_PARAM_INVALID;
+    block_header *header = (block_header *)((char *)sim_host(pointer) - ALIGNMENT);
     sim_refund(header->device, header->bytes);
     free(header);
     return SIM_OK;
@@ -69,17 +142,24 @@ SIM_API aclError aclrtFree(void *pointer) {
 
 SIM_API aclError aclrtMallocHost(void **pointer, size_t bytes) {
     TRACE;
-    return posix_memalign(pointer, 64, bytes ? bytes : 64) ? SIM_OUT_OF_MEMORY : SIM_OK;
+    if (posix_memalign(pointer, 64, bytes ? bytes : 64)) return SIM_OUT_OF_MEMORY;
+    remember(*pointer, bytes ? bytes : 64, -1);
+    return SIM_OK;
 }
 SIM_API aclError aclrtMallocHostWithCfg(void **pointer, uint64_t bytes, void *config) {
     (void)config;
     return aclrtMallocHost(pointer, (size_t)bytes);
 }
-SIM_API aclError aclrtFreeHost(void *pointer) { TRACE; free(pointer); return SIM_OK; }
+SIM_API aclError aclrtFreeHost(void *pointer) {
+    TRACE;
+    if (!forget(pointer)) return SIM_PARAM_INVALID;
+    free(pointer);
+    return SIM_OK;
+}
 
 static aclError copy(void *target, size_t room, const void *source, size_t bytes) {
     if (bytes > room) return SIM_PARAM_INVALID;
-    if (bytes) memmove(target, source, bytes);
+    if (bytes) memmove(sim_host(target), sim_host(source), bytes);
     return SIM_OK;
 }
 
@@ -101,10 +181,31 @@ SIM_API aclError aclrtMemcpyAsyncWithCondition(void *target, size_t room, const 
 SIM_API aclError aclrtMemset(void *target, size_t room, int32_t value, size_t bytes) {
     TRACE;
     if (bytes > room) return SIM_PARAM_INVALID;
-    memset(target, value, bytes);
+    memset(sim_host(target), value, bytes);
     return SIM_OK;
 }
 SIM_API aclError aclrtMemsetAsync(void *target, size_t room, int32_t value, size_t bytes, void *stream) {
     aclError error = sim_stream_drain(stream);
     return error ? error : aclrtMemset(target, room, value, bytes);
+}
+
+static aclError copy_batch(void **targets, const size_t *rooms, void **sources, const size_t *sizes, size_t count, size_t *failed) {
+    for (size_t i = 0; i < count; i++) {
+        aclError error = copy(targets[i], rooms[i], sources[i], sizes[i]);
+        if (!error) continue;
+        if (failed) *failed = i;
+        return error;
+    }
+    return SIM_OK;
+}
+SIM_API aclError aclrtMemcpyBatch(void **targets, size_t *rooms, void **sources, size_t *sizes, size_t count, void *attributes,
+                                  size_t *indices, size_t attribute_count, size_t *failed) {
+    (void)attributes; (void)indices; (void)attribute_count; TRACE;
+    return copy_batch(targets, rooms, sources, sizes, count, failed);
+}
+SIM_API aclError aclrtMemcpyBatchAsync(void **targets, size_t *rooms, void **sources, size_t *sizes, size_t count, void *attributes,
+                                       size_t *indices, size_t attribute_count, size_t *failed, void *stream) {
+    (void)attributes; (void)indices; (void)attribute_count; TRACE;
+    aclError error = sim_stream_drain(stream);
+    return error ? error : copy_batch(targets, rooms, sources, sizes, count, failed);
 }

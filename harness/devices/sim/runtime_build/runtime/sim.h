@@ -55,6 +55,13 @@ const sim_config *sim_get_config(void);
 void sim_trace(const char *function);
 #define TRACE sim_trace(__func__)
 
+/* A pointer to device memory is its host address with this bit set. No processor of this project can access such an address,
+ * so that host code which reads or writes device memory without a copy crashes, as with an NPU. */
+#define SIM_DEVICE_BIT ((uintptr_t)1 << 52)
+static inline void *sim_host(const void *pointer) { return (void *)((uintptr_t)pointer & ~SIM_DEVICE_BIT); }
+static inline void *sim_device(const void *pointer) { return (void *)((uintptr_t)pointer | SIM_DEVICE_BIT); }
+static inline int sim_is_device(const void *pointer) { return ((uintptr_t)pointer & SIM_DEVICE_BIT) != 0; }
+
 int sim_current_device(void);
 
 /* Runs `run(argument)` in the stream's thread, after everything that was submitted to the stream before. The result is the
@@ -62,6 +69,7 @@ int sim_current_device(void);
 aclError sim_stream_submit(void *stream, aclError (*run)(void *), void *argument);
 /* Waits until the stream has done what was submitted to it. Returns the stream's error. */
 aclError sim_stream_drain(void *stream);
+SIM_API aclError aclrtGetDeviceResLimit(int32_t device, int type, uint32_t *value);
 aclError sim_charge(int device, size_t bytes);
 void sim_refund(int device, size_t bytes);
 

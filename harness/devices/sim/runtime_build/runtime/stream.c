@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -48,6 +49,7 @@ typedef struct sim_stream {
     uint64_t submitted, done;
     aclError error;
     sim_work *first, *last;
+    uint32_t limits[2];
     struct sim_stream *next;
 } sim_stream;
 
@@ -175,6 +177,21 @@ SIM_API aclError aclrtDestroyStream(void *stream) {
 }
 SIM_API aclError aclrtDestroyStreamForce(void *stream) { return aclrtDestroyStream(stream); }
 SIM_API aclError aclrtStreamGetId(void *stream, int32_t *id) { *id = stream_of(stream)->id; return SIM_OK; }
+/* As for devices, limits of cores are only stored. */
+SIM_API aclError aclrtSetStreamResLimit(void *stream, int type, uint32_t value) {
+    TRACE;
+    if (type < 0 || type > 1 || !value) return SIM_PARAM_INVALID;
+    stream_of(stream)->limits[type] = value;
+    return SIM_OK;
+}
+SIM_API aclError aclrtResetStreamResLimit(void *stream) { TRACE; memset(stream_of(stream)->limits, 0, sizeof default_stream.limits); return SIM_OK; }
+SIM_API aclError aclrtGetStreamResLimit(void *stream, int type, uint32_t *value) {
+    TRACE;
+    if (type < 0 || type > 1) return SIM_PARAM_INVALID;
+    *value = stream_of(stream)->limits[type];
+    return *value ? SIM_OK : aclrtGetDeviceResLimit(sim_current_device(), type, value);
+}
+
 /* 0 is ACL_STREAM_STATUS_COMPLETE, 1 is NOT_READY. */
 SIM_API aclError aclrtStreamQuery(void *handle, int *status) {
     TRACE;
@@ -187,6 +204,9 @@ SIM_API aclError aclrtStreamQuery(void *handle, int *status) {
 SIM_API aclError aclrtSetStreamFailureMode(void *stream, uint64_t mode) { (void)stream; (void)mode; TRACE; return SIM_OK; }
 SIM_API aclError aclrtSetStreamOverflowSwitch(void *stream, uint32_t flag) { (void)stream; (void)flag; TRACE; return SIM_OK; }
 SIM_API aclError aclrtGetStreamOverflowSwitch(void *stream, uint32_t *flag) { (void)stream; TRACE; *flag = 0; return SIM_OK; }
+SIM_API aclError aclrtSetStreamAttribute(void *stream, int attribute, void *value) { (void)stream; (void)attribute; (void)value; TRACE; return SIM_OK; }
+SIM_API aclError aclrtSubscribeReport(uint64_t thread, void *stream) { (void)thread; (void)stream; TRACE; return SIM_OK; }
+SIM_API aclError aclrtUnSubscribeReport(uint64_t thread, void *stream) { (void)thread; (void)stream; TRACE; return SIM_OK; }
 SIM_API aclError aclrtUseStreamResInCurrentThread(void *stream) { (void)stream; TRACE; return SIM_OK; }
 SIM_API aclError aclrtUnuseStreamResInCurrentThread(void *stream) { (void)stream; TRACE; return SIM_OK; }
 

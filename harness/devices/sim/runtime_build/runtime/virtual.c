@@ -63,21 +63,21 @@ SIM_API aclError aclrtMemGetAllocationGranularity(void *properties, int option, 
 
 SIM_API aclError aclrtReserveMemAddress(void **start, size_t bytes, size_t alignment, void *expected, uint64_t flags) {
     (void)alignment; (void)flags; TRACE;
-    void *range_start = map_without_access(expected, bytes, 0);
+    void *range_start = map_without_access(sim_host(expected), bytes, 0);
     if (range_start == MAP_FAILED) return SIM_OUT_OF_MEMORY;
     if (!remember(&reserved, range_start, bytes)) {
         munmap(range_start, bytes);
         return SIM_OUT_OF_MEMORY;
     }
-    *start = range_start;
+    *start = sim_device(range_start);
     return SIM_OK;
 }
 
 SIM_API aclError aclrtReleaseMemAddress(void *start) {
     TRACE;
-    size_t bytes = forget(&reserved, start);
+    size_t bytes = forget(&reserved, sim_host(start));
     if (!bytes) return SIM_PARAM_INVALID;
-    munmap(start, bytes);
+    munmap(sim_host(start), bytes);
     return SIM_OK;
 }
 
@@ -113,9 +113,10 @@ SIM_API aclError aclrtMapMem(void *start, size_t bytes, size_t offset, void *han
     (void)flags; TRACE;
     physical *memory = handle;
     if (!memory || offset > memory->bytes || bytes > memory->bytes - offset) return SIM_PARAM_INVALID;
-    if (!remember(&mapped, start, bytes)) return SIM_OUT_OF_MEMORY;
-    if (mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory->file, (off_t)offset) == MAP_FAILED) {
-        forget(&mapped, start);
+    void *at = sim_host(start);
+    if (!remember(&mapped, at, bytes)) return SIM_OUT_OF_MEMORY;
+    if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory->file, (off_t)offset) == MAP_FAILED) {
+        forget(&mapped, at);
         return SIM_OUT_OF_MEMORY;
     }
     return SIM_OK;
@@ -123,9 +124,9 @@ SIM_API aclError aclrtMapMem(void *start, size_t bytes, size_t offset, void *han
 
 SIM_API aclError aclrtUnmapMem(void *start) {
     TRACE;
-    size_t bytes = forget(&mapped, start);
+    size_t bytes = forget(&mapped, sim_host(start));
     if (!bytes) return SIM_PARAM_INVALID;
-    map_without_access(start, bytes, MAP_FIXED);
+    map_without_access(sim_host(start), bytes, MAP_FIXED);
     return SIM_OK;
 }
 
