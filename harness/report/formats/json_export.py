@@ -302,7 +302,8 @@ def cell_line(model: ReportModel, row: ReportRow) -> bytes:
 def _result_line(model: ReportModel, result: ReportResult) -> bytes:
     """A result as JSON. Its history, which many results share, is put in as text."""
     # No text contains a bare quote, and nothing after the history of a result has such members.
-    before, _, after = json_line(_result(model, result)).rpartition(_NO_HISTORY)
+    # The dictionary of its fields, because the encoder would ask for each field by name.
+    before, _, after = json_line(vars(_result(model, result))).rpartition(_NO_HISTORY)
     return b'%b,"history":%b,"turns":%b' % (before, _history_line(result.past), after)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 
 from jinja2 import Template
@@ -21,14 +20,19 @@ from harness.report.model.similar_failures import SimilarFailures
 from harness.report.model.visible_text import as_bytes, clip, file_name, visible
 from harness.report.pages.figures import figures
 from harness.report.pages.page_templates import PageWriter, anchor_of, environment
-from harness.report.pages.timeline import since_words
+from harness.report.pages.printing import printed
+from harness.report.pages.timeline import since_words, timeline_svg
 from harness.settings import DEFAULT_PROFILE
 
 OPEN_LOGS = (Mark.FAIL, Mark.ERROR, Mark.INCONCLUSIVE)
-#: How many rendered lists of facets are cached.
-MAX_CACHED = 5_000
+#: How many rendered parts of pages are cached.
+MAX_CACHED = 20_000
 #: In reports with more cells, the outcomes are in report.json only.
 MOST_OUTCOME_FILES = 200
+#: Shorter texts are shown whole by every filter.
+SHORT_TEXT = 90
+#: A character that stands for a text in rendered HTML; it means nothing in Unicode.
+PLACE = "\ue000"
 LOCK_FORMAT = ("--format", "dockerfile")
 #: How many letters of a cell's name the title of its page shows.
 NAME = 120
@@ -77,13 +81,10 @@ class CellPages:
         self._main = env.get_template("cell.html")
         self._stripcheck = env.get_template("macros.html").module.stripcheck  # type: ignore[attr-defined]
         self._similar = SimilarFailures(model)
-        parts = env.get_template("check.html").module
-        self._checked = parts.section  # type: ignore[attr-defined]
-        self._opening = parts.opening  # type: ignore[attr-defined]
-        self._facets = parts.facets  # type: ignore[attr-defined]
+        self._macros = env.get_template("check.html").module
         self._tiles: dict[tuple[object, ...], Markup] = {}
-        self._openings: dict[tuple[object, ...], Markup] = {}
-        self._facet_lists: dict[str, Markup] = {}
+        #: Name of a macro of `check.html`, and what it shows -> the rendered part.
+        self._parts: dict[tuple[object, ...], str] = {}
 
     def render(self, row: ReportRow) -> bytes:
         """The page of one cell."""
@@ -91,7 +92,8 @@ class CellPages:
         main = self._main.render(
             row=row,
             strip=self._strip(row),
-            sections=[self._section(row, result) for result in row.results.values()],
+            # Every part is HTML.
+            sections=Markup("".join([self._section(row, one) for one in row.results.values()])),  # noqa: S704
             exports=[(name, f"../{href}") for name, href in stored_exports(self._writer, row)],
             lock_command=lock_command(self._model, row),
         )
@@ -105,7 +107,7 @@ class CellPages:
                 self._tile(row.results[check.name]) for check in tier.checks if check.name in row.results
             ]
             if tiles:
-                tiers.append((tier.tier.value, Markup().join(tiles)))
+                tiers.append((tier.tier.value, Markup("".join(tiles))))  # noqa: S704 - tiles are HTML
         return tiers
 
     def _tile(self, result: ReportResult) -> Markup:
@@ -116,30 +118,103 @@ class CellPages:
             self._tiles[key] = self._stripcheck(bare, f"#{anchor_of(result.check)}")
         return self._tiles[key]
 
-    def _section(self, row: ReportRow, result: ReportResult) -> Markup:
+    def _section(self, row: ReportRow, result: ReportResult) -> str:
+        """A check on the page: the parts of `check.html`, most of which other cells show too.
+
+        They are HTML as plain text, because joining Markup escapes every part again.
+        """
+        anchor = Markup(anchor_of(result.check))  # noqa: S704 - a name that is safe as a file's
+        similar = self._similar.siblings_of(row, result)
+        found = figures(result.measurements, result.check)
+        command = self._around("reproduce", result.reproduce, result.mark is not Mark.PASS)
+        parts = [
+            self._opening(result, anchor),
+            self._origin(row, result),
+            self._when(result),
+            self._judged(result),
+            self._macro("triage", result.diagnosis, anchor),
+            self._macro("similar", similar, anchor),
+            command if result.mark is not Mark.PASS else "",
+            self._macro("measured", found),
+            self._files(result.verdict.outcome, result),
+            self._log(row, result, anchor),
+            self._more(result, command if result.mark is Mark.PASS else ""),
+        ]
+        return "\n".join([part for part in parts if part])
+
+    def _macro(self, name: str, shown: object, *others: object) -> str:
+        """A macro of `check.html`; "" if there is nothing to show."""
+        return str(getattr(self._macros, name)(shown, *others)) if shown else ""
+
+    def _part(self, name: str, key: tuple[object, ...], *shown: object) -> str:
+        """A macro of `check.html`, rendered once for each key."""
+        full = (name, *key)
+        part = self._parts.get(full)
+        if part is None:
+            if len(self._parts) > MAX_CACHED:
+                self._parts.clear()
+            part = self._parts[full] = str(getattr(self._macros, name)(*shown))
+        return part
+
+    def _around(self, name: str, text: str, *others: object) -> str:
+        """A macro that shows one short text; "" without one. The HTML around the text is rendered once."""
+        if not text or len(text) > SHORT_TEXT:
+            return self._macro(name, text, *others)
+        return self._part(name, others, PLACE, *others).replace(PLACE, printed(text))
+
+    def _opening(self, result: ReportResult, anchor: Markup) -> str:
+        key = (result.check, result.entry.question, result.mark, result.verdict.evidence, result.change)
+        return self._part("opening", key, result, anchor)
+
+    def _origin(self, row: ReportRow, result: ReportResult) -> str:
         outcome = result.verdict.outcome
+        proof = provenance(result, row.results)
+        file = self._outcome_file(outcome) if outcome else ""
+        ran = (outcome.started, outcome.seconds, outcome.attempt, outcome.trust) if outcome else None
+        key = (result.shown_evidence, ran, result.reused, proof, file)
+        return self._part("origin", key, result, outcome, proof, file)
+
+    def _when(self, result: ReportResult) -> str:
+        strip = timeline_svg(result)
+        if not strip:
+            return ""
+        since = since_words(self._model.streak(result), result.verdict.status)
+        return self._part("when", (result.check, strip, since), result.check, strip, since)
+
+    def _judged(self, result: ReportResult) -> str:
+        verdict, notes = result.verdict, self._model.notes_on(result)
+        key = (verdict.reasons, verdict.remedies, verdict.expected, notes)
+        return self._part("judged", key, verdict, notes)
+
+    def _files(self, outcome: Outcome | None, result: ReportResult) -> str:
+        files = [
+            self._file(read_artifact(ref, result.files.get(ref.digest)))
+            for ref in (outcome.artifacts if outcome else ())
+        ]
+        return self._macro("files", files)
+
+    def _log(self, row: ReportRow, result: ReportResult, anchor: Markup) -> str:
         log = read_log(result.log)
+        if not log.lines:
+            return ""
         whole = ""
         if log.whole:
             whole = "../" + self._writer.store(f"logs/{row.slug}.{file_name(result.check)}.txt", log.whole)
-        parts = {
-            "anchor": Markup(anchor_of(result.check)),  # noqa: S704 - a name that is safe as a file's
-            "opening": self._opening_of(result),
-            "facets": self._facets_of(result.facets) if result.facets else "",
-            "measured": figures(result.measurements, result.check),
-            "similar": self._similar.siblings_of(row, result),
-            "files": [
-                self._file(read_artifact(ref, result.files.get(ref.digest)))
-                for ref in (outcome.artifacts if outcome else ())
-            ],
-            "proof": provenance(result, row.results),
-            "outcome_file": self._outcome_file(outcome) if outcome else "",
-            "notes": self._model.notes_on(result),
-            "since": since_words(self._model.streak(result), result.verdict.status),
-            "log": {"lines": log.lines, "total": log.total, "skipped": log.skipped, "href": whole},
-        }
-        section: Markup = self._checked(result, parts, OPEN_LOGS)
-        return section
+        shown = {"lines": log.lines, "total": log.total, "skipped": log.skipped, "href": whole}
+        return self._macro("log", shown, result.check, anchor, result.mark in OPEN_LOGS)
+
+    def _more(self, result: ReportResult, command: str) -> str:
+        outcome = result.verdict.outcome
+        around = outcome.environment if outcome else {}
+        parts = [
+            self._part("more", (bool(command),), bool(command)),
+            command,
+            self._around("key", result.entry.key),
+            self._part("facets", (repr(result.facets),), result.facets) if result.facets else "",
+            self._part("environment", (repr(around),), around) if around else "",
+            self._part("past", (result.past,), result.past if result.history else None),
+        ]
+        return "".join(parts)
 
     def _outcome_file(self, outcome: Outcome) -> str:
         """The link to the stored outcome as JSON; "" in a large report, whose report.json has it."""
@@ -151,21 +226,6 @@ class CellPages:
         except (TypeError, ValueError):
             return ""  # no ledger can store it
         return "../" + self._writer.store(name, body + "\n")
-
-    def _opening_of(self, result: ReportResult) -> Markup:
-        key = (result.check, result.entry.question, result.mark, result.verdict.evidence, result.change)
-        if key not in self._openings:
-            self._openings[key] = self._opening(result, anchor_of(result.check))
-        return self._openings[key]
-
-    def _facets_of(self, facets: Mapping[str, object]) -> Markup:
-        """The list of facets; cached, because cells that share a task have the same facets."""
-        key = repr(facets)
-        if key not in self._facet_lists:
-            if len(self._facet_lists) > MAX_CACHED:
-                self._facet_lists.clear()
-            self._facet_lists[key] = self._facets(facets)
-        return self._facet_lists[key]
 
     def _file(self, file: ArtifactFile) -> dict[str, object]:
         href = (
