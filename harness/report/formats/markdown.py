@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.outcome import UNLISTED, Status, unlisted_reasons
+from harness.outcome import UNLISTED, unlisted_reasons
 from harness.report.model.markdown_text import escape
 from harness.report.model.marks import EVIDENCE, STYLES, Mark
 from harness.report.model.report_inputs import ReportResult
@@ -63,8 +63,7 @@ def _unlisted(model: ReportModel) -> list[str]:
     found = [
         f"- {escape(row.cell.title or row.cell.id)}: {escape(reason.removeprefix(UNLISTED))}"
         for row in model.rows
-        for result in row.results.values()
-        if result.verdict.reasons and result.verdict.status is Status.PASS
+        for result in row.passed_with_reasons
         for reason in unlisted_reasons(result.verdict.reasons)
     ]
     if not found:

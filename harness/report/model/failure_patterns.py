@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.report.model.marks import Mark
@@ -45,11 +45,13 @@ def find_patterns(rows: Sequence[tuple[Mapping[str, str], Mapping[str, Mark]]]) 
     """
     found = []
     for check in dict.fromkeys(name for _, marks in rows for name in marks):
+        axes = _separating(check, rows)
+        if not axes:
+            continue
         ran = [(axes, marks[check]) for axes, marks in rows if marks.get(check) in _DECIDED]
         failing = sum(mark in FAILING for _, mark in ran)
         if failing < MIN_FAILING or len(ran) - failing < MIN_PASSING:
             continue
-        axes = dict.fromkeys(name for axes, _ in ran for name in axes)
         conditions = [text for axis in axes if (text := _condition(axis, ran))]
         if conditions:
             first, *rest = sorted(conditions, key=lambda text: ">" in text or "<" in text)
@@ -65,14 +67,34 @@ def find_patterns(rows: Sequence[tuple[Mapping[str, str], Mapping[str, Mark]]]) 
     return tuple(found)
 
 
-def _condition(axis: str, ran: Sequence[tuple[Mapping[str, str], Mark]]) -> str:
-    """The condition on `axis` that holds for exactly the failing cells, or ""."""
-    fails: dict[str, bool] = {}
-    for axes, mark in ran:
-        value, failing = axes.get(axis, ""), mark in FAILING
+def _separating(check: str, rows: Iterable[tuple[Mapping[str, str], Mapping[str, Mark]]]) -> tuple[str, ...]:
+    """The axes of which every value either always fails or always passes."""
+    fails: dict[str, dict[str, bool]] | None = None
+    for axes, marks in rows:
+        mark = marks.get(check)
+        if mark not in _DECIDED:
+            continue
+        if fails is None:
+            fails = {axis: {} for axis in axes}
+        failing = mark in FAILING
+        mixed = [
+            axis
+            for axis, known in fails.items()
+            if axis not in axes or known.setdefault(axes[axis], failing) is not failing
+        ]
+        for axis in mixed:
+            del fails[axis]
         # Most axes separate nothing, which shows within a few cells.
-        if not value or fails.setdefault(value, failing) is not failing:
-            return ""
+        if not fails:
+            break
+    return tuple(fails or ())
+
+
+def _condition(axis: str, ran: Sequence[tuple[Mapping[str, str], Mark]]) -> str:
+    """The condition on a separating axis that holds for exactly the failing cells, or ""."""
+    fails = {axes[axis]: mark in FAILING for axes, mark in ran}
+    if "" in fails:
+        return ""
     ordered = sorted(fails, key=natural)
     verdicts = [fails[value] for value in ordered]
     bad = sum(verdicts)

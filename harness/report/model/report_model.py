@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from harness.gc_pause import gc_paused
 from harness.ledger.plan_record import CellFacts, PlanEntry
 from harness.outcome import Evidence, Status, Tier
 from harness.report.model.changes import RunChange, RunChangeKind, compare
@@ -39,6 +40,8 @@ PRINCIPAL_AXES = (
     "python",
 )
 SHOWN_AXES = 4
+#: Reason, check and mark: what a reader sees of a verdict that needs attention.
+_Group = tuple[str, str, Mark]
 CLOCK_SLACK_S = 120.0
 
 
@@ -75,6 +78,24 @@ class ReportRow:
     def urgent(self) -> tuple[ReportResult, ...]:
         """The results that a person should look at."""
         return tuple(result for result in self.results.values() if result.mark in NEEDS_ATTENTION)
+
+    @cached_property
+    def unforeseen(self) -> tuple[tuple[_Group, ReportResult], ...]:
+        """The urgent results that no expectation covers, with what equal ones are grouped by."""
+        return tuple(
+            ((one.reason or STYLES[one.mark].meaning, one.check, one.mark), one)
+            for one in self.urgent
+            if not _is_known(one)
+        )
+
+    @cached_property
+    def passed_with_reasons(self) -> tuple[ReportResult, ...]:
+        """The results of checks that passed and say something about it."""
+        return tuple(
+            result
+            for result in self.results.values()
+            if result.verdict.reasons and result.verdict.status is Status.PASS
+        )
 
     @cached_property
     def failing(self) -> tuple[ReportResult, ...]:
@@ -233,6 +254,7 @@ class ReportModel:
         return next((row for row in self.rows if row.cell.id == cell_id), None)
 
 
+@gc_paused()
 def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> ReportModel:
     """Arrange cells and results as the model of a report. Pure: equal inputs give equal models.
 
@@ -277,7 +299,7 @@ def build_model(inputs: ReportInputs, before: ReportModel | None = None) -> Repo
         by_evidence=by_evidence,
         planned=sum(len(row.results) for row in rows),
         missing=missing,
-        attention=_attention(urgent),
+        attention=_attention(one for row in rows for one in row.unforeseen),
         patterns=find_patterns([(row.cell.axes, row.marks) for row in rows]),
         headline=headline(counts, missing, sum(_is_known(result) for result in urgent), inputs.run.selection),
         proof=proof(counts, passed),
@@ -323,9 +345,9 @@ def _changes(earlier: ComparisonRun | None, rows: Sequence[ReportRow]) -> tuple[
 
 def _columns(inputs: ReportInputs) -> tuple[TierColumns, ...]:
     checks = {check.name: check for check in inputs.checks}
-    for result in inputs.results:
-        if result.check not in checks:
-            entry = result.entry
+    entries = {result.entry.check: result.entry for result in inputs.results}
+    for entry in entries.values():
+        if entry.check not in checks:
             checks[entry.check] = CheckColumn(name=entry.check, tier=entry.tier, question=entry.question)
     for planned in inputs.planned.values():
         for name in planned:
@@ -393,11 +415,10 @@ def _is_known(result: ReportResult) -> bool:
     return result.mark in NEEDS_ATTENTION and result.verdict.standing is Standing.KNOWN
 
 
-def _attention(results: Sequence[ReportResult]) -> tuple[Attention, ...]:
-    groups: dict[tuple[str, str, Mark], list[ReportResult]] = defaultdict(list)
-    for result in results:
-        if result.mark in NEEDS_ATTENTION and not _is_known(result):
-            groups[result.reason or STYLES[result.mark].meaning, result.check, result.mark].append(result)
+def _attention(results: Iterable[tuple[_Group, ReportResult]]) -> tuple[Attention, ...]:
+    groups: dict[_Group, list[ReportResult]] = defaultdict(list)
+    for group, result in results:
+        groups[group].append(result)
     found = [
         Attention(
             check=check,

@@ -10,6 +10,7 @@ from pathlib import Path
 from harness.builds.ownership.temporary_folders import temporary_folder
 from harness.digest import digest_bytes
 from harness.errors import InfrastructureError, Location
+from harness.gc_pause import gc_paused
 from harness.report.formats.badge import write_badges
 from harness.report.model.report_inputs import ReportInputs, ReportResult
 from harness.report.model.report_model import ReportModel, ReportRow, build_model
@@ -48,6 +49,7 @@ class LiveReport:
         """The model of the report on disk."""
         return self._model
 
+    @gc_paused()
     def take(self, inputs: ReportInputs) -> list[Path]:
         """Update the report to `inputs`, which have the same cells; returns the files that were written."""
         results = _with_known(self._model.inputs.results, inputs.results)

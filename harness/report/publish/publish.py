@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness.builds.ownership.temporary_folders import remove_orphaned_folders
 from harness.errors import InfrastructureError, InputError, Location
+from harness.gc_pause import gc_paused
 from harness.report.formats.badge import write_badges
 from harness.report.formats.csv_export import results_csv
 from harness.report.formats.feed import atom
@@ -40,6 +41,7 @@ def render_all(
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
+@gc_paused()
 def render_report(
     model: ReportModel, folder: Path, extra: Mapping[str, str | bytes] | None = None
 ) -> list[RowTexts]:
