@@ -103,15 +103,33 @@ def unlisted_reasons(reasons: Iterable[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Case:
+    """One of many tests of which a check consists. It neither failed nor passed if it was skipped.
+
+    group: the suite. kind, message: why it failed: a class, and the message without what differs from run to
+    run.
+    """
+
+    group: str
+    id: str
+    failed: bool
+    passed: bool
+    kind: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Judgement:
     """How a check judges its measurements. Reasons and remedies are sentences for the user.
 
     A reason that starts with `UNLISTED` is not about a failure: reports show it beside a pass.
+    cases: of a check whose tests are expected to pass or fail one by one; else empty.
     """
 
     status: Status
     reasons: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
+    cases: tuple[Case, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

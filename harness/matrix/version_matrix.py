@@ -31,6 +31,7 @@ from harness.matrix.model.definitions import (
     Stack,
 )
 from harness.matrix.model.migration import Migration
+from harness.matrix.model.suite import Suite
 from harness.matrix.model.versions import Version
 
 
@@ -54,6 +55,7 @@ class Matrix:
     runners: Mapping[str, Runner]
     expectations: Mapping[str, Expectation]
     migrations: Mapping[str, Migration] = field(default_factory=dict)
+    suites: Mapping[str, Suite] = field(default_factory=dict)
     patch_places: tuple[PatchPlace, ...] = ()
     included_files: tuple[Path, ...] = ()
     includes_shipped: bool = False

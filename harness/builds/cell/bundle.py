@@ -24,9 +24,17 @@ ROOT_MODULES = (
     "package.py",
     "serialisation.py",
 )
-PACKAGES = ("cell_program", "convergence", "devices/sim", "fixtures", "numerics", "rollout")
+PACKAGES = (
+    "cell_program",
+    "convergence",
+    "devices/sim",
+    "fixtures",
+    "numerics",
+    "rollout",
+    "upstream_tests/in_cell",
+)
 # Parent packages of the above, of which only __init__.py is needed.
-PARENTS = ("devices",)
+PARENTS = ("devices", "upstream_tests")
 
 
 def make_bundle(source: Path, cache: Path) -> Path:

@@ -475,6 +475,61 @@ class PatchPlaceEntry(MatrixEntry):
     source: Text = Field("", description="Where the patches come from")
 
 
+class LeftOutTestEntry(MatrixEntry):
+    """A test file or test of a suite that is not run."""
+
+    test: Text = Field(
+        description="A path in the repository, or a path, `::` and the name of a class or test; `*` and `?` "
+        "are allowed in paths only"
+    )
+    reason: Reason
+
+
+class SuiteEntry(MatrixEntry):
+    """A test suite of an upstream, which the check `upstream-tests` runs inside the cells."""
+
+    title: Title
+    upstream: AxisName = Field(
+        description="The axis whose repository has the tests. Only cells with this axis have the suite"
+    )
+    source: Source
+    when: Conditions = Field({}, description="Mapping of axis to version specifiers: what else a cell needs")
+    revision: Annotated[list[Text], BeforeValidator(_as_list), WithJsonSchema(_TEXTS)] = Field(
+        description="How the commit with the tests is found; the first rule that succeeds counts. `cell`: the "
+        "commit that the cell has of the upstream. `package`: the commit that the installed package says it "
+        "was built from. Anything else: a pattern of tags, such as 'v{version}'"
+    )
+    submodule: Text = Field("", description="The path of the submodule in which the tests are")
+    repository: Text = Field("", description="The repository of the submodule")
+    tree: list[Text] = Field(
+        [], description="Folders and files that the tests need. Default: the top folders of `paths`"
+    )
+    paths: list[Text] = Field(min_length=1, description="Test files, folders with them, or glob patterns")
+    device: Literal["npu", "cpu"] = Field(
+        "npu", description="`npu`: the tests run on the device of the cell. `cpu`: they need none"
+    )
+    cwd: Text = Field("", description="The folder of the repository in which pytest is started")
+    python_path: list[Text] = Field([], description="Folders of the repository for PYTHONPATH")
+    config: Text = Field("", description="pytest's configuration file in the repository. Default: none")
+    env: dict[str, Text] = Field({}, description="Environment variables of the tests")
+    preload: list[Text] = Field([], description="Modules that all test files import; they are imported once")
+    cards: Annotated[int, Field(ge=1)] = Field(1, description="How many cards the simulated device has")
+    requirements: list[Text] = Field(
+        [], description="Packages that only the tests need, pinned; installed without their dependencies"
+    )
+    leave_out: list[LeftOutTestEntry] = Field([], description="Tests that are not run, each with its reason")
+    test_seconds: Annotated[int, Field(ge=1)] = Field(120, description="Time limit of one test")
+    file_seconds: Annotated[int, Field(ge=1)] = Field(900, description="Time limit of one file")
+    memory_mib: Annotated[int, Field(ge=1)] = Field(
+        6144, description="Memory limit of the processes of one file, in MiB"
+    )
+    disabled: Text = Field(
+        "",
+        description="A file of the repository with a list of tests that the upstream itself does not run. "
+        "They are run here, and the report names those that pass",
+    )
+
+
 class MatrixFile(MatrixEntry):
     """matrix.yaml: the version matrix of npu-matrix."""
 
@@ -500,6 +555,9 @@ class MatrixFile(MatrixEntry):
     recipes: dict[Name, RecipeEntry] = Field({}, description="Training and inference jobs")
     profiles: dict[Name, ProfileEntry] = Field({}, description="Selections of cells and checks to plan")
     patches: list[PatchPlaceEntry] = Field([], description="Patches that are read where they lie")
+    suites: dict[Name, SuiteEntry] = Field(
+        {}, description="Test suites of upstreams, which the check upstream-tests runs"
+    )
     runners: dict[Name, RunnerEntry] = Field({}, description="Machines and clusters that can execute tasks")
     expectations: dict[Name, ExpectationEntry] = Field(
         {}, description="Expected failures, each with an end date or version"

@@ -27,6 +27,7 @@ from harness.matrix.reading.read_rules import (
     read_pin_rule,
     read_table,
 )
+from harness.matrix.reading.read_suites import read_suite
 from harness.matrix.reading.resolve_names import Entry, NameResolver, mapping, text, texts
 from harness.matrix.version_matrix import Matrix
 
@@ -115,6 +116,7 @@ class _MatrixLoader(NameResolver):
                 name: read_profile(self, name, entry, list(stacks))
                 for name, entry in data.get("profiles", {}).items()
             },
+            suites={name: read_suite(self, name, entry) for name, entry in data.get("suites", {}).items()},
             runners={name: self._runner(name, entry) for name, entry in data.get("runners", {}).items()},
             expectations={
                 name: self._expectation(name, entry) for name, entry in data.get("expectations", {}).items()

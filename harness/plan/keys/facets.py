@@ -14,6 +14,8 @@ from harness.matrix.cells.violations import Violation, Violations
 from harness.matrix.model.cell import Cell, Pin
 from harness.matrix.model.definitions import Axis, Recipe
 from harness.matrix.model.environment_facets import ConstraintsFacet, PlatformFacet, ViolatedRule
+from harness.matrix.model.suite import Suite
+from harness.matrix.model.suite_facet import suite_facet
 from harness.matrix.model.versions import Version
 from harness.serialisation import to_json
 
@@ -40,6 +42,7 @@ class FacetInputs:
     engine: container engine and base image in which cells run; empty for virtual environments.
     rehearsed: whether cells on an NPU run on a stand-in for their host (`npu-matrix rehearse`).
     violations: finds what the constraints and tables of the matrix say about a cell.
+    suites: the test suites of upstreams by name.
     """
 
     host_python: str
@@ -53,6 +56,7 @@ class FacetInputs:
     engine: Mapping[str, str] = field(default_factory=dict)
     rehearsed: bool = False
     violations: Violations = field(default_factory=lambda: Violations(axes={}, constraints=(), tables=()))
+    suites: Mapping[str, Suite] = field(default_factory=dict)
 
     @functools.cached_property
     def others_patched(self) -> tuple[str, ...]:
@@ -195,6 +199,15 @@ def _other_patches(cell: Cell, inputs: FacetInputs) -> Any:
     return [*unread.values(), *known]
 
 
+def _suites(cell: Cell, inputs: FacetInputs) -> Any:
+    """The test suites of the cell. What only describes a suite, or judges it, is left out."""
+    versions = {
+        name: inputs.axes[name].parse(value) for name, value in cell.axes.items() if name in inputs.axes
+    }
+    found = (suite for suite in inputs.suites.values() if suite.covers(cell, versions))
+    return [to_json(suite_facet(suite, cell.axes[suite.upstream], inputs.axes)) for suite in found]
+
+
 FACETS: Mapping[str, Callable[[Cell, FacetInputs], Any]] = {
     "constraints": _constraints,
     "device": _device,
@@ -204,6 +217,7 @@ FACETS: Mapping[str, Callable[[Cell, FacetInputs], Any]] = {
     "pins": _pins,
     "platform": _platform,
     "recipe": _recipe,
+    "suites": _suites,
     "torch_npu": _tree("torch_npu"),
     "verl_tree": _tree("verl"),
     "versions": _versions,

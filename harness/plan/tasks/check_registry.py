@@ -6,7 +6,7 @@ from importlib import import_module
 
 from harness.check import Check
 
-CHECK_PACKAGES = ("compat", "patchstack", "builds", "numerics", "rollout", "convergence")
+CHECK_PACKAGES = ("compat", "patchstack", "builds", "numerics", "rollout", "convergence", "upstream_tests")
 
 
 def all_checks() -> tuple[Check, ...]:

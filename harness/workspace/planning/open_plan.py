@@ -254,6 +254,7 @@ def facet_inputs(settings: Settings, matrix: Matrix, package_root: Path = PACKAG
         engine=settings.engine,
         rehearsed=bool(settings["rehearsal"]),
         violations=matrix.violations,
+        suites=matrix.suites,
     )
 
 

@@ -1,0 +1,53 @@
+"""Installs the packages that only the tests of a suite need, in a folder beside the cell's environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.check import TaskContext
+from harness.digest import digest_json
+from harness.errors import InfrastructureError
+from harness.sources.packages.index_settings import index_environment, uv_binary
+from harness.sources.redact import redact_text
+
+INSTALL_TIMEOUT_S = 600.0
+
+
+def requirements_folder(
+    context: TaskContext, requirements: Sequence[str], *, python: str, platform: object
+) -> Path | None:
+    """A folder with these packages, without their dependencies; None if there are none.
+
+    The environment of the cell is not changed: these packages come after its own on the path.
+    InfrastructureError if they cannot be installed.
+    """
+    if not requirements:
+        return None
+    name = digest_json([sorted(requirements), platform])[:32]
+    folder = context.cache / "upstream-tests" / "requirements" / name
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=".requirements-", dir=folder.parent))
+    argv = [uv_binary(), "pip", "install", "--no-deps", "--target", str(work), "--python", python]
+    try:
+        done = context.command(
+            [*argv, *requirements],
+            env=index_environment(os.environ).uv_environment(),
+            timeout=INSTALL_TIMEOUT_S,
+        )
+        if done.returncode != 0:
+            raise InfrastructureError(
+                "the packages that the upstream's tests need cannot be installed",
+                why=redact_text(done.tail[-500:].strip()),
+                fix="see whether the package index can be reached and has these versions, then run again",
+            )
+        if not folder.is_dir():
+            work.rename(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return folder
