@@ -90,8 +90,8 @@ def suite_notes(suite: MeasuredSuite) -> Iterator[str]:
     """What a pass must not hide: another revision of the tests, and tests that the upstream disabled."""
     if not suite.exact:
         yield (
-            f"Note: the tests of {suite.name} are those of {suite.rule}, because no mirror has the commit that "
-            "the cell's package was built from."
+            f"Note: the tests of {suite.name} are those of {suite.rule}, because no mirror has the commit "
+            "that the cell's package was built from."
         )
     believed = [test for _, test in suite.ids() if test.disabled]
     passing = [test for test in believed if test.ended in RAN]

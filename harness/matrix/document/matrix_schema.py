@@ -512,7 +512,7 @@ class SuiteEntry(MatrixEntry):
     python_path: list[Text] = Field([], description="Folders of the repository for PYTHONPATH")
     config: Text = Field("", description="pytest's configuration file in the repository. Default: none")
     env: dict[str, Text] = Field({}, description="Environment variables of the tests")
-    preload: list[Text] = Field([], description="Modules that all test files import; they are imported once")
+    preload: list[Text] = Field([], description="Modules that all test files import, imported once")
     cards: Annotated[int, Field(ge=1)] = Field(1, description="How many cards the simulated device has")
     requirements: list[Text] = Field(
         [], description="Packages that only the tests need, pinned; installed without their dependencies"

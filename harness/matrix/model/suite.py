@@ -30,8 +30,8 @@ class Suite:
     submodule: path of the submodule in which the tests are, with `submodule_repositories`; else "".
     tree: the folders and files that the tests need. paths: files and folders with tests, or glob patterns.
     device: `npu` (the device of the cell) or `cpu`. requirements: packages of the tests alone.
-    preload: modules that all files import, imported once. cards: of the simulated device. disabled: a list of tests that the upstream itself
-    does not run, relative to the repository, or "".
+    preload: modules that all files import, imported once. cards: of the simulated device. disabled: a list of
+    tests that the upstream itself does not run, relative to the repository, or "".
     """
 
     name: str
