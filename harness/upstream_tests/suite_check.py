@@ -370,10 +370,12 @@ def _holds(measured: SuitesMeasured, _outcome: Outcome) -> str:
 
 
 SUITE_FACETS = (*FACETS, "suites")
+ON_DEVICE, ON_CPU = "upstream-tests", "upstream-tests-cpu"
+SUITE_CHECK_NAMES = frozenset({ON_DEVICE, ON_CPU})
 
 SUITE_CHECKS: tuple[Check, ...] = (
     Check(
-        name="upstream-tests",
+        name=ON_DEVICE,
         tier=Tier.CONVERGENCE,
         question="Do the upstreams' own tests for NPUs pass in this cell, on its device?",
         facets=SUITE_FACETS,
@@ -389,7 +391,7 @@ SUITE_CHECKS: tuple[Check, ...] = (
         holds=_holds,
     ),
     Check(
-        name="upstream-tests-cpu",
+        name=ON_CPU,
         tier=Tier.CONVERGENCE,
         question="Do the upstreams' own tests that need no device pass with the packages of this cell?",
         facets=SUITE_FACETS,

@@ -12,6 +12,7 @@ from harness.check import TaskContext
 from harness.digest import digest_json
 from harness.errors import InfrastructureError
 from harness.sources.packages.index_settings import index_environment, uv_binary
+from harness.sources.packages.uv_settings import write_uv_settings
 from harness.sources.redact import redact_text
 
 INSTALL_TIMEOUT_S = 600.0
@@ -34,10 +35,12 @@ def requirements_folder(
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=".requirements-", dir=folder.parent))
     argv = [uv_binary(), "pip", "install", "--no-deps", "--target", str(work), "--python", python]
+    write_uv_settings(context.workdir, "")
     try:
         done = context.command(
             [*argv, *requirements],
             env=index_environment(os.environ).uv_environment(),
+            cwd=context.workdir,
             timeout=INSTALL_TIMEOUT_S,
         )
         if done.returncode != 0:

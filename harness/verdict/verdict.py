@@ -19,6 +19,7 @@ from harness.outcome import (
     Tier,
 )
 from harness.serialisation import json_form
+from harness.verdict.known_cases import KnownCase, compare_cases
 
 #: Parts of reasons that version 0.2.0 reworded, with their new wording: the expectations of a matrix.yaml
 #: that was written for version 0.1.0 still cover their failures.
@@ -46,13 +47,14 @@ class Standing(str, enum.Enum):
     INCOMPLETE = "incomplete"
 
 
-@json_form(leave_out=("because", "where"))
+@json_form(leave_out=("because", "where", "cases"))
 @dataclass(frozen=True, kw_only=True)
 class ExpectedFailure:
     """An expected failure: its state, its reason, where it is tracked, who is responsible, when it ends.
 
     id: its name in matrix.yaml. because: a reason that contains none of these texts makes the failure a
-    new one. Empty: any reason.
+    new one. Empty: any reason. cases: for a check of many tests, the known failures among them; None if the
+    expectation is about the check as a whole.
     """
 
     state: str
@@ -63,6 +65,7 @@ class ExpectedFailure:
     where: str = ""
     id: str = ""
     owner: str = ""
+    cases: tuple[KnownCase, ...] | None = None
 
 
 @json_form(cell_id="cell", leave_out=("key", "outcome"))
@@ -175,6 +178,8 @@ def judge_against_expectation(
 
     blocked_by_known: whether the failure that blocks this entry is expected.
     """
+    if expected is not None and expected.cases is not None and judgement.cases:
+        return _judge_cases(cell_id, check, judgement, expected, expected.cases, key=key, outcome=outcome)
     found = state or judgement.status.value
     new = _unexpected_reasons(judgement, found, expected)
     # An expected error is one that a run recorded; no expectation replaces the run.
@@ -191,6 +196,41 @@ def judge_against_expectation(
         evidence=outcome.evidence if outcome and judgement.status.has_evidence else None,
         expected=expected,
         state=found,
+        key=key,
+        outcome=outcome,
+    )
+
+
+def _judge_cases(
+    cell_id: str,
+    check: str,
+    judgement: Judgement,
+    expected: ExpectedFailure,
+    known: tuple[KnownCase, ...],
+    *,
+    key: str,
+    outcome: Outcome | None,
+) -> Verdict:
+    """Compare each failure with the known ones. A known failure that passes is as bad as a new failure."""
+    compared = compare_cases(judgement.cases, known)
+    if compared.new or compared.refused:
+        standing = Standing.UNEXPECTED
+    elif compared.repaired:
+        standing = Standing.UNEXPECTED_PASS
+    elif judgement.status is Status.FAIL:
+        standing = Standing.KNOWN
+    else:
+        standing = _standing(judgement, judgement.status.value, None, blocked_by_known=False)
+    return Verdict(
+        cell_id=cell_id,
+        check=check,
+        status=judgement.status,
+        standing=standing,
+        reasons=(*compared.sentences(), *judgement.reasons),
+        remedies=judgement.remedies,
+        evidence=outcome.evidence if outcome and judgement.status.has_evidence else None,
+        expected=expected if standing is not Standing.AS_EXPECTED else None,
+        state=judgement.status.value,
         key=key,
         outcome=outcome,
     )

@@ -495,9 +495,9 @@ class SuiteEntry(MatrixEntry):
     source: Source
     when: Conditions = Field({}, description="Mapping of axis to version specifiers: what else a cell needs")
     revision: Annotated[list[Text], BeforeValidator(_as_list), WithJsonSchema(_TEXTS)] = Field(
-        description="How the commit with the tests is found; the first rule that succeeds counts. `cell`: the "
-        "commit that the cell has of the upstream. `package`: the commit that the installed package says it "
-        "was built from. Anything else: a pattern of tags, such as 'v{version}'"
+        description="How the commit with the tests is found; the first rule that succeeds counts. `cell`: "
+        "the commit that the cell has of the upstream. `package`: the commit that the installed package says "
+        "it was built from. Anything else: a pattern of tags, such as 'v{version}'"
     )
     submodule: Text = Field("", description="The path of the submodule in which the tests are")
     repository: Text = Field("", description="The repository of the submodule")
@@ -512,10 +512,10 @@ class SuiteEntry(MatrixEntry):
     python_path: list[Text] = Field([], description="Folders of the repository for PYTHONPATH")
     config: Text = Field("", description="pytest's configuration file in the repository. Default: none")
     env: dict[str, Text] = Field({}, description="Environment variables of the tests")
-    preload: list[Text] = Field([], description="Modules that all test files import, imported once")
+    preload: list[Text] = Field([], description="Modules that all test files import")
     cards: Annotated[int, Field(ge=1)] = Field(1, description="How many cards the simulated device has")
     requirements: list[Text] = Field(
-        [], description="Packages that only the tests need, pinned; installed without their dependencies"
+        [], description="Packages that only the tests need, installed without their dependencies"
     )
     leave_out: list[LeftOutTestEntry] = Field([], description="Tests that are not run, each with its reason")
     test_seconds: Annotated[int, Field(ge=1)] = Field(120, description="Time limit of one test")

@@ -303,6 +303,9 @@ def _redirect_output(log: Path) -> None:
 
 def _set_up_process(work: FilesToRun, folder: Path) -> None:
     os.environ.update(work.env)
+    # Tests start `python`, `torchrun` and `pytest` by name.
+    programs = str(Path(sys.executable).parent)
+    os.environ["PATH"] = os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])
     cwd = folder / work.cwd
     os.chdir(cwd)
     paths = [str(folder / entry) for entry in work.python_path]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import os
 import platform
 import sys
@@ -31,6 +32,9 @@ from harness.plan.tasks.host_capabilities import HostFacts, NpuFacts
 from harness.plan.tasks.planner import make_plan
 from harness.plan.tasks.task import Plan
 from harness.settings import MATRIX_FILE, Settings
+from harness.upstream_tests.suite_check import SUITE_CHECK_NAMES
+from harness.verdict.known_failures import FOLDER as KNOWN_FAILURES
+from harness.verdict.known_failures import KnownFailures, expected_tests, read_known_failures
 from harness.verdict.verdict import ExpectedFailure
 from harness.workspace.planning.followed_branches import follow_branches
 from harness.workspace.planning.plan_selection import (
@@ -258,6 +262,14 @@ def facet_inputs(settings: Settings, matrix: Matrix, package_root: Path = PACKAG
     )
 
 
+def known_failures_of(matrix: Matrix) -> tuple[KnownFailures, ...]:
+    """The known failures of upstreams' tests: those next to the matrix, and the shipped ones it includes."""
+    own = read_known_failures(Path(matrix.file).parent / KNOWN_FAILURES)
+    shipped = read_known_failures(shipped_root() / KNOWN_FAILURES) if matrix.includes_shipped else ()
+    named = {(one.suite, tuple(one.axes.items())) for one in own}
+    return (*own, *(one for one in shipped if (one.suite, tuple(one.axes.items())) not in named))
+
+
 def cards_by_cell(context: PlanContext) -> dict[str, int]:
     """Cell id -> number of cards of its recipe, on all nodes."""
     recipes = context.matrix.recipes
@@ -284,9 +296,15 @@ def expectations(matrix: Matrix, profile: str) -> Callable[[str, str], ExpectedF
     None."""
     cells = {cell.id: cell for cell in matrix.cells(profile).cells} if profile in matrix.profiles else {}
     today = dt.datetime.now(tz=dt.UTC).date()
+    # Read only if a cell has suites: the files have thousands of lines.
+    known_failures = functools.cache(lambda: known_failures_of(matrix))
 
     def expected(cell_id: str, check: str) -> ExpectedFailure | None:
         cell = cells.get(cell_id)
+        if cell is not None and check in SUITE_CHECK_NAMES and matrix.suites:
+            tests = expected_tests(known_failures(), cell.axes, today)
+            if tests is not None:
+                return tests
         found = matrix.expectation_for(cell, check) if cell else None
         if found is None or found.expired(today):
             return None
