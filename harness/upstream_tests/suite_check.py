@@ -19,7 +19,7 @@ from harness.matrix.model.suite_facet import SuiteFacet
 from harness.measurements import read_shape
 from harness.numerics.checks import FACETS
 from harness.outcome import Evidence, Measured, Outcome, Tier
-from harness.package import PACKAGE_ROOT
+from harness.package import data_folder
 from harness.serialisation import to_json
 from harness.upstream_tests import suite_judge
 from harness.upstream_tests.disabled_tests import read_disabled
@@ -32,6 +32,7 @@ from harness.upstream_tests.in_cell.file_results import (
     RunReport,
     TestResult,
 )
+from harness.upstream_tests.result_cache import ResultCache, StoredResult
 from harness.upstream_tests.suite_measurements import (
     GOOD,
     SUITES_FORMAT,
@@ -81,8 +82,13 @@ def _run(context: TaskContext, device: str) -> Measured[SuitesMeasured]:
             context.log(f"suite {suite.name} is not run: {run.not_run}")
             measured.append(run)
             continue
+        before = run.stored_files()
         results = run.run()
-        measured.append(run.measured(results))
+        context.log(
+            f"suite {suite.name}: {len(results)} files, {len(results) - len(before)} of them run now, "
+            f"{len(before)} with a stored result"
+        )
+        measured.append(run.measured(results, before))
         name = f"failures-{suite.name}.json"
         (context.workdir / name).write_text(json.dumps(to_json(_failures(results))), encoding="utf-8")
         artifacts[name] = name
@@ -140,10 +146,12 @@ class _SuiteRun:
         )
 
     @property
-    def _stored(self) -> Path:
-        folder = self.context.cache / "upstream-tests" / "results"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+    def _results(self) -> ResultCache:
+        return ResultCache(self.context.cache / "upstream-tests" / "results")
+
+    def stored_files(self) -> frozenset[str]:
+        """The files whose results are stored, which are not run again."""
+        return frozenset(path for path in self.tree.tests if self._read(path) is not None)
 
     def run(self) -> list[FileResult]:
         """Run the files without a stored result, and return the results of all files.
@@ -205,41 +213,33 @@ class _SuiteRun:
         )
 
     def _store(self, missing: Sequence[str], out: Path) -> int:
-        """Copy the results that were written into the cache. Returns how many there are."""
+        """Store the results that the program wrote. Returns how many there are.
+
+        A program that was stopped reports no device, and then its results are stored only if an earlier one
+        of this suite did: all run in the same environment on the same device.
+        """
         report = out / "report.json"
-        device = to_json(read_shape(RunReport, report).device) if report.is_file() else self._device()
+        device = read_shape(RunReport, report).device if report.is_file() else self._device()
         if device is None:
             return 0
-        count = 0
-        for path in missing:
-            written = out / f"{self.keys[path][:32]}.json"
-            if written.is_file():
-                stored = {"result": json.loads(written.read_bytes()), "device": device}
-                target = self._stored / f"{self.keys[path]}.json"
-                partial = target.with_suffix(f".{os.getpid()}")
-                partial.write_text(json.dumps(stored), encoding="utf-8")
-                partial.replace(target)
-                count += 1
-        return count
+        written = {path: out / f"{self.keys[path][:32]}.json" for path in missing}
+        found = {path: file for path, file in written.items() if file.is_file()}
+        for path, file in found.items():
+            stored = StoredResult(result=read_shape(FileResult, file), device=device)
+            self._results.write(self.keys[path], stored)
+        return len(found)
 
-    def _device(self) -> Any:
-        """The device that an earlier program of this suite reported: one that was stopped reports none."""
-        for path in self.tree.tests:
-            stored = self._stored / f"{self.keys[path]}.json"
-            if stored.is_file():
-                return json.loads(stored.read_bytes())["device"]
-        return None
+    def _device(self) -> DeviceFacts | None:
+        stored = (self._results.read(self.keys[path]) for path in self.tree.tests)
+        return next((one.device for one in stored if one is not None), None)
 
     def _read(self, path: str) -> FileResult | None:
-        stored = self._stored / f"{self.keys[path]}.json"
-        if not stored.is_file():
-            return None
-        return read_shape(FileResult, json.loads(stored.read_bytes())["result"])
+        stored = self._results.read(self.keys[path])
+        return stored.result if stored is not None else None
 
-    def measured(self, results: Sequence[FileResult]) -> MeasuredSuite:
+    def measured(self, results: Sequence[FileResult], before: frozenset[str]) -> MeasuredSuite:
         """The suite with all its tests."""
-        stored = self._device()
-        device = read_shape(DeviceFacts, stored) if stored is not None else None
+        device = self._device()
         disabled: Mapping[str, str] = {}
         if self.suite.disabled and self.source.tree.mode(self.suite.disabled) is not None:
             disabled = read_disabled(self.source.tree.read(self.suite.disabled), self.suite.disabled)
@@ -250,7 +250,10 @@ class _SuiteRun:
             rule=self.source.rule,
             exact=self.source.exact,
             tag=self.source.tag,
-            files=tuple(_measured_file(one, disabled, simulated=simulated) for one in results),
+            files=tuple(
+                _measured_file(one, disabled, simulated=simulated, reused=one.path in before)
+                for one in results
+            ),
             left_out=tuple(f"{one.test}: {one.reason}" for one in self.suite.left_out),
             device=device,
         )
@@ -323,11 +326,13 @@ def _is_test(path: str) -> bool:
 
 
 def _program_digest() -> str:
-    folder = PACKAGE_ROOT / "upstream_tests" / "in_cell"
+    folder = data_folder("upstream_tests/in_cell")
     return digest_json({path.name: digest_bytes(path.read_bytes()) for path in sorted(folder.glob("*.py"))})
 
 
-def _measured_file(result: FileResult, disabled: Mapping[str, str], *, simulated: bool) -> MeasuredFile:
+def _measured_file(
+    result: FileResult, disabled: Mapping[str, str], *, simulated: bool, reused: bool
+) -> MeasuredFile:
     skipped = result.uncollected.startswith("skipped: ")
     return MeasuredFile(
         path=result.path,
@@ -335,6 +340,7 @@ def _measured_file(result: FileResult, disabled: Mapping[str, str], *, simulated
         seconds=result.seconds,
         processes=result.processes,
         uncollected=result.uncollected,
+        reused=reused,
         kind=message_class(result.uncollected, "", simulated=simulated)
         if result.uncollected and not skipped
         else None,
@@ -359,6 +365,14 @@ def _applies(device: str, facets: Mapping[str, Any]) -> str:
         return ""
     what = "on its device" if device == "npu" else "on the CPU"
     return f"matrix.yaml names no suite of an upstream that this cell could run {what}"
+
+
+def _applies_on_device(facets: Mapping[str, Any]) -> str:
+    return _applies("npu", facets)
+
+
+def _applies_on_cpu(facets: Mapping[str, Any]) -> str:
+    return _applies("cpu", facets)
 
 
 def _holds(measured: SuitesMeasured, _outcome: Outcome) -> str:
@@ -387,7 +401,7 @@ SUITE_CHECKS: tuple[Check, ...] = (
         device=True,
         timeout_s=SUITES_TIMEOUT_S,
         expected_s=1800.0,
-        applies=lambda facets: _applies("npu", facets),
+        applies=_applies_on_device,
         holds=_holds,
     ),
     Check(
@@ -402,7 +416,7 @@ SUITE_CHECKS: tuple[Check, ...] = (
         stops=False,
         timeout_s=SUITES_TIMEOUT_S,
         expected_s=600.0,
-        applies=lambda facets: _applies("cpu", facets),
+        applies=_applies_on_cpu,
         holds=_holds,
     ),
 )

@@ -17,7 +17,7 @@ from harness.matrix.model.suite_facet import SuiteFacet
 from harness.matrix.reading.read_suites import BY_CELL, BY_PACKAGE
 from harness.sources.git.git_repository import GitTree, Repository
 from harness.sources.git.mirrors import MIRRORS, find_clone, find_mirror, mirror_folders
-from harness.sources.tree import EXECUTABLE, SYMLINK
+from harness.sources.tree import EXECUTABLE, SYMLINK, blob_id
 from harness.upstream_tests.suite_measurements import Tag
 
 #: Where builds of torch_npu, and packages made with setuptools_scm, name the commit they were built from.
@@ -158,21 +158,34 @@ def export_tree(source: SuiteSource, suite: SuiteFacet, cache: Path) -> Exported
     blobs = dict(_files(source.tree, suite.tree))
     tests = test_files(sorted(blobs), suite)
     folder = cache / "upstream-tests" / "trees" / digest_json([source.commit, sorted(blobs.items())])[:32]
-    if not folder.is_dir():
+    if not _is_intact(folder, source.tree, blobs):
+        shutil.rmtree(folder, ignore_errors=True)
         source.tree.repository.fetch_absent(blobs.values())
         folder.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=".tree-", dir=folder.parent))
         try:
             for path in blobs:
                 _write(source.tree, path, work / path)
+            work.chmod(0o755)
             work.rename(folder)
         except OSError:
             # Another process may have been first, with the same content.
-            if not folder.is_dir():
+            if not _is_intact(folder, source.tree, blobs):
                 raise
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return ExportedTree(folder=folder, blobs=blobs, tests=tests)
+
+
+def _is_intact(folder: Path, tree: GitTree, blobs: Mapping[str, str]) -> bool:
+    """Whether the folder has these files: a test, or another program, may have changed it."""
+    try:
+        return folder.is_dir() and all(
+            tree.mode(path) == SYMLINK or blob_id((folder / path).read_bytes()) == blob
+            for path, blob in blobs.items()
+        )
+    except OSError:
+        return False
 
 
 def _files(tree: GitTree, prefixes: Sequence[str]) -> Iterator[tuple[str, str]]:

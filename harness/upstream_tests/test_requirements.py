@@ -8,14 +8,25 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.cache_seal import sealed, unsealed
 from harness.check import TaskContext
 from harness.digest import digest_json
 from harness.errors import InfrastructureError
 from harness.sources.packages.index_settings import index_environment, uv_binary
 from harness.sources.packages.uv_settings import write_uv_settings
 from harness.sources.redact import redact_text
+from harness.sources.tree import DirectoryTree, tree_digest
 
 INSTALL_TIMEOUT_S = 600.0
+
+
+def _is_intact(folder: Path, seal: Path) -> bool:
+    """Whether the folder has what was installed: a test, or another program, may have changed it."""
+    try:
+        expected = unsealed(folder.name, seal.read_text(encoding="utf-8"))
+        return expected is not None and expected == tree_digest(DirectoryTree(folder))
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def requirements_folder(
@@ -30,8 +41,10 @@ def requirements_folder(
         return None
     name = digest_json([sorted(requirements), platform])[:32]
     folder = context.cache / "upstream-tests" / "requirements" / name
-    if folder.is_dir():
+    seal = folder.with_suffix(".seal")
+    if _is_intact(folder, seal):
         return folder
+    shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=".requirements-", dir=folder.parent))
     argv = [uv_binary(), "pip", "install", "--no-deps", "--target", str(work), "--python", python]
@@ -49,8 +62,10 @@ def requirements_folder(
                 why=redact_text(done.tail[-500:].strip()),
                 fix="see whether the package index can be reached and has these versions, then run again",
             )
-        if not folder.is_dir():
-            work.rename(folder)
+        shutil.rmtree(work / "bin", ignore_errors=True)
+        seal.write_text(sealed(name, tree_digest(DirectoryTree(work))), encoding="utf-8")
+        work.chmod(0o755)
+        work.rename(folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return folder

@@ -15,8 +15,8 @@ MOST_SENTENCES = 10
 class KnownCase:
     """A failure that is known, or several with a pattern.
 
-    id: of the test; with a `*` at its end it is a pattern. kind, message: how it fails; a failure of another kind or
-    with another message is a new one. reason: why it is known. where: file and line of the entry.
+    id: of the test; with a `*` at its end it is a pattern. kind, message: how it fails; a failure of another
+    kind or with another message is a new one. reason: why it is known. where: file and line of the entry.
     """
 
     group: str

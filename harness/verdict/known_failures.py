@@ -194,7 +194,7 @@ def to_text(file: KnownFailures) -> str:
     """The text of the file: one line for each test."""
     axes = ", ".join(f"{name}: {_word(value)}" for name, value in file.axes.items())
     lines = [
-        f"# Known failures of the suite {file.suite}, one line for each test; `npu-matrix expect tests` writes it.",
+        f"# Known failures of the suite {file.suite}, a line for each; `npu-matrix expect tests` writes it.",
         "# Red are: a failure that is not listed, one of another kind, and a listed test that passes.",
         f"suite: {file.suite}",
         f"axes: {{{axes}}}",

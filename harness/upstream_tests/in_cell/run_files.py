@@ -49,6 +49,8 @@ POLL_S = 0.05
 POLLS_PER_MEMORY = 10
 #: After the signal that makes Python print its stack, before the file is killed.
 STACK_S = 2.0
+#: How long a process may take to end after its last test.
+ENDING_S = 30.0
 _PARENT_DEATH = 1
 
 
@@ -151,7 +153,13 @@ class FileRuns:
             if now > one.aborted + STACK_S:
                 end_session(one.process)
             return
-        if now - one.since > limits.test_s or now - one.started > limits.file_s:
+        if one.finished and not one.current and now - one.since > ENDING_S:
+            # All tests have ended, but a thread or a process of theirs has not.
+            end_session(one.process)
+            return
+        # Reading a file can take longer than a test: it imports what the tests need.
+        over_test = bool(one.collected) and now - one.since > limits.test_s
+        if over_test or now - one.started > limits.file_s:
             one.ending, one.aborted = Ended.HUNG, now
             # Python prints the stack of each thread, which names the line that hangs.
             with contextlib.suppress(OSError):
@@ -240,7 +248,7 @@ def _take_event(one: RunningFile, event: dict[str, Any]) -> None:
             detail=event["detail"],
         )
     elif kind == "finished":
-        one.finished = True
+        one.finished, one.since = True, time.monotonic()
 
 
 def _why_ended(one: RunningFile, status: int, work: FilesToRun) -> str:

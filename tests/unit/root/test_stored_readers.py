@@ -24,9 +24,12 @@ from harness.convergence.decision import reference_set
 from harness.convergence.trainer import record_trainer
 from harness.digest import digest_bytes
 from harness.errors import HarnessError
+from harness.evidence import DeviceFacts
 from harness.numerics.loss.cases.loss_case import read_npz, write_npz
 from harness.patchstack.apply.stack_install import JOURNAL, _write_journal, finish_install
 from harness.run.scheduling.run_lock import lock_holder, run_lock
+from harness.upstream_tests.in_cell.file_results import Ended, FileResult, TestResult
+from harness.upstream_tests.result_cache import ResultCache, StoredResult
 
 FLIPS = 60
 LEDGER = "tests/unit/ledger/test_damaged_ledger.py"
@@ -132,6 +135,14 @@ def read_install(journal: Path) -> object:
     (folder / "c.py").write_text("c.py")
     (folder / "a.py.npu-matrix-new").write_bytes(b"new")
     return found
+
+
+def write_test_result(folder: Path) -> Path:
+    test = TestResult(id="test_a.py::test_b", ended=Ended.FAILED, message="AssertionError: 1 != 2")
+    result = FileResult(path="test_a.py", tests=(test,), seconds=1.5)
+    device = DeviceFacts(device="npu:0", kind="npu", simulated=True)
+    ResultCache(folder).write("ab" * 32, StoredResult(result=result, device=device))
+    return folder / f"{'ab' * 32}.json"
 
 
 READERS: dict[str, Probe | str] = {
@@ -249,6 +260,17 @@ READERS: dict[str, Probe | str] = {
     "devices/stand_in/enter_host.py:mount_host": PROCESS,
     "workspace/execution/rehearsal.py:read_report": PROCESS,
     "workspace/adoption/pinned_versions.py:_always_required": WRITTEN_BY_USERS,
+    "upstream_tests/disabled_tests.py:read_disabled": "a file of a commit, whose content its id verifies",
+    "upstream_tests/in_cell/run_files.py:_facts_in_child": SAME_TASK,
+    "upstream_tests/in_cell/run_files.py:_read_events": SAME_TASK,
+    "upstream_tests/in_cell/run_files.py:main": SAME_TASK,
+    "upstream_tests/result_cache.py:read": Probe(
+        write_test_result, lambda file: ResultCache(file.parent).read("ab" * 32)
+    ),
+    "upstream_tests/suite_check.py:_store": SAME_TASK,
+    "upstream_tests/suite_check.py:_suites": "facets of the plan, which the key names",
+    "verdict/known_failures.py:_lines_of": COMMITTED,
+    "verdict/known_failures.py:_load": COMMITTED,
 }
 PROBES = {name: entry for name, entry in READERS.items() if isinstance(entry, Probe)}
 

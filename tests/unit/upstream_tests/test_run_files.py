@@ -1,0 +1,164 @@
+"""Files of an upstream's tests, each in a process of its own: what crashes, hangs and uses too much memory."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.package import IMPORT_ROOT
+from harness.serialisation import to_json
+from harness.upstream_tests.in_cell.file_results import FileLimits, FilesToRun, FileToRun
+
+MIXED = """
+import os, signal, time, unittest
+import pytest
+from sibling import VALUE
+
+
+class TestMixed(unittest.TestCase):
+    def test_a_passes(self):
+        assert VALUE == 3
+
+    def test_b_fails(self):
+        self.assertEqual(1, 2)
+
+    def test_c_crashes(self):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def test_d_after_the_crash(self):
+        pass
+
+    def test_e_exits(self):
+        os._exit(0)
+
+    @unittest.skip("not here")
+    def test_f_skipped(self):
+        pass
+
+    @unittest.expectedFailure
+    def test_g_expected(self):
+        assert False
+
+    def test_h_left_out(self):
+        assert False
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_parametrised(size):
+    assert size == 1
+"""
+HANGS = """
+import subprocess, sys, time
+
+
+def test_first():
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+
+
+def test_hangs():
+    time.sleep(600)
+
+
+def test_last():
+    pass
+"""
+GREEDY = """
+kept = []
+
+
+def test_memory():
+    while True:
+        kept.append(bytearray(8 << 20))
+"""
+
+
+def run_files(folder: Path, files: dict[str, str], limits: FileLimits, left_out: tuple[str, ...] = ()):
+    tree, out = folder / "tree", folder / "out"
+    for name, text in files.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    out.mkdir()
+    tests = [name for name in files if Path(name).name.startswith("test_")]
+    work = FilesToRun(
+        tree=str(tree),
+        out=str(out),
+        files=tuple(FileToRun(path=name, key=Path(name).stem, left_out=left_out) for name in tests),
+        cwd="suite",
+        device="cpu",
+        workers=2,
+        limits=limits,
+    )
+    (folder / "work.json").write_text(json.dumps(to_json(work)))
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "harness.upstream_tests.in_cell.run_files"),
+            *("--work", str(folder / "work.json"), "--report", str(folder / "report.json")),
+        ],
+        env={**os.environ, "PYTHONPATH": str(IMPORT_ROOT)},
+        check=True,
+    )
+    assert not list(out.glob("*.copy"))
+    return {Path(name).stem: json.loads((out / f"{Path(name).stem}.json").read_bytes()) for name in tests}
+
+
+def ends(result):
+    return {test["id"].rpartition("::")[2]: test["ended"] for test in result["tests"]}
+
+
+def test_a_crash_is_the_failure_of_one_test_and_the_others_go_on(tmp_path):
+    files = {
+        "suite/test_mixed.py": MIXED,
+        "suite/sibling.py": "VALUE = 3\n",
+        "suite/test_broken.py": "import absent_\n",
+    }
+    results = run_files(tmp_path, files, FileLimits(test_s=30, file_s=120), ("TestMixed::test_h_left_out",))
+    mixed = results["test_mixed"]
+    assert ends(mixed) == {
+        "test_a_passes": "passed",
+        "test_b_fails": "failed",
+        "test_c_crashes": "crashed",
+        "test_d_after_the_crash": "passed",
+        "test_e_exits": "crashed",
+        "test_f_skipped": "skipped",
+        "test_g_expected": "xfailed",
+        "test_parametrised[1]": "passed",
+        "test_parametrised[2]": "failed",
+    }
+    assert mixed["processes"] == 3
+    by_name = {test["id"].rpartition("::")[2]: test for test in mixed["tests"]}
+    assert by_name["test_b_fails"]["message"] == "AssertionError: 1 != 2"
+    assert "SIGSEGV" in by_name["test_c_crashes"]["message"]
+    assert "Fatal Python error: Segmentation fault" in by_name["test_c_crashes"]["detail"]
+    assert "exit code 0" in by_name["test_e_exits"]["message"]
+    broken = results["test_broken"]
+    assert not broken["tests"]
+    assert "No module named 'absent_'" in broken["uncollected"]
+
+
+def test_a_hang_is_ended_with_all_its_processes_and_named_with_its_stack(tmp_path):
+    result = run_files(tmp_path, {"suite/test_hangs.py": HANGS}, FileLimits(test_s=3, file_s=60))[
+        "test_hangs"
+    ]
+    assert ends(result) == {"test_first": "passed", "test_hangs": "hung", "test_last": "passed"}
+    hung = next(test for test in result["tests"] if test["ended"] == "hung")
+    assert "time limit of 3 s" in hung["message"]
+    assert "in test_hangs" in hung["detail"]
+    left = subprocess.run(
+        ["pgrep", "-f", "import time; time.sleep(600)"], capture_output=True, text=True, check=False
+    )
+    assert left.stdout == ""
+
+
+def test_a_file_that_exceeds_its_limit_says_which_tests_were_not_reached(tmp_path):
+    result = run_files(tmp_path, {"suite/test_hangs.py": HANGS}, FileLimits(test_s=300, file_s=25))[
+        "test_hangs"
+    ]
+    assert ends(result) == {"test_first": "passed", "test_hangs": "hung", "test_last": "not-reached"}
+
+
+def test_memory_beyond_the_limit_is_the_failure_of_the_test(tmp_path):
+    limits = FileLimits(test_s=60, file_s=60, memory_bytes=400 << 20)
+    result = run_files(tmp_path, {"suite/test_greedy.py": GREEDY}, limits)["test_greedy"]
+    assert ends(result) == {"test_memory": "memory"}
+    assert "memory limit of 400 MiB" in result["tests"][0]["message"]
