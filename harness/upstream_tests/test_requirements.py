@@ -24,7 +24,7 @@ def _is_intact(folder: Path, seal: Path) -> bool:
     """Whether the folder has what was installed: a test, or another program, may have changed it."""
     try:
         expected = unsealed(folder.name, seal.read_text(encoding="utf-8"))
-        return expected is not None and expected == tree_digest(DirectoryTree(folder))
+        return expected is not None and expected == tree_digest(DirectoryTree(root=folder))
     except (OSError, UnicodeDecodeError):
         return False
 
@@ -63,7 +63,7 @@ def requirements_folder(
                 fix="see whether the package index can be reached and has these versions, then run again",
             )
         shutil.rmtree(work / "bin", ignore_errors=True)
-        seal.write_text(sealed(name, tree_digest(DirectoryTree(work))), encoding="utf-8")
+        seal.write_text(sealed(name, tree_digest(DirectoryTree(root=work))), encoding="utf-8")
         work.chmod(0o755)
         work.rename(folder)
     finally:
